@@ -1,0 +1,77 @@
+/**
+ * The log: where changes become durable between the source and the sinks. Two homes stand behind it: `embedded`
+ * (LMDB, one process) and Kafka. A topic belongs to one generation of one sink; its records are packs (pack.ts),
+ * numbered from 0 in each partition.
+ *
+ * Who keeps which promise (correctness 4, 16–18, 21):
+ *  - the caller has one `append` open at a time and appends nothing after one that failed; the log settles an
+ *    append only when every record of it is on disk, all or none visible;
+ *  - a commit is durable when it settles, and carries the position just below its offset, never the read head.
+ */
+import type { Position } from '../position.ts'
+
+/** Names one topic: `${sink id}.${generation}`. */
+export type TopicName = string
+
+export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
+
+/** How far a source's stream is durable in all partitions; saved in the same transaction as the records. */
+export type Progress = Readonly<{ source: string; position: Position }>
+
+export type LogRecord = Readonly<{
+  offset: number
+  /** the encoded pack; stays valid after the next read */
+  pack: Buffer
+}>
+
+/** Message (offset, index): the index-th message of the record. Finished messages from `from` up to before `to`. */
+export type MessageRef = Readonly<{ offset: number; index: number }>
+export type FinishedRange = Readonly<{ from: MessageRef; to: MessageRef }>
+
+export type Commit = Readonly<{
+  /** the lowest unfinished message */
+  next: MessageRef
+  /** the greatest accepted position before `next`: the filter a restart begins with */
+  filter: Position
+  /** finished messages above `next`, ascending, disjoint, not touching */
+  finished: readonly FinishedRange[]
+  /** messages below this may be with a client: invisible for a visibility time after a crash */
+  handedOut: MessageRef
+  /** after a clean stop: the messages that really are with a client, and how long they stay invisible */
+  inFlight?: readonly Readonly<{ message: MessageRef; invisibleForMs: number }>[]
+  term: number
+}>
+
+export type PartitionStats = Readonly<{
+  /** first offset kept, and the one the next record gets */
+  first: number
+  next: number
+  bytes: number
+}>
+
+export type AssignmentListener = Readonly<{
+  assigned: (partition: number) => void
+  /** what runs on the partition must be void when this returns */
+  revoked: (partition: number) => void
+}>
+
+export interface Log extends AsyncDisposable {
+  /** random, made with the log; a different one behind the same state database is a different log */
+  readonly identity: string
+  createTopic(topic: TopicName, partitions: number): Promise<void>
+  deleteTopic(topic: TopicName): Promise<void>
+  topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
+  append(records: readonly AppendRecord[], progress: Progress): Promise<void>
+  progress(source: string): Promise<Position | undefined>
+  /** Every record from `from` (or from the first kept one above it), then waits for new ones until aborted. */
+  read(topic: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord>
+  commit(topic: TopicName, partition: number, commit: Commit): Promise<void>
+  committed(topic: TopicName, partition: number): Promise<Commit | undefined>
+  /** Deletes the records below `before`. */
+  trim(topic: TopicName, partition: number, before: number): Promise<void>
+  /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */
+  offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
+  stats(topic: TopicName, partition: number): Promise<PartitionStats>
+  /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
+  subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
+}

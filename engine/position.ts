@@ -1,0 +1,27 @@
+/** The order key of a message, unique per sink: (history, commit LSN, index in the transaction, part).
+ *  `history` counts the source's incarnations, because LSNs go back at a failover or a restore. */
+import type { Lsn } from './lsn.ts'
+
+/** Two messages of one change: the tombstone of the old key comes before the row. */
+export const PART = { tombstone: 0, row: 1 } as const
+export type Part = (typeof PART)[keyof typeof PART]
+
+export type Position = Readonly<{
+  history: number
+  /** the LSN in the transaction's Begin */
+  lsn: Lsn
+  /** index among all messages between Begin and Commit, wanted by a sink or not */
+  idx: number
+  part: Part
+}>
+
+/** Below every position of every source. */
+export const ORIGIN: Position = { history: 0, lsn: 0n, idx: 0, part: PART.tombstone }
+
+/** @returns below 0, 0 or above 0, as `a` stands before, at or after `b` */
+export function comparePositions(a: Position, b: Position): number {
+  if (a.history !== b.history) return a.history - b.history
+  if (a.lsn !== b.lsn) return a.lsn < b.lsn ? -1 : 1
+  if (a.idx !== b.idx) return a.idx - b.idx
+  return a.part - b.part
+}

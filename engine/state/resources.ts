@@ -1,0 +1,127 @@
+/**
+ * The resources a user manages, each described once: the schema is at the same time the TypeScript type, what the API
+ * and the YAML file are checked against, what OpenAPI publishes, and what the state database stores (field names are
+ * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
+ */
+import { Type, type Static } from 'typebox'
+
+export const Name = Type.String({ pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' })
+const Annotations = Type.Record(Type.String(), Type.Unknown(), { default: {}, description: 'free JSON copied into each message, at most 8192 bytes' })
+
+export const ACTIONS = ['insert', 'update', 'delete'] as const
+export type Action = (typeof ACTIONS)[number] | 'read'
+
+/** Which tables a sink takes. `null` or absent: no restriction. Table names are `schema.table`. */
+export const SourceFilter = Type.Object(
+  {
+    include_schemas: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
+    exclude_schemas: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
+    include_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
+    exclude_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
+  },
+  { additionalProperties: false },
+)
+export type SourceFilter = Static<typeof SourceFilter>
+
+export const TableSettings = Type.Object(
+  {
+    name: Type.String({ description: 'schema.table; without a schema: public' }),
+    group_column_names: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
+  },
+  { additionalProperties: false },
+)
+
+/** The part of a sink that is the same for every destination. */
+export const SinkSettings = Type.Object(
+  {
+    name: Name,
+    database: Name,
+    status: Type.Union([Type.Literal('active'), Type.Literal('paused'), Type.Literal('disabled')], { default: 'active' }),
+    source: SourceFilter,
+    tables: Type.Array(TableSettings, { default: [] }),
+    actions: Type.Array(Type.Union(ACTIONS.map((a) => Type.Literal(a))), { minItems: 1, uniqueItems: true, default: [...ACTIONS] }),
+    message_grouping: Type.Boolean({ default: true }),
+    batch_size: Type.Integer({ minimum: 1, maximum: 1000, default: 1 }),
+    max_retry_count: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()], { default: null }),
+    load_shedding_policy: Type.Union([Type.Literal('pause_on_full'), Type.Literal('discard_on_full')], { default: 'pause_on_full' }),
+    timestamp_format: Type.Union([Type.Literal('iso8601'), Type.Literal('unix_microsecond')], { default: 'iso8601' }),
+    annotations: Annotations,
+    ack_wait_ms: Type.Integer({ minimum: 500, default: 30_000, description: 'visibility timeout of a delivered message' }),
+    max_ack_pending: Type.Integer({ minimum: 1, default: 10_000, description: 'delivered and unacknowledged messages at once' }),
+    max_waiting: Type.Integer({ minimum: 1, default: 20, description: 'receives that may wait at once' }),
+    batch_timeout_ms: Type.Integer({ minimum: 1, default: 5 }),
+    max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
+    max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of the unacknowledged backlog in the log' }),
+    partitions: Type.Integer({ minimum: 1, maximum: 1024, default: 1 }),
+  },
+  { additionalProperties: false },
+)
+
+/** The pull (stream) sink has no settings of its own: its transport is the client. */
+export const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, { additionalProperties: false })
+
+export const Destination = Type.Union([PullDestination])
+export type Destination = Static<typeof Destination>
+export type SinkSettings = Static<typeof SinkSettings>
+
+export type Account = Readonly<{ id: string; name: string }>
+
+/** A sink as stored: ids beside what the user set. A change of generation is decided by the routing, not by the user. */
+export type Sink = Readonly<
+  SinkSettings & {
+    id: string
+    accountId: string
+    databaseId: string
+    destination: Destination
+  }
+>
+
+export const TlsMode = Type.Union([
+  Type.Boolean(),
+  Type.Literal('disable'),
+  Type.Literal('require'),
+  Type.Literal('verify-ca'),
+  Type.Literal('verify-full'),
+])
+
+/** How to reach a Postgres: plain values once checked; the password is decrypted only in memory. */
+export type Connection = Readonly<{
+  hostname: string
+  port: number
+  database: string
+  username: string
+  password: string
+  ssl: boolean | 'disable' | 'require' | 'verify-ca' | 'verify-full'
+  caCert?: string
+}>
+
+export type Database = Readonly<{
+  id: string
+  accountId: string
+  name: string
+  connection: Connection
+  poolSize: number
+  annotations: Readonly<Record<string, unknown>>
+  slot: Readonly<{ id: string; name: string; publication: string; status: 'active' | 'disabled' }>
+}>
+
+/**
+ * What goes where, as an immutable numbered version (correctness 6). It takes effect where a transactional logical
+ * message naming it stands in the write-ahead log, so that every run over the same log cuts at the same place.
+ */
+export type RoutingVersion = Readonly<{
+  databaseId: string
+  version: number
+  sinks: readonly RoutedSink[]
+}>
+
+export type RoutedSink = Readonly<{
+  sinkId: string
+  generation: number
+  partitions: number
+  source: SourceFilter
+  groupColumns: Readonly<Record<string, readonly string[]>> // by "schema.table"
+  actions: readonly (typeof ACTIONS)[number][]
+  grouping: boolean
+  timestampFormat: 'iso8601' | 'unix_microsecond'
+}>
