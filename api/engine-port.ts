@@ -1,0 +1,93 @@
+/**
+ * What the HTTP layer needs of the running engine and of the resources held in memory, and nothing more. The process
+ * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
+ * them asks a database, except `updateSink`.
+ */
+import type { ErrorContext } from '../engine/errors.ts'
+import type { Account, Database, Sink, SinkSettings, Destination } from '../engine/state/resources.ts'
+
+/** How one element of receive's `data` looks: record, changes, … beside `ack_id`, or under `data`. */
+export type Shape = 'flat' | 'nested'
+
+export type ReceiveRequest = Readonly<{
+  /** 1..1000 */
+  batchSize: number
+  /** 0..300000; 0 answers at once with what is there */
+  waitMs: number
+  shape: Shape
+  /** aborted when the client has gone or the service stops: the wait ends and no message is taken */
+  signal: AbortSignal
+}>
+
+/** Messages taken from a sink for one client. */
+export interface Receipt {
+  /** the whole answer, `{"data":[…]}` */
+  readonly body: Buffer
+  readonly count: number
+  /** Makes the messages deliverable again at once, because the answer could not be written. Called at most once. */
+  giveBack(): void
+}
+
+/** One pull sink at work. Rejections are EngineErrors: TOO_MANY_WAITING, ACK_NOT_DURABLE, STOPPING, … */
+export interface RunningSink {
+  /** An aborted wait settles soon, either way: with an empty receipt or with the signal's reason. */
+  receive(request: ReceiveRequest): Promise<Receipt>
+  /** Settles when the acknowledgement is durable. Unknown ids are ignored. */
+  ack(ids: readonly string[]): Promise<void>
+  nack(ids: readonly string[]): Promise<void>
+  health(): Health
+}
+
+export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused' | 'waiting' | 'stale' | 'notice'
+export type Health = Readonly<{
+  name: string
+  status: 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
+  checks: readonly Readonly<{ name: string; status: CheckStatus; error?: unknown }>[]
+}>
+
+export type ActorStatus = Readonly<{
+  /** unique in the process, such as "sink/<id>" */
+  id: string
+  kind: string
+  /** of the resource, when there is one */
+  name?: string
+  /** whose it is; absent: the process's own, shown to every account */
+  accountId?: string
+  /** state of its machine, such as "streaming" */
+  state: string
+  /** since when in this state */
+  since?: Date
+  lastError?: Readonly<{ error: unknown; at: Date }>
+  /** positions, counts: names and numbers only */
+  details?: ErrorContext
+}>
+
+export type Readiness = Readonly<{
+  ready: boolean
+  /** what is not streaming, and why */
+  waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
+}>
+
+/** The fields of a sink that an update sets; what is absent stays. */
+export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
+
+export interface EnginePort {
+  /** undefined: no actor of that sink runs here at the moment */
+  sink(id: string): RunningSink | undefined
+  actors(): readonly ActorStatus[]
+  ready(): Readiness
+  /** Settles when the change has taken effect (routing included) with the sink as it is then.
+   *  @throws EngineError NOT_FOUND, VALIDATION_FAILED */
+  updateSink(sinkId: string, changes: SinkChanges): Promise<Sink>
+}
+
+/** The resources in memory. */
+export interface ResourcePort {
+  /** @param tokenHash sha256 of the token, lower-case hexadecimal */
+  findAccount(tokenHash: string): Account | undefined
+  /** @param idOrName a UUID-shaped text is an id, anything else a name */
+  findSink(accountId: string, idOrName: string): Sink | undefined
+  /** by name */
+  listSinks(accountId: string): readonly Sink[]
+  findDatabase(accountId: string, id: string): Database | undefined
+}
