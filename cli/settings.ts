@@ -1,0 +1,231 @@
+/**
+ * The settings of a process: the one place that reads environment variables. Every variable is described once below;
+ * the description is the JSON schema it is checked against and the text of the documentation. All wrong ones are told at
+ * once; the result is frozen, and nothing else in the project looks at process.env.
+ *
+ * Names of the original (`SEQUIN_…`) are taken in beside ours; what has no effect here is accepted and listed in
+ * `ignored`, so that the log can say so. An empty variable counts as unset, as container files write it.
+ */
+import { Ajv, type ErrorObject } from 'ajv'
+import { Type, type TSchema } from 'typebox'
+import { EngineError } from '../engine/errors.ts'
+import type { LogFormat, LogLevel } from '../engine/logger.ts'
+import type { Connection } from '../engine/state/resources.ts'
+
+export type Settings = Readonly<{
+  server: Readonly<{ host: string; port: number }>
+  log: Readonly<{ level: LogLevel; format: LogFormat }>
+  /** what to stream, from a file or given whole; absent: what the state database holds */
+  config: Readonly<{ path: string }> | Readonly<{ yaml: string }> | undefined
+  /** the state database; absent: an embedded Postgres in the data folder */
+  state: Readonly<{ connection: Connection; poolSize: number }> | undefined
+  /** 32 bytes that encrypt secrets at rest; absent: made once and kept in the data folder */
+  vaultKey: Buffer | undefined
+  dataFolder: string
+  /** port 0: no metrics server */
+  metrics: Readonly<{ port: number; user: string | undefined; password: string | undefined }>
+  /** bound of all read-ahead windows together; absent: by the machine's memory */
+  maxMemoryMb: number | undefined
+  /** variables that are set and known but have no effect here */
+  ignored: readonly string[]
+  /** variables that look like ours and are not known: most likely misspelt */
+  unknown: readonly string[]
+}>
+
+type Variable = Readonly<{ schema: TSchema; secret?: boolean }>
+
+const port = (takesNone: boolean) => Type.Integer({ minimum: takesNone ? 0 : 1, maximum: 65_535 })
+const text = Type.String()
+const variable = (schema: TSchema, description: string, secret = false): Variable => ({ schema: { ...schema, description }, secret })
+
+export const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
+const FORMATS = ['console', 'json', 'datadog_json'] as const
+const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
+const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
+
+/** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
+export const VARIABLES = {
+  SERVER_PORT: variable(port(true), 'port of API and console (7376); 0 takes any free one'),
+  SERVER_HOST: variable(text, 'address to listen on (127.0.0.1)'),
+  LOG_LEVEL: variable(oneOf(LEVELS), 'least level that is logged (info)'),
+  TAILRACE_LOG_FORMAT: variable(oneOf(FORMATS), 'console for people, json for machines (console); datadog_json means json'),
+  SEQUIN_LOG_FORMAT: variable(oneOf(FORMATS), 'as TAILRACE_LOG_FORMAT'),
+  CONFIG_FILE_PATH: variable(text, 'YAML file that says what to stream'),
+  CONFIG_FILE_YAML: variable(Type.String({ pattern: '^[A-Za-z0-9+/\\s]+={0,2}\\s*$' }), 'the same as base64 of its text', true),
+  PG_URL: variable(Type.String({ pattern: '^postgres(ql)?://.+' }), 'state database, postgresql://user:password@host:port/database', true),
+  PG_HOSTNAME: variable(text, 'state database, part by part: host'),
+  PG_PORT: variable(port(false), 'its port (5432)'),
+  PG_DATABASE: variable(text, 'its database'),
+  PG_USERNAME: variable(text, 'its user'),
+  PG_PASSWORD: variable(text, "the user's password", true),
+  PG_SSL: variable(oneOf(SSL_MODES), 'TLS to the state database (false)'),
+  PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10)'),
+  VAULT_KEY: variable(Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }), 'encrypts secrets at rest: 32 bytes in base64', true),
+  TAILRACE_DATA: variable(text, 'data folder (./data)'),
+  TAILRACE_METRICS_PORT: variable(port(true), 'port of /metrics (8376), 0 = none'),
+  SEQUIN_METRICS_PORT: variable(port(true), 'as TAILRACE_METRICS_PORT'),
+  TAILRACE_METRICS_USER: variable(text, 'user of /metrics'),
+  SEQUIN_METRICS_USER: variable(text, 'as TAILRACE_METRICS_USER'),
+  TAILRACE_METRICS_PASSWORD: variable(text, 'password of /metrics', true),
+  SEQUIN_METRICS_PASSWORD: variable(text, 'as TAILRACE_METRICS_PASSWORD', true),
+  MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
+} as const satisfies Record<string, Variable>
+type Name = keyof typeof VARIABLES
+
+/** Known to the original, without effect here. */
+export const IGNORED = [
+  ...['SERVER_CHECK_ORIGIN', 'SECRET_KEY_BASE', 'PG_IPV6', 'REDIS_URL', 'REDIS_TLS', 'REDIS_IPV6', 'REDIS_POOL_SIZE'],
+  ...['REDIS_TLS_CA_CERT_FILE', 'REDIS_TLS_CLIENT_CERT_FILE', 'REDIS_TLS_CLIENT_KEY_FILE', 'REDIS_TLS_VERIFY'],
+  ...['DEFAULT_WORKERS_PER_SINK', 'BACKFILL_MAX_PENDING_MESSAGES', 'MEMORY_BUFFER_PERCENT'],
+  ...['REPLICATION_FLUSH_MAX_ACCUMULATED_BYTES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_MESSAGES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_TIME_MS'],
+  ...['FEATURE_ACCOUNT_SELF_SIGNUP', 'FEATURE_PROVISION_DEFAULT_USER', 'SEQUIN_TELEMETRY_DISABLED', 'CRASH_REPORTING_DISABLED'],
+  ...['LONG_POLL_FALLBACK_MS', 'GITHUB_CLIENT_ID', 'GITHUB_CLIENT_SECRET', 'GITHUB_CLIENT_REDIRECT_URI', 'ADMIN_USER', 'ADMIN_PASSWORD'],
+  ...['HTTP_POOL_SIZE', 'HTTP_POOL_COUNT'],
+] as const
+
+const schema = Type.Object(Object.fromEntries(Object.entries(VARIABLES).map(([name, { schema }]) => [name, Type.Optional(schema)])))
+const check = new Ajv({ allErrors: true }).compile(schema)
+
+type Values = Partial<Record<Name, string | number>>
+type Problem = Readonly<{ name: string; reason: string }>
+
+/**
+ * @param env variables by name
+ * @throws EngineError SETTING_INVALID: names every wrong variable, what came (but for secrets) and what it takes
+ */
+export function readSettings(env: Readonly<Record<string, string | undefined>> = process.env): Settings {
+  // a password may begin or end with a space
+  const given = (name: string) => (name.endsWith('_PASSWORD') ? env[name] : env[name]?.trim()) || undefined
+  const values: Values = {}
+  for (const name of Object.keys(VARIABLES) as Name[]) {
+    const value = given(name)
+    if (value !== undefined) values[name] = takesInteger(name) && /^-?\d{1,15}$/.test(value) ? Number(value) : value
+  }
+  const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
+  const state = stateDatabase(values, problems)
+  const config = configFile(values, problems)
+  if (problems.length > 0) {
+    throw new EngineError('SETTING_INVALID', problems.map(({ name, reason }) => `${name}: ${reason}`).join('; '), {
+      variables: [...new Set(problems.map(({ name }) => name))].join(', '),
+    })
+  }
+  const string = (...names: Name[]) => names.map((name) => values[name]).find((value) => value !== undefined)?.toString()
+  const integer = (...names: Name[]) => names.map((name) => values[name]).find((value) => typeof value === 'number')
+  const vaultKey = string('VAULT_KEY')
+  return deepFreeze({
+    server: { host: string('SERVER_HOST') ?? '127.0.0.1', port: integer('SERVER_PORT') ?? 7376 },
+    log: {
+      level: (string('LOG_LEVEL') ?? 'info') as LogLevel,
+      format: (string('TAILRACE_LOG_FORMAT', 'SEQUIN_LOG_FORMAT') ?? 'console') === 'console' ? 'console' : 'json',
+    },
+    config,
+    state,
+    vaultKey: vaultKey === undefined ? undefined : Buffer.from(vaultKey, 'base64'),
+    dataFolder: string('TAILRACE_DATA') ?? './data',
+    metrics: {
+      port: integer('TAILRACE_METRICS_PORT', 'SEQUIN_METRICS_PORT') ?? 8376,
+      user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),
+      password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
+    },
+    maxMemoryMb: integer('MAX_MEMORY_MB'),
+    ignored: IGNORED.filter((name) => given(name) !== undefined),
+    unknown: Object.keys(env).filter((name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name)),
+  })
+}
+
+const takesInteger = (name: Name): boolean => 'type' in VARIABLES[name].schema && VARIABLES[name].schema.type === 'integer'
+
+/** ajv's errors as one sentence for each variable: what came, what it takes. */
+function wrongOnes(errors: readonly ErrorObject[], values: Values): Problem[] {
+  const names = new Set(errors.map((error) => error.instancePath.slice(1) as Name))
+  return [...names].map((name) => {
+    const { schema, secret } = VARIABLES[name] as Variable
+    const came = secret ? 'a value of another form' : `"${String(values[name]).slice(0, 100)}"`
+    return { name, reason: `${came} came; takes ${takes(schema)} (${(schema as { description?: string }).description})` }
+  })
+}
+
+function takes(schema: TSchema): string {
+  const { anyOf, type, minimum, maximum, pattern } = schema as Partial<Record<'type' | 'pattern', string>> &
+    Partial<Record<'minimum' | 'maximum', number>> & { anyOf?: { const: string }[] }
+  if (anyOf) return `one of ${anyOf.map((option) => option.const).join(', ')}`
+  if (type === 'integer') return maximum === undefined ? `a whole number from ${minimum}` : `a whole number from ${minimum} to ${maximum}`
+  return pattern === undefined ? 'a text' : `a text like ${pattern}`
+}
+
+const PG_PARTS = ['PG_HOSTNAME', 'PG_PORT', 'PG_DATABASE', 'PG_USERNAME', 'PG_PASSWORD'] as const
+
+function stateDatabase(values: Values, problems: Problem[]): Settings['state'] {
+  const poolSize = Number(values.PG_POOL_SIZE ?? 10)
+  const ssl = values.PG_SSL === undefined ? undefined : sslOf(String(values.PG_SSL))
+  if (values.PG_URL !== undefined) {
+    const both = PG_PARTS.filter((name) => values[name] !== undefined)
+    for (const name of both) problems.push({ name, reason: 'is set beside PG_URL, which says it too; keep one of the two' })
+    const connection = connectionOfUrl(String(values.PG_URL), ssl, problems)
+    return connection && { connection, poolSize }
+  }
+  if (PG_PARTS.every((name) => values[name] === undefined)) return undefined
+  for (const name of ['PG_HOSTNAME', 'PG_DATABASE', 'PG_USERNAME'] as const) {
+    if (values[name] === undefined) problems.push({ name, reason: 'is missing; the state database needs it when its other parts are given' })
+  }
+  const connection: Connection = {
+    hostname: String(values.PG_HOSTNAME),
+    port: Number(values.PG_PORT ?? 5432),
+    database: String(values.PG_DATABASE),
+    username: String(values.PG_USERNAME),
+    password: String(values.PG_PASSWORD ?? ''),
+    ssl: ssl ?? false,
+  }
+  return { connection, poolSize }
+}
+
+const sslOf = (value: string): Connection['ssl'] => (value === 'true' ? true : value === 'false' ? false : (value as Exclude<Connection['ssl'], boolean>))
+
+function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, problems: Problem[]): Connection | undefined {
+  const wrong = (reason: string): undefined => void problems.push({ name: 'PG_URL', reason })
+  if (!URL.canParse(value)) return wrong('is not a URL; takes postgresql://user:password@host:port/database, with special characters %-encoded')
+  const url = new URL(value)
+  const unknown = [...url.searchParams.keys()].filter((name) => name !== 'sslmode')
+  if (unknown.length > 0) return wrong(`has a parameter it does not take: ${unknown.join(', ')}; takes sslmode`)
+  const mode = url.searchParams.get('sslmode')
+  if (mode !== null && !SSL_MODES.slice(2).includes(mode as (typeof SSL_MODES)[number]))
+    return wrong(`has sslmode "${mode}"; takes ${SSL_MODES.slice(2).join(', ')}`)
+  if (mode !== null && ssl !== undefined && sslOf(mode) !== ssl) return wrong('has an sslmode that contradicts PG_SSL; keep one of the two')
+  if (url.hostname === '') return wrong('names no host')
+  try {
+    const database = decodeURIComponent(url.pathname.slice(1))
+    const username = decodeURIComponent(url.username)
+    if (database === '') return wrong('names no database')
+    return {
+      hostname: decodeURIComponent(url.hostname.replace(/^\[(.*)\]$/, '$1')),
+      port: url.port === '' ? 5432 : Number(url.port),
+      database,
+      username: username === '' ? 'postgres' : username,
+      password: decodeURIComponent(url.password),
+      ssl: mode === null ? (ssl ?? false) : sslOf(mode),
+    }
+  } catch {
+    return wrong('has a "%" that is not followed by two hexadecimal digits')
+  }
+}
+
+function configFile(values: Values, problems: Problem[]): Settings['config'] {
+  const { CONFIG_FILE_PATH: path, CONFIG_FILE_YAML: encoded } = values
+  if (path !== undefined && encoded !== undefined) {
+    problems.push({ name: 'CONFIG_FILE_YAML', reason: 'is set beside CONFIG_FILE_PATH; keep one of the two' })
+    return undefined
+  }
+  if (path !== undefined) return { path: String(path) }
+  if (encoded === undefined) return undefined
+  try {
+    return { yaml: new TextDecoder('utf-8', { fatal: true }).decode(Buffer.from(String(encoded), 'base64')) }
+  } catch {
+    problems.push({ name: 'CONFIG_FILE_YAML', reason: 'is not base64 of a text in UTF-8' })
+    return undefined
+  }
+}
+
+function deepFreeze<T extends object>(value: T): T {
+  for (const item of Object.values(value)) if (typeof item === 'object' && item !== null && !ArrayBuffer.isView(item)) deepFreeze(item)
+  return Object.freeze(value)
+}
