@@ -220,6 +220,18 @@ export const ERRORS = {
     meaning: 'The log is not the one this source has been writing to.',
     remedy: 'Start with the former data folder, or accept the loss with the SQL of the message and backfill.',
   },
+  LOG_APPEND_FAILED: {
+    retry: true,
+    status: 503,
+    meaning: 'The log could not make messages durable.',
+    remedy: 'The source starts again from its confirmed position, so nothing is lost. Check the disk of the data folder.',
+  },
+  LOG_APPEND_TIMEOUT: {
+    retry: true,
+    status: 503,
+    meaning: 'The log has not made messages durable within the time limit.',
+    remedy: 'The source starts again from its confirmed position, so nothing is lost. Check the disk of the data folder, or the brokers.',
+  },
   STATE_UNAVAILABLE: {
     retry: true,
     status: 503,
@@ -232,6 +244,18 @@ export const ERRORS = {
     status: 500,
     meaning: 'An environment variable has a value it may not have.',
     remedy: 'The message names the variable and what it takes.',
+  },
+  DEMO_MISSING: {
+    retry: false,
+    status: 404,
+    meaning: 'No demo is found in the data folder.',
+    remedy: 'Run "npm start" without PG_URL and CONFIG_FILE_PATH in the same folder (or with the same TAILRACE_DATA) first.',
+  },
+  PORT_UNAVAILABLE: {
+    retry: false,
+    status: 500,
+    meaning: 'A port that the service should listen on is taken, or may not be used.',
+    remedy: 'Stop what listens there, or set another port; the message names the variable.',
   },
   CONFIG_INVALID: {
     retry: false,

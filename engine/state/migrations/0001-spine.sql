@@ -60,6 +60,7 @@ create table source (
   slot_name text not null,
   log_identity text not null,
   confirmed_lsn pg_lsn not null,
+  accepted_gap pg_lsn, -- a user accepts that the slot goes on here although changes are missing; cleared when done
   updated_at timestamptz not null default now()
 );
 

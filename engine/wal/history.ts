@@ -1,0 +1,180 @@
+/**
+ * Which incarnation of the source a position belongs to, and whether a run may go on where the last one ended
+ * (correctness 2, 7). LSNs are reused after a failover or a restore, so each timeline switch and each other system
+ * identifier begins a new `history`: what commits below the switch keeps its number, what commits above gets the next.
+ * Everything here is decided from facts that others read; nothing does I/O.
+ */
+import { EngineError } from '../errors.ts'
+import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
+
+export type Incarnation = Readonly<{
+  history: number
+  systemIdentifier: string
+  timeline: number
+  /** LSN from which transactions belong to it */
+  beginsAt: Lsn
+}>
+
+/** What IDENTIFY_SYSTEM and TIMELINE_HISTORY say. */
+export type System = Readonly<{
+  systemIdentifier: string
+  timeline: number
+  /** end of the log as flushed */
+  flushedLsn: Lsn
+  /** the timelines this one descends from, oldest first, each with the LSN where it was left */
+  ancestors: readonly Readonly<{ timeline: number; endsAt: Lsn }>[]
+}>
+
+/** `forkedAt`: where the server's past leaves the one we know; `foreign`: the two have nothing in common that we know of. */
+export type Succession = Readonly<{ added: readonly Incarnation[]; forkedAt: Lsn | undefined; foreign: boolean }>
+
+const FIRST: Lsn = 0n
+
+export function historyAt(incarnations: readonly Incarnation[], lsn: Lsn): number {
+  for (let i = incarnations.length - 1; i > 0; i--) {
+    const incarnation = incarnations[i] as Incarnation
+    if (lsn >= incarnation.beginsAt) return incarnation.history
+  }
+  return incarnations[0]?.history ?? 0
+}
+
+/** @param known oldest first */
+export function succession(known: readonly Incarnation[], system: System): Succession {
+  const newest = known.at(-1)
+  const { systemIdentifier, timeline } = system
+  if (!newest) return { added: [{ history: 0, systemIdentifier, timeline, beginsAt: FIRST }], forkedAt: undefined, foreign: false }
+  if (newest.systemIdentifier !== systemIdentifier) {
+    return { added: [{ history: newest.history + 1, systemIdentifier, timeline, beginsAt: FIRST }], forkedAt: FIRST, foreign: true }
+  }
+  if (newest.timeline === timeline) return { added: [], forkedAt: undefined, foreign: false }
+
+  // the server's past as segments of timelines; the last one is still open
+  const segments = [...system.ancestors.map((a) => ({ timeline: a.timeline, endsAt: a.endsAt as Lsn | undefined })), { timeline, endsAt: undefined }]
+  let ourEnd: Lsn | undefined
+  for (let i = known.length - 1; i >= 0; i--) {
+    const ours = known[i] as Incarnation
+    if (ours.systemIdentifier !== systemIdentifier) break
+    const shared = segments.findIndex((segment) => segment.timeline === ours.timeline)
+    if (shared < 0) {
+      ourEnd = lower(ourEnd, ours.beginsAt)
+      continue
+    }
+    const theirEnd = segments[shared]?.endsAt
+    const fork = lower(ourEnd, theirEnd) as Lsn // one of them ended: else the timelines would be the same
+    const added: Incarnation[] = []
+    let from = fork
+    for (const segment of segments.slice(shared)) {
+      const isOpen = segment.endsAt === undefined || segment.endsAt > from
+      if (isOpen) added.push({ history: newest.history + added.length + 1, systemIdentifier, timeline: segment.timeline, beginsAt: from })
+      if (segment.endsAt !== undefined && segment.endsAt > from) from = segment.endsAt
+    }
+    return { added, forkedAt: fork, foreign: false }
+  }
+  return { added: [{ history: newest.history + 1, systemIdentifier, timeline, beginsAt: FIRST }], forkedAt: FIRST, foreign: true }
+}
+
+const lower = (a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined => (a === undefined || (b !== undefined && b < a) ? b : a)
+
+export type StartFacts = Readonly<{
+  databaseId: string
+  slot: string
+  /** what was confirmed as saved; undefined before the first run */
+  saved: Lsn | undefined
+  /** confirmed_flush_lsn of the slot */
+  slotConfirmed: Lsn
+  known: readonly Incarnation[]
+  system: System
+  /** greatest LSN that the log holds of the newest known history */
+  durableLsn: Lsn | undefined
+  /** the slot position up to which a user accepted a gap */
+  acceptedGap: Lsn | undefined
+}>
+
+export type Start = Readonly<{
+  /** everything below is confirmed or given up */
+  confirmed: Lsn
+  /** incarnations to save before the first append */
+  added: readonly Incarnation[]
+  gapAccepted: boolean
+  /** what was received of the former history from here on never happened for this server */
+  phantomsFrom: Lsn | undefined
+}>
+
+/**
+ * Whether the slot continues where the last run ended.
+ * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach;
+ *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it
+ */
+export function decideStart(facts: StartFacts): Start {
+  const { saved, slotConfirmed, known, system } = facts
+  const { added, forkedAt, foreign } = succession(known, system)
+  const isAccepted = facts.acceptedGap === slotConfirmed
+  if (saved === undefined) return { confirmed: slotConfirmed, added, gapAccepted: false, phantomsFrom: undefined }
+
+  const seen = facts.durableLsn !== undefined && facts.durableLsn > saved ? facts.durableLsn : saved
+  const phantomsFrom = forkedAt !== undefined && !foreign && forkedAt < seen ? forkedAt : undefined
+  if (foreign || forkedAt !== undefined) {
+    const limit = foreign ? undefined : (lower(saved, forkedAt) as Lsn)
+    if ((limit === undefined || slotConfirmed > limit) && !isAccepted) throw gap(facts, limit)
+    return { confirmed: slotConfirmed, added, gapAccepted: isAccepted, phantomsFrom }
+  }
+  if (system.flushedLsn < seen) {
+    if (!isAccepted) throw wentBack(facts, seen)
+    const newest = known.at(-1) as Incarnation
+    return {
+      confirmed: slotConfirmed,
+      added: [{ ...newest, history: newest.history + 1, beginsAt: slotConfirmed }],
+      gapAccepted: true,
+      phantomsFrom: slotConfirmed,
+    }
+  }
+  if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved)
+  // a slot below what was saved forgot it in a crash: what comes again is known to the log
+  return { confirmed: slotConfirmed > saved ? slotConfirmed : saved, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
+}
+
+const acceptSql = ({ databaseId, slotConfirmed }: StartFacts): string =>
+  `update tailrace.source set accepted_gap = '${formatLsn(slotConfirmed)}' where database_id = '${databaseId}'`
+
+function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
+  const slotAt = formatLsn(facts.slotConfirmed)
+  const savedAt = limit === undefined ? formatLsn(facts.saved as Lsn) : formatLsn(limit)
+  const why =
+    limit === undefined
+      ? `the server is another one (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); changes up to ${savedAt} of the former one are durable`
+      : `changes up to ${savedAt} are durable, those from there to ${slotAt} can't be read from it`
+  const remedy = `accept it by: ${acceptSql(facts)}; then start the source again and backfill its tables`
+  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${remedy}`, { slot: facts.slot, saved: savedAt, slotConfirmed: slotAt })
+}
+
+function wentBack(facts: StartFacts, seen: Lsn): EngineError {
+  const end = formatLsn(facts.system.flushedLsn)
+  return new EngineError(
+    'SOURCE_WENT_BACK',
+    `the server's log ends at ${end}, but it had sent changes up to ${formatLsn(seen)}. To go on with a new history, accept it by: ${acceptSql(facts)}; then start the source again and backfill its tables`,
+    { slot: facts.slot, flushed: end, seen: formatLsn(seen) },
+  )
+}
+
+/** Lines of a timeline history file: parent timeline, LSN of the switch, reason; comments begin with "#". */
+export function parseTimelineHistory(content: string): System['ancestors'] {
+  const ancestors: { timeline: number; endsAt: Lsn }[] = []
+  for (const line of content.split('\n')) {
+    const [, timeline, lsn] = /^\s*(\d+)\s+([0-9A-Fa-f]+\/[0-9A-Fa-f]+)/.exec(line) ?? []
+    if (timeline && lsn) ancestors.push({ timeline: Number(timeline), endsAt: parseLsn(lsn) })
+  }
+  return ancestors
+}
+
+/** Asks the server who it is. @param query on a replication connection, before START_REPLICATION */
+export async function identifySystem(query: (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>): Promise<System> {
+  const row = (await query('IDENTIFY_SYSTEM'))[0] ?? {}
+  const timeline = Number(row.timeline)
+  const history = timeline > 1 ? (await query(`TIMELINE_HISTORY ${timeline}`))[0] : undefined // timeline 1 has no past
+  return {
+    systemIdentifier: String(row.systemid),
+    timeline,
+    flushedLsn: parseLsn(String(row.xlogpos)),
+    ancestors: history ? parseTimelineHistory(String(history.content)) : [],
+  }
+}

@@ -1,0 +1,211 @@
+/**
+ * What one source keeps in the state database: its confirmed position, its incarnations, the keys of its relations and
+ * where routing versions took effect. Every write carries the owner's term and is refused when a newer one exists
+ * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
+ */
+import { EngineError } from '../errors.ts'
+import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
+import { PART, type Position } from '../position.ts'
+import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
+import type { Incarnation, Start } from './history.ts'
+import type { Query } from './slot.ts'
+
+export type SavedSource = Readonly<{
+  /** undefined before the first run */
+  confirmed: Lsn | undefined
+  slotName: string | undefined
+  logIdentity: string | undefined
+  acceptedGap: Lsn | undefined
+  /** oldest first */
+  incarnations: readonly Incarnation[]
+}>
+
+/** A version and where it took effect: undefined until its mark came back. */
+export type PlacedVersion = Readonly<{ routing: RoutingVersion; position: Position | undefined }>
+
+const OWNER = `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)`
+
+export class SourceStore {
+  readonly databaseId: string
+  readonly term: number
+  readonly #query: Query
+
+  private constructor(query: Query, databaseId: string, term: number) {
+    this.#query = query
+    this.databaseId = databaseId
+    this.term = term
+  }
+
+  /** Makes this process the owner: every write of a former one is refused from here on. */
+  static async takeOver(query: Query, databaseId: string, holder: string): Promise<SourceStore> {
+    const { rows } = await ask(
+      query,
+      `insert into tailrace.term as t (kind, key, term, holder) values ('source', $1, 1, $2)
+       on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
+      [databaseId, holder],
+    )
+    return new SourceStore(query, databaseId, Number(rows[0]?.term))
+  }
+
+  async load(): Promise<SavedSource> {
+    const source = await ask(this.#query, 'select slot_name, log_identity, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1', [this.databaseId])
+    const history = await ask(
+      this.#query,
+      'select history, system_identifier, timeline, begins_at from tailrace.source_history where database_id = $1 order by history',
+      [this.databaseId],
+    )
+    const row = source.rows[0]
+    return {
+      confirmed: row ? parseLsn(String(row.confirmed_lsn)) : undefined,
+      slotName: row ? String(row.slot_name) : undefined,
+      logIdentity: row ? String(row.log_identity) : undefined,
+      acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
+      incarnations: history.rows.map((h) => ({
+        history: Number(h.history),
+        systemIdentifier: String(h.system_identifier),
+        timeline: Number(h.timeline),
+        beginsAt: parseLsn(String(h.begins_at)),
+      })),
+    }
+  }
+
+  /** Saves from where a run goes on, with its new incarnations, in one step: before the first append. */
+  async saveStart(start: Start, slotName: string, logIdentity: string): Promise<void> {
+    await this.#write(
+      `, added as (
+         insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
+         select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at
+         from owner, jsonb_to_recordset($6::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
+       )
+       insert into tailrace.source as s (database_id, slot_name, log_identity, confirmed_lsn)
+       select $1::text::uuid, $3, $4, $5::pg_lsn from owner
+       on conflict (database_id) do update
+         set slot_name = excluded.slot_name, log_identity = excluded.log_identity, confirmed_lsn = excluded.confirmed_lsn,
+             accepted_gap = null, updated_at = now()`,
+      [
+        slotName,
+        logIdentity,
+        formatLsn(start.confirmed),
+        JSON.stringify(
+          start.added.map((i) => ({
+            history: i.history,
+            system_identifier: i.systemIdentifier,
+            timeline: i.timeline,
+            begins_at: formatLsn(i.beginsAt),
+          })),
+        ),
+      ],
+    )
+  }
+
+  async saveConfirmed(lsn: Lsn): Promise<void> {
+    await this.#write(`update tailrace.source set confirmed_lsn = $3::pg_lsn, updated_at = now() from owner where database_id = $1::text::uuid`, [formatLsn(lsn)])
+  }
+
+  /** How many messages of the incarnation before `history` never happened for the server that now leads. */
+  async savePhantoms(history: number, messages: number): Promise<void> {
+    await this.#write(
+      `update tailrace.source_history set phantom_messages = $4 from owner where database_id = $1::text::uuid and history = $3`,
+      [history, messages],
+    )
+  }
+
+  /**
+   * The key saved for a relation at a position: what a re-run uses instead of the catalogue (correctness 11).
+   * @returns the columns saved last at or below the position
+   */
+  async savedRelationKey(relation: number, position: Position): Promise<unknown> {
+    const { rows } = await ask(
+      this.#query,
+      `select columns from tailrace.relation_key
+       where database_id = $1 and relation = $2 and (history, lsn, idx) <= ($3::int, $4::pg_lsn, $5::int)
+       order by history desc, lsn desc, idx desc limit 1`,
+      [this.databaseId, relation, position.history, formatLsn(position.lsn), position.idx],
+    )
+    return rows[0]?.columns
+  }
+
+  /** @returns what is saved there: what was given, or what another run had saved before */
+  async saveRelationKey(relation: number, position: Position, columns: unknown): Promise<unknown> {
+    const params = [relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(columns)]
+    const rows = await this.#write(
+      `insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
+       select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
+       on conflict (database_id, relation, history, lsn, idx) do update set columns = r.columns`,
+      params,
+      'columns',
+    )
+    return rows[0]?.columns
+  }
+
+  /** All versions of this source, oldest first. */
+  async routingVersions(): Promise<readonly PlacedVersion[]> {
+    const { rows } = await ask(
+      this.#query,
+      'select version, sinks, history, lsn, idx from tailrace.routing_version where database_id = $1 order by version',
+      [this.databaseId],
+    )
+    return rows.map((row) => this.#placed(row))
+  }
+
+  async routingVersion(version: number): Promise<PlacedVersion | undefined> {
+    const { rows } = await ask(
+      this.#query,
+      'select version, sinks, history, lsn, idx from tailrace.routing_version where database_id = $1 and version = $2',
+      [this.databaseId, version],
+    )
+    return rows[0] && this.#placed(rows[0])
+  }
+
+  /** Saves where a version takes effect, once for all runs. @returns the position that stands */
+  async placeVersion(version: number, position: Position): Promise<Position> {
+    const rows = await this.#write(
+      `update tailrace.routing_version v
+       set history = coalesce(v.history, $4::int), lsn = coalesce(v.lsn, $5::pg_lsn), idx = coalesce(v.idx, $6::int)
+       from owner where v.database_id = $1::text::uuid and v.version = $3::int`,
+      [version, position.history, formatLsn(position.lsn), position.idx],
+      'v.history, v.lsn, v.idx',
+    )
+    return toPosition(rows[0] ?? {}) ?? position
+  }
+
+  /** A source that starts before it has sinks routes nothing: said by a version of its own, so that each run says the same. */
+  async addEmptyVersion(position: Position): Promise<void> {
+    await this.#write(
+      `insert into tailrace.routing_version as v (database_id, version, sinks, history, lsn, idx)
+       select $1::text::uuid, 0, '[]', $3::int, $4::pg_lsn, $5::int from owner
+       on conflict (database_id, version) do update set sinks = v.sinks`,
+      [position.history, formatLsn(position.lsn), position.idx],
+    )
+  }
+
+  #placed(row: Readonly<Record<string, unknown>>): PlacedVersion {
+    return {
+      routing: { databaseId: this.databaseId, version: Number(row.version), sinks: row.sinks as RoutedSink[] },
+      position: toPosition(row),
+    }
+  }
+
+  async #write(sql: string, params: readonly unknown[], returning = '1'): Promise<readonly Readonly<Record<string, unknown>>[]> {
+    const { rows } = await ask(this.#query, `${OWNER} ${sql} returning ${returning}`, [this.databaseId, this.term, ...params])
+    if (rows.length === 0) throw new EngineError('SOURCE_FENCED', `another process owns the source (term ${this.term} has passed)`, { term: this.term })
+    return rows
+  }
+}
+
+function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
+  if (row.lsn === null || row.lsn === undefined) return undefined
+  return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
+}
+
+async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
+  try {
+    return await query(sql, params)
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : ''
+    const isSql = /^[0-9A-Z]{5}$/.test(code) && !/^(08|53|57)/.test(code)
+    const text = error instanceof Error ? error.message : String(error)
+    if (error instanceof EngineError) throw error
+    throw new EngineError(isSql ? 'INTERNAL' : 'STATE_UNAVAILABLE', `the state database: ${text}`, { sqlstate: code }, { cause: error })
+  }
+}
