@@ -1,0 +1,68 @@
+/** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
+import { parseArgs } from 'node:util'
+import { EngineError, ERRORS } from '../engine/errors.ts'
+import { version } from './version.ts'
+
+type Command = Readonly<{
+  usage: string
+  summary: string
+  /** @param args what follows the command's name */
+  run: (args: readonly string[]) => Promise<void> | void
+}>
+
+// Each command loads its own modules, so that `tailrace version` doesn't wait for a database driver.
+const COMMANDS: Readonly<Record<string, Command>> = {
+  start: {
+    usage: 'start',
+    summary: 'run the service: an embedded PostgreSQL with a demo, or what PG_URL and CONFIG_FILE_PATH say',
+    run: async (args) => (await import('./start.ts')).start(args),
+  },
+  demo: {
+    usage: 'demo write | token',
+    summary: 'make some changes in the demo database, or print its API token',
+    run: async (args) => (await import('./demo.ts')).demo(args),
+  },
+  version: { usage: 'version', summary: 'print the version', run: () => print(version()) },
+  help: { usage: 'help', summary: 'print this', run: () => print(help()) },
+}
+
+const print = (text: string): void => void process.stdout.write(`${text}\n`)
+
+function help(): string {
+  const width = Math.max(...Object.values(COMMANDS).map(({ usage }) => usage.length))
+  const lines = Object.values(COMMANDS).map(({ usage, summary }) => `  tailrace ${usage.padEnd(width)}   ${summary}`)
+  return ['usage:', ...lines, '', 'Settings are environment variables: docs/configuration.md lists them.'].join('\n')
+}
+
+/**
+ * @param argv the arguments behind the program's name
+ * Sets the exit code: 0, 1 when the command failed, 2 when it was not understood.
+ */
+export async function main(argv: readonly string[]): Promise<void> {
+  const [first, ...rest] = argv
+  const name =
+    first === undefined || first === '--help' || first === '-h' ? 'help' : first === '--version' || first === '-v' ? 'version' : first
+  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
+  if (!command) return misunderstood(`unknown command "${name}"`)
+  try {
+    parseArgs({ args: rest, strict: true, allowPositionals: name === 'demo', options: { help: { type: 'boolean', short: 'h' } } })
+  } catch (error) {
+    return misunderstood(`${name}: ${(error as Error).message}`)
+  }
+  if (rest.includes('--help') || rest.includes('-h')) return print(`usage: tailrace ${command.usage}\n  ${command.summary}`)
+  try {
+    await command.run(rest)
+  } catch (error) {
+    process.stderr.write(error instanceof EngineError ? inWords(error) : `tailrace ${name}: ${(error as Error).stack ?? String(error)}\n`)
+    process.exitCode = 1
+  }
+}
+
+function misunderstood(what: string): void {
+  process.stderr.write(`tailrace: ${what}\n\n${help()}\n`)
+  process.exitCode = 2
+}
+
+function inWords({ code, message }: EngineError): string {
+  return `${code}: ${message}\n  ${ERRORS[code].remedy}\n`
+}

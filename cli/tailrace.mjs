@@ -1,0 +1,48 @@
+#!/usr/bin/env node
+// The command's first step, in plain JavaScript so that any Node can read it: see that Node 24 runs the rest. A
+// checkout runs the TypeScript as it stands; a published package has its JavaScript in dist/, because Node strips no
+// types below node_modules.
+import { spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { constants } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const NEEDED = 24
+
+if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
+  const source = new URL('./main.ts', import.meta.url)
+  const { main } = await import(existsSync(fileURLToPath(source)) ? source.href : new URL('../dist/cli/main.js', import.meta.url).href)
+  await main(process.argv.slice(2))
+} else {
+  const node = installedNode()
+  if (node === undefined) {
+    process.stderr.write(
+      `tailrace needs Node ${NEEDED} or later and runs on ${process.version}. Install it from https://nodejs.org, ` +
+        `or install the optional dependency that brings it: npm install node@${NEEDED}\n`,
+    )
+    process.exitCode = 1
+  } else {
+    // A terminal sends Ctrl-C to the child as well; what only this process gets is passed on.
+    const child = spawn(node, process.argv.slice(1), { stdio: 'inherit' })
+    process.on('SIGINT', () => {})
+    for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
+    child.on('error', (error) => {
+      process.stderr.write(`tailrace cannot run ${node}: ${error.message}\n`)
+      process.exitCode = 1
+    })
+    child.on('exit', (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)))
+  }
+}
+
+/** The binary of the optional dependency "node", when its install script has fetched it. */
+function installedNode() {
+  try {
+    const folder = dirname(createRequire(import.meta.url).resolve('node/package.json'))
+    const binary = join(folder, 'bin', process.platform === 'win32' ? 'node.exe' : 'node')
+    return existsSync(binary) ? binary : undefined
+  } catch {
+    return undefined
+  }
+}
