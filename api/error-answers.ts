@@ -1,0 +1,82 @@
+/**
+ * What a client is told when a request fails: status and body from the table of errors (engine/errors.ts), in the shapes
+ * of contract 3.7 and 9.1. An error of ours speaks for itself; any other is an internal one, of which the client learns
+ * nothing. Nothing here does I/O.
+ */
+import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
+import { redactText } from '../engine/redaction.ts'
+
+export type ErrorBody = Readonly<{
+  summary: string
+  code: ErrorCode
+  /** unparsable bodies only, for clients of the original */
+  errors?: Readonly<{ detail: string }>
+  /** refused resources only: field → reasons, nested as the resource is */
+  validation_errors?: ValidationErrors
+}>
+export type ValidationErrors = { [field: string]: readonly string[] | ValidationErrors }
+export type ErrorAnswer = Readonly<{ status: number; body: ErrorBody }>
+
+/** The body of an unmatched route has this one key. */
+export const ROUTE_NOT_FOUND_BODY = { errors: { detail: 'Not Found' } } as const
+
+/** Codes of the HTTP framework and of Node's parser, by what they mean to a client. */
+const FOREIGN_CODES: Readonly<Record<string, ErrorCode>> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: 'BODY_TOO_LARGE',
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: 'REQUEST_UNPARSABLE',
+  FST_ERR_MAX_PARAM_LENGTH: 'NOT_FOUND', // no name is that long
+  HPE_HEADER_OVERFLOW: 'HEADERS_TOO_LARGE',
+  ERR_HTTP_REQUEST_TIMEOUT: 'REQUEST_TOO_SLOW',
+}
+
+/** @returns the status and body for whatever was thrown; a 5xx carries nothing of the error but its code */
+export function answerTo(error: unknown): ErrorAnswer {
+  if (!(error instanceof EngineError)) return foreign(error)
+  const { code } = error
+  const { status, meaning, remedy } = ERRORS[code]
+  if (status >= 500) return { status, body: { summary: `${meaning} ${remedy}`, code } }
+  const summary = redactText(error.message)
+  if (code === 'VALIDATION_FAILED') return { status, body: { summary, code, validation_errors: nested(error.context) } }
+  if (code === 'REQUEST_UNPARSABLE') return { status, body: { summary, code, errors: { detail: 'Bad Request' } } }
+  return { status, body: { summary, code } }
+}
+
+/** Errors that aren't ours: those that say 4xx are the client's, the rest are internal. */
+function foreign(error: unknown): ErrorAnswer {
+  const { code: foreignCode, statusCode } = (typeof error === 'object' && error !== null ? error : {}) as { code?: unknown; statusCode?: unknown }
+  const code = FOREIGN_CODES[String(foreignCode)] ?? (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500 ? 'REQUEST_INVALID' : 'INTERNAL')
+  return answerTo(new EngineError(code, ERRORS[code].meaning))
+}
+
+/** What a client that broke HTTP itself gets: written as it is, the connection ends. */
+export function rawAnswerTo(error: unknown): string {
+  const code = FOREIGN_CODES[String((error as { code?: unknown }).code)] ?? 'REQUEST_INVALID'
+  const { status, meaning } = ERRORS[code]
+  const body = JSON.stringify({ summary: code === 'REQUEST_INVALID' ? 'The request is not valid HTTP.' : meaning, code } satisfies ErrorBody)
+  const headers = ['content-type: application/json; charset=utf-8', `content-length: ${Buffer.byteLength(body)}`, 'connection: close']
+  return [`HTTP/1.1 ${status} ${REASONS[status] ?? 'Bad Request'}`, ...headers, '', body].join('\r\n')
+}
+const REASONS: Readonly<Record<number, string>> = { 408: 'Request Timeout', 431: 'Request Header Fields Too Large' }
+
+/** What a failed listen means to the one who starts the process. */
+export function portUnavailable(variable: string, host: string, port: number, cause: unknown): EngineError {
+  const reason = typeof cause === 'object' && cause !== null && 'code' in cause ? String(cause.code) : 'unknown'
+  return new EngineError('PORT_UNAVAILABLE', `cannot listen on ${host}:${port} (${reason}); ${variable} sets another port`, { variable, host, port, reason }, { cause })
+}
+
+/** The context of VALIDATION_FAILED has paths such as `source.include_tables`; the answer nests them. */
+function nested(context: Readonly<Record<string, unknown>>): ValidationErrors {
+  const root: ValidationErrors = Object.create(null)
+  for (const [path, reason] of Object.entries(context)) {
+    const names = path.split('.')
+    const last = names.pop() as string
+    let at = root
+    for (const name of names) {
+      const below = at[name]
+      at = below !== undefined && !isReasons(below) ? below : (at[name] = Object.create(null) as ValidationErrors)
+    }
+    at[last] = [redactText(String(reason))]
+  }
+  return root
+}
+const isReasons = (value: readonly string[] | ValidationErrors): value is readonly string[] => Array.isArray(value)

@@ -1,0 +1,71 @@
+/** `/metrics` on a port of its own, so that figures can be fetched where the API must not be reachable. Basic auth when a
+ *  user or a password is set. */
+import { hash, timingSafeEqual } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Logger } from '../engine/logger.ts'
+import type { Metrics } from '../engine/metrics.ts'
+import { portUnavailable } from './error-answers.ts'
+
+export type MetricsServerOptions = Readonly<{
+  host: string
+  /** 0: none */
+  port: number
+  user: string | undefined
+  password: string | undefined
+  metrics: Metrics
+  logger: Logger
+}>
+
+export interface MetricsServer extends AsyncDisposable {
+  readonly url: string
+  stop(): Promise<void>
+}
+
+/** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
+export async function startMetricsServer({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer | undefined> {
+  if (port === 0) return undefined
+  return listenForMetrics({ host, port, user, password, metrics, logger })
+}
+
+/** The same with port 0 as "any free one". */
+export async function listenForMetrics({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer> {
+  const expected = user === undefined && password === undefined ? undefined : digest(`${user ?? ''}:${password ?? ''}`)
+  const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000, keepAliveTimeout: 75_000 }, (request, response) => {
+    const answer = (status: number, body: string, headers: Record<string, string> = {}) => {
+      response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'content-length': Buffer.byteLength(body), ...headers })
+      response.end(request.method === 'HEAD' ? undefined : body)
+    }
+    if (request.url?.split('?')[0] !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD')) return answer(404, 'Not Found\n')
+    if (expected && !isAllowed(request, expected)) return answer(401, 'Unauthorized\n', { 'www-authenticate': 'Basic realm="metrics"' })
+    metrics.text().then(
+      (text) => answer(200, text, { 'content-type': metrics.contentType }),
+      (error: unknown) => {
+        logger.error({ err: error }, 'the metrics could not be collected')
+        answer(500, 'Internal Server Error\n')
+      },
+    )
+  })
+  server.listen(port, host)
+  try {
+    await once(server, 'listening')
+  } catch (cause) {
+    throw portUnavailable('TAILRACE_METRICS_PORT', host, port, cause)
+  }
+  const { address, family, port: bound } = server.address() as AddressInfo
+  const stop = async () => {
+    if (!server.listening) return
+    server.close()
+    server.closeAllConnections() // a scrape lost is a gap of one point
+    await once(server, 'close')
+  }
+  return { url: `http://${family === 'IPv6' ? `[${address}]` : address}:${bound}/metrics`, stop, [Symbol.asyncDispose]: stop }
+}
+
+const digest = (text: string): Buffer => hash('sha256', text, 'buffer')
+
+function isAllowed(request: IncomingMessage, expected: Buffer): boolean {
+  const encoded = /^Basic +([A-Za-z0-9+/=]+) *$/i.exec(request.headers.authorization ?? '')?.[1]
+  return encoded !== undefined && timingSafeEqual(digest(Buffer.from(encoded, 'base64').toString('utf8')), expected)
+}

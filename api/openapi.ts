@@ -1,0 +1,72 @@
+/** The OpenAPI 3.1 document, printed from the operations that are served: TypeBox schemas are JSON schemas, which 3.1 takes
+ *  as they are. Nothing here does I/O. */
+import { Type, type TSchema } from 'typebox'
+import { ERRORS, type ErrorCode } from '../engine/errors.ts'
+import type { Operation } from './operation.ts'
+
+const ErrorOut = Type.Object({
+  summary: Type.String(),
+  code: Type.Union((Object.keys(ERRORS) as ErrorCode[]).map((code) => Type.Literal(code))),
+  validation_errors: Type.Optional(Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' })),
+  errors: Type.Optional(Type.Object({ detail: Type.String() })),
+})
+
+/** @returns a plain object that JSON can print */
+export function openapiDocument(operations: readonly Operation[], version: string): Record<string, unknown> {
+  const paths: Record<string, Record<string, unknown>> = {}
+  for (const operation of operations) {
+    const [path = ''] = operation.paths
+    for (const method of operation.methods) (paths[path] ??= {})[method.toLowerCase()] = described(operation, path, method === operation.methods[0])
+  }
+  return {
+    openapi: '3.1.0',
+    info: { title: 'Tailrace', version, description: 'Postgres change data capture: receive changes, acknowledge them, manage sinks.', license: { name: 'Apache-2.0', identifier: 'Apache-2.0' } },
+    paths,
+    components: {
+      securitySchemes: { token: { type: 'http', scheme: 'bearer', description: 'API token of an account' } },
+      schemas: { Error: ErrorOut },
+    },
+  }
+}
+
+function described(operation: Operation, path: string, isFirst: boolean): Record<string, unknown> {
+  const { id, summary, description, auth, query, body, answer, errors = [] } = operation
+  const statuses = [...new Set([...(auth ? [401] : []), ...errors, 406, 500])].toSorted((a, b) => a - b)
+  const aliases = operation.paths.slice(1)
+  const text = [description, aliases.length > 0 ? `Also served as ${aliases.join(', ')}.` : undefined].filter(Boolean).join(' ')
+  return {
+    operationId: isFirst ? id : `${id}ByPut`,
+    summary,
+    ...(text && { description: text }),
+    security: auth ? [{ token: [] }] : [],
+    parameters: [...pathParameters(path), ...queryParameters(query)],
+    ...(body && { requestBody: { required: false, content: json(body) } }),
+    responses: {
+      200: { description: answer.description, content: json(answer.schema) },
+      ...Object.fromEntries(statuses.map((status) => [status, { description: meaningsOf(status), content: json({ $ref: '#/components/schemas/Error' }) }])),
+    },
+  }
+}
+
+const json = (schema: TSchema | Record<string, unknown>) => ({ 'application/json': { schema } })
+
+const pathParameters = (path: string) =>
+  [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: { type: 'string' },
+    ...(name === 'id_or_name' && { description: 'UUID or name' }),
+  }))
+
+function queryParameters(query: TSchema | undefined): unknown[] {
+  if (!query || !('properties' in query)) return []
+  return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => ({ name, in: 'query', required: false, schema }))
+}
+
+const meaningsOf = (status: number): string =>
+  Object.values(ERRORS)
+    .filter((row) => row.status === status && !/environment|configuration file/i.test(row.meaning))
+    .slice(0, 1)
+    .map((row) => row.meaning)
+    .join(' ') || 'Error'

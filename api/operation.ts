@@ -1,0 +1,44 @@
+/**
+ * One operation of the API: its paths and method, what it takes and answers, and the handler. The server makes routes of
+ * these and the OpenAPI document is printed from them, so what is served and what is described can't drift apart.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { TSchema } from 'typebox'
+import { EngineError } from '../engine/errors.ts'
+import type { Account } from '../engine/state/resources.ts'
+
+export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+
+export type Operation = Readonly<{
+  /** unique: operationId of the document */
+  id: string
+  methods: readonly Method[]
+  /** with `{parameters}`; the first is the one to document, the rest are served alike */
+  paths: readonly string[]
+  summary: string
+  description?: string
+  /** false: anyone may ask */
+  auth: boolean
+  query?: TSchema
+  body?: TSchema
+  answer: Readonly<{ description: string; schema: TSchema }>
+  /** statuses of errors beside 401 and 500 */
+  errors?: readonly number[]
+  maxBodyBytes?: number
+  /** false: the answer has effects, so no HEAD is served for a GET */
+  head?: boolean
+  /** @param account of the token; the process's own operations have none
+   *  @returns the answer, or undefined when it was sent */
+  handle: (request: FastifyRequest, reply: FastifyReply, account: Account) => unknown
+}>
+
+export const pathParameter = (request: FastifyRequest, name: string): string => (request.params as Record<string, string>)[name] ?? ''
+
+/** @returns the body as an object; an empty body is `{}`
+ *  @throws EngineError REQUEST_INVALID: JSON, but not an object */
+export function objectBody(request: FastifyRequest): Readonly<Record<string, unknown>> {
+  const { body } = request
+  if (body === undefined) return {}
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw new EngineError('REQUEST_INVALID', 'The body must be a JSON object.')
+  return body as Record<string, unknown>
+}

@@ -1,0 +1,216 @@
+/**
+ * The HTTP server: makes routes of the operations, checks who asks, turns whatever is thrown into an answer, and stops
+ * without cutting anyone off.
+ *
+ *  - A body is JSON whatever its content type says; a request must arrive whole in REQUEST_MS, but may wait for its answer
+ *    as long as it asked to.
+ *  - Stopping: no new connection, waiting receives are answered, what is under way is finished, connections that fall
+ *    idle are closed; what is still open after the grace is cut.
+ */
+import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
+import type { AddressInfo, Socket } from 'node:net'
+import { Type } from 'typebox'
+import { EngineError } from '../engine/errors.ts'
+import type { Logger } from '../engine/logger.ts'
+import type { Metrics } from '../engine/metrics.ts'
+import type { Account } from '../engine/state/resources.ts'
+import { accountOf } from './auth.ts'
+import type { EnginePort, ResourcePort } from './engine-port.ts'
+import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
+import { infoOperations, type Identity } from './info-routes.ts'
+import { openapiDocument } from './openapi.ts'
+import type { Operation } from './operation.ts'
+import { OpenReceives } from './receive-call.ts'
+import { sinkOperations } from './sink-routes.ts'
+import { streamOperations } from './stream-routes.ts'
+
+export type ApiOptions = Readonly<{
+  host: string
+  /** 0: any free one */
+  port: number
+  engine: EnginePort
+  resources: ResourcePort
+  logger: Logger
+  metrics?: Metrics
+  identity: Identity
+}>
+
+export interface ApiServer extends AsyncDisposable {
+  /** such as "http://127.0.0.1:7376" */
+  readonly url: string
+  /** @param graceMs for what is under way; 10 s when absent */
+  stop(graceMs?: number): Promise<void>
+}
+
+const HEADERS_MS = 20_000
+const REQUEST_MS = 60_000
+const KEEP_ALIVE_MS = 75_000
+/** A connection without a byte either way: above the longest wait, below for ever. */
+const SILENCE_MS = 330_000
+const DEFAULT_BODY_BYTES = 65_536
+const MAX_NAME_LENGTH = 1_000
+const STOP_GRACE_MS = 10_000
+/** for operations that ask for no token */
+const NO_ACCOUNT: Account = Object.freeze({ id: '', name: '' })
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    account: Account | null
+  }
+}
+
+/** Listens when it settles. @throws EngineError PORT_UNAVAILABLE */
+export async function startApi(options: ApiOptions): Promise<ApiServer> {
+  const { host, port } = options
+  const receives = new OpenReceives()
+  const app = newServer(options)
+  const operations = operationsOf(options, receives)
+  for (const operation of operations) addRoutes(app, operation, options.resources)
+  addOptions(app, operations)
+  try {
+    await app.listen({ host, port })
+  } catch (cause) {
+    await app.close()
+    throw portUnavailable('SERVER_PORT', host, port, cause)
+  }
+  const { address, family, port: bound } = app.server.address() as AddressInfo
+  const stop = stopOnce(app, receives)
+  return { url: `http://${family === 'IPv6' ? `[${address}]` : address}:${bound}`, stop, [Symbol.asyncDispose]: () => stop() }
+}
+
+/** Everything that is served. */
+function operationsOf({ engine, resources, identity }: ApiOptions, receives: OpenReceives): Operation[] {
+  const operations = [...streamOperations({ engine, resources, receives }), ...sinkOperations({ engine, resources }), ...infoOperations({ engine, identity })]
+  let document: Record<string, unknown> | undefined
+  operations.push({
+    id: 'openapi',
+    methods: ['GET'],
+    paths: ['/api/openapi.json'],
+    summary: 'This document',
+    auth: false,
+    answer: { description: 'OpenAPI 3.1.', schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }) },
+    handle: () => (document ??= openapiDocument(operations, identity.version)),
+  })
+  return operations
+}
+
+function newServer({ logger, metrics }: ApiOptions): FastifyInstance {
+  const app = Fastify({
+    logger: false, // a line for each request costs more than the request
+    bodyLimit: DEFAULT_BODY_BYTES,
+    return503OnClosing: false,
+    forceCloseConnections: 'idle',
+    requestTimeout: REQUEST_MS,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    connectionTimeout: SILENCE_MS,
+    http: { headersTimeout: HEADERS_MS, connectionsCheckingInterval: 5_000 },
+    routerOptions: { maxParamLength: MAX_NAME_LENGTH, ignoreTrailingSlash: true },
+    clientErrorHandler: onClientError,
+    frameworkErrors: (error, request, reply) => onError(error, request, reply), // a path that can't be decoded
+  })
+  app.decorateRequest('account', null)
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', { parseAs: 'string' }, (_request, body, done) => {
+    try {
+      done(null, parsedBody(body as string))
+    } catch (error) {
+      done(error as Error)
+    }
+  })
+  app.addHook('onRequest', (request, reply, done) => {
+    request.raw.headers['content-type'] = undefined // the framework refuses those that it can't parse; ours are all JSON
+    if (request.is404) return void reply.status(404).send(ROUTE_NOT_FOUND_BODY)
+    done(takesJson(request.headers.accept) ? undefined : new EngineError('NOT_ACCEPTABLE', 'Answers are application/json, which the Accept header leaves out.'))
+  })
+  app.setNotFoundHandler((_request, reply) => reply.status(404).send(ROUTE_NOT_FOUND_BODY))
+  app.setErrorHandler(onError)
+  return app
+
+  function onError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+    const { status, body } = answerTo(error)
+    metrics?.errorAnswered(body.code)
+    if (status >= 500) logger.error({ err: error, code: body.code, method: request.method, path: request.raw.url?.split('?')[0] }, 'a request failed')
+    if (status === 429 || status === 503) reply.header('retry-after', '1')
+    if (status === 401) reply.header('www-authenticate', 'Bearer')
+    reply.header('content-type', 'application/json; charset=utf-8')
+    reply.status(status).send(body)
+  }
+}
+
+/** @throws EngineError REQUEST_UNPARSABLE */
+function parsedBody(text: string): unknown {
+  if (text === '') return undefined
+  try {
+    return JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text) as unknown
+  } catch {
+    // the parser's own message repeats parts of the body
+    throw new EngineError('REQUEST_UNPARSABLE', 'The body is not valid JSON.')
+  }
+}
+
+function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort): void {
+  const { methods, paths, auth, maxBodyBytes, head, handle } = operation
+  for (const path of paths) {
+    app.route({
+      method: [...methods],
+      url: path.replaceAll(/\{(\w+)\}/g, ':$1'),
+      exposeHeadRoute: head !== false,
+      ...(maxBodyBytes && { bodyLimit: maxBodyBytes }),
+      // before the body is read, so that a stranger can't make us read it
+      ...(auth && {
+        onRequest: (request, _reply, done) => {
+          request.account = accountOf(request.headers.authorization, resources)
+          done()
+        },
+      }),
+      handler: (request, reply) => handle(request, reply, request.account ?? NO_ACCOUNT),
+    })
+  }
+}
+
+/** OPTIONS says which methods a path has. */
+function addOptions(app: FastifyInstance, operations: readonly Operation[]): void {
+  const methodsOf = new Map<string, Set<string>>()
+  for (const { paths, methods, head } of operations) {
+    for (const path of paths) {
+      const all = methodsOf.get(path) ?? new Set(['OPTIONS'])
+      for (const method of methods) all.add(method)
+      if (methods.includes('GET') && head !== false) all.add('HEAD')
+      methodsOf.set(path, all)
+    }
+  }
+  for (const [path, methods] of methodsOf) {
+    const allow = [...methods].toSorted().join(', ')
+    app.options(path.replaceAll(/\{(\w+)\}/g, ':$1'), (_request, reply) => reply.status(204).header('allow', allow).send())
+  }
+}
+
+function onClientError(error: Error, socket: Socket): void {
+  if (!socket.writable || ('code' in error && error.code === 'ECONNRESET')) return void socket.destroy()
+  socket.end(rawAnswerTo(error))
+}
+
+/** A missing header takes everything; otherwise a range that covers JSON must be there, and not with q=0. */
+function takesJson(accept: string | undefined): boolean {
+  if (accept === undefined || accept === '' || accept === '*/*' || accept === 'application/json') return true
+  return accept.split(',').some((range) => {
+    const [type = '', ...parameters] = range.split(';').map((part) => part.trim().toLowerCase())
+    if (type !== '*/*' && type !== 'application/*' && !/^application\/(?:[\w.-]+\+)?json$/.test(type)) return false
+    return !parameters.some((parameter) => /^q\s*=\s*0(?:\.0*)?$/.test(parameter))
+  })
+}
+
+function stopOnce(app: FastifyInstance, receives: OpenReceives): (graceMs?: number) => Promise<void> {
+  let stopped: Promise<void> | undefined
+  return (graceMs = STOP_GRACE_MS) =>
+    (stopped ??= (async () => {
+      const closed = app.close()
+      receives.stop()
+      // a connection that was busy when the server closed keeps alive afterwards
+      const sweep = setInterval(() => app.server.closeIdleConnections(), 20)
+      const cut = setTimeout(() => app.server.closeAllConnections(), graceMs)
+      await closed
+      clearInterval(sweep)
+      clearTimeout(cut)
+    })())
+}

@@ -1,0 +1,214 @@
+/**
+ * The wire form of a sink (contract 9.2): how one is printed, and what a partial update may say. Fields are checked by the
+ * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
+ * output that can be sent back, and rules that span fields. Nothing here does I/O.
+ */
+import { Ajv, type ErrorObject } from 'ajv'
+import { Type } from 'typebox'
+import { EngineError } from '../engine/errors.ts'
+import { ACTIONS, Destination, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
+import type { Health, SinkChanges } from './engine-port.ts'
+
+const NONE = Type.Literal('none')
+const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
+
+export const HealthOut = Type.Object({
+  name: Type.String(),
+  status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
+  checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
+})
+
+export const SinkOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Name,
+  status: SinkSettings.properties.status,
+  database: Name,
+  source: Type.Object({
+    include_schemas: nullable('include_schemas'),
+    exclude_schemas: nullable('exclude_schemas'),
+    include_tables: nullable('include_tables'),
+    exclude_tables: nullable('exclude_tables'),
+  }),
+  tables: Type.Array(TableSettings),
+  actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
+  destination: Destination,
+  filter: NONE,
+  transform: NONE,
+  routing: NONE,
+  enrichment: NONE,
+  message_grouping: Type.Boolean(),
+  batch_size: Type.Integer(),
+  max_retry_count: Type.Union([Type.Integer(), Type.Null()]),
+  load_shedding_policy: SinkSettings.properties.load_shedding_policy,
+  timestamp_format: SinkSettings.properties.timestamp_format,
+  annotations: Type.Object({}, { additionalProperties: true }),
+  active_backfills: Type.Array(Type.Unknown()),
+  health: HealthOut,
+})
+
+export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
+  return {
+    id: sink.id,
+    name: sink.name,
+    status: sink.status,
+    database: sink.database,
+    source: {
+      include_schemas: sink.source.include_schemas ?? null,
+      exclude_schemas: sink.source.exclude_schemas ?? null,
+      include_tables: sink.source.include_tables?.map(qualified) ?? null,
+      exclude_tables: sink.source.exclude_tables?.map(qualified) ?? null,
+    },
+    tables: sink.tables.map((table) => ({ name: qualified(table.name), group_column_names: table.group_column_names ?? null })),
+    actions: sink.actions,
+    destination: Object.fromEntries(Object.entries(sink.destination).filter(([, value]) => value !== null)),
+    filter: 'none',
+    transform: 'none',
+    routing: 'none',
+    enrichment: 'none',
+    message_grouping: sink.message_grouping,
+    batch_size: sink.batch_size,
+    max_retry_count: sink.max_retry_count,
+    load_shedding_policy: sink.load_shedding_policy,
+    timestamp_format: sink.timestamp_format,
+    annotations: sink.annotations,
+    active_backfills: [],
+    health,
+  }
+}
+
+const qualified = (table: string): string => (table.includes('.') ? table : `public.${table}`)
+
+/** A sink without an actor: off by its status, or on its way. */
+export function idleHealth(sink: Sink): Health {
+  const status = sink.status === 'active' ? 'initializing' : 'paused'
+  return { name: 'Consumer health', status, checks: [{ name: 'Sink configuration', status }] }
+}
+
+/** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
+const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
+const FUNCTIONS = new Set(['filter', 'transform', 'routing', 'enrichment'])
+const STREAM_TYPES = new Set(['stream', 'sequin_stream', 'tailrace_stream'])
+const MAX_ANNOTATION_BYTES = 8_192
+const MAX_DEPTH = 64
+
+const { database: _database, ...settable } = SinkSettings.properties
+/** Every settable field, none required; fields of the wire alone beside them. */
+export const SinkPatch = Type.Object(
+  {
+    ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
+    source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
+    tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
+    destination: Type.Optional(Destination),
+    database: Type.Optional(Type.String({ description: 'may be repeated, but not changed' })),
+    ...Object.fromEntries(
+      [...FUNCTIONS].map((name) => [name, Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; functions are not there yet' }))]),
+    ),
+    ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
+  },
+  { additionalProperties: false },
+)
+const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
+  Type.Object({ ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])), destination: Type.Optional(Destination) }),
+)
+
+/**
+ * @param sink as it is
+ * @param body the partial sink of the request
+ * @returns the fields to set, of the resource's own form
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>): SinkChanges {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
+  if (unknown.length > 0) {
+    const names = unknown.slice(0, 10).map((name) => name.slice(0, 60))
+    throw refused(`Unknown field: ${names.join(', ')}.`, names.map((name) => [name, 'is not a field of a sink'] as const))
+  }
+  const changes = settableOf(body)
+  const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : (check.errors ?? []).map(reasonOf))]
+  if (reasons.length === 0) reasons.push(...acrossFields(sink, changes as SinkChanges))
+  if (reasons.length > 0) throw refused(`Validation failed: ${reasons.map(([field, reason]) => `${field} ${reason}`).join('; ').slice(0, 500)}.`, reasons)
+  return changes as SinkChanges
+}
+
+type Reason = readonly [field: string, reason: string]
+
+function refused(summary: string, reasons: readonly Reason[]): EngineError {
+  const byField: Record<string, string> = Object.create(null)
+  for (const [field, reason] of reasons) byField[field] = byField[field] === undefined ? reason : `${byField[field]} and ${reason}`
+  return new EngineError('VALIDATION_FAILED', summary, byField)
+}
+
+/** Leaves out what has no effect and brings older spellings to the resource's form. */
+function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const changes: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(body)) {
+    if (LEFT_OUT.has(name) || FUNCTIONS.has(name) || name === 'database' || name === 'table' || name === 'schema') continue
+    changes[name] = value
+  }
+  if (changes['source'] === null) changes['source'] = {}
+  if (changes['tables'] === null) changes['tables'] = []
+  if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false') changes['message_grouping'] = changes['message_grouping'] === 'true'
+  const { destination } = changes
+  if (isObject(destination) && typeof destination['type'] === 'string' && STREAM_TYPES.has(destination['type'])) {
+    changes['destination'] = { ...destination, type: 'sequin_stream' }
+  }
+  const { table, schema } = body // older than source
+  if (changes['source'] === undefined && typeof table === 'string') changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
+  else if (changes['source'] === undefined && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
+  return changes
+}
+
+function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
+  const reasons: Reason[] = []
+  if (body['database'] !== undefined && body['database'] !== sink.database) reasons.push(['database', 'cannot be changed'])
+  const { destination } = body
+  if (isObject(destination) && typeof destination['type'] === 'string' && !STREAM_TYPES.has(destination['type'])) {
+    reasons.push(['destination.type', 'cannot be changed'])
+  }
+  for (const name of FUNCTIONS) {
+    const value = body[name]
+    if (value !== undefined && value !== null && value !== '' && value !== 'none') reasons.push([name, 'names a function that does not exist'])
+  }
+  for (const name of ['table', 'schema']) if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
+  return reasons
+}
+
+function acrossFields(sink: Sink, changes: SinkChanges): Reason[] {
+  const reasons: Reason[] = []
+  const source = changes.source ?? sink.source
+  if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
+  if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])
+  const grouping = changes.message_grouping ?? sink.message_grouping
+  const tables = changes.tables ?? sink.tables
+  if (!grouping && tables.some((table) => table.group_column_names)) reasons.push(['tables', 'cannot have group_column_names while message_grouping is false'])
+  if (changes.annotations && Buffer.byteLength(JSON.stringify(changes.annotations)) > MAX_ANNOTATION_BYTES) {
+    reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
+  }
+  return reasons
+}
+
+/** ajv's error as a reason for a field, without repeating the value. */
+function reasonOf(error: ErrorObject): Reason {
+  const field = error.instancePath.slice(1).replaceAll('/', '.')
+  const params = error.params as Readonly<Record<string, unknown>>
+  const inner = typeof params['additionalProperty'] === 'string' ? params['additionalProperty'] : typeof params['missingProperty'] === 'string' ? params['missingProperty'] : undefined
+  if (inner !== undefined) {
+    const path = field === '' ? inner : `${field}.${inner}`
+    return [path.slice(0, 120), error.keyword === 'required' ? 'is missing' : 'is not a known field']
+  }
+  const allowed = error.keyword === 'const' ? `must be ${JSON.stringify(params['allowedValue'])}` : (error.message ?? 'is wrong')
+  return [field.slice(0, 120), allowed]
+}
+
+const isObject = (value: unknown): value is Readonly<Record<string, unknown>> => typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Without recursion: what is to be refused could end the stack. */
+function isDeeperThan(value: unknown, limit: number): boolean {
+  let level: unknown[] = [value]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > limit) return true
+    level = level.flatMap((item) => (typeof item === 'object' && item !== null ? Object.values(item).filter((v) => typeof v === 'object' && v !== null) : []))
+  }
+  return false
+}

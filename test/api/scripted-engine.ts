@@ -1,0 +1,175 @@
+/** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
+ *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
+import { hash } from 'node:crypto'
+import { EngineError } from '../../engine/errors.ts'
+import type { Account, Sink } from '../../engine/state/resources.ts'
+import type { ActorStatus, EnginePort, Health, Readiness, Receipt, ReceiveRequest, ResourcePort, RunningSink, SinkChanges } from '../../api/engine-port.ts'
+
+export const TOKEN = 'token-of-shop'
+export const OTHER_TOKEN = 'token-of-another'
+export const SHOP: Account = { id: '11111111-1111-4111-8111-111111111111', name: 'shop' }
+export const OTHER: Account = { id: '22222222-2222-4222-8222-222222222222', name: 'other' }
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+
+export type Scripted = { id: string; data: string }
+
+export class ScriptedSink implements RunningSink {
+  readonly ready: Scripted[] = []
+  readonly inFlight = new Map<string, Scripted>()
+  readonly acked: string[] = []
+  readonly nacked: string[] = []
+  readonly requests: ReceiveRequest[] = []
+  givenBack = 0
+  maxWaiting = 20
+  fail: Error | undefined
+  /** called after each change of what waits; tests wait on it */
+  onWaiting: () => void = () => {}
+  #waiters = new Set<() => void>()
+
+  get waiting(): number {
+    return this.#waiters.size
+  }
+
+  push(...messages: Scripted[]): void {
+    this.ready.push(...messages)
+    this.#wake()
+  }
+
+  async receive(request: ReceiveRequest): Promise<Receipt> {
+    this.requests.push(request)
+    if (this.fail) throw this.fail
+    if (this.ready.length === 0 && request.waitMs > 0) await this.#wait(request)
+    if (request.signal.aborted) throw request.signal.reason
+    const taken = this.ready.splice(0, request.batchSize)
+    for (const message of taken) this.inFlight.set(message.id, message)
+    const items = taken.map(({ id, data }) => (request.shape === 'flat' ? `{"ack_id":"${id}",${data.slice(1)}` : `{"ack_id":"${id}","data":${data}}`))
+    return {
+      body: Buffer.from(`{"data":[${items.join(',')}]}`),
+      count: taken.length,
+      giveBack: () => {
+        this.givenBack += taken.length
+        for (const { id } of taken) this.inFlight.delete(id)
+        this.push(...taken)
+      },
+    }
+  }
+
+  async ack(ids: readonly string[]): Promise<void> {
+    if (this.fail) throw this.fail
+    for (const id of ids) if (this.inFlight.delete(id)) this.acked.push(id)
+  }
+
+  async nack(ids: readonly string[]): Promise<void> {
+    if (this.fail) throw this.fail
+    for (const id of ids) {
+      const message = this.inFlight.get(id)
+      if (!message) continue
+      this.inFlight.delete(id)
+      this.nacked.push(id)
+      this.push(message)
+    }
+  }
+
+  health(): Health {
+    return { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Sink configuration', status: 'healthy' }] }
+  }
+
+  #wake(): void {
+    for (const wake of this.#waiters) wake()
+  }
+
+  #wait({ waitMs, signal }: ReceiveRequest): Promise<void> {
+    if (this.#waiters.size >= this.maxWaiting) throw new EngineError('TOO_MANY_WAITING', `the sink already holds ${this.maxWaiting} receives`)
+    return new Promise((resolve) => {
+      const end = () => {
+        clearTimeout(timer)
+        signal.removeEventListener('abort', end)
+        this.#waiters.delete(end)
+        this.onWaiting()
+        resolve()
+      }
+      const timer = setTimeout(end, waitMs)
+      signal.addEventListener('abort', end)
+      this.#waiters.add(end)
+      this.onWaiting()
+    })
+  }
+}
+
+export class ScriptedEngine implements EnginePort, ResourcePort {
+  readonly running = new Map<string, ScriptedSink>()
+  readonly sinks = new Map<string, Sink>()
+  readonly updates: { sinkId: string; changes: SinkChanges }[] = []
+  statuses: ActorStatus[] = []
+  readiness: Readiness = { ready: true, waiting: [] }
+
+  /** Adds a sink; it runs unless it is told otherwise. */
+  add(fields: Partial<Sink> & { id: string; name: string }, { runs = true } = {}): ScriptedSink {
+    this.sinks.set(fields.id, { ...SINK, ...fields })
+    const sink = new ScriptedSink()
+    if (runs) this.running.set(fields.id, sink)
+    return sink
+  }
+
+  sink(id: string): RunningSink | undefined {
+    return this.running.get(id)
+  }
+  actors(): readonly ActorStatus[] {
+    return this.statuses
+  }
+  ready(): Readiness {
+    return this.readiness
+  }
+  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+    this.updates.push({ sinkId, changes })
+    const sink: Sink = { ...(this.sinks.get(sinkId) as Sink), ...changes }
+    this.sinks.set(sinkId, sink)
+    return sink
+  }
+
+  findAccount(tokenHash: string): Account | undefined {
+    if (tokenHash === hash('sha256', TOKEN)) return SHOP
+    return tokenHash === hash('sha256', OTHER_TOKEN) ? OTHER : undefined
+  }
+  findSink(accountId: string, idOrName: string): Sink | undefined {
+    return this.listSinks(accountId).find((sink) => (UUID.test(idOrName) ? sink.id === idOrName.toLowerCase() : sink.name === idOrName))
+  }
+  listSinks(accountId: string): readonly Sink[] {
+    return [...this.sinks.values()].filter((sink) => sink.accountId === accountId)
+  }
+  findDatabase(): undefined {
+    return undefined
+  }
+}
+
+const SINK: Sink = {
+  id: '',
+  name: '',
+  accountId: SHOP.id,
+  database: 'shop',
+  databaseId: '33333333-3333-4333-8333-333333333333',
+  destination: { type: 'sequin_stream' },
+  status: 'active',
+  source: { include_tables: ['goods'] },
+  tables: [{ name: 'goods', group_column_names: ['id'] }],
+  actions: ['insert', 'update', 'delete'],
+  message_grouping: true,
+  batch_size: 1,
+  max_retry_count: null,
+  load_shedding_policy: 'pause_on_full',
+  timestamp_format: 'iso8601',
+  annotations: { team: 'search' },
+  ack_wait_ms: 30_000,
+  max_ack_pending: 10_000,
+  max_waiting: 20,
+  batch_timeout_ms: 5,
+  max_memory_mb: 128,
+  max_backlog_mb: 10_240,
+  partitions: 1,
+}
+
+export const GOODS_ID = '44444444-4444-4444-8444-44444444abcd'
+export const message = (id: string, title = 'Lamp'): Scripted => ({
+  id,
+  data: JSON.stringify({ record: { id: 7, title }, changes: null, action: 'insert', metadata: { table_name: 'goods', commit_idx: 0 } }),
+})
