@@ -1,0 +1,54 @@
+/** The command as a shell sees it: what it prints, where, and its exit code. */
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { test } from 'node:test'
+
+const root = dirname(dirname(import.meta.dirname))
+const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
+
+function tailrace(...args: string[]): { code: number | null; out: string; err: string } {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), ...args], { encoding: 'utf8' })
+  return { code: status, out: stdout, err: stderr }
+}
+
+test('"version" prints the version of package.json, and so does --version', () => {
+  assert.deepEqual(tailrace('version'), { code: 0, out: `${version}\n`, err: '' })
+  assert.deepEqual(tailrace('--version'), { code: 0, out: `${version}\n`, err: '' })
+})
+
+test('"help" and no command at all list every command', () => {
+  for (const { code, out } of [tailrace('help'), tailrace()]) {
+    assert.equal(code, 0)
+    for (const command of ['start', 'demo write', 'version', 'help']) assert.match(out, new RegExp(`tailrace ${command}`))
+  }
+})
+
+test('an unknown command or option is named on stderr and exits with 2', () => {
+  const command = tailrace('strat')
+  assert.equal(command.code, 2)
+  assert.match(command.err, /unknown command "strat"/)
+  const inherited = tailrace('constructor')
+  assert.match(inherited.err, /unknown command "constructor"/)
+  const option = tailrace('start', '--prot', '80')
+  assert.equal(option.code, 2)
+  assert.match(option.err, /--prot/)
+})
+
+test('"start --help" says what start does and starts nothing', () => {
+  const { code, out } = tailrace('start', '--help')
+  assert.equal(code, 0)
+  assert.match(out, /usage: tailrace start/)
+})
+
+test('a command that fails tells its code and the remedy, not a stack', () => {
+  const { status, stderr } = spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'demo', 'token'], {
+    encoding: 'utf8',
+    env: { ...process.env, TAILRACE_DATA: join(root, 'test', 'no-such-folder') },
+  })
+  assert.equal(status, 1)
+  assert.match(stderr, /^DEMO_MISSING: /)
+  assert.match(stderr, /npm start/)
+  assert.doesNotMatch(stderr, /\n\s+at /)
+})

@@ -1,0 +1,43 @@
+/** The published package: Node strips no types below node_modules, so what npm packs has to run without. */
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { cp, mkdtemp, readdir, readFile, rm, symlink } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import { test } from 'node:test'
+
+const root = dirname(dirname(import.meta.dirname))
+const LEFT_OUT = new Set(['node_modules', 'data', 'dist', '.git', 'results'])
+
+test('what npm packs runs from node_modules, and has the files that the code reads', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-package-'))
+  try {
+    const source = join(folder, 'source')
+    await cp(root, source, { recursive: true, filter: (path) => !LEFT_OUT.has(basename(path)) })
+    await symlink(join(root, 'node_modules'), join(source, 'node_modules'))
+    execFileSync('npm', ['pack', '--pack-destination', folder], { cwd: source, stdio: 'pipe' })
+
+    const modules = join(folder, 'user', 'node_modules')
+    await cp(join(source, 'package.json'), join(folder, 'user', 'package.json'))
+    const tarball = (await readdir(folder)).find((name) => name.endsWith('.tgz'))
+    assert.ok(tarball, 'npm pack made a tarball')
+    execFileSync('tar', ['-xzf', join(folder, tarball), '-C', folder])
+    await cp(join(folder, 'package'), join(modules, 'tailrace'), { recursive: true })
+    for (const name of await readdir(join(root, 'node_modules'))) await symlink(join(root, 'node_modules', name), join(modules, name))
+
+    const { version } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as { version: string }
+    const bin = join(modules, 'tailrace', 'cli', 'tailrace.mjs')
+    assert.equal(execFileSync(process.execPath, [bin, 'version'], { encoding: 'utf8' }), `${version}\n`)
+
+    const packed = await readdir(join(modules, 'tailrace'), { recursive: true })
+    const migrations = await readdir(join(root, 'engine', 'state', 'migrations'))
+    for (const name of migrations) assert.ok(packed.includes(join('dist', 'engine', 'state', 'migrations', name)), `${name} is in the package`)
+    assert.deepEqual(
+      packed.filter((name) => name.endsWith('.ts') && !name.endsWith('.d.ts')),
+      [],
+      'no TypeScript that Node would refuse to run',
+    )
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+})
