@@ -9,7 +9,8 @@ const BEARER = /^Bearer +([^\s]+) *$/i
 
 /** @throws EngineError TOKEN_INVALID: no header, another scheme, or a token that no account has */
 export function accountOf(authorization: string | undefined, resources: Pick<ResourcePort, 'findAccount'>): Account {
-  if (authorization === undefined) throw new EngineError('TOKEN_INVALID', 'The request has no Authorization header; send "Authorization: Bearer <API token>".')
+  if (authorization === undefined)
+    throw new EngineError('TOKEN_INVALID', 'The request has no Authorization header; send "Authorization: Bearer <API token>".')
   const token = BEARER.exec(authorization)?.[1]
   if (token === undefined) throw new EngineError('TOKEN_INVALID', 'The Authorization header must be "Bearer <API token>".')
   const account = resources.findAccount(hash('sha256', token, 'hex'))

@@ -43,8 +43,13 @@ export function answerTo(error: unknown): ErrorAnswer {
 
 /** Errors that aren't ours: those that say 4xx are the client's, the rest are internal. */
 function foreign(error: unknown): ErrorAnswer {
-  const { code: foreignCode, statusCode } = (typeof error === 'object' && error !== null ? error : {}) as { code?: unknown; statusCode?: unknown }
-  const code = FOREIGN_CODES[String(foreignCode)] ?? (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500 ? 'REQUEST_INVALID' : 'INTERNAL')
+  const { code: foreignCode, statusCode } = (typeof error === 'object' && error !== null ? error : {}) as {
+    code?: unknown
+    statusCode?: unknown
+  }
+  const code =
+    FOREIGN_CODES[String(foreignCode)] ??
+    (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500 ? 'REQUEST_INVALID' : 'INTERNAL')
   return answerTo(new EngineError(code, ERRORS[code].meaning))
 }
 
@@ -52,7 +57,10 @@ function foreign(error: unknown): ErrorAnswer {
 export function rawAnswerTo(error: unknown): string {
   const code = FOREIGN_CODES[String((error as { code?: unknown }).code)] ?? 'REQUEST_INVALID'
   const { status, meaning } = ERRORS[code]
-  const body = JSON.stringify({ summary: code === 'REQUEST_INVALID' ? 'The request is not valid HTTP.' : meaning, code } satisfies ErrorBody)
+  const body = JSON.stringify({
+    summary: code === 'REQUEST_INVALID' ? 'The request is not valid HTTP.' : meaning,
+    code,
+  } satisfies ErrorBody)
   const headers = ['content-type: application/json; charset=utf-8', `content-length: ${Buffer.byteLength(body)}`, 'connection: close']
   return [`HTTP/1.1 ${status} ${REASONS[status] ?? 'Bad Request'}`, ...headers, '', body].join('\r\n')
 }
@@ -61,7 +69,12 @@ const REASONS: Readonly<Record<number, string>> = { 408: 'Request Timeout', 431:
 /** What a failed listen means to the one who starts the process. */
 export function portUnavailable(variable: string, host: string, port: number, cause: unknown): EngineError {
   const reason = typeof cause === 'object' && cause !== null && 'code' in cause ? String(cause.code) : 'unknown'
-  return new EngineError('PORT_UNAVAILABLE', `cannot listen on ${host}:${port} (${reason}); ${variable} sets another port`, { variable, host, port, reason }, { cause })
+  return new EngineError(
+    'PORT_UNAVAILABLE',
+    `cannot listen on ${host}:${port} (${reason}); ${variable} sets another port`,
+    { variable, host, port, reason },
+    { cause },
+  )
 }
 
 /** The context of VALIDATION_FAILED has paths such as `source.include_tables`; the answer nests them. */

@@ -12,7 +12,10 @@ const Actor = Type.Object({
   name: Type.Union([Type.String(), Type.Null()]),
   state: Type.String(),
   since: Type.Union([Type.String(), Type.Null()]),
-  last_error: Type.Union([Type.Object({ code: Type.Union([Type.String(), Type.Null()]), message: Type.String(), at: Type.String() }), Type.Null()]),
+  last_error: Type.Union([
+    Type.Object({ code: Type.Union([Type.String(), Type.Null()]), message: Type.String(), at: Type.String() }),
+    Type.Null(),
+  ]),
   details: Type.Object({}, { additionalProperties: true }),
 })
 const NodeOut = Type.Object({ name: Type.String(), ready: Type.Boolean(), actors: Type.Array(Actor) })
@@ -68,7 +71,10 @@ export function infoOperations({ engine, identity }: Readonly<{ engine: EnginePo
       paths: ['/info', '/api/info'],
       summary: 'Version, nodes, and the state of every actor',
       auth: true,
-      answer: { description: 'Actors of the account, and those of the process.', schema: Type.Object({ version: Type.String(), nodes: Type.Array(NodeOut) }) },
+      answer: {
+        description: 'Actors of the account, and those of the process.',
+        schema: Type.Object({ version: Type.String(), nodes: Type.Array(NodeOut) }),
+      },
       handle: (_request, _reply, account) => {
         const own = engine.actors().filter((actor) => actor.accountId === undefined || actor.accountId === account.id)
         return { version, nodes: [{ name: nodeName, ready: engine.ready().ready, actors: own.map(actorOut) }] }

@@ -24,7 +24,14 @@ export interface MetricsServer extends AsyncDisposable {
 }
 
 /** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
-export async function startMetricsServer({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer | undefined> {
+export async function startMetricsServer({
+  host,
+  port,
+  user,
+  password,
+  metrics,
+  logger,
+}: MetricsServerOptions): Promise<MetricsServer | undefined> {
   if (port === 0) return undefined
   return listenForMetrics({ host, port, user, password, metrics, logger })
 }
@@ -37,7 +44,8 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
       response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'content-length': Buffer.byteLength(body), ...headers })
       response.end(request.method === 'HEAD' ? undefined : body)
     }
-    if (request.url?.split('?')[0] !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD')) return answer(404, 'Not Found\n')
+    if (request.url?.split('?')[0] !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD'))
+      return answer(404, 'Not Found\n')
     if (expected && !isAllowed(request, expected)) return answer(401, 'Unauthorized\n', { 'www-authenticate': 'Basic realm="metrics"' })
     metrics.text().then(
       (text) => answer(200, text, { 'content-type': metrics.contentType }),

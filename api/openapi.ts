@@ -7,7 +7,9 @@ import type { Operation } from './operation.ts'
 const ErrorOut = Type.Object({
   summary: Type.String(),
   code: Type.Union((Object.keys(ERRORS) as ErrorCode[]).map((code) => Type.Literal(code))),
-  validation_errors: Type.Optional(Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' })),
+  validation_errors: Type.Optional(
+    Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' }),
+  ),
   errors: Type.Optional(Type.Object({ detail: Type.String() })),
 })
 
@@ -16,11 +18,17 @@ export function openapiDocument(operations: readonly Operation[], version: strin
   const paths: Record<string, Record<string, unknown>> = {}
   for (const operation of operations) {
     const [path = ''] = operation.paths
-    for (const method of operation.methods) (paths[path] ??= {})[method.toLowerCase()] = described(operation, path, method === operation.methods[0])
+    for (const method of operation.methods)
+      (paths[path] ??= {})[method.toLowerCase()] = described(operation, path, method === operation.methods[0])
   }
   return {
     openapi: '3.1.0',
-    info: { title: 'Tailrace', version, description: 'Postgres change data capture: receive changes, acknowledge them, manage sinks.', license: { name: 'Apache-2.0', identifier: 'Apache-2.0' } },
+    info: {
+      title: 'Tailrace',
+      version,
+      description: 'Postgres change data capture: receive changes, acknowledge them, manage sinks.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
     paths,
     components: {
       securitySchemes: { token: { type: 'http', scheme: 'bearer', description: 'API token of an account' } },
@@ -43,7 +51,9 @@ function described(operation: Operation, path: string, isFirst: boolean): Record
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
       200: { description: answer.description, content: json(answer.schema) },
-      ...Object.fromEntries(statuses.map((status) => [status, { description: meaningsOf(status), content: json({ $ref: '#/components/schemas/Error' }) }])),
+      ...Object.fromEntries(
+        statuses.map((status) => [status, { description: meaningsOf(status), content: json({ $ref: '#/components/schemas/Error' }) }]),
+      ),
     },
   }
 }
@@ -61,7 +71,12 @@ const pathParameters = (path: string) =>
 
 function queryParameters(query: TSchema | undefined): unknown[] {
   if (!query || !('properties' in query)) return []
-  return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => ({ name, in: 'query', required: false, schema }))
+  return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => ({
+    name,
+    in: 'query',
+    required: false,
+    schema,
+  }))
 }
 
 const meaningsOf = (status: number): string =>

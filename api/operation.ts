@@ -39,6 +39,7 @@ export const pathParameter = (request: FastifyRequest, name: string): string => 
 export function objectBody(request: FastifyRequest): Readonly<Record<string, unknown>> {
   const { body } = request
   if (body === undefined) return {}
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw new EngineError('REQUEST_INVALID', 'The body must be a JSON object.')
+  if (typeof body !== 'object' || body === null || Array.isArray(body))
+    throw new EngineError('REQUEST_INVALID', 'The body must be a JSON object.')
   return body as Record<string, unknown>
 }

@@ -2,7 +2,7 @@
  * The HTTP server: makes routes of the operations, checks who asks, turns whatever is thrown into an answer, and stops
  * without cutting anyone off.
  *
- *  - A body is JSON whatever its content type says; a request must arrive whole in REQUEST_MS, but may wait for its answer
+ *  - A body is JSON whatever its content type says; a request must arrive whole in its time, but may wait for its answer
  *    as long as it asked to.
  *  - Stopping: no new connection, waiting receives are answered, what is under way is finished, connections that fall
  *    idle are closed; what is still open after the grace is cut.
@@ -10,7 +10,7 @@
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { AddressInfo, Socket } from 'node:net'
 import { Type } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, isRetryable } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
@@ -33,7 +33,19 @@ export type ApiOptions = Readonly<{
   logger: Logger
   metrics?: Metrics
   identity: Identity
+  limits?: Partial<Limits>
 }>
+
+/** How long a client may take to send; how long it may wait for an answer is its own choice (wait_for). */
+export type Limits = Readonly<{
+  /** for the headers of a request */
+  headersMs: number
+  /** for a whole request */
+  requestMs: number
+  /** how often the two are looked at */
+  checkEveryMs: number
+}>
+const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000 }
 
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
@@ -42,8 +54,6 @@ export interface ApiServer extends AsyncDisposable {
   stop(graceMs?: number): Promise<void>
 }
 
-const HEADERS_MS = 20_000
-const REQUEST_MS = 60_000
 const KEEP_ALIVE_MS = 75_000
 /** A connection without a byte either way: above the longest wait, below for ever. */
 const SILENCE_MS = 330_000
@@ -80,7 +90,11 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 
 /** Everything that is served. */
 function operationsOf({ engine, resources, identity }: ApiOptions, receives: OpenReceives): Operation[] {
-  const operations = [...streamOperations({ engine, resources, receives }), ...sinkOperations({ engine, resources }), ...infoOperations({ engine, identity })]
+  const operations = [
+    ...streamOperations({ engine, resources, receives }),
+    ...sinkOperations({ engine, resources }),
+    ...infoOperations({ engine, identity }),
+  ]
   let document: Record<string, unknown> | undefined
   operations.push({
     id: 'openapi',
@@ -94,16 +108,17 @@ function operationsOf({ engine, resources, identity }: ApiOptions, receives: Ope
   return operations
 }
 
-function newServer({ logger, metrics }: ApiOptions): FastifyInstance {
+function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
+  const { headersMs, requestMs, checkEveryMs } = { ...LIMITS, ...limits }
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
     bodyLimit: DEFAULT_BODY_BYTES,
     return503OnClosing: false,
     forceCloseConnections: 'idle',
-    requestTimeout: REQUEST_MS,
+    requestTimeout: requestMs,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionTimeout: SILENCE_MS,
-    http: { headersTimeout: HEADERS_MS, connectionsCheckingInterval: 5_000 },
+    http: { headersTimeout: headersMs, connectionsCheckingInterval: checkEveryMs },
     routerOptions: { maxParamLength: MAX_NAME_LENGTH, ignoreTrailingSlash: true },
     clientErrorHandler: onClientError,
     frameworkErrors: (error, request, reply) => onError(error, request, reply), // a path that can't be decoded
@@ -120,7 +135,11 @@ function newServer({ logger, metrics }: ApiOptions): FastifyInstance {
   app.addHook('onRequest', (request, reply, done) => {
     request.raw.headers['content-type'] = undefined // the framework refuses those that it can't parse; ours are all JSON
     if (request.is404) return void reply.status(404).send(ROUTE_NOT_FOUND_BODY)
-    done(takesJson(request.headers.accept) ? undefined : new EngineError('NOT_ACCEPTABLE', 'Answers are application/json, which the Accept header leaves out.'))
+    done(
+      takesJson(request.headers.accept)
+        ? undefined
+        : new EngineError('NOT_ACCEPTABLE', 'Answers are application/json, which the Accept header leaves out.'),
+    )
   })
   app.setNotFoundHandler((_request, reply) => reply.status(404).send(ROUTE_NOT_FOUND_BODY))
   app.setErrorHandler(onError)
@@ -129,7 +148,11 @@ function newServer({ logger, metrics }: ApiOptions): FastifyInstance {
   function onError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     const { status, body } = answerTo(error)
     metrics?.errorAnswered(body.code)
-    if (status >= 500) logger.error({ err: error, code: body.code, method: request.method, path: request.raw.url?.split('?')[0] }, 'a request failed')
+    if (status >= 500) {
+      const fields = { err: error, code: body.code, method: request.method, path: request.raw.url?.split('?')[0] }
+      if (isRetryable(error)) logger.warn(fields, 'a request was put off')
+      else logger.error(fields, 'a request failed')
+    }
     if (status === 429 || status === 503) reply.header('retry-after', '1')
     if (status === 401) reply.header('www-authenticate', 'Bearer')
     reply.header('content-type', 'application/json; charset=utf-8')

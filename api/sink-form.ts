@@ -101,14 +101,20 @@ export const SinkPatch = Type.Object(
     destination: Type.Optional(Destination),
     database: Type.Optional(Type.String({ description: 'may be repeated, but not changed' })),
     ...Object.fromEntries(
-      [...FUNCTIONS].map((name) => [name, Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; functions are not there yet' }))]),
+      [...FUNCTIONS].map((name) => [
+        name,
+        Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; functions are not there yet' })),
+      ]),
     ),
     ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
   },
   { additionalProperties: false },
 )
 const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
-  Type.Object({ ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])), destination: Type.Optional(Destination) }),
+  Type.Object({
+    ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
+    destination: Type.Optional(Destination),
+  }),
 )
 
 /**
@@ -122,12 +128,22 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
   const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
   if (unknown.length > 0) {
     const names = unknown.slice(0, 10).map((name) => name.slice(0, 60))
-    throw refused(`Unknown field: ${names.join(', ')}.`, names.map((name) => [name, 'is not a field of a sink'] as const))
+    throw refused(
+      `Unknown field: ${names.join(', ')}.`,
+      names.map((name) => [name, 'is not a field of a sink'] as const),
+    )
   }
   const changes = settableOf(body)
-  const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : (check.errors ?? []).map(reasonOf))]
+  const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : reasonsOf(check.errors ?? []))]
   if (reasons.length === 0) reasons.push(...acrossFields(sink, changes as SinkChanges))
-  if (reasons.length > 0) throw refused(`Validation failed: ${reasons.map(([field, reason]) => `${field} ${reason}`).join('; ').slice(0, 500)}.`, reasons)
+  if (reasons.length > 0)
+    throw refused(
+      `Validation failed: ${reasons
+        .map(([field, reason]) => `${field} ${reason}`)
+        .join('; ')
+        .slice(0, 500)}.`,
+      reasons,
+    )
   return changes as SinkChanges
 }
 
@@ -148,13 +164,16 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
   }
   if (changes['source'] === null) changes['source'] = {}
   if (changes['tables'] === null) changes['tables'] = []
-  if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false') changes['message_grouping'] = changes['message_grouping'] === 'true'
+  if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')
+    changes['message_grouping'] = changes['message_grouping'] === 'true'
   const { destination } = changes
-  if (isObject(destination) && typeof destination['type'] === 'string' && STREAM_TYPES.has(destination['type'])) {
-    changes['destination'] = { ...destination, type: 'sequin_stream' }
+  if (isObject(destination) && typeof destination['type'] === 'string') {
+    if (STREAM_TYPES.has(destination['type'])) changes['destination'] = { ...destination, type: 'sequin_stream' }
+    else delete changes['destination'] // another type: refused as such, not by its fields
   }
   const { table, schema } = body // older than source
-  if (changes['source'] === undefined && typeof table === 'string') changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
+  if (changes['source'] === undefined && typeof table === 'string')
+    changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
   else if (changes['source'] === undefined && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
   return changes
 }
@@ -168,9 +187,11 @@ function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reaso
   }
   for (const name of FUNCTIONS) {
     const value = body[name]
-    if (value !== undefined && value !== null && value !== '' && value !== 'none') reasons.push([name, 'names a function that does not exist'])
+    if (value !== undefined && value !== null && value !== '' && value !== 'none')
+      reasons.push([name, 'names a function that does not exist'])
   }
-  for (const name of ['table', 'schema']) if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
+  for (const name of ['table', 'schema'])
+    if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
   return reasons
 }
 
@@ -181,34 +202,54 @@ function acrossFields(sink: Sink, changes: SinkChanges): Reason[] {
   if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])
   const grouping = changes.message_grouping ?? sink.message_grouping
   const tables = changes.tables ?? sink.tables
-  if (!grouping && tables.some((table) => table.group_column_names)) reasons.push(['tables', 'cannot have group_column_names while message_grouping is false'])
+  if (!grouping && tables.some((table) => table.group_column_names))
+    reasons.push(['tables', 'cannot have group_column_names while message_grouping is false'])
   if (changes.annotations && Buffer.byteLength(JSON.stringify(changes.annotations)) > MAX_ANNOTATION_BYTES) {
     reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
   }
   return reasons
 }
 
-/** ajv's error as a reason for a field, without repeating the value. */
-function reasonOf(error: ErrorObject): Reason {
-  const field = error.instancePath.slice(1).replaceAll('/', '.')
-  const params = error.params as Readonly<Record<string, unknown>>
-  const inner = typeof params['additionalProperty'] === 'string' ? params['additionalProperty'] : typeof params['missingProperty'] === 'string' ? params['missingProperty'] : undefined
-  if (inner !== undefined) {
-    const path = field === '' ? inner : `${field}.${inner}`
-    return [path.slice(0, 120), error.keyword === 'required' ? 'is missing' : 'is not a known field']
+/** ajv's errors as reasons for fields, without repeating values. A choice fails with one error for each alternative. */
+function reasonsOf(errors: readonly ErrorObject[]): Reason[] {
+  const choices = new Set(errors.filter(({ keyword }) => keyword === 'anyOf').map(({ instancePath }) => instancePath))
+  const alternatives = new Map<string, string[]>()
+  const reasons: Reason[] = []
+  for (const error of errors) {
+    if (error.keyword === 'anyOf') continue
+    const [field, reason] = reasonOf(error)
+    if (!choices.has(error.instancePath)) reasons.push([field, reason])
+    else alternatives.set(field, [...(alternatives.get(field) ?? []), reason])
   }
-  const allowed = error.keyword === 'const' ? `must be ${JSON.stringify(params['allowedValue'])}` : (error.message ?? 'is wrong')
-  return [field.slice(0, 120), allowed]
+  for (const [field, ways] of alternatives) {
+    if (reasons.some(([deeper]) => deeper.startsWith(`${field}.`))) continue // one alternative nearly fits: its own reason says more
+    reasons.push([field, [...new Set(ways)].map((way, i) => (i === 0 ? way : way.replace(/^must be /, ''))).join(' or ')])
+  }
+  return reasons
 }
 
-const isObject = (value: unknown): value is Readonly<Record<string, unknown>> => typeof value === 'object' && value !== null && !Array.isArray(value)
+function reasonOf({ instancePath, params, keyword, message }: ErrorObject): Reason {
+  const field = instancePath.slice(1).replaceAll('/', '.')
+  const { additionalProperty, missingProperty, allowedValue } = params as Readonly<Record<string, unknown>>
+  const inner = additionalProperty ?? missingProperty
+  if (typeof inner === 'string') {
+    const path = field === '' ? inner : `${field}.${inner}`
+    return [path.slice(0, 120), keyword === 'required' ? 'is missing' : 'is not a known field']
+  }
+  return [field.slice(0, 120), keyword === 'const' ? `must be ${JSON.stringify(allowedValue)}` : (message ?? 'is wrong')]
+}
+
+const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** Without recursion: what is to be refused could end the stack. */
 function isDeeperThan(value: unknown, limit: number): boolean {
   let level: unknown[] = [value]
   for (let depth = 0; level.length > 0; depth++) {
     if (depth > limit) return true
-    level = level.flatMap((item) => (typeof item === 'object' && item !== null ? Object.values(item).filter((v) => typeof v === 'object' && v !== null) : []))
+    level = level.flatMap((item) =>
+      typeof item === 'object' && item !== null ? Object.values(item).filter((v) => typeof v === 'object' && v !== null) : [],
+    )
   }
   return false
 }

@@ -41,11 +41,18 @@ export const ReceiveParameters = Type.Object({
     }),
   ),
   shape: Type.Optional(
-    Type.Union([Type.Literal('flat'), Type.Literal('nested')], { description: 'Fields of a message beside ack_id (flat) or under data (nested).' }),
+    Type.Union([Type.Literal('flat'), Type.Literal('nested')], {
+      description: 'Fields of a message beside ack_id (flat) or under data (nested).',
+    }),
   ),
 })
 
-const AckBody = Type.Object({ ack_ids: Type.Array(Type.String({ minLength: 1 }), { minItems: 1, description: 'ack_id of messages of receive; unknown ones are ignored' }) })
+const AckBody = Type.Object({
+  ack_ids: Type.Array(Type.String({ minLength: 1 }), {
+    minItems: 1,
+    description: 'ack_id of messages of receive; unknown ones are ignored',
+  }),
+})
 const Success = Type.Object({ success: Type.Literal(true) })
 const Message = Type.Object(
   {
@@ -54,7 +61,9 @@ const Message = Type.Object(
     changes: Type.Optional(Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])),
     action: Type.Optional(Type.Union(['insert', 'update', 'delete', 'read'].map((action) => Type.Literal(action)))),
     metadata: Type.Optional(Type.Object({}, { additionalProperties: true })),
-    data: Type.Optional(Type.Unknown({ description: 'nested shape: record, changes, action and metadata; or what the sink’s transform returned' })),
+    data: Type.Optional(
+      Type.Unknown({ description: 'nested shape: record, changes, action and metadata; or what the sink’s transform returned' }),
+    ),
   },
   { description: 'One message; which keys stand beside ack_id depends on the shape.' },
 )
@@ -94,8 +103,22 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
     handle: receive,
   }
   return [
-    { ...receiveParts, id: `receive${suffix}`, methods: ['POST'], summary: 'Receive messages', body: ReceiveParameters, maxBodyBytes: MAX_RECEIVE_BYTES },
-    { ...receiveParts, id: `receiveByGet${suffix}`, methods: ['GET'], summary: 'Receive messages, parameters as query', query: ReceiveParameters, head: false },
+    {
+      ...receiveParts,
+      id: `receive${suffix}`,
+      methods: ['POST'],
+      summary: 'Receive messages',
+      body: ReceiveParameters,
+      maxBodyBytes: MAX_RECEIVE_BYTES,
+    },
+    {
+      ...receiveParts,
+      id: `receiveByGet${suffix}`,
+      methods: ['GET'],
+      summary: 'Receive messages, parameters as query',
+      query: ReceiveParameters,
+      head: false,
+    },
     {
       id: `ack${suffix}`,
       methods: ['POST'],
@@ -144,7 +167,14 @@ function runningSink(engine: EnginePort, sink: Sink): RunningSink {
 }
 
 type Parameters = Readonly<{ batchSize: number; waitMs: number; shape: Shape }>
-type Call = Readonly<{ request: FastifyRequest; reply: FastifyReply; sink: Sink; parameters: Parameters; engine: EnginePort; receives: OpenReceives }>
+type Call = Readonly<{
+  request: FastifyRequest
+  reply: FastifyReply
+  sink: Sink
+  parameters: Parameters
+  engine: EnginePort
+  receives: OpenReceives
+}>
 
 async function answerReceive({ request, reply, sink, parameters, engine, receives }: Call): Promise<unknown> {
   if (receives.stopping) throw new EngineError('STOPPING', 'the service is stopping')
@@ -162,10 +192,11 @@ async function answerReceive({ request, reply, sink, parameters, engine, receive
   const body = receipt?.body ?? EMPTY
   reply.header('content-type', JSON_TYPE)
   if (body.length < GZIP_FROM_BYTES || !takesGzip(request.headers['accept-encoding'])) return body
-  const packed = await promisify(gzip)(body, { level: constants.Z_BEST_SPEED })
-  reply.header('content-encoding', 'gzip').header('vary', 'accept-encoding')
-  return packed
+  const packed = await packing(body, { level: constants.Z_BEST_SPEED }).catch(() => undefined)
+  if (packed) reply.header('content-encoding', 'gzip').header('vary', 'accept-encoding')
+  return packed ?? body // the messages are taken: without memory to pack them they go as they are
 }
+const packing = promisify(gzip)
 
 async function take(engine: EnginePort, sink: Sink, parameters: Parameters, call: ReceiveCall): Promise<Receipt | undefined> {
   const running = engine.sink(sink.id)

@@ -109,7 +109,11 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
       variables: [...new Set(problems.map(({ name }) => name))].join(', '),
     })
   }
-  const string = (...names: Name[]) => names.map((name) => values[name]).find((value) => value !== undefined)?.toString()
+  const string = (...names: Name[]) =>
+    names
+      .map((name) => values[name])
+      .find((value) => value !== undefined)
+      ?.toString()
   const integer = (...names: Name[]) => names.map((name) => values[name]).find((value) => typeof value === 'number')
   const vaultKey = string('VAULT_KEY')
   return deepFreeze({
@@ -129,7 +133,9 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     },
     maxMemoryMb: integer('MAX_MEMORY_MB'),
     ignored: IGNORED.filter((name) => given(name) !== undefined),
-    unknown: Object.keys(env).filter((name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name)),
+    unknown: Object.keys(env).filter(
+      (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),
+    ),
   })
 }
 
@@ -166,7 +172,8 @@ function stateDatabase(values: Values, problems: Problem[]): Settings['state'] {
   }
   if (PG_PARTS.every((name) => values[name] === undefined)) return undefined
   for (const name of ['PG_HOSTNAME', 'PG_DATABASE', 'PG_USERNAME'] as const) {
-    if (values[name] === undefined) problems.push({ name, reason: 'is missing; the state database needs it when its other parts are given' })
+    if (values[name] === undefined)
+      problems.push({ name, reason: 'is missing; the state database needs it when its other parts are given' })
   }
   const connection: Connection = {
     hostname: String(values.PG_HOSTNAME),
@@ -179,11 +186,13 @@ function stateDatabase(values: Values, problems: Problem[]): Settings['state'] {
   return { connection, poolSize }
 }
 
-const sslOf = (value: string): Connection['ssl'] => (value === 'true' ? true : value === 'false' ? false : (value as Exclude<Connection['ssl'], boolean>))
+const sslOf = (value: string): Connection['ssl'] =>
+  value === 'true' ? true : value === 'false' ? false : (value as Exclude<Connection['ssl'], boolean>)
 
 function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, problems: Problem[]): Connection | undefined {
   const wrong = (reason: string): undefined => void problems.push({ name: 'PG_URL', reason })
-  if (!URL.canParse(value)) return wrong('is not a URL; takes postgresql://user:password@host:port/database, with special characters %-encoded')
+  if (!URL.canParse(value))
+    return wrong('is not a URL; takes postgresql://user:password@host:port/database, with special characters %-encoded')
   const url = new URL(value)
   const unknown = [...url.searchParams.keys()].filter((name) => name !== 'sslmode')
   if (unknown.length > 0) return wrong(`has a parameter it does not take: ${unknown.join(', ')}; takes sslmode`)

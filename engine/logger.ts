@@ -107,7 +107,8 @@ function errorLines(err: unknown, said: string, indent: string): string {
   const { type, message, stack, cause, errors, ...rest } = err as Record<string, unknown>
   const text = message === said ? '' : `: ${oneLine(String(message))}`
   const fields = Object.entries(rest).map(([key, value]) => ` ${key}=${shown(value)}`)
-  const frames = typeof stack === 'string' && stack !== '' ? `${stack.replaceAll(/^\s+/gm, ' '.repeat(Math.min(indent.length, 2) + 2))}\n` : ''
+  const frames =
+    typeof stack === 'string' && stack !== '' ? `${stack.replaceAll(/^\s+/gm, ' '.repeat(Math.min(indent.length, 2) + 2))}\n` : ''
   const below = [cause, ...(Array.isArray(errors) ? errors : [])].filter((item) => item !== undefined)
   const inner = '  caused by '
   return `${indent}${String(type)}${text}${fields.join('')}\n${frames}${below.map((item) => errorLines(item, '', inner)).join('')}`
@@ -116,7 +117,11 @@ function errorLines(err: unknown, said: string, indent: string): string {
 /** A text from outside can't start a line of its own or colour the terminal. */
 const oneLine = (text: string): string =>
   // oxlint-disable-next-line no-control-regex -- control characters are what this is about
-  text.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, (at) => JSON.stringify(at).slice(1, -1).replace(/^[\u007f-\u009f]$/, '?'))
+  text.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, (at) =>
+    JSON.stringify(at)
+      .slice(1, -1)
+      .replace(/^[\u007f-\u009f]$/, '?'),
+  )
 
 const shown = (value: unknown): string => {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? '')

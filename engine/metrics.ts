@@ -146,7 +146,11 @@ type Sample = readonly [labels: Labels, value: number | undefined]
 
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
-const databaseOf = (labels: SourceLabels): Labels => ({ ...slotOf(labels), database_id: labels.databaseId, database_name: labels.databaseName })
+const databaseOf = (labels: SourceLabels): Labels => ({
+  ...slotOf(labels),
+  database_id: labels.databaseId,
+  database_name: labels.databaseName,
+})
 
 export class Metrics {
   readonly #registry = new Registry()
@@ -172,7 +176,11 @@ export class Metrics {
 
   /** A sink of the same id that is still registered is replaced. @param gauges asked at each scrape; undefined: not known now */
   sink(labels: SinkLabels, gauges: () => SinkGauges | undefined): SinkMeter {
-    const entry: SinkEntry = { labels, gauges, meter: new SinkMeter(() => this.#sinks.get(labels.id) === entry && this.#sinks.delete(labels.id)) }
+    const entry: SinkEntry = {
+      labels,
+      gauges,
+      meter: new SinkMeter(() => this.#sinks.get(labels.id) === entry && this.#sinks.delete(labels.id)),
+    }
     this.#sinks.set(labels.id, entry)
     return entry.meter
   }
@@ -203,7 +211,8 @@ export class Metrics {
       [...this.#sources.values()].map((entry) => [labels(entry.labels), value(entry)] as const)
     const gauge = (name: string, help: string, value: (entry: SourceEntry) => number | undefined, labels = slotOf) =>
       this.#describe('gauge', name, help, of(labels, value))
-    const counter = (name: string, help: string, value: (entry: SourceEntry) => number) => this.#describe('counter', name, help, of(slotOf, value))
+    const counter = (name: string, help: string, value: (entry: SourceEntry) => number) =>
+      this.#describe('counter', name, help, of(slotOf, value))
     gauge('sequin_ingestion_latency_us', 'Commit on the server to arrival here, latest batch', (s) => s.meter.latencyUs)
     counter('sequin_messages_ingested_count', 'Changes received from the slot', (s) => s.meter.messages)
     counter('sequin_bytes_ingested_total', 'Bytes received from the slot', (s) => s.meter.bytes)
@@ -219,18 +228,25 @@ export class Metrics {
   #describeSinks(): void {
     const of = (value: (entry: SinkEntry) => number | undefined) => () =>
       [...this.#sinks.values()].map((entry) => [consumerOf(entry.labels), value(entry)] as const)
-    const gauge = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) => this.#describe('gauge', name, help, of(value))
+    const gauge = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
+      this.#describe('gauge', name, help, of(value))
     const counter = (name: string, help: string, value: (entry: SinkEntry) => number) => this.#describe('counter', name, help, of(value))
     counter('sequin_message_deliver_attempt_count', 'Messages handed to the destination', (s) => s.meter.attempts)
     counter('sequin_message_deliver_success_count', 'Messages the destination took (pull: acknowledged)', (s) => s.meter.successes)
-    counter('sequin_message_deliver_failure_count', 'Messages the destination refused (pull: nack or visibility lapsed)', (s) => s.meter.failures)
+    counter(
+      'sequin_message_deliver_failure_count',
+      'Messages the destination refused (pull: nack or visibility lapsed)',
+      (s) => s.meter.failures,
+    )
     counter('sequin_bytes_delivered_total', 'Bytes handed to the destination', (s) => s.meter.bytesDelivered)
     gauge('sequin_messages_in_delivery', 'Messages handed out and not acknowledged', (s) => s.now?.inDelivery)
     gauge('sequin_messages_buffered', 'Messages not finished', (s) => s.now?.buffered)
     gauge('sequin_messages_in_redelivery', 'Messages that wait to be tried again', (s) => s.now?.inRedelivery)
     gauge('sequin_oldest_message_age_ms', 'Age of the oldest message not finished', (s) => s.now?.oldestMessageAgeMs)
     gauge('sequin_buffer_memory_utilization_mb', 'Read-ahead window in use', (s) => perMb(s.now?.windowBytes))
-    gauge('sequin_buffer_memory_utilization_percent', 'The same as a share of its bound', (s) => percent(s.now?.windowBytes, s.now?.windowLimitBytes))
+    gauge('sequin_buffer_memory_utilization_percent', 'The same as a share of its bound', (s) =>
+      percent(s.now?.windowBytes, s.now?.windowLimitBytes),
+    )
     gauge('sequin_delivery_saturation_percent', 'Share of the time in which delivery was busy', (s) => s.now?.deliverySaturationPercent)
     this.#describeLatency('sequin_internal_latency_us', 'Arrival in the process to handing out', [], (s) => [[{}, s.meter.internalLatency]])
     this.#describeLatency('sequin_delivery_latency_us', "Handing out to the destination's answer", ['success'], (s) => [
@@ -243,7 +259,9 @@ export class Metrics {
     const gauge = (name: string, help: string, value: (partition: PartitionGauges) => number | undefined) =>
       this.#describe('gauge', name, help, () =>
         [...this.#sinks.values()].flatMap(({ labels, now }) =>
-          (now?.partitions ?? []).map((partition) => [{ ...consumerOf(labels), partition: partition.partition }, value(partition)] as const),
+          (now?.partitions ?? []).map(
+            (partition) => [{ ...consumerOf(labels), partition: partition.partition }, value(partition)] as const,
+          ),
         ),
       )
     gauge('tailrace_partition_lag_records', 'Records of the log from the lowest unfinished message on', (p) => p.lagRecords)
@@ -256,7 +274,8 @@ export class Metrics {
     const samples: Sample[] = []
     const add = (type: string, id: string, name: string, now: EntityStatus | undefined) => {
       if (now === undefined) return
-      for (const status of ENTITY_STATUSES) samples.push([{ entity_type: type, entity_id: id, entity_name: name, status }, status === now ? 1 : 0])
+      for (const status of ENTITY_STATUSES)
+        samples.push([{ entity_type: type, entity_id: id, entity_name: name, status }, status === now ? 1 : 0])
     }
     for (const { labels, now } of this.#sinks.values()) add('sink', labels.id, labels.name, now?.health)
     for (const { labels, now } of this.#sources.values()) {
@@ -293,10 +312,19 @@ export class Metrics {
     }
   }
 
-  #describeLatency(name: string, help: string, labelNames: string[], of: (entry: SinkEntry) => readonly (readonly [Labels, LatencyCounts])[]): void {
+  #describeLatency(
+    name: string,
+    help: string,
+    labelNames: string[],
+    of: (entry: SinkEntry) => readonly (readonly [Labels, LatencyCounts])[],
+  ): void {
     const samples = () =>
-      [...this.#sinks.values()].flatMap((entry) => of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const))
-    this.#registry.registerMetric(new LatencyHistogram({ name, help, labelNames: ['consumer_id', 'consumer_name', ...labelNames] }, samples))
+      [...this.#sinks.values()].flatMap((entry) =>
+        of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const),
+      )
+    this.#registry.registerMetric(
+      new LatencyHistogram({ name, help, labelNames: ['consumer_id', 'consumer_name', ...labelNames] }, samples),
+    )
   }
 }
 

@@ -13,10 +13,12 @@
 import { formatLsn } from './lsn.ts'
 
 export const REDACTED = '[redacted]'
-const SECRET_KEY = /pass(?:word|wd|phrase)?$|pwd|token|authorization|secret|api[_-]?key|cookie|credential|private[_-]?key|vault[_-]?key|access[_-]?key|signature/i
+const SECRET_KEY =
+  /pass(?:word|wd|phrase)?$|pwd|token|authorization|secret|api[_-]?key|cookie|credential|private[_-]?key|vault[_-]?key|access[_-]?key|signature/i
 const ROW_KEY =
   /^(?:detail|where|internalquery|internal_query|records?|changes|rows?|values?|params|parameters|body|payload|old|new|ack_?ids|record_pks|group_?key)$/i
-const SECRET_NAMES = 'pass(?:word|wd|phrase)?|pwd|[a-z_-]*token|secret(?:_key_base)?|authorization|api[_-]?key|(?:vault|access|private)[_-]?key'
+const SECRET_NAMES =
+  'pass(?:word|wd|phrase)?|pwd|[a-z_-]*token|secret(?:_key_base)?|authorization|api[_-]?key|(?:vault|access|private)[_-]?key'
 /** `password=x`, `"token": "x"`, also inside a JSON text that was escaped once more */
 const ASSIGNMENT = new RegExp(`\\b(${SECRET_NAMES})(\\\\*["']?\\s*[=:]\\s*)(\\\\*"[^"]*"|'[^']*'|[^\\s&,;'"}\\])]+)`, 'gi')
 /** up to the last "@": a password may hold "/" and "@" */

@@ -39,7 +39,7 @@ export const SinkSettings = Type.Object(
     status: Type.Union([Type.Literal('active'), Type.Literal('paused'), Type.Literal('disabled')], { default: 'active' }),
     source: SourceFilter,
     tables: Type.Array(TableSettings, { default: [] }),
-    actions: Type.Array(Type.Union(ACTIONS.map((a) => Type.Literal(a))), { minItems: 1, uniqueItems: true, default: [...ACTIONS] }),
+    actions: Type.Array(Type.Union([Type.Literal('insert'), Type.Literal('update'), Type.Literal('delete')]), { minItems: 1, uniqueItems: true, default: [...ACTIONS] }),
     message_grouping: Type.Boolean({ default: true }),
     batch_size: Type.Integer({ minimum: 1, maximum: 1000, default: 1 }),
     max_retry_count: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()], { default: null }),

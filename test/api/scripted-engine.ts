@@ -3,7 +3,17 @@
 import { hash } from 'node:crypto'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import type { ActorStatus, EnginePort, Health, Readiness, Receipt, ReceiveRequest, ResourcePort, RunningSink, SinkChanges } from '../../api/engine-port.ts'
+import type {
+  ActorStatus,
+  EnginePort,
+  Health,
+  Readiness,
+  Receipt,
+  ReceiveRequest,
+  ResourcePort,
+  RunningSink,
+  SinkChanges,
+} from '../../api/engine-port.ts'
 
 export const TOKEN = 'token-of-shop'
 export const OTHER_TOKEN = 'token-of-another'
@@ -42,7 +52,9 @@ export class ScriptedSink implements RunningSink {
     if (request.signal.aborted) throw request.signal.reason
     const taken = this.ready.splice(0, request.batchSize)
     for (const message of taken) this.inFlight.set(message.id, message)
-    const items = taken.map(({ id, data }) => (request.shape === 'flat' ? `{"ack_id":"${id}",${data.slice(1)}` : `{"ack_id":"${id}","data":${data}}`))
+    const items = taken.map(({ id, data }) =>
+      request.shape === 'flat' ? `{"ack_id":"${id}",${data.slice(1)}` : `{"ack_id":"${id}","data":${data}}`,
+    )
     return {
       body: Buffer.from(`{"data":[${items.join(',')}]}`),
       count: taken.length,
@@ -79,7 +91,8 @@ export class ScriptedSink implements RunningSink {
   }
 
   #wait({ waitMs, signal }: ReceiveRequest): Promise<void> {
-    if (this.#waiters.size >= this.maxWaiting) throw new EngineError('TOO_MANY_WAITING', `the sink already holds ${this.maxWaiting} receives`)
+    if (this.#waiters.size >= this.maxWaiting)
+      throw new EngineError('TOO_MANY_WAITING', `the sink already holds ${this.maxWaiting} receives`)
     return new Promise((resolve) => {
       const end = () => {
         clearTimeout(timer)

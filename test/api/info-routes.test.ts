@@ -1,0 +1,109 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import { EngineError } from '../../engine/errors.ts'
+import { GOODS_ID, message, OTHER, SHOP } from './scripted-engine.ts'
+import { serve } from './api-fixture.ts'
+
+test('liveness, readiness and version answer anyone; readiness names what does not stream', async () => {
+  await using s = await serve()
+  const ask = (path: string) => s.call(path, { token: null })
+  assert.deepEqual((await ask('/health')).body, { ok: true, rev: '9.9.9' })
+  assert.deepEqual((await ask('/api/info/version')).body, { version: '9.9.9' })
+  assert.deepEqual((await ask('/info/version')).body, { version: '9.9.9' })
+  assert.deepEqual([(await ask('/health/ready')).status, (await ask('/health/ready')).body], [200, { ok: true, waiting: [] }])
+  s.engine.readiness = {
+    ready: false,
+    waiting: [{ kind: 'source', name: 'shop', state: 'waiting', code: 'SOURCE_UNREACHABLE', reason: 'pg.internal:5432 refused' }],
+  }
+  const notReady = await ask('/health/ready')
+  assert.deepEqual(
+    [notReady.status, notReady.body],
+    [503, { ok: false, waiting: [{ kind: 'source', name: 'shop', state: 'waiting', code: 'SOURCE_UNREACHABLE' }] }],
+  )
+  assert.equal((await ask('/health')).status, 200, 'a database that is down restarts no process')
+})
+
+test('info shows every actor of the account with its state and last error, without secrets', async () => {
+  await using s = await serve()
+  const at = new Date('2025-02-03T04:05:06Z')
+  s.engine.statuses = [
+    { id: 'supervisor', kind: 'supervisor', state: 'running' },
+    {
+      id: 'source/1',
+      kind: 'source',
+      name: 'shop',
+      accountId: SHOP.id,
+      state: 'waiting',
+      since: at,
+      lastError: { error: new EngineError('STOPPING', 'to postgres://u:hunter2@h/d'), at },
+      details: { attempt: 3 },
+    },
+    { id: 'source/2', kind: 'source', name: 'theirs', accountId: OTHER.id, state: 'streaming' },
+  ]
+  assert.equal((await s.call('/info', { token: null })).status, 401)
+  const { body } = await s.call('/info')
+  assert.deepEqual(body, {
+    version: '9.9.9',
+    nodes: [
+      {
+        name: 'node-1',
+        ready: true,
+        actors: [
+          { id: 'supervisor', kind: 'supervisor', name: null, state: 'running', since: null, last_error: null, details: {} },
+          {
+            id: 'source/1',
+            kind: 'source',
+            name: 'shop',
+            state: 'waiting',
+            since: '2025-02-03T04:05:06.000Z',
+            last_error: { code: 'STOPPING', message: 'to postgres://[redacted]@h/d', at: '2025-02-03T04:05:06.000Z' },
+            details: { attempt: 3 },
+          },
+        ],
+      },
+    ],
+  })
+})
+
+type Operation = {
+  operationId: string
+  parameters: { name: string }[]
+  requestBody?: { content: Record<string, { schema: object }> }
+  responses: Record<string, { content: Record<string, { schema: object }> }>
+}
+
+test('the OpenAPI document describes what is served: answers fit its schemas', async () => {
+  await using s = await serve()
+  s.goods.push(message('a1'), message('a2'), message('a3'))
+  const { body } = await s.call('/api/openapi.json', { token: null })
+  const { openapi, paths, components } = body as {
+    openapi: string
+    paths: Record<string, Record<string, Operation>>
+    components: { schemas: { Error: object } }
+  }
+  assert.equal(openapi, '3.1.0')
+  const ajv = new Ajv2020({ strict: false, formats: { uuid: true } })
+  const ids = Object.values(paths).flatMap((methods) => Object.values(methods).map((operation) => operation.operationId))
+  assert.equal(new Set(ids).size, ids.length, 'operation ids are unique')
+  for (const [path, methods] of Object.entries(paths)) {
+    for (const [method, operation] of Object.entries(methods)) {
+      const place = path.replace('{id_or_name}', GOODS_ID)
+      const sent = !operation.requestBody ? undefined : path.endsWith('ack') ? { ack_ids: ['a1'] } : {}
+      const answer = await s.call(place, { method: method.toUpperCase(), ...(sent && { body: sent }) })
+      const schema = operation.responses['200']?.content['application/json']?.schema ?? assert.fail(path)
+      assert.equal(answer.status, 200, `${method} ${path}`)
+      assert.ok(ajv.validate(schema, answer.body), `${method} ${path}: ${ajv.errorsText()}`)
+      if (operation.requestBody && sent) assert.ok(ajv.validate(operation.requestBody.content['application/json']?.schema ?? {}, sent))
+    }
+  }
+  for (const [path, options] of [
+    ['/api/sinks/none', {}],
+    ['/api/sinks', { token: null }],
+    ['/api/sinks/goods', { method: 'PATCH', body: { status: 1 } }],
+    ['/api/http_pull_consumers/goods/ack', { raw: '{' }],
+  ] as const) {
+    const answer = await s.call(path, options)
+    assert.ok(ajv.validate(components.schemas.Error, answer.body), answer.text)
+  }
+})

@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createLogger } from '../../engine/logger.ts'
+import { Metrics } from '../../engine/metrics.ts'
+import { listenForMetrics, startMetricsServer } from '../../api/metrics-server.ts'
+
+const metrics = new Metrics({ version: '9.9.9', processMetrics: false })
+const logger = createLogger({ level: 'silent', format: 'json' })
+const basic = (pair: string) => ({ headers: { authorization: `Basic ${Buffer.from(pair).toString('base64')}` } })
+
+test('the figures are served as Prometheus text, and nothing else is', async () => {
+  await using server = await listenForMetrics({ host: '127.0.0.1', port: 0, user: undefined, password: undefined, metrics, logger })
+  const answer = await fetch(server.url)
+  assert.equal(answer.status, 200)
+  assert.match(answer.headers.get('content-type') ?? '', /^text\/plain; version=0\.0\.4/)
+  assert.match(await answer.text(), /^tailrace_build_info\{version="9.9.9"\} 1$/m)
+  assert.equal((await fetch(new URL('/', server.url))).status, 404)
+  assert.equal((await fetch(server.url, { method: 'POST' })).status, 404)
+  assert.equal((await fetch(server.url, { method: 'HEAD' })).status, 200)
+})
+
+test('with a user or a password set, only they are let in', async () => {
+  await using server = await listenForMetrics({ host: '127.0.0.1', port: 0, user: 'prom', password: 'pass:word', metrics, logger })
+  assert.equal((await fetch(server.url)).status, 401)
+  for (const pair of ['prom:pass', 'other:pass:word', 'prom', '']) assert.equal((await fetch(server.url, basic(pair))).status, 401, pair)
+  assert.equal((await fetch(server.url, basic('prom:pass:word'))).status, 200)
+  await using passwordOnly = await listenForMetrics({ host: '127.0.0.1', port: 0, user: undefined, password: 'p', metrics, logger })
+  assert.deepEqual([(await fetch(passwordOnly.url, basic(':p'))).status, (await fetch(passwordOnly.url)).status], [200, 401])
+})
+
+test('port 0 means none', async () => {
+  assert.equal(await startMetricsServer({ host: '127.0.0.1', port: 0, user: undefined, password: undefined, metrics, logger }), undefined)
+})

@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { readSettings, type Settings } from '../../cli/settings.ts'
+import { EngineError } from '../../engine/errors.ts'
+
+function refusal(env: Record<string, string | undefined>): EngineError {
+  try {
+    readSettings(env)
+  } catch (error) {
+    assert.ok(error instanceof EngineError)
+    assert.equal(error.code, 'SETTING_INVALID')
+    return error
+  }
+  return assert.fail(`accepted: ${JSON.stringify(env)}`)
+}
+
+test('with nothing set, everything has its default and the state database is the embedded one', () => {
+  assert.deepEqual(readSettings({ PATH: '/bin', SERVER_PORT: '', PG_PASSWORD: '' }), {
+    server: { host: '127.0.0.1', port: 7376 },
+    log: { level: 'info', format: 'console' },
+    config: undefined,
+    state: undefined,
+    vaultKey: undefined,
+    dataFolder: './data',
+    metrics: { port: 8376, user: undefined, password: undefined },
+    maxMemoryMb: undefined,
+    ignored: [],
+    unknown: [],
+  } satisfies Settings)
+})
+
+test('every wrong variable is named at once, with what came and what it takes', () => {
+  const { message, context } = refusal({
+    SERVER_PORT: '70000',
+    LOG_LEVEL: 'loud',
+    PG_POOL_SIZE: '1.5',
+    TAILRACE_METRICS_PORT: '0x10',
+    MAX_MEMORY_MB: '1',
+  })
+  assert.match(message, /SERVER_PORT: "70000" came; takes a whole number from 0 to 65535/)
+  assert.match(message, /LOG_LEVEL: "loud" came; takes one of fatal, error, warn/)
+  assert.match(message, /PG_POOL_SIZE: "1\.5" came; takes a whole number from 1 to 1000/)
+  assert.match(message, /TAILRACE_METRICS_PORT: "0x10"/)
+  assert.match(message, /MAX_MEMORY_MB: "1" came; takes a whole number from 128/)
+  assert.equal(context['variables'], 'SERVER_PORT, LOG_LEVEL, PG_POOL_SIZE, TAILRACE_METRICS_PORT, MAX_MEMORY_MB')
+})
+
+test('no refusal repeats a secret', () => {
+  for (const env of [
+    { VAULT_KEY: 'hunter2X' },
+    { PG_URL: 'mysql://u:hunter2X@h/d' },
+    { PG_URL: 'postgres://u:hunter2X@h' },
+    { PG_URL: 'postgres://u:hunter2X@h:1:2/d' },
+    { PG_URL: 'postgres://u:%zz@h/hunter2X' },
+    { PG_URL: 'postgres://u:hunter2X@h/d?sslmode=require', PG_SSL: 'verify-full' },
+    { CONFIG_FILE_YAML: '::hunter2X::' },
+    { PG_PASSWORD: 'hunter2X' },
+  ]) {
+    assert.doesNotMatch(refusal(env).message, /hunter2X/, JSON.stringify(env))
+  }
+})
+
+test('the state database comes from a URL, or from its parts', () => {
+  const expected = { hostname: 'pg.internal', port: 6543, database: 'state db', username: 'cdc', password: 'a@b/c', ssl: 'require' }
+  assert.deepEqual(readSettings({ PG_URL: 'postgresql://cdc:a%40b%2Fc@pg.internal:6543/state%20db?sslmode=require' }).state, {
+    connection: expected,
+    poolSize: 10,
+  })
+  const parts = {
+    PG_HOSTNAME: 'pg.internal',
+    PG_PORT: '6543',
+    PG_DATABASE: 'state db',
+    PG_USERNAME: 'cdc',
+    PG_PASSWORD: 'a@b/c',
+    PG_SSL: 'require',
+  }
+  assert.deepEqual(readSettings({ ...parts, PG_POOL_SIZE: '3' }).state, { connection: expected, poolSize: 3 })
+  assert.deepEqual(readSettings({ PG_URL: 'postgres://[::1]/d' }).state?.connection, {
+    hostname: '::1',
+    port: 5432,
+    database: 'd',
+    username: 'postgres',
+    password: '',
+    ssl: false,
+  })
+  assert.equal(readSettings({ ...parts, PG_PASSWORD: ' spaced ' }).state?.connection.password, ' spaced ')
+  assert.match(
+    refusal({ PG_HOSTNAME: 'h', PG_SSL: 'maybe' }).message,
+    /PG_SSL: "maybe" came.*PG_DATABASE: is missing.*PG_USERNAME: is missing/,
+  )
+  assert.match(refusal({ PG_URL: 'postgres://u@h/d', PG_HOSTNAME: 'other' }).message, /PG_HOSTNAME: is set beside PG_URL/)
+  assert.match(refusal({ PG_URL: 'postgres://u@h/d?target_session_attrs=any' }).message, /parameter it does not take: target_session_attrs/)
+})
+
+test('the configuration file is a path or base64 of its text, not both', () => {
+  assert.deepEqual(readSettings({ CONFIG_FILE_PATH: ' /etc/t.yaml ' }).config, { path: '/etc/t.yaml' })
+  assert.deepEqual(readSettings({ CONFIG_FILE_YAML: Buffer.from('account:\n  name: Jürgen\n').toString('base64') }).config, {
+    yaml: 'account:\n  name: Jürgen\n',
+  })
+  assert.match(refusal({ CONFIG_FILE_PATH: 'a', CONFIG_FILE_YAML: 'YQ==' }).message, /CONFIG_FILE_YAML: is set beside CONFIG_FILE_PATH/)
+  assert.match(
+    refusal({ CONFIG_FILE_YAML: Buffer.from([0xff, 0xfe]).toString('base64') }).message,
+    /CONFIG_FILE_YAML: is not base64 of a text/,
+  )
+})
+
+test('names of the original work, ours win, and what has no effect or is misspelt is told', () => {
+  const settings = readSettings({
+    SEQUIN_LOG_FORMAT: 'datadog_json',
+    SEQUIN_METRICS_PORT: '9000',
+    TAILRACE_METRICS_PORT: '0',
+    SEQUIN_METRICS_PASSWORD: 'p',
+    REDIS_URL: 'redis://r',
+    SECRET_KEY_BASE: 'k',
+    TAILRACE_DATAA: 'x',
+  })
+  assert.deepEqual([settings.log.format, settings.metrics], ['json', { port: 0, user: undefined, password: 'p' }])
+  assert.deepEqual([settings.ignored, settings.unknown], [['SECRET_KEY_BASE', 'REDIS_URL'], ['TAILRACE_DATAA']])
+})
+
+test('the vault key is 32 bytes, and the settings can’t be changed afterwards', () => {
+  const key = Buffer.alloc(32, 7)
+  const settings = readSettings({ VAULT_KEY: key.toString('base64') })
+  assert.deepEqual(settings.vaultKey, key)
+  assert.match(refusal({ VAULT_KEY: Buffer.alloc(31).toString('base64') }).message, /VAULT_KEY/)
+  assert.throws(() => Object.assign(settings.server, { port: 1 }), TypeError)
+})

@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { LATENCY_BUCKETS_US, LatencyCounts, Metrics, type SinkGauges } from '../../engine/metrics.ts'
+
+const CONTRACT = [
+  ...[
+    'ingestion_latency_us',
+    'messages_ingested_count',
+    'replication_slot_size',
+    'replication_slot_size_mb',
+    'internal_latency_us',
+    'delivery_latency_us',
+  ],
+  ...[
+    'message_deliver_attempt_count',
+    'message_deliver_success_count',
+    'message_deliver_failure_count',
+    'messages_in_delivery',
+    'messages_buffered',
+  ],
+  ...['messages_in_redelivery', 'oldest_message_age_ms', 'bytes_ingested_total', 'bytes_delivered_total', 'buffer_memory_utilization_mb'],
+  ...[
+    'buffer_memory_utilization_percent',
+    'ingestion_saturation_percent',
+    'processing_saturation_percent',
+    'delivery_saturation_percent',
+    'entity_health',
+  ],
+]
+const SINK = { id: 'sink-1', name: 'goods' }
+const SOURCE = { slotId: 'slot-1', slotName: 'goods_slot', databaseId: 'db-1', databaseName: 'shop' }
+const newMetrics = () => new Metrics({ version: '9.9.9', processMetrics: false })
+const linesOf = (text: string, name: string) => text.split('\n').filter((line) => line.startsWith(`${name}{`))
+
+test('every metric of the contract is described under its own name, kind included', async () => {
+  const text = await newMetrics().text()
+  for (const name of CONTRACT) assert.match(text, new RegExp(`^# TYPE sequin_${name} (counter|gauge|histogram)$`, 'm'))
+  assert.match(text, /^# TYPE sequin_internal_latency_us histogram$/m)
+  assert.match(text, /^# TYPE sequin_messages_ingested_count counter$/m)
+})
+
+test('counts add up over batches and stand beside the gauges of the moment', async () => {
+  const metrics = newMetrics()
+  let inDelivery = 3
+  const sink = metrics.sink(SINK, (): SinkGauges => ({
+    health: 'warn',
+    inDelivery,
+    windowBytes: 64 * 1_048_576,
+    windowLimitBytes: 128 * 1_048_576,
+    partitions: [{ partition: 2, lagRecords: 5, parkedMessages: 1, windowBytes: 7, logBytes: 9 }],
+  }))
+  const source = metrics.source(SOURCE, () => ({
+    slotHealth: 'ok',
+    databaseHealth: 'error',
+    slotSizeBytes: 3 * 1_048_576,
+    confirmedLagBytes: 17,
+  }))
+  sink.attempted(10, 6_000)
+  sink.attempted(5, 3_000)
+  sink.delivered(12, 20_000)
+  sink.failed(3, 60_000_000)
+  source.ingested(100, 50_000, 1_234)
+  source.ingested(1, 10)
+  const text = await metrics.text()
+  const sinkLabels = 'consumer_id="sink-1",consumer_name="goods"'
+  const slotLabels = 'replication_slot_id="slot-1",slot_name="goods_slot"'
+  for (const line of [
+    `sequin_message_deliver_attempt_count{${sinkLabels}} 15`,
+    `sequin_message_deliver_success_count{${sinkLabels}} 12`,
+    `sequin_message_deliver_failure_count{${sinkLabels}} 3`,
+    `sequin_bytes_delivered_total{${sinkLabels}} 9000`,
+    `sequin_messages_in_delivery{${sinkLabels}} 3`,
+    `sequin_buffer_memory_utilization_mb{${sinkLabels}} 64`,
+    `sequin_buffer_memory_utilization_percent{${sinkLabels}} 50`,
+    `sequin_messages_ingested_count{${slotLabels}} 101`,
+    `sequin_bytes_ingested_total{${slotLabels}} 50010`,
+    `sequin_ingestion_latency_us{${slotLabels}} 1234`,
+    `sequin_replication_slot_size{${slotLabels},database_id="db-1",database_name="shop"} 3145728`,
+    `sequin_replication_slot_size_mb{${slotLabels},database_id="db-1",database_name="shop"} 3`,
+    `tailrace_slot_confirmed_lag_bytes{${slotLabels}} 17`,
+    `tailrace_slot_restart_lag_bytes{${slotLabels}} 3145728`,
+    `tailrace_partition_lag_records{${sinkLabels},partition="2"} 5`,
+    `tailrace_partition_parked_messages{${sinkLabels},partition="2"} 1`,
+    `tailrace_partition_window_bytes{${sinkLabels},partition="2"} 7`,
+    `tailrace_partition_log_bytes{${sinkLabels},partition="2"} 9`,
+    `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="warn"} 1`,
+    `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="ok"} 0`,
+    `sequin_entity_health{entity_type="database",entity_id="db-1",entity_name="shop",status="error"} 1`,
+    `sequin_entity_health{entity_type="replication_slot",entity_id="slot-1",entity_name="goods_slot",status="ok"} 1`,
+    `sequin_delivery_latency_us_bucket{${sinkLabels},success="ok",le="10000"} 0`,
+    `sequin_delivery_latency_us_bucket{${sinkLabels},success="ok",le="50000"} 12`,
+    `sequin_delivery_latency_us_bucket{${sinkLabels},success="error",le="50000000"} 0`,
+    `sequin_delivery_latency_us_bucket{${sinkLabels},success="error",le="+Inf"} 3`,
+    `sequin_delivery_latency_us_count{${sinkLabels},success="error"} 3`,
+    `sequin_delivery_latency_us_sum{${sinkLabels},success="ok"} 240000`,
+  ]) {
+    assert.ok(text.split('\n').includes(line), `missing: ${line}`)
+  }
+  assert.deepEqual(linesOf(text, 'sequin_oldest_message_age_ms'), [], 'what is not known has no line')
+  inDelivery = 8
+  assert.ok((await metrics.text()).includes(`sequin_messages_in_delivery{${sinkLabels}} 8`))
+  assert.ok((await metrics.text()).includes(`sequin_message_deliver_attempt_count{${sinkLabels}} 15`), 'a scrape counts nothing twice')
+})
+
+test('a latency falls in the first bucket whose bound it does not exceed, as often as it was seen', () => {
+  const counts = new LatencyCounts()
+  counts.add(10)
+  counts.add(11, 4)
+  counts.add(5e7)
+  counts.add(5e7 + 1, 2)
+  counts.add(-5) // a clock that ran backwards
+  const { upTo, count, sum } = counts.cumulative()
+  assert.deepEqual(upTo, [2, 6, 6, 6, 6, 6, 6, 6, 6, 6, 7])
+  assert.equal(upTo.length, LATENCY_BUCKETS_US.length)
+  assert.deepEqual([count, sum], [9, 10 + 44 + 5e7 + 2 * (5e7 + 1)])
+})
+
+test('what was disposed of leaves the answer, a successor of the same id stays, and a callback that throws costs its own lines only', async () => {
+  const metrics = newMetrics()
+  const before = metrics.sink(SINK, () => ({ health: 'ok' }))
+  const after = metrics.sink({ ...SINK, name: 'renamed' }, () => {
+    throw new Error('not now')
+  })
+  after.attempted(1, 1)
+  before[Symbol.dispose]()
+  const text = await metrics.text()
+  assert.deepEqual(linesOf(text, 'sequin_message_deliver_attempt_count'), [
+    'sequin_message_deliver_attempt_count{consumer_id="sink-1",consumer_name="renamed"} 1',
+  ])
+  assert.deepEqual(linesOf(text, 'sequin_entity_health'), [])
+  after[Symbol.dispose]()
+  assert.deepEqual(linesOf(await metrics.text(), 'sequin_message_deliver_attempt_count'), [])
+})
+
+test('Node’s own figures and the version are there', async () => {
+  const text = await new Metrics({ version: '9.9.9' }).text()
+  assert.match(text, /^process_resident_memory_bytes \d+$/m)
+  assert.match(text, /^nodejs_eventloop_lag_p99_seconds /m)
+  assert.match(text, /^tailrace_build_info\{version="9.9.9"\} 1$/m)
+})
