@@ -45,10 +45,12 @@ export function infoOperations({ engine, identity }: Readonly<{ engine: EnginePo
       methods: ['GET'],
       paths: ['/health/ready', '/api/health/ready'],
       summary: 'Readiness',
-      description: '503 with the same form while a source does not stream; `waiting` names it and why.',
       auth: false,
-      answer: { description: 'Every source streams.', schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting) }) },
-      errors: [503],
+      answer: {
+        description: 'Every source streams.',
+        schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting) }),
+        negative: { status: 503, description: 'Some do not; `waiting` names them, with the code of the last error.' },
+      },
       handle: (_request, reply) => {
         const { ready, waiting } = engine.ready()
         reply.status(ready ? 200 : 503)

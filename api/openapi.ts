@@ -51,8 +51,9 @@ function described(operation: Operation, path: string, isFirst: boolean): Record
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
       200: { description: answer.description, content: json(answer.schema) },
+      ...(answer.negative && { [answer.negative.status]: { description: answer.negative.description, content: json(answer.schema) } }),
       ...Object.fromEntries(
-        statuses.map((status) => [status, { description: meaningsOf(status), content: json({ $ref: '#/components/schemas/Error' }) }]),
+        statuses.map((status) => [status, { description: meaningOf(status), content: json({ $ref: '#/components/schemas/Error' }) }]),
       ),
     },
   }
@@ -79,9 +80,16 @@ function queryParameters(query: TSchema | undefined): unknown[] {
   }))
 }
 
-const meaningsOf = (status: number): string =>
-  Object.values(ERRORS)
-    .filter((row) => row.status === status && !/environment|configuration file/i.test(row.meaning))
-    .slice(0, 1)
-    .map((row) => row.meaning)
-    .join(' ') || 'Error'
+/** The code that stands for a status in the document; an answer's own code says more. */
+const CODE_OF: Readonly<Record<number, ErrorCode>> = {
+  400: 'REQUEST_INVALID',
+  401: 'TOKEN_INVALID',
+  404: 'NOT_FOUND',
+  406: 'NOT_ACCEPTABLE',
+  413: 'BODY_TOO_LARGE',
+  422: 'VALIDATION_FAILED',
+  429: 'TOO_MANY_WAITING',
+  500: 'INTERNAL',
+  503: 'SINK_NOT_RUNNING',
+}
+const meaningOf = (status: number): string => ERRORS[CODE_OF[status] ?? 'INTERNAL'].meaning

@@ -21,7 +21,12 @@ export type Operation = Readonly<{
   auth: boolean
   query?: TSchema
   body?: TSchema
-  answer: Readonly<{ description: string; schema: TSchema }>
+  answer: Readonly<{
+    description: string
+    schema: TSchema
+    /** a "no" in the same form, under another status */
+    negative?: Readonly<{ status: number; description: string }>
+  }>
   /** statuses of errors beside 401 and 500 */
   errors?: readonly number[]
   maxBodyBytes?: number

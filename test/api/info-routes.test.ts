@@ -97,6 +97,9 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
       if (operation.requestBody && sent) assert.ok(ajv.validate(operation.requestBody.content['application/json']?.schema ?? {}, sent))
     }
   }
+  s.engine.readiness = { ready: false, waiting: [{ kind: 'source', name: 'shop', state: 'waiting' }] }
+  const negative = paths['/health/ready']?.['get']?.responses['503']?.content['application/json']?.schema ?? assert.fail('no 503')
+  assert.ok(ajv.validate(negative, (await s.call('/health/ready')).body), ajv.errorsText())
   for (const [path, options] of [
     ['/api/sinks/none', {}],
     ['/api/sinks', { token: null }],
