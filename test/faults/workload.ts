@@ -1,0 +1,235 @@
+/**
+ * Writes seeded random transactions through several sessions at once and keeps the journal of what it committed. The
+ * sessions' transactions are open at the same time and commit in another order than they began, some in the same
+ * instant, so that their commit records touch. One driver issues the statements one by one: the seed alone decides
+ * what is written (and the statement at which it stopped).
+ *
+ * A lost connection (the server was stopped) is part of life: open transactions are gone, and of one whose COMMIT got
+ * no answer the server is asked for its outcome.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Client } from 'pg'
+import { parseLsn } from '../../engine/lsn.ts'
+import { parseExact, type Row } from './json.ts'
+import type { Transaction } from './journal.ts'
+import { Random } from './random.ts'
+import type { TableContent } from './verdict.ts'
+import { annotate, changeMany, deleteRow, insertMany, insertRow, updateRow, type Writer } from './workload-changes.ts'
+import { OpenTransaction, Rows } from './workload-model.ts'
+import { TABLES } from './workload-tables.ts'
+
+export type WorkloadOptions = Readonly<{
+  seed: number
+  /** a connection of its own to the source */
+  connect: () => Promise<Client>
+  sessions?: number
+  /** rows of a bigger transaction */
+  batch?: readonly [low: number, high: number]
+  /** statements per second at most */
+  pace?: number
+}>
+
+const WEIGHTS = { insert: 30, update: 38, move: 8, delete: 10, savepoint: 5, rollbackTo: 4, annotate: 4, many: 1, commit: 16, rollback: 2 }
+const RECONNECT_WITHIN_MS = 60_000
+
+type Session = { client: Client; open: OpenTransaction | undefined }
+
+export class Workload {
+  readonly committed: Transaction[] = []
+  readonly #options: Required<WorkloadOptions>
+  readonly #random: Random
+  readonly #rows = new Rows()
+  readonly #batches: number[][] = []
+  #sessions: Session[] = []
+  #stamp = 0
+  #nextId = 1_000
+  #statements = 0
+
+  constructor(options: WorkloadOptions) {
+    this.#options = { sessions: 4, batch: [50, 400], pace: 400, ...options }
+    this.#random = new Random(options.seed)
+  }
+
+  /** changes that the sink has to deliver so far */
+  get changes(): number {
+    return this.committed.reduce((sum, transaction) => sum + transaction.changes.length, 0)
+  }
+
+  /** Writes until aborted, then commits or rolls back what is open and disconnects. */
+  async run(signal: AbortSignal): Promise<void> {
+    this.#sessions = await Promise.all(Array.from({ length: this.#options.sessions }, () => this.#connect()))
+    const started = performance.now()
+    while (!signal.aborted) {
+      await this.#surviving(() => this.#step())
+      this.#statements++
+      const ahead = started + (this.#statements * 1_000) / this.#options.pace - performance.now()
+      if (ahead > 0) await sleep(ahead)
+    }
+    await this.#surviving(() => this.#commit(this.#sessions.filter((session) => session.open)))
+    await Promise.all(this.#sessions.map(({ client }) => client.end()))
+  }
+
+  /** What the tables hold now. */
+  async tables(): Promise<TableContent[]> {
+    const { client } = await this.#connect()
+    try {
+      const tables: TableContent[] = []
+      for (const table of TABLES.filter((table) => table.captured)) {
+        const { rows } = await client.query<{ row: string }>(`select ${table.rendering}::text as row from ${table.name} t`)
+        const content = rows.map(({ row }) => parseExact(row) as Row)
+        const keyed = content.map((row) => ({ key: table.keyColumns.map((column) => String(row[column as keyof Row])), row }))
+        tables.push({ table: table.name, keyColumns: table.keyColumns, rows: keyed })
+      }
+      return tables
+    } finally {
+      await client.end()
+    }
+  }
+
+  async #step(): Promise<void> {
+    const session = this.#random.pick(this.#sessions)
+    const random = this.#random.fork() // a choice that finds nothing to do must not shift the rest
+    const kind = random.weighted(WEIGHTS)
+    if (!session.open && (kind === 'commit' || kind === 'rollback')) return
+    const transaction = (session.open ??= await begin(session.client))
+    const writer: Writer = { client: session.client, transaction, rows: this.#rows, random, nextStamp: () => ++this.#stamp }
+    switch (kind) {
+      case 'insert':
+        return insertRow(writer)
+      case 'update':
+        return updateRow(writer, { move: false })
+      case 'move':
+        return updateRow(writer, { move: true })
+      case 'delete':
+        return deleteRow(writer)
+      case 'annotate':
+        return annotate(writer)
+      case 'savepoint': {
+        const name = `s${transaction.points.length}`
+        await session.client.query(`savepoint ${name}`)
+        return transaction.save(name)
+      }
+      case 'rollbackTo': {
+        if (transaction.points.length === 0) return
+        const name = random.pick(transaction.points)
+        await session.client.query(`rollback to savepoint ${name}`)
+        return transaction.rollbackTo(name)
+      }
+      case 'many':
+        return this.#many(writer)
+      case 'rollback':
+        await session.client.query('rollback')
+        return this.#end(session, 'rolled back')
+      case 'commit': {
+        const together = random.chance(0.4) ? this.#sessions.filter((other) => other.open && random.chance(0.7)) : []
+        return this.#commit([session, ...together.filter((other) => other !== session)])
+      }
+    }
+  }
+
+  async #many(writer: Writer): Promise<void> {
+    const { random } = writer
+    const kind = random.weighted({ insert: 4, update: 2, delete: 3 })
+    if (kind !== 'insert' && this.#batches.length > 0) {
+      await changeMany(writer, random.pick(this.#batches), kind)
+      return
+    }
+    const ids = Array.from({ length: random.int(...(this.#options.batch as [number, number])) }, () => this.#nextId++)
+    this.#batches.push(ids)
+    await insertMany(writer, ids)
+  }
+
+  async #commit(sessions: readonly Session[]): Promise<void> {
+    for (const session of sessions) {
+      const transaction = session.open!
+      // deletes of tables without the old row say nothing of which transaction they belong to
+      if (transaction.changes.length > 0 && transaction.changes.every((change) => (change.record['stamp'] ?? null) === null))
+        await insertRow(this.#writer(session), [TABLES[0], [this.#nextId++]])
+    }
+    const outcomes = await Promise.allSettled(
+      sessions.map(async (session) => {
+        const [before, , after] = (await session.client.query(
+          'select pg_current_wal_insert_lsn()::text as lsn; commit; select pg_current_wal_insert_lsn()::text as lsn',
+        )) as unknown as { rows: { lsn: string }[] }[]
+        this.#enter(session, parseLsn(before!.rows[0]!.lsn), parseLsn(after!.rows[0]!.lsn))
+      }),
+    )
+    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason
+  }
+
+  #writer(session: Session): Writer {
+    return {
+      client: session.client,
+      transaction: session.open!,
+      rows: this.#rows,
+      random: this.#random.fork(),
+      nextStamp: () => ++this.#stamp,
+    }
+  }
+
+  #enter(session: Session, after: bigint, before: bigint): void {
+    const { xid, changes } = session.open!
+    this.committed.push({ name: `transaction ${this.committed.length} (xid ${xid})`, after, before, changes: [...changes] })
+    this.#end(session, 'committed')
+  }
+
+  #end(session: Session, outcome: 'committed' | 'rolled back'): void {
+    this.#rows.end(session.open!, outcome)
+    session.open = undefined
+  }
+
+  async #connect(): Promise<Session> {
+    const deadline = performance.now() + RECONNECT_WITHIN_MS
+    for (;;) {
+      try {
+        const client = await this.#options.connect()
+        client.on('error', () => {}) // the next statement tells
+        return { client, open: undefined }
+      } catch (error) {
+        if (performance.now() > deadline) throw error
+        await sleep(50)
+      }
+    }
+  }
+
+  async #surviving(work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      if (!isLostConnection(error)) throw error
+      await this.#reconnect()
+    }
+  }
+
+  async #reconnect(): Promise<void> {
+    for (const session of this.#sessions) {
+      session.client.end().catch(() => {})
+      const { client } = await this.#connect()
+      session.client = client
+      if (!session.open) continue
+      // a commit whose answer was lost, or never sent: only the server knows
+      if (await isCommitted(client, session.open.xid)) this.#enter(session, 0n, 0x7fff_ffff_ffff_ffffn)
+      else this.#end(session, 'rolled back')
+    }
+  }
+}
+
+async function begin(client: Client): Promise<OpenTransaction> {
+  const [, result] = (await client.query('begin; select pg_current_xact_id()::text as xid')) as unknown as { rows: { xid: string }[] }[]
+  return new OpenTransaction(result!.rows[0]!.xid)
+}
+
+async function isCommitted(client: Client, xid: string): Promise<boolean> {
+  for (;;) {
+    const { rows } = await client.query<{ status: string | null }>('select pg_xact_status($1::xid8) as status', [xid])
+    if (rows[0]!.status !== 'in progress') return rows[0]!.status === 'committed'
+    await sleep(20) // the server has not noticed yet that its client is gone
+  }
+}
+
+/** The server ended the session or is going: SQLSTATE 57P0x, class 08, or no answer at all. */
+function isLostConnection(error: unknown): boolean {
+  const code = (error as { code?: string }).code
+  if (code !== undefined) return /^(57P0|08)/.test(code) || /^E[A-Z]+$/.test(code)
+  return error instanceof Error && /[Cc]onnection terminated|not queryable|connection error/.test(error.message) // pg gives these no code
+}
