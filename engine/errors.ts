@@ -238,6 +238,30 @@ export const ERRORS = {
     meaning: 'The state database cannot be reached.',
     remedy: 'Work that needs it waits and goes on by itself; check PG_URL and the server.',
   },
+  LOG_TOPIC_UNKNOWN: {
+    retry: true,
+    status: 503,
+    meaning: 'The log has no topic for this sink (yet, or any more).',
+    remedy: 'It is made with the sink and deleted with it; try again.',
+  },
+  LOG_DISK_FULL: {
+    retry: true,
+    status: 503,
+    meaning: 'The disk of the log is nearly full, so nothing more is appended; reading from Postgres waits, nothing is lost.',
+    remedy: 'Free space on the disk of the data folder, or let the sinks drain: acknowledged messages free their space.',
+  },
+  LOG_FLUSH_FAILED: {
+    retry: false,
+    status: 500,
+    meaning: 'The disk did not take a write of the log, so what it holds is unknown and the process ended.',
+    remedy: 'Check the disk, then start again: everything that was not durable is read again from Postgres.',
+  },
+  LOG_TOO_NEW: {
+    retry: false,
+    status: 500,
+    meaning: 'The log was written by a newer version.',
+    remedy: 'Run that version or a newer one; a downgrade is not possible.',
+  },
   // ── start ───────────────────────────────────────────────────────────────────────────────────────
   SETTING_INVALID: {
     retry: false,

@@ -61,6 +61,9 @@ export interface Log extends AsyncDisposable {
   createTopic(topic: TopicName, partitions: number): Promise<void>
   deleteTopic(topic: TopicName): Promise<void>
   topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
+  /** Takes up appending for a new run of a source. Called before its first append: forgets a failed append before it. */
+  beginRun(source: string): Promise<void>
+  /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Position | undefined>
   /** Every record from `from` (or from the first kept one above it), then waits for new ones until aborted. */

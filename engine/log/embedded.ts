@@ -1,0 +1,399 @@
+/**
+ * The log at home on one machine: one LMDB environment, memory-mapped, one writer thread, no set-up.
+ *
+ * What holds it together:
+ *  - one transaction for each append: the records of all partitions, their counters and the source's progress, or none;
+ *  - a write counts when the disk has it: lmdb may resolve a write before that, so every write waits for `flushed`,
+ *    with a time limit, because after a failed flush it would wait for ever;
+ *  - no read transaction lives across an await (it would keep every page freed meanwhile): values are copied out;
+ *  - the last packs appended stay in memory up to a bound, so that a reader at the tail doesn't touch the map;
+ *  - a record's key ends with its size, so that trimming knows what it frees without reading the values.
+ * The file never shrinks, but space freed by trims is used again.
+ */
+import { randomUUID } from 'node:crypto'
+import { statfs } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { open, type Database, type RootDatabase } from 'lmdb'
+import { EngineError } from '../errors.ts'
+import { parseLsn, formatLsn } from '../lsn.ts'
+import { comparePositions, type Part, type Position } from '../position.ts'
+import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
+import { Pack } from './pack.ts'
+import { TailCache } from './tail-cache.ts'
+
+const FORMAT = 1
+const KEY_BYTES = 18 // topic u32 · partition u16 · offset u64 · size u32, big-endian so that keys sort by offset
+const MB = 1024 * 1024
+
+export type EmbeddedLogOptions = Readonly<{
+  /** memory for the packs at the tail */
+  cacheBytes?: number
+  /** appends are refused when the file system has less left: commits and trims must still work */
+  reserveBytes?: (fileSystemBytes: number) => number
+  /** a write that the disk hasn't taken by then has failed for good */
+  flushTimeoutMs?: number
+  /** a flush failed: what is on disk is unknown, so the process must end */
+  onFatal?: (error: EngineError) => void
+}>
+
+type PartitionState = { first: number; next: number; bytes: number; waiting: Set<() => void> }
+type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
+type StoredTopic = Readonly<{ number: number; partitions: number }>
+type Counters = Readonly<{ next: number; bytes: number }>
+
+export async function openEmbeddedLog(folder: string, options: EmbeddedLogOptions = {}): Promise<Log> {
+  return EmbeddedLog.open(folder, options)
+}
+
+class EmbeddedLog implements Log {
+  readonly identity: string
+  readonly #root: RootDatabase
+  readonly #meta: Database<unknown, string>
+  readonly #records: Database<Buffer, Buffer>
+  readonly #topics = new Map<TopicName, Topic>()
+  readonly #failed = new Set<string>()
+  readonly #cache: TailCache
+  readonly #folder: string
+  readonly #options: Required<EmbeddedLogOptions>
+  #free = { checkedAt: 0, appendedSince: 0, enough: true }
+  #closed = false
+
+  static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
+    const root = open({
+      path: join(folder, 'log.mdb'),
+      separateFlushed: true,
+      overlappingSync: false,
+      maxDbs: 4,
+      encoding: 'json',
+    }) as RootDatabase
+    const log = new EmbeddedLog(root, folder, options)
+    await log.#load()
+    return log
+  }
+
+  private constructor(root: RootDatabase, folder: string, options: EmbeddedLogOptions) {
+    this.#root = root
+    this.#folder = folder
+    this.#meta = root.openDB<unknown, string>({ name: 'meta', encoding: 'json' })
+    this.#records = root.openDB<Buffer, Buffer>({ name: 'records', encoding: 'binary', keyEncoding: 'binary' })
+    this.#options = {
+      cacheBytes: options.cacheBytes ?? 32 * MB,
+      reserveBytes: options.reserveBytes ?? ((size) => Math.max(256 * MB, size * 0.05)),
+      flushTimeoutMs: options.flushTimeoutMs ?? 30_000,
+      onFatal:
+        options.onFatal ??
+        ((error) => {
+          throw error
+        }),
+    }
+    this.#cache = new TailCache(this.#options.cacheBytes)
+    const format = this.#meta.get('format')
+    if (typeof format === 'number' && format > FORMAT) {
+      throw new EngineError('LOG_TOO_NEW', `the log in ${folder} has format ${format}, known up to ${FORMAT}`, { format, known: FORMAT })
+    }
+    this.identity = (this.#meta.get('identity') as string | undefined) ?? randomUUID()
+  }
+
+  async #load(): Promise<void> {
+    if (this.#meta.get('identity') === undefined) {
+      void this.#meta.put('format', FORMAT)
+      await this.#flushed(this.#meta.put('identity', this.identity))
+    }
+    for (const { key, value } of this.#meta.getRange({ start: 'topic:', end: 'topic;' })) {
+      const { number, partitions } = value as StoredTopic
+      this.#topics.set(key.slice('topic:'.length), this.#loadTopic(key.slice('topic:'.length), number, partitions))
+    }
+    this.#root.resetReadTxn()
+  }
+
+  #loadTopic(name: TopicName, number: number, partitions: number): Topic {
+    const states = Array.from({ length: partitions }, (_, partition): PartitionState => {
+      const counters = this.#meta.get(countersKey(name, partition)) as Counters | undefined
+      const next = counters?.next ?? 0
+      const [key] = this.#records.getKeys({
+        start: recordKey(number, partition, 0, 0),
+        end: recordKey(number, partition, next, 0),
+        limit: 1,
+      })
+      return { first: key ? offsetOf(key) : next, next, bytes: counters?.bytes ?? 0, waiting: new Set() }
+    })
+    return { name, number, partitions: states, deleted: false }
+  }
+
+  async createTopic(name: TopicName, partitions: number): Promise<void> {
+    const existing = this.#topics.get(name)
+    if (existing) {
+      if (existing.partitions.length === partitions) return
+      throw new EngineError('INTERNAL', `topic ${name} has ${existing.partitions.length} partitions, not ${partitions}`)
+    }
+    const number = ((this.#meta.get('topics') as number | undefined) ?? 0) + 1
+    this.#topics.set(name, this.#loadTopic(name, number, partitions))
+    void this.#meta.put('topics', number)
+    await this.#flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
+  }
+
+  async deleteTopic(name: TopicName): Promise<void> {
+    const topic = this.#topics.get(name)
+    if (!topic) return
+    this.#topics.delete(name)
+    topic.deleted = true
+    for (const [partition, state] of topic.partitions.entries()) {
+      wake(state)
+      this.#cache.drop(topic.number, partition, state.next)
+      await this.#removeRecords(topic, partition, state.next)
+      void this.#meta.remove(countersKey(name, partition))
+      void this.#meta.remove(commitKey(name, partition))
+    }
+    await this.#flushed(this.#meta.remove(`topic:${name}`))
+  }
+
+  async topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+    return [...this.#topics.values()].map(({ name, partitions }) => ({ topic: name, partitions: partitions.length }))
+  }
+
+  async beginRun(source: string): Promise<void> {
+    this.#failed.delete(source)
+  }
+
+  async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
+    if (this.#failed.has(progress.source))
+      throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
+    const placed = records.map((record) => ({ record, topic: this.#topic(record.topic), offset: 0 }))
+    try {
+      await this.#requireSpace(records)
+      let last: Promise<boolean> | undefined
+      const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
+      for (const item of placed) {
+        const { partition, pack } = item.record
+        const state = this.#partition(item.topic, partition)
+        const after = touched.get(state) ?? { topic: item.topic, partition, next: state.next, bytes: state.bytes }
+        item.offset = after.next
+        touched.set(state, { ...after, next: after.next + 1, bytes: after.bytes + pack.length })
+        last = this.#records.put(recordKey(item.topic.number, partition, item.offset, pack.length), pack)
+      }
+      for (const { topic, partition, next, bytes } of touched.values())
+        last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
+      last = this.#meta.put(`progress:${progress.source}`, positionToJson(progress.position))
+      await this.#flushed(last)
+      for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
+      for (const [state, { next }] of touched) {
+        for (const item of placed) if (item.topic.partitions[item.record.partition] === state) state.bytes += item.record.pack.length
+        state.next = next
+        wake(state)
+      }
+    } catch (error) {
+      this.#failed.add(progress.source)
+      throw error
+    }
+  }
+
+  async progress(source: string): Promise<Position | undefined> {
+    const stored = this.#meta.get(`progress:${source}`)
+    return stored === undefined ? undefined : positionFromJson(stored as StoredPosition)
+  }
+
+  async *read(name: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord> {
+    const topic = this.#topic(name)
+    const state = this.#partition(topic, partition)
+    let offset = Math.max(from, state.first)
+    while (!signal.aborted && !topic.deleted && !this.#closed) {
+      if (offset < state.first) offset = state.first // trimmed meanwhile
+      if (offset >= state.next) {
+        await waitFor(state, signal)
+        continue
+      }
+      const pack = this.#cache.get(topic.number, partition, offset) ?? this.#stored(topic, partition, offset)
+      if (pack) yield { offset, pack }
+      offset++
+    }
+  }
+
+  async commit(name: TopicName, partition: number, commit: Commit): Promise<void> {
+    const topic = this.#topic(name)
+    this.#partition(topic, partition)
+    await this.#flushed(this.#meta.put(commitKey(name, partition), { ...commit, filter: positionToJson(commit.filter) }))
+  }
+
+  async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
+    const stored = this.#meta.get(commitKey(name, partition)) as (Omit<Commit, 'filter'> & { filter: StoredPosition }) | undefined
+    return stored && { ...stored, filter: positionFromJson(stored.filter) }
+  }
+
+  async trim(name: TopicName, partition: number, before: number): Promise<void> {
+    const topic = this.#topic(name)
+    const state = this.#partition(topic, partition)
+    const end = Math.min(before, state.next)
+    if (end <= state.first) return
+    this.#cache.drop(topic.number, partition, end)
+    await this.#removeRecords(topic, partition, end)
+  }
+
+  async offsetFor(name: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number> {
+    const topic = this.#topic(name)
+    const state = this.#partition(topic, partition)
+    const reached = (pack: Buffer): boolean => {
+      const header = Pack.header(pack)
+      return 'timeMs' in at ? header.maxCommitTimeUs >= at.timeMs * 1000 : comparePositions(header.last, at.position) > 0
+    }
+    // commit times and positions grow along a partition, so the first record that reaches is found by halving
+    let low = state.first
+    let high = state.next
+    while (low < high) {
+      const middle = Math.floor((low + high) / 2)
+      const pack = this.#stored(topic, partition, middle)
+      if (pack && reached(pack)) high = middle
+      else low = middle + 1
+    }
+    return low
+  }
+
+  async stats(name: TopicName, partition: number): Promise<PartitionStats> {
+    const { first, next, bytes } = this.#partition(this.#topic(name), partition)
+    return { first, next, bytes }
+  }
+
+  async subscribe(name: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {
+    const { partitions } = this.#topic(name)
+    for (const partition of partitions.keys()) listener.assigned(partition)
+    return {
+      [Symbol.asyncDispose]: async () => {
+        for (const partition of partitions.keys()) listener.revoked(partition)
+      },
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    for (const topic of this.#topics.values()) for (const state of topic.partitions) wake(state)
+    await this.#root.close()
+  }
+
+  #topic(name: TopicName): Topic {
+    const topic = this.#topics.get(name)
+    if (!topic) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log has no topic ${name}`, { topic: name })
+    return topic
+  }
+
+  #partition(topic: Topic, partition: number): PartitionState {
+    const state = topic.partitions[partition]
+    if (!state)
+      throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has no partition ${partition}`, { topic: topic.name, partition })
+    return state
+  }
+
+  #stored(topic: Topic, partition: number, offset: number): Buffer | undefined {
+    const range = { start: recordKey(topic.number, partition, offset, 0), end: recordKey(topic.number, partition, offset + 1, 0), limit: 1 }
+    try {
+      for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)
+      return undefined
+    } finally {
+      this.#root.resetReadTxn()
+    }
+  }
+
+  /** Removes the records below `end` in slices that don't hold up the event loop. */
+  async #removeRecords(topic: Topic, partition: number, end: number): Promise<void> {
+    const state = topic.partitions[partition] as PartitionState
+    while (state.first < end) {
+      const range = {
+        start: recordKey(topic.number, partition, state.first, 0),
+        end: recordKey(topic.number, partition, end, 0),
+        limit: REMOVE_SLICE,
+      }
+      const keys = [...this.#records.getKeys(range)].map((key) => Buffer.from(key))
+      this.#root.resetReadTxn()
+      const lastKey = keys.at(-1)
+      state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
+      for (const key of keys) {
+        state.bytes -= key.readUInt32BE(14)
+        void this.#records.remove(key)
+      }
+      const counters = { next: state.next, bytes: state.bytes } satisfies Counters
+      if (!topic.deleted) await this.#flushed(this.#meta.put(countersKey(topic.name, partition), counters))
+      else await nextTurn()
+    }
+  }
+
+  async #requireSpace(records: readonly AppendRecord[]): Promise<void> {
+    for (const { pack } of records) this.#free.appendedSince += pack.length
+    const now = performance.now()
+    if (this.#free.enough && this.#free.appendedSince < 64 * MB && now - this.#free.checkedAt < 1000) return
+    const { bavail, blocks, bsize } = await statfs(this.#folder)
+    const reserve = this.#options.reserveBytes(blocks * bsize)
+    this.#free = { checkedAt: now, appendedSince: 0, enough: bavail * bsize > reserve }
+    if (this.#free.enough) return
+    throw new EngineError(
+      'LOG_DISK_FULL',
+      `${Math.round((bavail * bsize) / MB)} MB are left on the disk of the log, of which ${Math.round(reserve / MB)} MB are kept in reserve`,
+      {
+        freeMb: Math.round((bavail * bsize) / MB),
+        reserveMb: Math.round(reserve / MB),
+      },
+    )
+  }
+
+  /** Waits until the disk has a write, and with it all writes before it. */
+  async #flushed(write: Promise<boolean>): Promise<void> {
+    const { flushTimeoutMs, onFatal } = this.#options
+    const timeout = Promise.withResolvers<never>()
+    const timer = setTimeout(() => {
+      const error = new EngineError('LOG_FLUSH_FAILED', `the disk has not taken a write of the log within ${flushTimeoutMs} ms`)
+      onFatal(error)
+      timeout.reject(error)
+    }, flushTimeoutMs)
+    try {
+      const { flushed = write } = write as Promise<boolean> & { flushed?: Promise<unknown> }
+      await Promise.race([Promise.all([write, flushed]), timeout.promise])
+    } catch (cause) {
+      if (cause instanceof EngineError) throw cause
+      throw new EngineError(
+        'LOG_APPEND_FAILED',
+        `the log could not be written: ${cause instanceof Error ? cause.message : String(cause)}`,
+        {},
+        { cause },
+      )
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+}
+
+const REMOVE_SLICE = 1000
+
+const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
+const commitKey = (topic: TopicName, partition: number) => `commit:${topic}/${partition}`
+
+function recordKey(topic: number, partition: number, offset: number, size: number): Buffer {
+  const key = Buffer.allocUnsafe(KEY_BYTES)
+  key.writeUInt32BE(topic, 0)
+  key.writeUInt16BE(partition, 4)
+  key.writeUIntBE(Math.floor(offset / 2 ** 32), 6, 4)
+  key.writeUInt32BE(offset % 2 ** 32, 10)
+  key.writeUInt32BE(size, 14)
+  return key
+}
+const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
+
+function wake(state: PartitionState): void {
+  const waiting = [...state.waiting]
+  state.waiting.clear()
+  for (const resume of waiting) resume()
+}
+
+function waitFor(state: PartitionState, signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const resume = () => {
+    signal.removeEventListener('abort', resume)
+    state.waiting.delete(resume)
+    resolve()
+  }
+  state.waiting.add(resume)
+  signal.addEventListener('abort', resume, { once: true })
+  return promise
+}
+
+type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
+const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
+const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
