@@ -1,0 +1,105 @@
+/** What a run of the bench says: lines for people, the same figures as JSON, and the limits they have. */
+import { cpus, release, totalmem, type } from 'node:os'
+import { execFileSync } from 'node:child_process'
+import { version } from '../cli/version.ts'
+import type { Usage } from './process-usage.ts'
+import type { Drain } from './scenarios/drain.ts'
+import type { Latency } from './scenarios/latency.ts'
+import { median, spread, type Spread } from './statistics.ts'
+
+export type Environment = Readonly<{
+  machine: string
+  cores: number
+  memoryGb: number
+  system: string
+  node: string
+  postgres: string
+  tailrace: string
+  commit: string
+}>
+
+export function environment(postgres: string): Environment {
+  return {
+    machine: cpus()[0]?.model ?? 'unknown',
+    cores: cpus().length,
+    memoryGb: Math.round(totalmem() / 2 ** 30),
+    system: `${type()} ${release()}`,
+    node: process.version,
+    postgres,
+    tailrace: version(),
+    commit: commit(),
+  }
+}
+
+/** The commit, and a mark when the tree differs from it; a copy without its history has none. */
+function commit(): string {
+  const git = (...args: string[]) => execFileSync('git', args, { cwd: import.meta.dirname, encoding: 'utf8', stdio: 'pipe' }).trim()
+  try {
+    return git('rev-parse', '--short', 'HEAD') + (git('status', '--porcelain') === '' ? '' : ' with changes')
+  } catch {
+    return 'unknown'
+  }
+}
+
+export type Summary = Readonly<{
+  system: string
+  runs: number
+  changesPerSecond: Spread
+  /** to the first system's rate in the same turn */
+  ratio: Spread
+  processes: Record<string, Usage & { cpuMicrosecondsPerChange: number }>
+}>
+
+/** @param turns each has one drain of every system, in the same order; ratios are to the first */
+export function summarise(turns: readonly (readonly Drain[])[], changes: number): Summary[] {
+  return (turns[0] ?? []).map(({ system, processes }, index) => {
+    const runs = turns.map((turn) => turn[index] as Drain)
+    const used = (name: string, key: keyof Usage) => median(runs.map((run) => run.processes[name]?.[key] ?? 0))
+    return {
+      system,
+      runs: runs.length,
+      changesPerSecond: spread(runs.map((run) => run.changesPerSecond)),
+      ratio: spread(turns.map((turn, i) => (runs[i] as Drain).changesPerSecond / (turn[0] as Drain).changesPerSecond)),
+      processes: Object.fromEntries(
+        Object.keys(processes).map((name) => {
+          const cpuSeconds = used(name, 'cpuSeconds')
+          const figures = { cpuSeconds, peakRssMb: used(name, 'peakRssMb'), peakAnonMb: used(name, 'peakAnonMb') }
+          return [name, { ...figures, cpuMicrosecondsPerChange: (cpuSeconds * 1e6) / changes }]
+        }),
+      ),
+    }
+  })
+}
+
+const thousands = (value: number): string => Math.round(value).toLocaleString('en')
+
+export function environmentLines({ machine, cores, memoryGb, system, node, postgres, tailrace, commit: revision }: Environment): string {
+  return `${machine}, ${cores} cores, ${memoryGb} GB, ${system} · Node ${node} · ${postgres} · Tailrace ${tailrace} at ${revision}`
+}
+
+export function drainLines(summaries: readonly Summary[]): string {
+  return summaries
+    .flatMap(({ system, runs, changesPerSecond: rate, ratio, processes }) => [
+      `${system}: ${thousands(rate.median)} changes/s (${thousands(rate.lowest)}–${thousands(rate.highest)}, ${runs} runs), ratio ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)})`,
+      ...Object.entries(processes).map(
+        ([name, used]) =>
+          `    ${name.padEnd(20)} ${used.cpuSeconds.toFixed(2).padStart(6)} s CPU  ${used.cpuMicrosecondsPerChange.toFixed(1).padStart(5)} µs a change  ` +
+          `${String(Math.round(used.peakRssMb)).padStart(5)} MB peak, ${String(Math.round(used.peakAnonMb)).padStart(5)} MB of it private`,
+      ),
+    ])
+    .join('\n')
+}
+
+export function latencyLine({ system, writtenPerSecond, wantedPerSecond, seconds, delays }: Latency): string {
+  const missed = writtenPerSecond < wantedPerSecond * 0.98 ? ` (the writer was to make ${thousands(wantedPerSecond)})` : ''
+  return (
+    `${system} at ${thousands(writtenPerSecond)} changes/s${missed} for ${seconds} s: ` +
+    `p50 ${delays.p50Ms} ms, p90 ${delays.p90Ms} ms, p99 ${delays.p99Ms} ms, p99.9 ${delays.p999Ms} ms, max ${delays.maxMs} ms (${thousands(delays.count)} changes)`
+  )
+}
+
+export const LIMITS = [
+  'What it is: whole processes on one machine, nothing simulated, the same range of the write-ahead log for every system in turn.',
+  'What it is not: a network between them, several tables, wide rows, more sinks than one, functions, or a machine with cores to spare;',
+  'Postgres, service and client share the cores, so on few of them the ratio says how much CPU is left, not how fast the service alone is.',
+]

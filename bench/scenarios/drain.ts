@@ -1,0 +1,99 @@
+/**
+ * Draining: how fast a range of the write-ahead log that is already written gets to its reader. Each system gets its own
+ * copy of one slot, so all of them drain the same bytes; they take turns, so that a machine that changes its mood does so
+ * to all of them.
+ *
+ * The clock starts when Postgres accepted the connection that reads the slot (backend_start of its walsender, by the
+ * server's clock on this machine), and stops when the reader has had the answer to its last acknowledgement (the raw
+ * limit: has seen the last commit). CPU and memory count from when the walsender was seen, at most 10 ms later; what a
+ * system used to come up before that is not in them.
+ */
+import { setTimeout } from 'node:timers/promises'
+import { Client } from 'pg'
+import type { Bench } from '../postgres.ts'
+import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
+import type { System, Task } from '../system.ts'
+import { PUBLICATION, TABLE } from '../workload.ts'
+
+export type Drain = Readonly<{
+  system: string
+  seconds: number
+  changesPerSecond: number
+  processes: Record<string, Usage>
+}>
+
+export type Range = Readonly<{ slot: string; changes: number }>
+
+const LOOK_EVERY_MS = 10
+const STREAMING_MS = 60_000
+const DRAIN_MS = 300_000
+
+export async function drain(bench: Bench, system: System, { slot, changes }: Range): Promise<Drain> {
+  const copy = `${slot}_copy`
+  const client = new Client(bench.database)
+  await client.connect()
+  try {
+    await client.query('checkpoint') // so that no run pays for the pages of the one before
+    await client.query('select pg_copy_logical_replication_slot($1, $2)', [slot, copy])
+    const task: Task = {
+      database: bench.database,
+      slot: copy,
+      publication: PUBLICATION,
+      table: `public.${TABLE}`,
+      changes,
+      recordDelays: false,
+    }
+    try {
+      await using running = await system.start(task)
+      const { pid, startedMs } = await walSender(client, copy, running.reached)
+      const others = () => childrenOf(bench.postmaster).filter((child) => child !== pid)
+      using meter = new UsageMeter({ ...running.processes, walsender: () => [pid], 'Postgres, the rest': others })
+      const reachedMs = await Promise.race([running.reached, tooLong(system)])
+      const processes = meter.read()
+      const seconds = (reachedMs - startedMs) / 1000
+      return { system: system.name, seconds, changesPerSecond: changes / seconds, processes }
+    } finally {
+      await dropSlot(client, copy)
+    }
+  } finally {
+    await client.end()
+  }
+}
+
+/** The process that sends the slot's changes, as soon as there is one. */
+async function walSender(client: Client, slot: string, failed: Promise<unknown>): Promise<{ pid: number; startedMs: number }> {
+  const deadline = performance.now() + STREAMING_MS
+  while (performance.now() < deadline) {
+    const { rows } = await client.query<{ pid: number; ms: number }>(
+      `select a.pid, extract(epoch from a.backend_start)::float8 * 1000 as ms
+       from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1`,
+      [slot],
+    )
+    if (rows[0]) return { pid: rows[0].pid, startedMs: rows[0].ms }
+    await Promise.race([setTimeout(LOOK_EVERY_MS), failed]) // a system that gives up says why
+  }
+  throw new Error(`nobody reads slot ${slot} after ${STREAMING_MS / 1000} s`)
+}
+
+async function tooLong(system: System): Promise<never> {
+  await setTimeout(DRAIN_MS, undefined, { ref: false })
+  throw new Error(`${system.name} did not drain the range within ${DRAIN_MS / 1000} s`)
+}
+
+/** The walsender may need a moment to see that its reader has gone. */
+export async function dropSlot(client: Client, slot: string): Promise<void> {
+  const deadline = performance.now() + STREAMING_MS
+  for (;;) {
+    try {
+      await client.query('select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1', [slot])
+      return
+    } catch (error) {
+      if ((error as { code?: string }).code !== '55006' /* object_in_use */ || performance.now() > deadline) throw error
+      await client.query(
+        'select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null',
+        [slot],
+      )
+      await setTimeout(LOOK_EVERY_MS)
+    }
+  }
+}

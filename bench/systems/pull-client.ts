@@ -1,0 +1,66 @@
+/**
+ * The process of tailrace.ts: a client as a user would write one. Each of its connections receives up to 1,000 messages,
+ * waiting for them, parses the answer, and acknowledges all of it before it receives again.
+ */
+import { setTimeout } from 'node:timers/promises'
+import { Client } from 'undici'
+import { receiveTask, Recorder, runReader } from '../reader.ts'
+import { wallClock } from '../system.ts'
+
+export type PullTask = Readonly<{
+  origin: string
+  path: string
+  token: string
+  connections: number
+  batchSize: number
+  waitForMs: number
+  changes: number
+  recordDelays: boolean
+}>
+
+type Message = Readonly<{ ack_id: string; action: string; record: Readonly<{ written_at: string }> }>
+
+/** How long the service may take to come up. */
+const START_MS = 60_000
+const RETRY_MS = 10
+
+runReader(async () => {
+  const task = await receiveTask<PullTask>()
+  const recorder = new Recorder(task.changes)
+  await Promise.all(Array.from({ length: task.connections }, () => pull(task, recorder)))
+})
+
+async function pull(task: PullTask, recorder: Recorder): Promise<void> {
+  const client = new Client(task.origin, { headersTimeout: 0, bodyTimeout: 0 })
+  const headers = { authorization: `Bearer ${task.token}`, 'content-type': 'application/json' }
+  const receive = JSON.stringify({ batch_size: task.batchSize, wait_for: task.waitForMs })
+  const post = async (call: string, body: string): Promise<{ status: number; text: string }> => {
+    const answer = await client.request({ path: `${task.path}/${call}`, method: 'POST', headers, body })
+    return { status: answer.statusCode, text: await answer.body.text() }
+  }
+  // an ack of an unknown id is ignored, and so tells whether the sink is there without taking a message
+  await untilUp(async () => (await post('ack', '{"ack_ids": ["none"]}')).status)
+  while (!recorder.isReached) {
+    const { status, text } = await post('receive', receive)
+    const readAt = wallClock()
+    if (status !== 200) throw new Error(`receive answered ${status}: ${text.slice(0, 300)}`)
+    const { data } = JSON.parse(text) as { data: Message[] }
+    if (data.length === 0) continue
+    // a delete's record has the key alone
+    if (task.recordDelays) for (const { action, record } of data) if (action !== 'delete') recorder.delay(record.written_at, readAt)
+    const acked = await post('ack', JSON.stringify({ ack_ids: data.map((message) => message.ack_id) }))
+    if (acked.status !== 200) throw new Error(`ack answered ${acked.status}: ${acked.text.slice(0, 300)}`)
+    recorder.add(data.length)
+  }
+  await client.close()
+}
+
+async function untilUp(probe: () => Promise<number>): Promise<void> {
+  const deadline = performance.now() + START_MS
+  for (;;) {
+    const status = await probe().catch((error: Error) => error.message)
+    if (status === 200) return
+    if (performance.now() > deadline) throw new Error(`the service did not come up: ${status}`)
+    await setTimeout(RETRY_MS)
+  }
+}
