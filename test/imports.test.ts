@@ -29,7 +29,10 @@ async function refusedPairs(): Promise<string[]> {
       await mkdir(join(folder, from, 'inner'), { recursive: true })
       await writeFile(join(folder, from, 'target.ts'), 'export const target = 1\n')
       for (const to of folders.filter((name) => name !== from)) {
-        await writeFile(join(folder, from, 'inner', `${to}.ts`), `import { target } from '../../${to}/target.ts'\nexport const value = target\n`)
+        await writeFile(
+          join(folder, from, 'inner', `${to}.ts`),
+          `import { target } from '../../${to}/target.ts'\nexport const value = target\n`,
+        )
       }
     }
     const report = await lint(folder)
@@ -46,7 +49,9 @@ const lint = (folder: string): Promise<string> =>
   new Promise((resolve, reject) => {
     const file = join(root, 'node_modules', 'oxlint', 'bin', 'oxlint')
     // oxlint exits with 1 when it has found something: that is what is asked for
-    execFile(process.execPath, [file, '--format=json'], { cwd: folder }, (error, stdout) => (stdout === '' ? reject(error) : resolve(stdout)))
+    execFile(process.execPath, [file, '--format=json'], { cwd: folder }, (error, stdout) =>
+      stdout === '' ? reject(error) : resolve(stdout),
+    )
   })
 
 test('the linter refuses exactly the imports between folders that point upwards', async () => {

@@ -31,7 +31,8 @@ test('what npm packs runs from node_modules, and has the files that the code rea
 
     const packed = await readdir(join(modules, 'tailrace'), { recursive: true })
     const migrations = await readdir(join(root, 'engine', 'state', 'migrations'))
-    for (const name of migrations) assert.ok(packed.includes(join('dist', 'engine', 'state', 'migrations', name)), `${name} is in the package`)
+    for (const name of migrations)
+      assert.ok(packed.includes(join('dist', 'engine', 'state', 'migrations', name)), `${name} is in the package`)
     assert.deepEqual(
       packed.filter((name) => name.endsWith('.ts') && !name.endsWith('.d.ts')),
       [],
