@@ -1,0 +1,65 @@
+/**
+ * A slot must not hold the write-ahead log of a busy server because the tables it captures are idle: the disk of the
+ * source is at stake. 200 MB in `npm test`, 1 GB in the long mode.
+ */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDatabase } from '../services/postgres.ts'
+import { Service, SLOT } from './service.ts'
+import { LONG } from './size.ts'
+
+const MB = 1024 * 1024
+const WRITTEN_BYTES = (LONG ? 1_024 : 200) * MB
+const LAG_LIMIT_BYTES = 64 * MB
+const RELEASED_WITHIN_MS = 30_000
+/** bounded, so that the test measures the service and not which of two processes gets the core */
+const BYTES_PER_SECOND = 40 * MB
+
+for (const where of ['the same database', 'another database of the server'] as const) {
+  test(`captured tables idle, ${where} busy: the slot holds less than 64 MB throughout and lets go within 30 s`, async () => {
+    await using source = await createDatabase('create table captured (id int primary key)')
+    await using other = await createDatabase()
+    await using state = await createDatabase()
+    await using service = await Service.prepare({
+      source: source.connection,
+      stateUrl: state.url,
+      sinks: [{ name: 'captured', tables: ['public.captured'] }],
+    })
+    await service.startReady()
+    const busy = where === 'the same database' ? source : other
+    await busy.query('create table noise (id bigint generated always as identity primary key, filler text)')
+    const lags: { confirmed: number; restart: number }[] = []
+    const measure = async () => {
+      const { rows } = await source.query(
+        `select (pg_current_wal_lsn() - confirmed_flush_lsn)::float8 as confirmed, (pg_current_wal_lsn() - restart_lsn)::float8 as restart
+         from pg_replication_slots where slot_name = $1`,
+        [SLOT],
+      )
+      const lag = rows[0] as { confirmed: number; restart: number }
+      lags.push(lag)
+      return lag
+    }
+    const position = async () => Number((await source.query(`select (pg_current_wal_lsn() - '0/0')::float8 as at`)).rows[0]!['at'])
+    const from = await position()
+    const started = performance.now()
+    for (let written = 0; written < WRITTEN_BYTES; written = (await position()) - from) {
+      await busy.query(`insert into noise (filler) select repeat(md5(g::text), 32) from generate_series(1, 1000) g`)
+      await measure()
+      const ahead = (written * 1_000) / BYTES_PER_SECOND - (performance.now() - started)
+      if (ahead > 0) await sleep(ahead) // the pace of the load, not a wait for an outcome
+    }
+    const ended = performance.now()
+    let last = await measure()
+    while (last.restart >= LAG_LIMIT_BYTES && performance.now() - ended < RELEASED_WITHIN_MS) {
+      await sleep(200)
+      last = await measure()
+    }
+    const greatest = Math.max(...lags.map(({ confirmed }) => confirmed))
+    assert.ok(greatest < LAG_LIMIT_BYTES, service.failure(`the confirmed position fell ${Math.round(greatest / MB)} MB behind`).message)
+    assert.ok(
+      last.restart < LAG_LIMIT_BYTES,
+      service.failure(`restart_lsn is ${Math.round(last.restart / MB)} MB behind after 30 s`).message,
+    )
+  })
+}

@@ -1,0 +1,128 @@
+/**
+ * Memory and disk stay bounded whatever is written and whoever does not read: one huge transaction, and a backlog behind
+ * a sink nobody reads. A fifth of the promised sizes in `npm test`, all of it in the long mode.
+ */
+import assert from 'node:assert/strict'
+import { readdir, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDatabase } from '../services/postgres.ts'
+import { Service, SLOT } from './service.ts'
+import { LONG } from './size.ts'
+import { Tally } from './tally.ts'
+
+const MB = 1024 * 1024
+const RSS_LIMIT_KB = 400 * 1024
+const ROWS = LONG ? 1_000_000 : 200_000
+const BACKLOG_BYTES = (LONG ? 2_048 : 400) * MB
+const ROW_BYTES = 2_000
+const SAMPLE_EVERY_MS = 50
+const CONFIRMED_WITHIN_MS = 120_000
+
+test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async () => {
+  await using source = await createDatabase('create table row (id bigint primary key, filler text, at timestamptz default now())')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: ROWS })
+  const memory = watchMemory(service)
+  const drained = tally.drain(ROWS)
+  drained.catch(() => {})
+  await source.query(`insert into row (id, filler) select g, repeat(md5(g::text), 8) from generate_series(1, ${ROWS}) g`)
+  await drained
+  tally.assertComplete(1, ROWS)
+  await memory.assertBelow(RSS_LIMIT_KB)
+})
+
+test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs less than 400 MB of private memory, and its disk space is used again`, async () => {
+  const rows = Math.ceil(BACKLOG_BYTES / ROW_BYTES)
+  await using source = await createDatabase('create table row (id bigint primary key, filler text)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: rows * 2 })
+  const memory = watchMemory(service)
+
+  await write(source, 1, rows)
+  await untilConfirmed(source, service)
+  const first = await logBytes(service)
+  await tally.drain(rows)
+  tally.assertComplete(1, rows)
+  const backlog = tally.bytes
+  assert.ok(first <= backlog * 1.1, `the data folder takes ${mb(first)} MB for a backlog of ${mb(backlog)} MB`)
+
+  await write(source, rows + 1, rows * 2)
+  await untilConfirmed(source, service)
+  const second = await logBytes(service)
+  assert.ok(second <= first * 1.1, `the space of ${mb(first)} MB that were acked was not used again: it is ${mb(second)} MB now`)
+  await service.kill() // what is read back after a crash must fit as well
+  await service.startReady()
+  await tally.drain(rows * 2)
+  tally.assertComplete(rows + 1, rows * 2)
+  await memory.assertBelow(RSS_LIMIT_KB)
+})
+
+type Source = Awaited<ReturnType<typeof createDatabase>>
+
+async function write(source: Source, from: number, to: number): Promise<void> {
+  const step = 5_000
+  for (let id = from; id <= to; id += step) {
+    // hexadecimal digits of random bytes: they compress to a half at best, as real rows may
+    await source.query(
+      `insert into row select g, (select string_agg(md5(random()::text || g), '') from generate_series(1, ${Math.floor(ROW_BYTES / 32)}))
+       from generate_series(${id}, ${Math.min(id + step - 1, to)}) g`,
+    )
+  }
+}
+
+/** Everything written so far is durable in the log. */
+async function untilConfirmed(source: Source, service: Service): Promise<void> {
+  const target = (await source.query('select pg_current_wal_lsn()::text as lsn')).rows[0]!['lsn']
+  const deadline = performance.now() + CONFIRMED_WITHIN_MS
+  for (;;) {
+    const { rows } = await source.query('select confirmed_flush_lsn >= $2::pg_lsn as done from pg_replication_slots where slot_name = $1', [
+      SLOT,
+      target,
+    ])
+    if (rows[0]?.['done']) return
+    if (performance.now() > deadline) throw service.failure(`the slot was not confirmed up to ${target} in ${CONFIRMED_WITHIN_MS} ms`)
+    await sleep(100)
+  }
+}
+
+/** What the data folder takes on the disk. */
+async function logBytes(service: Service): Promise<number> {
+  const entries = await readdir(service.dataFolder, { recursive: true, withFileTypes: true })
+  const sizes = await Promise.all(entries.filter((entry) => entry.isFile()).map((entry) => stat(join(entry.parentPath, entry.name))))
+  return sizes.reduce((sum, { size }) => sum + size, 0)
+}
+
+/** Reads the private memory all the time, across restarts. */
+function watchMemory(service: Service): { assertBelow: (limitKb: number) => Promise<void> } {
+  const stop = new AbortController()
+  const watching = (async () => {
+    while (!stop.signal.aborted) {
+      await service.rssAnonKb().catch(() => {}) // between two processes
+      await sleep(SAMPLE_EVERY_MS, undefined, { signal: stop.signal, ref: false }).catch(() => {})
+    }
+  })()
+  return {
+    assertBelow: async (limitKb) => {
+      stop.abort()
+      await watching
+      assert.ok(service.peakRssAnonKb > 0, 'memory was never read')
+      assert.ok(service.peakRssAnonKb < limitKb, `private memory reached ${mb(service.peakRssAnonKb * 1024)} MB`)
+    },
+  }
+}
+
+const mb = (bytes: number): number => Math.round(bytes / MB)

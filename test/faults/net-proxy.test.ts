@@ -1,0 +1,73 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect, createServer, type Socket } from 'node:net'
+import { buffer } from 'node:stream/consumers'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { CALM, NetProxy } from './net-proxy.ts'
+
+test('what goes in comes out, both ways, also a lot of it', async () => {
+  await using echo = await startEcho()
+  await using proxy = await NetProxy.start(echo)
+  const socket = connect(proxy.port, '127.0.0.1')
+  const sent = Buffer.alloc(4_000_000, 'abc')
+  socket.end(sent)
+  const received = await buffer(socket)
+  assert.ok(received.equals(sent))
+})
+
+test('reset and cut end connections; a cut refuses new ones until it is healed', async () => {
+  await using echo = await startEcho()
+  await using proxy = await NetProxy.start(echo)
+  const socket = await connected(proxy)
+  proxy.cut()
+  await assert.rejects(once(socket, 'data'), { code: 'ECONNRESET' })
+  await assert.rejects(connected(proxy), { code: 'ECONNRESET' })
+  proxy.heal()
+  ;(await connected(proxy)).destroy()
+})
+
+test('a silent line passes nothing and ends nothing, and stays so after it is healed; a new one works', async () => {
+  await using echo = await startEcho()
+  await using proxy = await NetProxy.start(echo)
+  const socket = await connected(proxy)
+  proxy.fallSilent()
+  socket.write('lost')
+  const news = once(socket, 'data').then(() => 'data')
+  const end = once(socket, 'close').then(() => 'close')
+  assert.equal(await Promise.race([news, end, sleep(100, 'nothing')]), 'nothing')
+  proxy.heal()
+  socket.write('lost as well')
+  assert.equal(await Promise.race([news, end, sleep(100, 'nothing')]), 'nothing')
+  ;(await connected(proxy)).destroy()
+  socket.destroy()
+})
+
+test('weather delays and throttles, in order', async () => {
+  await using echo = await startEcho()
+  await using proxy = await NetProxy.start(echo)
+  proxy.weather = { delayMs: 20, bytesPerSecond: 1_000_000 }
+  const started = performance.now()
+  const socket = connect(proxy.port, '127.0.0.1')
+  const sent = Buffer.from(Array.from({ length: 50_000 }, (_, at) => at % 251))
+  socket.end(sent)
+  const received = await buffer(socket)
+  assert.ok(received.equals(sent))
+  assert.ok(performance.now() - started > 100, '100,000 bytes both ways at 1 MB/s take 100 ms')
+  proxy.weather = CALM
+})
+
+async function connected(proxy: NetProxy): Promise<Socket> {
+  const socket = connect(proxy.port, '127.0.0.1')
+  socket.write('hello')
+  await once(socket, 'data')
+  return socket
+}
+
+async function startEcho(): Promise<AsyncDisposable & { host: string; port: number }> {
+  const server = createServer({ allowHalfOpen: true }, (socket) => void socket.on('error', () => {}).pipe(socket))
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as { port: number }
+  return { host: '127.0.0.1', port, [Symbol.asyncDispose]: async () => void server.close() }
+}

@@ -1,0 +1,57 @@
+/** What networks do between the service and its source, under load: nothing is lost and reading goes on by itself. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDatabase } from '../services/postgres.ts'
+import { CALM, NetProxy } from './net-proxy.ts'
+import { Scenario, withSeed } from './scenario.ts'
+import { LONG, seeds } from './size.ts'
+import { DDL } from './workload-tables.ts'
+
+/** by then a connection that says nothing must have been given up and replaced */
+const NOTICED_WITHIN_MS = 90_000
+
+for (const seed of seeds(1)) {
+  test(`cut, refused, slow and silent connections to Postgres lose nothing (seed ${seed})`, async () => {
+    await withSeed(seed, 'network.pg.test.ts', async () => {
+      await using source = await createDatabase(DDL)
+      const { hostname: host, port } = source.connection
+      await using proxy = await NetProxy.start({ host, port })
+      await using scenario = await Scenario.create({ seed, source, through: { hostname: '127.0.0.1', port: proxy.port }, pace: 200 })
+      const { service, random } = scenario
+      await service.startReady()
+      scenario.write()
+      scenario.receive()
+      await scenario.untilMore(50)
+
+      for (let times = 0; times < 5; times++) {
+        proxy.reset()
+        await sleep(random.int(10, 600)) // in the middle of whatever the service does about it
+      }
+      await service.untilReady()
+      await scenario.untilMore(50)
+
+      proxy.cut()
+      await sleep(LONG ? 10_000 : 2_000)
+      assert.equal((await service.get('/health')).status, 200, 'alive while its source is out of reach')
+      proxy.heal()
+      await service.untilReady()
+      await scenario.untilMore(50)
+
+      proxy.weather = { delayMs: 200, bytesPerSecond: 200_000 }
+      await sleep(LONG ? 20_000 : 3_000)
+      proxy.weather = CALM
+      await scenario.untilMore(50)
+
+      const before = proxy.connections
+      proxy.fallSilent()
+      await sleep(LONG ? 30_000 : 5_000)
+      proxy.heal()
+      await scenario.untilMore(50)
+      await service.untilReady(NOTICED_WITHIN_MS)
+      assert.ok(proxy.connections > before, 'it never gave the silent connections up')
+
+      await scenario.settle()
+    })
+  })
+}

@@ -1,0 +1,224 @@
+/**
+ * A whole run: a source database, the service, several sinks on it with bad clients, and a workload. What happens to
+ * them meanwhile is the test's business; at the end everything comes to rest and is judged, exactly.
+ */
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Client } from 'pg'
+import { createDatabase } from '../services/postgres.ts'
+import type { Connection } from '../../engine/state/resources.ts'
+import { Consumer, now } from './consumer.ts'
+import { Oracle } from './oracle.ts'
+import { Random } from './random.ts'
+import { Service, TOKEN, type SinkOptions } from './service.ts'
+import { HttpSinkClient, Passing } from './sink-client.ts'
+import { judge } from './verdict.ts'
+import { CAPTURED, DDL } from './workload-tables.ts'
+import { Workload } from './workload.ts'
+
+/** Nothing may stand still longer than this while something is to do. */
+const IDLE_MS = 30_000
+const CLIENTS = 3
+
+export type ScenarioOptions = Readonly<{
+  seed: number
+  sinks?: readonly (SinkOptions & { ack_wait_ms: number })[]
+  /** how the service reaches the source, where not directly */
+  through?: Partial<Connection>
+  /** source and state database elsewhere than on the common server */
+  source?: Pick<SourceDatabase, 'connection' | 'connect' | 'query'>
+  stateUrl?: string
+  env?: Readonly<Record<string, string>>
+  /** statements per second */
+  pace?: number
+}>
+
+type SourceDatabase = Awaited<ReturnType<typeof createDatabase>>
+type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
+
+/** One sink that hands a message out again soon and has one partition, one that waits longer and has several. */
+const SINKS = [
+  { name: 'one', ack_wait_ms: 1_000, partitions: 1 },
+  { name: 'many', ack_wait_ms: 2_500, partitions: 3 },
+]
+
+export class Scenario implements AsyncDisposable {
+  readonly service: Service
+  readonly source: Pick<SourceDatabase, 'connection' | 'connect' | 'query'>
+  readonly workload: Workload
+  /** for what the test decides by chance */
+  readonly random: Random
+  readonly #resources: AsyncDisposableStack
+  readonly #watched: readonly Watched[]
+  readonly #writing = new AbortController()
+  readonly #receiving = new AbortController()
+  #writer: Promise<void> | undefined
+  #clients: Promise<unknown> | undefined
+
+  private constructor(parts: { service: Service; source: Scenario['source']; resources: AsyncDisposableStack; options: ScenarioOptions }) {
+    const { service, source, resources, options } = parts
+    this.service = service
+    this.source = source
+    this.#resources = resources
+    this.random = new Random(options.seed ^ 0x5eed)
+    const { pace } = options
+    this.workload = new Workload({
+      seed: options.seed,
+      connect: () => source.connect() as Promise<Client>,
+      ...(pace === undefined ? {} : { pace }),
+    })
+    this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs }) => {
+      const oracle = new Oracle({ ackWaitMs })
+      const client = resources.use(new HttpSinkClient({ origin: service.origin, sink: name, token: TOKEN }))
+      const consumers = Array.from(
+        { length: CLIENTS },
+        (_, n) => new Consumer({ name: `${name} ${n}`, client, oracle, random: this.random.fork(), ackWaitMs }),
+      )
+      return { name, ackWaitMs, oracle, client, consumers }
+    })
+  }
+
+  static async create(options: ScenarioOptions): Promise<Scenario> {
+    await using resources = new AsyncDisposableStack()
+    const source = options.source ?? resources.use(await createDatabase(DDL))
+    if (options.source) await source.query(DDL)
+    const stateUrl = options.stateUrl ?? resources.use(await createDatabase()).url
+    const service = resources.use(
+      await Service.prepare({
+        source: { ...source.connection, ...options.through },
+        stateUrl,
+        sinks: (options.sinks ?? SINKS).map((sink) => ({ tables: CAPTURED, ...sink })),
+        ...(options.env ? { env: options.env } : {}),
+      }),
+    )
+    return new Scenario({ service, source, resources: resources.move(), options })
+  }
+
+  /** distinct messages acked so far, over all sinks */
+  get acked(): number {
+    return this.#watched.reduce((sum, { oracle }) => sum + oracle.acked, 0)
+  }
+
+  get redeliveries(): number {
+    return this.#watched.reduce((sum, { oracle }) => sum + oracle.redeliveries, 0)
+  }
+
+  write(): void {
+    this.#writer = this.workload.run(this.#writing.signal)
+    this.#writer.catch(() => {}) // told when it is waited for
+  }
+
+  receive(): void {
+    this.#clients = Promise.all(this.#watched.flatMap(({ consumers }) => consumers.map((consumer) => consumer.run(this.#receiving.signal))))
+    this.#clients.catch(() => {})
+  }
+
+  /** Settles when each sink has acked so many messages more. */
+  async untilMore(messages: number): Promise<void> {
+    const waits = this.#watched.map(({ oracle }) => {
+      const goal = oracle.acked + messages
+      return oracle.untilAcked(() => goal, IDLE_MS)
+    })
+    await this.#orClientFailure(Promise.all(waits))
+    this.checkSoFar()
+  }
+
+  /** @throws AssertionError something is wrong already */
+  checkSoFar(): void {
+    for (const { name, oracle } of this.#watched) assert.deepEqual(oracle.violations, [], `sink ${name}`)
+  }
+
+  async stopWriting(): Promise<void> {
+    this.#writing.abort()
+    await this.#writer
+  }
+
+  /**
+   * Lets everything come to rest and judges it: each sink has delivered each committed change exactly as it was, has
+   * nothing more to give within its visibility time, and after one more SIGKILL still has nothing.
+   */
+  async settle(): Promise<void> {
+    await this.stopWriting()
+    for (const { consumers } of this.#watched) for (const consumer of consumers) consumer.settleDown()
+    try {
+      await this.#orClientFailure(Promise.all(this.#watched.map((watched) => this.#drain(watched))))
+    } catch (error) {
+      this.checkSoFar()
+      throw error
+    }
+    this.#receiving.abort()
+    await this.#clients
+    this.checkSoFar()
+    const tables = await this.workload.tables()
+    for (const { name, oracle } of this.#watched)
+      assert.deepEqual(judge(oracle.messages, this.workload.committed, tables), [], `sink ${name}`)
+    await this.#nothingLeft('at rest')
+    await this.service.kill()
+    await this.service.startReady()
+    await this.#nothingLeft('after a last SIGKILL')
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#writing.abort()
+    this.#receiving.abort()
+    await Promise.allSettled([this.#writer, this.#clients])
+    await this.#resources.disposeAsync()
+  }
+
+  async #drain({ name, oracle, client }: Watched): Promise<void> {
+    try {
+      await oracle.untilAcked(() => this.workload.changes - oracle.unanswered.length, IDLE_MS)
+      const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
+      if (unanswered.length === 0 || oracle.violations.length > 0) return
+      await client.ack(unanswered)
+      oracle.ackAnswered(unanswered, now())
+    } catch (error) {
+      const missing = judge(oracle.messages, this.workload.committed, await this.workload.tables())
+      throw new Error(`sink ${name}: ${(error as Error).message}\n${missing.join('\n')}`, { cause: error })
+    }
+  }
+
+  async #nothingLeft(when: string): Promise<void> {
+    await Promise.all(
+      this.#watched.map(async ({ name, client, ackWaitMs }) => {
+        const waitMs = ackWaitMs + 500
+        for (;;) {
+          try {
+            const more = await client.receive({ batchSize: 1_000, waitMs })
+            const described = more.map(
+              (message) => `${message.action} of ${message.table} ${message.key.join(':')} at ${message.lsn}:${message.idx}`,
+            )
+            return assert.deepEqual(described, [], `sink ${name}, ${when}`)
+          } catch (error) {
+            if (!(error instanceof Passing)) throw error
+            await sleep(50)
+          }
+        }
+      }),
+    )
+  }
+
+  /** A client that met what it may not meet ends the run at once. */
+  async #orClientFailure<T>(work: Promise<T>): Promise<T> {
+    const failed = (async () => {
+      await this.#clients
+      return new Promise<never>(() => {})
+    })()
+    const wrote = (async () => {
+      await this.#writer
+      return new Promise<never>(() => {})
+    })()
+    return Promise.race([work, failed, wrote])
+  }
+}
+
+/** Runs a seed; a failure says how to run it again. */
+export async function withSeed(seed: number, file: string, run: () => Promise<void>): Promise<void> {
+  try {
+    await run()
+  } catch (error) {
+    const failure = error as Error
+    failure.message = `seed ${seed} (run again: TAILRACE_TEST_SEED=${seed} node --test test/faults/${file})\n${failure.message}`
+    throw failure
+  }
+}

@@ -1,0 +1,238 @@
+/** Ends and beginnings: of the service by signal, of a second one on the same folder, of the Postgres it reads from, and
+ *  of its slot. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Client } from 'pg'
+import { createDatabase, startPostgres } from '../services/postgres.ts'
+import { Scenario, withSeed } from './scenario.ts'
+import { Service, SLOT, TOKEN } from './service.ts'
+import { Tally } from './tally.ts'
+
+const STOPPED_WITHIN_MS = 10_000
+const SERVER_STOPPED_WITHIN_MS = 5_000
+
+test('SIGTERM and SIGINT under load end it cleanly, and a start goes on without loss and without handing out what clients hold', async () => {
+  await withSeed(11, 'shutdown.pg.test.ts', async () => {
+    await using scenario = await Scenario.create({ seed: 11 })
+    const { service } = scenario
+    await service.startReady()
+    scenario.write()
+    scenario.receive()
+    for (const signal of ['SIGTERM', 'SIGINT', 'SIGTERM'] as const) {
+      await scenario.untilMore(100)
+      assert.deepEqual(await service.stop(signal, STOPPED_WITHIN_MS), { code: 0, signal: null }, service.failure(`after ${signal}`).message)
+      scenario.checkSoFar()
+      await service.startReady()
+    }
+    await scenario.settle()
+  })
+})
+
+test('a receive that waits is answered when the service stops', async () => {
+  await using source = await createDatabase('create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  const waiting = fetch(`${service.origin}/api/http_pull_consumers/rows/receive?wait_for=60000`, {
+    headers: { authorization: `Bearer ${TOKEN}` },
+  })
+  await service.get('/health') // an answer to a later request: the waiting one has been read
+  await service.stop('SIGTERM', STOPPED_WITHIN_MS)
+  const { status } = await waiting
+  assert.ok(status === 200 || status === 503, `answered ${status}`)
+})
+
+test('a second start on the same data folder is refused with the pid of the first, which goes on', async () => {
+  await using source = await createDatabase('create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  const second = await service.startSecond()
+  assert.notEqual(second.code, 0, `the second one ended with ${second.signal ?? second.code}`)
+  assert.match(second.output, new RegExp(`\\b${service.pid}\\b`))
+  await source.query('insert into row values (1)')
+  await using tally = new Tally({ service, sink: 'rows', rows: 1 })
+  await tally.drain(1)
+})
+
+test('Postgres stops fast within 5 s while the service streams, and the service goes on with it afterwards', async () => {
+  await using server = await startPostgres()
+  await using source = await createDatabaseOn(server.url, 'create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: 2_000 })
+  await source.query('insert into row select generate_series(1, 1000)')
+  await tally.drain(500)
+  const ms = await timed(() => server.stop('fast'))
+  assert.ok(ms < SERVER_STOPPED_WITHIN_MS, service.failure(`the server took ${Math.round(ms)} ms to stop`).message)
+  await server.start()
+  await source.query('insert into row select generate_series(1001, 2000)')
+  await tally.drain(2_000)
+  tally.assertComplete(1, 2_000)
+})
+
+test('Postgres stops fast within 5 s while a full sink has paused its reading, and nothing is lost', async () => {
+  const rows = 4_000
+  await using server = await startPostgres()
+  await using source = await createDatabaseOn(server.url, 'create table row (id int primary key, filler text)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'], max_backlog_mb: 1 }],
+  })
+  await service.startReady()
+  await source.query(
+    `insert into row select g, (select string_agg(md5(random()::text || g), '') from generate_series(1, 150)) from generate_series(1, ${rows}) g`,
+  )
+  await untilReadingPauses(service)
+  const ms = await timed(() => server.stop('fast'))
+  assert.ok(ms < SERVER_STOPPED_WITHIN_MS, service.failure(`the server took ${Math.round(ms)} ms to stop`).message)
+  await server.start()
+  await using tally = new Tally({ service, sink: 'rows', rows })
+  await tally.drain(rows)
+  tally.assertComplete(1, rows)
+})
+
+test('a crash of Postgres under load is survived: everything it committed comes, once it is back', async () => {
+  await withSeed(12, 'shutdown.pg.test.ts', async () => {
+    await using server = await startPostgres()
+    await using source = await createDatabaseOn(server.url)
+    await using scenario = await Scenario.create({ seed: 12, source })
+    const { service } = scenario
+    await service.startReady()
+    scenario.write()
+    scenario.receive()
+    for (let crashes = 0; crashes < 3; crashes++) {
+      await scenario.untilMore(100)
+      await server.kill()
+      await server.start()
+    }
+    await service.untilReady()
+    await scenario.untilMore(100)
+    await scenario.settle()
+  })
+})
+
+test('a slot that was dropped is named with its remedy and not tried for ever; other sources go on', async () => {
+  await using source = await createDatabase('create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await dropSlot(source)
+  const error = await untilSourceError(service, 'SLOT_MISSING')
+  assert.match(error.message, /pg_create_logical_replication_slot/i, 'the message has the SQL that creates it')
+  assert.equal((await service.get('/health')).status, 200)
+  assert.equal((await service.get('/health/ready')).status, 503)
+})
+
+test('a slot that another program reads is named, and taken over as soon as it is free', async () => {
+  await using source = await createDatabase('create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await service.stop()
+  await using other = await readSlot(source.connection)
+  service.start()
+  await untilSourceError(service, 'SLOT_IN_USE')
+  await source.query('insert into row values (1)')
+  await other[Symbol.asyncDispose]()
+  await service.untilReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: 1 })
+  await tally.drain(1)
+})
+
+type Source = Awaited<ReturnType<typeof createDatabase>>
+type ActorError = Readonly<{ code: string | null; message: string }>
+
+async function timed(work: () => Promise<unknown>): Promise<number> {
+  const started = performance.now()
+  await work()
+  return performance.now() - started
+}
+
+async function dropSlot(source: Source): Promise<void> {
+  // the reader comes back at once: end it and drop in one go until that succeeds
+  for (let tries = 0; tries < 200; tries++) {
+    await source.query(
+      'select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null',
+      [SLOT],
+    )
+    try {
+      await source.query('select pg_drop_replication_slot($1)', [SLOT])
+      return
+    } catch (error) {
+      if ((error as { code?: string }).code !== '55006') throw error // still in use
+      await sleep(5)
+    }
+  }
+  throw new Error('the slot was never free')
+}
+
+async function untilSourceError(service: Service, code: string): Promise<ActorError> {
+  const deadline = performance.now() + 30_000
+  let last: unknown
+  while (performance.now() < deadline) {
+    const answer = await service.get('/info').catch(() => undefined)
+    last = answer?.body
+    const { nodes = [] } = (last ?? {}) as { nodes?: { actors: { kind: string; last_error: ActorError | null }[] }[] }
+    const found = nodes.flatMap(({ actors }) => actors).find(({ last_error: error }) => error?.code === code)
+    if (found?.last_error) return found.last_error
+    await sleep(50)
+  }
+  throw service.failure(`/info never showed ${code}, but ${JSON.stringify(last)}`)
+}
+
+/** Settles when health or the log says that reading stands still because a sink is full. */
+async function untilReadingPauses(service: Service): Promise<void> {
+  const deadline = performance.now() + 30_000
+  while (performance.now() < deadline) {
+    const { body } = await service.get('/info')
+    if (/full|paus/i.test(JSON.stringify(body))) return
+    await sleep(50)
+  }
+  throw service.failure('reading never paused behind a full sink')
+}
+
+/** Another program that reads the slot, as some other tool would. */
+async function readSlot({ hostname: host, ...connection }: Source['connection']): Promise<AsyncDisposable> {
+  const { port, database, username: user, password } = connection
+  const client = new Client({ host, port, database, user, password, replication: 'database' } as ConstructorParameters<typeof Client>[0])
+  client.on('error', () => {})
+  await client.connect()
+  const started = Promise.withResolvers<void>()
+  const { connection: wire } = client as unknown as { connection: NodeJS.EventEmitter }
+  wire.once('replicationStart', () => started.resolve())
+  client
+    .query(`start_replication slot ${SLOT} logical 0/0 (proto_version '1', publication_names '${SLOT}_pub')`)
+    .then(() => {}, started.reject)
+  await started.promise
+  return { [Symbol.asyncDispose]: () => client.end().catch(() => {}) }
+}
+
+/** A database on a server of the test's own. */
+async function createDatabaseOn(url: string, ddl?: string): Promise<Source> {
+  return createDatabase(ddl, { server: url })
+}
