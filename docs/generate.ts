@@ -1,11 +1,13 @@
 /** `npm run docs`: writes the pages that are a table of the code, so that they can't drift from it. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { IGNORED, VARIABLES } from '../cli/settings.ts'
 import { ERRORS } from '../engine/errors.ts'
+import { SinkSettings } from '../engine/state/resources.ts'
 
 /** Page by file name. */
 export function generatedPages(): Readonly<Record<string, string>> {
-  return { 'errors.md': errorCatalogue() }
+  return { 'errors.md': errorCatalogue(), 'settings.md': settings() }
 }
 
 const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ')
@@ -28,6 +30,60 @@ This page is made from the table in \`engine/errors.ts\` by \`npm run docs\`.
 | code | status | retry | what happened | what to do |
 |---|---|---|---|---|
 ${rows.join('\n')}
+`
+}
+
+/** What a page needs to know of a JSON schema. */
+type Described = Readonly<{
+  description?: string
+  type?: string
+  const?: unknown
+  anyOf?: readonly Described[]
+  items?: Described
+  minimum?: number
+  maximum?: number
+  default?: unknown
+}>
+
+function takes(schema: Described): string {
+  if (schema.anyOf) return schema.anyOf.map(takes).join(', ')
+  if (schema.const !== undefined) return `\`${String(schema.const)}\``
+  if (schema.type === 'array') return `list of ${takes(schema.items ?? {})}`
+  if (schema.type !== 'integer') return { string: 'text', boolean: '`true`, `false`' }[schema.type ?? ''] ?? schema.type ?? 'any'
+  const { minimum, maximum } = schema
+  return maximum === undefined ? `whole number from ${minimum}` : `whole number from ${minimum} to ${maximum}`
+}
+
+function settings(): string {
+  const variables = Object.entries(VARIABLES).map(([name, { schema }]) => {
+    const described = schema as Described
+    return `| \`${name}\` | ${cell(takes(described))} | ${cell(described.description ?? '')} |`
+  })
+  const keys = Object.entries(SinkSettings.properties).map(([name, schema]) => {
+    const { default: preset, description = '', ...described } = schema as Described
+    return `| \`${name}\` | ${cell(takes(described))} | ${preset === undefined ? '' : `\`${JSON.stringify(preset)}\``} | ${cell(description)} |`
+  })
+  return `# Every setting
+
+[Configuration](configuration.md) says how they work together. This page is made from the schemas that check them, by \`npm run docs\`.
+
+## Environment variables
+
+A wrong value stops the start, and all wrong ones are told at once. An empty variable counts as unset.
+
+| variable | takes | meaning (default) |
+|---|---|---|
+${variables.join('\n')}
+
+Taken in without effect, and named in the log when set: ${IGNORED.map((name) => `\`${name}\``).join(', ')}.
+
+## Keys of a sink
+
+Beside \`destination\`, which says where the messages go. Without a default a key is required, or empty.
+
+| key | takes | default | meaning |
+|---|---|---|---|
+${keys.join('\n')}
 `
 }
 

@@ -6,7 +6,10 @@
 import { Type, type Static } from 'typebox'
 
 export const Name = Type.String({ pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' })
-const Annotations = Type.Record(Type.String(), Type.Unknown(), { default: {}, description: 'free JSON copied into each message, at most 8192 bytes' })
+const Annotations = Type.Record(Type.String(), Type.Unknown(), {
+  default: {},
+  description: 'free JSON copied into each message, at most 8192 bytes',
+})
 
 export const ACTIONS = ['insert', 'update', 'delete'] as const
 export type Action = (typeof ACTIONS)[number] | 'read'
@@ -19,7 +22,10 @@ export const SourceFilter = Type.Object(
     include_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
     exclude_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
   },
-  { additionalProperties: false },
+  {
+    additionalProperties: false,
+    description: 'which tables it takes: include_ or exclude_schemas, include_ or exclude_tables; {} takes all that are published',
+  },
 )
 export type SourceFilter = Static<typeof SourceFilter>
 
@@ -35,24 +41,46 @@ export const TableSettings = Type.Object(
 export const SinkSettings = Type.Object(
   {
     name: Name,
-    database: Name,
-    status: Type.Union([Type.Literal('active'), Type.Literal('paused'), Type.Literal('disabled')], { default: 'active' }),
+    database: Type.String({ ...Name, description: 'name of the database it streams' }),
+    status: Type.Union([Type.Literal('active'), Type.Literal('paused'), Type.Literal('disabled')], {
+      default: 'active',
+      description: 'paused keeps changes and delivers none; disabled does not take them at all',
+    }),
     source: SourceFilter,
-    tables: Type.Array(TableSettings, { default: [] }),
-    actions: Type.Array(Type.Union([Type.Literal('insert'), Type.Literal('update'), Type.Literal('delete')]), { minItems: 1, uniqueItems: true, default: [...ACTIONS] }),
-    message_grouping: Type.Boolean({ default: true }),
-    batch_size: Type.Integer({ minimum: 1, maximum: 1000, default: 1 }),
-    max_retry_count: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()], { default: null }),
-    load_shedding_policy: Type.Union([Type.Literal('pause_on_full'), Type.Literal('discard_on_full')], { default: 'pause_on_full' }),
-    timestamp_format: Type.Union([Type.Literal('iso8601'), Type.Literal('unix_microsecond')], { default: 'iso8601' }),
+    tables: Type.Array(TableSettings, { default: [], description: 'settings of single tables: the columns that make a message group' }),
+    actions: Type.Array(Type.Union([Type.Literal('insert'), Type.Literal('update'), Type.Literal('delete')]), {
+      minItems: 1,
+      uniqueItems: true,
+      default: [...ACTIONS],
+      description: 'which changes it takes',
+    }),
+    message_grouping: Type.Boolean({ default: true, description: 'false gives up the order within a row' }),
+    batch_size: Type.Integer({
+      minimum: 1,
+      maximum: 1000,
+      default: 1,
+      description: 'messages of one delivery; a pull client says it itself',
+    }),
+    max_retry_count: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()], {
+      default: null,
+      description: 'failed deliveries after which a message is discarded; null: never',
+    }),
+    load_shedding_policy: Type.Union([Type.Literal('pause_on_full'), Type.Literal('discard_on_full')], {
+      default: 'pause_on_full',
+      description: 'what gives when the backlog is full: the source stops reading, or new messages are lost to this sink',
+    }),
+    timestamp_format: Type.Union([Type.Literal('iso8601'), Type.Literal('unix_microsecond')], {
+      default: 'iso8601',
+      description: 'how timestamps of record and changes are written',
+    }),
     annotations: Annotations,
     ack_wait_ms: Type.Integer({ minimum: 500, default: 30_000, description: 'visibility timeout of a delivered message' }),
     max_ack_pending: Type.Integer({ minimum: 1, default: 10_000, description: 'delivered and unacknowledged messages at once' }),
     max_waiting: Type.Integer({ minimum: 1, default: 20, description: 'receives that may wait at once' }),
-    batch_timeout_ms: Type.Integer({ minimum: 1, default: 5 }),
+    batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
     max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
     max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of the unacknowledged backlog in the log' }),
-    partitions: Type.Integer({ minimum: 1, maximum: 1024, default: 1 }),
+    partitions: Type.Integer({ minimum: 1, maximum: 1024, default: 1, description: 'parallel streams; order holds within a row' }),
   },
   { additionalProperties: false },
 )
