@@ -45,7 +45,8 @@ type Point = Readonly<{ name: string; changes: number; effects: number; idx: num
 
 /** An open transaction: what it did, with savepoints to go back to. */
 export class OpenTransaction {
-  readonly xid: string
+  /** names it, in the table of outcomes too */
+  readonly number: number
   /** of tables that are captured */
   readonly changes: Change[] = []
   readonly #effects: [name: string, row: Row | null][] = []
@@ -53,8 +54,8 @@ export class OpenTransaction {
   #idx = 0
   annotations: Json = null
 
-  constructor(xid: string) {
-    this.xid = xid
+  constructor(number: number) {
+    this.number = number
   }
 
   get points(): readonly string[] {

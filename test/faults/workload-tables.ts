@@ -74,4 +74,6 @@ export const TABLES = [
 ] as const satisfies readonly Table[]
 
 export const CAPTURED: readonly string[] = TABLES.filter((table) => table.captured).map((table) => `public.${table.name}`)
-export const DDL = TABLES.map((table) => table.ddl).join(';\n')
+/** Each transaction enters its number as its last change, so that its outcome can be asked for when COMMIT got no answer. */
+const OUTCOME = 'create table outcome (transaction int primary key)'
+export const DDL = [OUTCOME, ...TABLES.map((table) => table.ddl)].join(';\n')

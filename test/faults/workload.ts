@@ -44,6 +44,7 @@ export class Workload {
   #stamp = 0
   #nextId = 1_000
   #statements = 0
+  #transactions = 0
 
   constructor(options: WorkloadOptions) {
     this.#options = { sessions: 4, batch: [50, 400], pace: 400, ...options }
@@ -91,7 +92,7 @@ export class Workload {
     const random = this.#random.fork() // a choice that finds nothing to do must not shift the rest
     const kind = random.weighted(WEIGHTS)
     if (!session.open && (kind === 'commit' || kind === 'rollback')) return
-    const transaction = (session.open ??= await begin(session.client))
+    const transaction = (session.open ??= await this.#begin(session.client))
     const writer: Writer = { client: session.client, transaction, rows: this.#rows, random, nextStamp: () => ++this.#stamp }
     switch (kind) {
       case 'insert':
@@ -127,6 +128,11 @@ export class Workload {
     }
   }
 
+  async #begin(client: Client): Promise<OpenTransaction> {
+    await client.query('begin')
+    return new OpenTransaction(++this.#transactions)
+  }
+
   async #many(writer: Writer): Promise<void> {
     const { random } = writer
     const kind = random.weighted({ insert: 4, update: 2, delete: 3 })
@@ -148,8 +154,8 @@ export class Workload {
     }
     const outcomes = await Promise.allSettled(
       sessions.map(async (session) => {
-        const [before, , after] = (await session.client.query(
-          'select pg_current_wal_insert_lsn()::text as lsn; commit; select pg_current_wal_insert_lsn()::text as lsn',
+        const [, before, , after] = (await session.client.query(
+          `insert into outcome values (${session.open!.number}); select pg_current_wal_insert_lsn()::text as lsn; commit; select pg_current_wal_insert_lsn()::text as lsn`,
         )) as unknown as { rows: { lsn: string }[] }[]
         this.#enter(session, parseLsn(before!.rows[0]!.lsn), parseLsn(after!.rows[0]!.lsn))
       }),
@@ -168,8 +174,8 @@ export class Workload {
   }
 
   #enter(session: Session, after: bigint, before: bigint): void {
-    const { xid, changes } = session.open!
-    this.committed.push({ name: `transaction ${this.committed.length} (xid ${xid})`, after, before, changes: [...changes] })
+    const { number, changes } = session.open!
+    this.committed.push({ name: `transaction ${number}`, after, before, changes: [...changes] })
     this.#end(session, 'committed')
   }
 
@@ -208,23 +214,16 @@ export class Workload {
       session.client = client
       if (!session.open) continue
       // a commit whose answer was lost, or never sent: only the server knows
-      if (await isCommitted(client, session.open.xid)) this.#enter(session, 0n, 0x7fff_ffff_ffff_ffffn)
+      if (await isCommitted(client, session.open.number)) this.#enter(session, 0n, 0x7fff_ffff_ffff_ffffn)
       else this.#end(session, 'rolled back')
     }
   }
 }
 
-async function begin(client: Client): Promise<OpenTransaction> {
-  const [, result] = (await client.query('begin; select pg_current_xact_id()::text as xid')) as unknown as { rows: { xid: string }[] }[]
-  return new OpenTransaction(result!.rows[0]!.xid)
-}
-
-async function isCommitted(client: Client, xid: string): Promise<boolean> {
-  for (;;) {
-    const { rows } = await client.query<{ status: string | null }>('select pg_xact_status($1::xid8) as status', [xid])
-    if (rows[0]!.status !== 'in progress') return rows[0]!.status === 'committed'
-    await sleep(20) // the server has not noticed yet that its client is gone
-  }
+/** Where the old session still works at its COMMIT, the insert waits for the outcome. */
+async function isCommitted(client: Client, transaction: number): Promise<boolean> {
+  const { rowCount } = await client.query('insert into outcome values ($1) on conflict do nothing', [transaction])
+  return rowCount === 0
 }
 
 /** The server ended the session or is going: SQLSTATE 57P0x, class 08, or no answer at all. */
