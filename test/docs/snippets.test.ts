@@ -1,0 +1,77 @@
+/** What the pages tell a reader to type works as it stands, on a service started as the README says. */
+import assert from 'node:assert/strict'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { after, before, test } from 'node:test'
+import { pages, root, runnable } from './pages.ts'
+
+/** The pages name the default address; the test takes a free one, for another service may run. */
+const ADDRESS_IN_PAGES = '127.0.0.1:7376'
+const NEXT_BLOCK = '--- next block ---'
+
+const started = new AsyncDisposableStack()
+let env: NodeJS.ProcessEnv
+let address: string
+
+before(async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-snippets-'))
+  started.defer(() => rm(folder, { recursive: true, force: true }))
+  const port = await freePort()
+  address = `127.0.0.1:${port}`
+  env = { ...process.env, TAILRACE_DATA: folder, SERVER_PORT: String(port), TAILRACE_METRICS_PORT: '0' }
+  for (const name of ['PG_URL', 'CONFIG_FILE_PATH', 'CONFIG_FILE_YAML']) delete env[name]
+  env.PATH = `${join(root, 'node_modules', '.bin')}${delimiter}${env.PATH}`
+  const service = spawn(process.execPath, ['cli/tailrace.mjs', 'start'], { cwd: root, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const ended = once(service, 'exit')
+  started.defer(async () => {
+    service.kill('SIGTERM')
+    await ended
+  })
+  const printed: string[] = []
+  service.stderr.on('data', (text: Buffer) => printed.push(text.toString()))
+  const ready = Promise.withResolvers<void>()
+  createInterface(service.stdout).on('line', (line) => {
+    printed.push(`${line}\n`)
+    if (line.includes('API token:')) ready.resolve()
+  })
+  await Promise.race([
+    ready.promise,
+    ended.then(([code]) => Promise.reject(new Error(`the service ended with ${code} before it was ready:\n${printed.join('')}`))),
+  ])
+})
+
+after(() => started.disposeAsync())
+
+for (const page of pages.filter((candidate) => runnable(candidate).length > 0)) {
+  test(`the commands of ${page.file} work when typed in order`, async () => {
+    const blocks = runnable(page).map((commands) => commands.replaceAll(ADDRESS_IN_PAGES, address))
+    const answers = (await shell(blocks.join(`\necho; echo '${NEXT_BLOCK}'\n`))).split(NEXT_BLOCK)
+    assert.equal(answers.length, blocks.length)
+    for (const [index, answer] of answers.entries()) {
+      assert.doesNotMatch(answer, /"summary"|"errors"/, `answered with an error:\n${blocks[index]}`)
+      if (blocks[index]?.includes('/receive')) assert.match(answer, /"ack_id"|"success":\s*true/, `had no message:\n${blocks[index]}`)
+    }
+  })
+}
+
+const shell = (script: string): Promise<string> =>
+  new Promise((resolve, reject) => {
+    execFile('bash', ['-euo', 'pipefail', '-c', script], { cwd: root, env }, (error, stdout, stderr) => {
+      if (error) reject(new Error(`${error.message}\n${stdout}\n${stderr}`))
+      else resolve(stdout)
+    })
+  })
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}
