@@ -17,6 +17,8 @@ const BATCH_SIZE = 1000
 const WAIT_FOR_MS = 30_000
 const TOKEN = 'bench-token-0123456789'
 const STOP_MS = 20_000
+/** characters of the service's log that a failure shows */
+const LOG_TAIL = 2_000
 const bin = join(import.meta.dirname, '..', '..', 'cli', 'tailrace.mjs')
 
 export const tailrace: System = {
@@ -56,12 +58,14 @@ export const tailrace: System = {
       recordDelays: task.recordDelays,
     }
     const reader = opened.use(new Reader(join(import.meta.dirname, 'pull-client.ts'), pull))
+    const reached = Promise.race([reader.reached, service.failed]).catch(async (error: Error) => {
+      throw new Error(`${error.message}\n${(await readFile(log, 'utf8').catch(() => '')).slice(-LOG_TAIL)}`)
+    })
+    reached.catch(() => {}) // it may be asked for later
     const resources = opened.move()
     return {
       processes: { service: () => [service.pid], client: () => [reader.pid] },
-      reached: Promise.race([reader.reached, service.failed]).catch(async (error: Error) => {
-        throw new Error(`${error.message}\n${(await readFile(log, 'utf8').catch(() => '')).slice(-2000)}`)
-      }),
+      reached,
       resetDelays: () => reader.resetDelays(),
       delays: () => reader.delays(),
       [Symbol.asyncDispose]: () => resources.disposeAsync(),
