@@ -1,10 +1,17 @@
 /** A growing buffer that messages are rendered into: bytes in, bytes out, no string per value. */
+
+/** A native copy costs about 50 ns however short it is; below this a loop is faster. */
+const NATIVE_COPY_FROM_BYTES = 24
+
 export class ByteWriter {
   buffer: Buffer
+  /** the same memory as `buffer`: writing four bytes at a time is five times as fast as one by one */
+  words: DataView
   length = 0
 
   constructor(capacity = 64 * 1024) {
     this.buffer = Buffer.allocUnsafeSlow(capacity)
+    this.words = viewOf(this.buffer)
   }
 
   /** Makes room for `bytes` more, so that a caller may write to `buffer` directly and add to `length`. */
@@ -14,23 +21,67 @@ export class ByteWriter {
     const grown = Buffer.allocUnsafeSlow(Math.max(needed, this.buffer.length * 2))
     this.buffer.copy(grown, 0, 0, this.length)
     this.buffer = grown
+    this.words = viewOf(grown)
   }
 
-  /** Appends text of characters below 0x80: JSON punctuation, digits, precomputed prefixes. */
+  /** Appends text of characters below 0x80: JSON punctuation, digits. For what is written often use a Literal. */
   ascii(text: string): void {
     this.reserve(text.length)
     this.length += this.buffer.write(text, this.length, 'latin1')
   }
 
   copy(source: Uint8Array, start = 0, end = source.length): void {
-    this.reserve(end - start)
-    this.buffer.set(start === 0 && end === source.length ? source : source.subarray(start, end), this.length)
-    this.length += end - start
+    const size = end - start
+    this.reserve(size)
+    if (size < NATIVE_COPY_FROM_BYTES) {
+      const { buffer, length } = this
+      for (let i = 0; i < size; i++) buffer[length + i] = source[start + i] as number
+    } else {
+      this.buffer.set(start === 0 && end === source.length ? source : source.subarray(start, end), this.length)
+    }
+    this.length += size
+  }
+
+  /** Appends bytes fixed beforehand. */
+  literal(literal: Literal): void {
+    const size = literal.words.byteLength
+    this.reserve(size)
+    const from = literal.words
+    const to = this.words
+    const at = this.length
+    for (let i = 0; i < size; i += 4) to.setInt32(at + i, from.getInt32(i, true), true)
+    this.length = at + literal.length // the padding is overwritten by what follows
+  }
+
+  /** Appends what another writer holds. */
+  append(other: ByteWriter): void {
+    const size = other.length
+    this.reserve(size + 4)
+    other.reserve(4)
+    const from = other.words
+    const to = this.words
+    const at = this.length
+    for (let i = 0; i < size; i += 4) to.setInt32(at + i, from.getInt32(i, true), true)
+    this.length = at + size
   }
 
   byte(value: number): void {
     this.reserve(1)
     this.buffer[this.length++] = value
+  }
+
+  /** Appends the decimal digits of an integer from 0 to 2^53. */
+  digits(value: number): void {
+    this.reserve(16)
+    let size = 1
+    for (let rest = value; rest >= 10; rest = Math.floor(rest / 10)) size++
+    let at = (this.length += size)
+    let rest = value
+    do {
+      const tens = Math.floor(rest / 10)
+      this.buffer[--at] = 0x30 + rest - tens * 10
+      rest = tens
+    } while (rest > 0)
   }
 
   /** Empties the writer and keeps its memory. */
@@ -43,3 +94,19 @@ export class ByteWriter {
     return this.buffer.subarray(0, this.length)
   }
 }
+
+/** Bytes that are written again and again: kept in whole words, so that they are copied four at a time. */
+export class Literal {
+  readonly words: DataView
+  readonly length: number
+
+  constructor(text: string | Uint8Array) {
+    const bytes = typeof text === 'string' ? Buffer.from(text) : text
+    const padded = new Uint8Array((bytes.length + 3) & ~3)
+    padded.set(bytes)
+    this.words = viewOf(padded)
+    this.length = bytes.length
+  }
+}
+
+const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
