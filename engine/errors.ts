@@ -238,6 +238,12 @@ export const ERRORS = {
     meaning: 'The state database cannot be reached.',
     remedy: 'Work that needs it waits and goes on by itself; check PG_URL and the server.',
   },
+  PARTITION_FENCED: {
+    retry: true,
+    status: 503,
+    meaning: 'This process lost the ownership of a sink partition to another one.',
+    remedy: 'Nothing to do: the new owner goes on from the last commit.',
+  },
   LOG_TOPIC_UNKNOWN: {
     retry: true,
     status: 503,
@@ -268,6 +274,18 @@ export const ERRORS = {
     status: 500,
     meaning: 'An environment variable has a value it may not have.',
     remedy: 'The message names the variable and what it takes.',
+  },
+  DATA_FOLDER_IN_USE: {
+    retry: false,
+    status: 500,
+    meaning: 'Another process runs on the same data folder.',
+    remedy: 'The message says its pid: stop it, or give this one a folder of its own (TAILRACE_DATA).',
+  },
+  EMBEDDED_POSTGRES_FAILED: {
+    retry: false,
+    status: 500,
+    meaning: 'The embedded PostgreSQL could not be set up or started.',
+    remedy: 'The message ends with its log. As root without user namespaces the data folder must be reachable for "nobody"; or name a server of your own with PG_URL.',
   },
   DEMO_MISSING: {
     retry: false,

@@ -110,7 +110,8 @@ create table parked (
   record_offset bigint not null,
   record_index int not null,
   group_hash bigint not null,
-  group_key text not null,
+  record_key text not null, -- primary key as a JSON array
+  group_key text not null, -- empty: as record_key
   body bytea not null,
   action smallint not null,
   flags smallint not null,
@@ -123,5 +124,5 @@ create table parked (
   inserted_at timestamptz not null default now(),
   primary key (sink_id, history, lsn, idx, part)
 );
-create index parked_group on parked (sink_id, group_hash, history, lsn, idx, part) where state = 'open';
+create index parked_group on parked (sink_id, generation, partition, group_hash, record_offset, record_index) where state = 'open';
 create index parked_ref on parked (sink_id, generation, partition, record_offset, record_index);

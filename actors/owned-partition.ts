@@ -1,0 +1,493 @@
+/**
+ * A sink partition while this process owns it: the dispatcher's decisions put into effect. The machine of the partition
+ * (sink-partition.ts) runs the four loops; receive and ack come straight here, because an event and a new context for
+ * each request would cost more than the request.
+ *
+ *  I1. Nothing is read or handed out before the term is taken, the parked rows and the commit are read, and a commit of
+ *      this owner is durable.
+ *  I2. An ack settles after the commit that holds it is durable, or is refused.
+ *  I3. After `close` nothing is handed out, and no ack settles well.
+ */
+import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
+import type { RefList } from '../engine/dispatch/ack-id.ts'
+import type { AckPending } from '../engine/dispatch/ack-pending.ts'
+import type { Batch } from '../engine/dispatch/batch.ts'
+import { Dispatcher, type DispatchSettings, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
+import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
+import { EngineError } from '../engine/errors.ts'
+import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
+import { Pack } from '../engine/log/pack.ts'
+import type { Query } from '../engine/wal/slot.ts'
+import type { Stage } from '../transforms/stage.ts'
+import { Bell } from './bell.ts'
+import { GroupCommit } from './group-commit.ts'
+import type { Figures } from './status.ts'
+
+/** Counts for metrics; called once a batch. */
+export interface SinkObserver {
+  /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
+  delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
+  /** @param heldMs from the delivery of the first message of the call to its ack */
+  acked(batch: Readonly<{ messages: number; heldMs: number }>): void
+  lapsed(messages: number): void
+  parked(messages: number): void
+  discarded(messages: number): void
+}
+
+export type PartitionOptions = Readonly<{
+  log: Log
+  query: Query
+  topic: TopicName
+  key: PartitionKey
+  /** names this process in the state database */
+  holder: string
+  grouping: boolean
+  keyed: boolean
+  settings: () => DispatchSettings
+  pending: AckPending
+  stage: Stage
+  /** monotonic milliseconds */
+  clock: () => number
+  observer: SinkObserver
+  /** something may be deliverable that wasn't */
+  deliverable: () => void
+}>
+
+/** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
+const PARK_AFTER_MS = 1_000
+/** Bodies of parked messages fetched ahead. */
+const LOAD_AHEAD = 500
+const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
+const STORE_RETRY_MS = 1_000
+/** Trims are gathered: each is a write of its own. */
+const TRIM_EVERY_MS = 250
+/** How old the figures of the log may be that status shows. */
+const STATS_EVERY_MS = 1_000
+/** A backlog is read without a pause of the event loop longer than this. */
+const READ_SLICE_MS = 5
+const DISCARD_REASON = 'delivered max_retry_count times without an acknowledgement'
+
+export class OwnedPartition {
+  readonly #options: PartitionOptions
+  readonly #store: ParkedStore
+  readonly #dispatcher: Dispatcher
+  readonly #commits = new GroupCommit()
+  readonly #commitBell = new Bell()
+  readonly #roomBell = new Bell()
+  readonly #tendBell = new Bell()
+  readonly #trimBell = new Bell()
+  readonly #loops = new Set<Promise<void>>()
+  /** one step with the parked store at a time, so that its answers come in the order of the decisions */
+  #storeTurn: Promise<unknown> = Promise.resolve()
+  #storeTrouble: unknown
+  #stuckSince: number | undefined
+  #mayHaveDone = true
+  /** parked or discarded since the last commit began */
+  #dirty = false
+  #committed: MessageRef
+  /** of the log when it was last asked */
+  #head = 0
+  #logBytes = 0
+  #timer: NodeJS.Timeout | undefined
+  #timerAt = Infinity
+  #closed = false
+
+  private constructor(options: PartitionOptions, store: ParkedStore, dispatcher: Dispatcher, committed: MessageRef) {
+    this.#options = options
+    this.#store = store
+    this.#dispatcher = dispatcher
+    this.#committed = committed
+  }
+
+  /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
+  static async takeOver(options: PartitionOptions): Promise<OwnedPartition> {
+    const { log, query, topic, key, holder, grouping, keyed, pending, clock } = options
+    const store = await ParkedStore.takeOver(query, key, { grouping, holder })
+    const commit = await log.committed(topic, key.partition)
+    const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
+    const { next: head } = await log.stats(topic, key.partition)
+    const restore = { commit, head, parkedRefs: refs, parkedGroups: groups }
+    const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, pending, restore, clock })
+    const taken = dispatcher.commitPoint(store.term)
+    await log.commit(topic, key.partition, taken)
+    dispatcher.committed(taken)
+    const owned = new OwnedPartition(options, store, dispatcher, taken.next)
+    owned.#changed()
+    return owned
+  }
+
+  get partition(): number {
+    return this.#options.key.partition
+  }
+
+  // ── the loops ───────────────────────────────────────────────────────────────────────────────────
+
+  /** Reads the log into the window for as long as there is room. */
+  read(signal: AbortSignal): Promise<void> {
+    return this.#loop(async () => {
+      const { log, topic, stage, deliverable } = this.#options
+      const dispatcher = this.#dispatcher
+      let sliceStart = performance.now()
+      for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
+        const staged = stage(Pack.decode(pack), signal)
+        const view = staged instanceof Promise ? await staged : staged
+        if (signal.aborted) return
+        dispatcher.offer(offset, view)
+        this.#changed()
+        deliverable()
+        while (!dispatcher.room() && !signal.aborted) {
+          await this.#roomBell.wait(signal)
+          sliceStart = performance.now()
+        }
+        if (performance.now() - sliceStart > READ_SLICE_MS) {
+          await nextTurn()
+          sliceStart = performance.now()
+        }
+      }
+      if (!signal.aborted)
+        throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${this.partition}`, { topic, partition: this.partition })
+    })
+  }
+
+  /** Makes acks durable, and the promise of what may be handed out next. */
+  commit(signal: AbortSignal): Promise<void> {
+    return this.#loop(async () => {
+      for (;;) {
+        await this.#commitBell.wait(signal)
+        if (signal.aborted) return
+        if (!this.#commits.waiting && !this.#dirty && !this.#dispatcher.wantsCommit()) continue
+        this.#dirty = false
+        await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term)))
+        this.#options.deliverable() // what waited for the promise
+      }
+    })
+  }
+
+  /** Parks what blocks the window, discards what was delivered too often, fetches parked bodies by need. */
+  tend(signal: AbortSignal): Promise<void> {
+    return this.#loop(async () => {
+      while (!signal.aborted) {
+        try {
+          await this.#inTurn(() => this.#tendOnce())
+          this.#storeTrouble = undefined
+        } catch (error) {
+          if (error instanceof EngineError && error.code === 'PARTITION_FENCED') throw error
+          this.#storeTrouble = error // the rest goes on without parking; health says so
+          await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
+          continue
+        }
+        const wait = this.#stuckSince === undefined ? Infinity : Math.max(1, this.#stuckSince + PARK_AFTER_MS - this.#options.clock())
+        await this.#tendBell.wait(signal, wait)
+      }
+    })
+  }
+
+  /** Deletes what lies below the committed offset. A replay window will keep some of it: this is its place. */
+  trim(signal: AbortSignal): Promise<void> {
+    return this.#loop(async () => {
+      let trimmed = -1
+      while (!signal.aborted) {
+        const below = this.#committed.offset
+        const { next, bytes } = await this.#options.log.stats(this.#options.topic, this.partition)
+        this.#head = next
+        this.#logBytes = bytes
+        if (below > trimmed) {
+          await this.#options.log.trim(this.#options.topic, this.partition, below)
+          trimmed = below
+        }
+        await delay(TRIM_EVERY_MS, undefined, { signal }).catch(() => undefined)
+        if (this.#committed.offset === trimmed) await this.#trimBell.wait(signal, STATS_EVERY_MS)
+      }
+    })
+  }
+
+  // ── requests ────────────────────────────────────────────────────────────────────────────────────
+
+  take(max: number, bytes: TakeBytes): Batch | undefined {
+    if (this.#closed) return undefined
+    this.#lapse()
+    const batch = this.#dispatcher.take(max, bytes)
+    if (!batch) return undefined
+    const first = batch.views[0] as Batch['views'][number]
+    const sinceCommitUs = Date.now() * 1000 - first.commitTimeUs(batch.places[0] as number)
+    this.#options.observer.delivered({ messages: batch.views.length, bytes: batch.bytes, sinceCommitUs })
+    this.#changed()
+    return batch
+  }
+
+  /** Settles when the end of these messages is durable. @throws EngineError ACK_NOT_DURABLE, STOPPING, STATE_UNAVAILABLE */
+  async finish(refs: RefList): Promise<void> {
+    this.#mustLive()
+    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs)
+    const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
+    durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
+    if (elsewhere.offsets.length > 0) await this.#inTurn(() => this.#finishParked(elsewhere))
+    await durable
+    if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
+  }
+
+  /** Messages come back. @param lease only those still held under it */
+  release(refs: RefList, lease?: number): void {
+    if (this.#closed) return
+    if (this.#dispatcher.release(refs, lease) === 0) return
+    this.#changed()
+    this.#options.deliverable()
+  }
+
+  update(): void {
+    this.#dispatcher.settings = this.#options.settings()
+    this.#changed()
+    this.#options.deliverable()
+  }
+
+  // ── the end ─────────────────────────────────────────────────────────────────────────────────────
+
+  /** Hands out nothing more, and tells the next owner exactly what is with clients. */
+  async drain(): Promise<void> {
+    this.#closed = true
+    clearTimeout(this.#timer)
+    await this.ended()
+    await this.#storeTurn.catch(() => undefined)
+    try {
+      await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term, true)))
+    } finally {
+      this.#dispatcher.dispose()
+    }
+  }
+
+  /** Void from here on: another owner may be at work. */
+  close(cause: unknown): void {
+    if (this.#closed) return
+    this.#closed = true
+    clearTimeout(this.#timer)
+    this.#commits.fail(cause)
+    this.#dispatcher.dispose()
+  }
+
+  /** Settles when no loop works any more; they have been aborted. */
+  async ended(): Promise<void> {
+    await Promise.allSettled(this.#loops)
+  }
+
+  /** Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
+  figures(): Figures {
+    const d = this.#dispatcher
+    return {
+      partition: this.partition,
+      committed: this.#committed.offset,
+      committedIndex: this.#committed.index,
+      read: d.window.nextOffset,
+      head: Math.max(this.#head, d.window.nextOffset),
+      lag: Math.max(this.#head, d.window.nextOffset) - this.#committed.offset,
+      inFlight: d.inFlight,
+      parked: d.parked.openRows,
+      parkedGroups: d.parked.size,
+      windowBytes: d.window.bytes,
+      logBytes: this.#logBytes,
+      term: this.#store.term,
+    }
+  }
+
+  /** What keeps messages from flowing, if anything does. */
+  get trouble(): { code: string; message: string } | undefined {
+    if (this.#storeTrouble !== undefined) {
+      const error = this.#storeTrouble
+      return {
+        code: error instanceof EngineError ? error.code : 'INTERNAL',
+        message: error instanceof Error ? error.message : String(error),
+      }
+    }
+    if (this.#dispatcher.parking.full && this.#stuckSince !== undefined)
+      return {
+        code: 'PARKING_FULL',
+        message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
+      }
+    return undefined
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  #loop(work: () => Promise<void>): Promise<void> {
+    const loop = work()
+    this.#loops.add(loop)
+    const done = () => this.#loops.delete(loop)
+    loop.then(done, done)
+    return loop
+  }
+
+  #mustLive(): void {
+    if (this.#closed) throw new EngineError('STOPPING', `partition ${this.partition} is stopping or moving`, { partition: this.partition })
+  }
+
+  async #write(commit: Commit): Promise<void> {
+    await this.#options.log.commit(this.#options.topic, this.partition, commit)
+    this.#dispatcher.committed(commit)
+    this.#committed = commit.next
+    this.#trimBell.ring()
+    if (this.#mayHaveDone) this.#tendBell.ring()
+  }
+
+  #ended(messages: number, heldUntil: number): Promise<void> {
+    const durable = this.#commits.join()
+    const { clock, observer, deliverable } = this.#options
+    observer.acked({
+      messages,
+      heldMs: heldUntil === 0 ? this.#dispatcher.settings.ackWaitMs : this.#dispatcher.settings.ackWaitMs - (heldUntil - clock()),
+    })
+    this.#commitBell.ring()
+    this.#changed()
+    deliverable()
+    return durable
+  }
+
+  async #finishParked(refs: RefList): Promise<void> {
+    this.#mustLive()
+    const again = this.#dispatcher.finish(refs) // what could not be parked is in the window again
+    const durable = again.finished > 0 ? this.#ended(again.finished, again.heldUntil) : undefined
+    if (again.elsewhere.offsets.length > 0) {
+      const rows = await this.#store.end(again.elsewhere, 'done')
+      this.#mustLive()
+      this.#dispatcher.parking.parkedEnded(rows)
+      this.#mayHaveDone ||= rows.length > 0
+      this.#options.observer.acked({ messages: rows.length, heldMs: 0 })
+      this.#changed()
+      this.#options.deliverable()
+    }
+    await durable
+  }
+
+  async #tendOnce(): Promise<void> {
+    await this.#discard()
+    await this.#park()
+    await this.#load()
+    if (!this.#mayHaveDone) return
+    const below = this.#committed
+    this.#mayHaveDone = false
+    await this.#store.removeDone(below).catch((error: unknown) => {
+      this.#mayHaveDone = true
+      throw error
+    })
+  }
+
+  async #discard(): Promise<void> {
+    const { parking, settings } = this.#dispatcher
+    const { observer } = this.#options
+    while (parking.hasDiscards && !this.#closed) {
+      const moves = parking.toDiscard()
+      const groups = parking.toDiscardParked()
+      try {
+        if (moves.length > 0) await this.#store.insert(moves, 'discarded', DISCARD_REASON)
+      } catch (error) {
+        parking.notMoved(moves, settings.ackWaitMs)
+        parking.notDiscarded(groups)
+        throw error
+      }
+      parking.moved(moves)
+      observer.discarded(moves.length)
+      this.#afterMove()
+      if (groups.length === 0) continue
+      try {
+        const refs = { offsets: groups.map((g) => g.offset), indexes: groups.map((g) => g.index) }
+        parking.parkedEnded(await this.#store.end(refs, 'discarded', DISCARD_REASON))
+      } finally {
+        parking.notDiscarded(groups) // those that were not ended
+      }
+      observer.discarded(groups.length)
+      this.#afterMove()
+    }
+  }
+
+  async #park(): Promise<void> {
+    const { parking, settings } = this.#dispatcher
+    while (this.#stuckSince !== undefined && this.#options.clock() - this.#stuckSince >= PARK_AFTER_MS && !this.#closed) {
+      const since = this.#stuckSince
+      const moves = parking.toPark(settings.windowBytes)
+      if (moves.length === 0) return void (this.#stuckSince = undefined)
+      try {
+        await this.#store.insert(moves, 'open', null)
+      } catch (error) {
+        parking.notMoved(moves, settings.ackWaitMs)
+        throw error
+      }
+      parking.moved(moves)
+      this.#options.observer.parked(moves.length)
+      this.#afterMove()
+      if (this.#stuckSince !== undefined) this.#stuckSince = since // go on at once, it is the same jam
+    }
+  }
+
+  async #load(): Promise<void> {
+    const { parked } = this.#dispatcher
+    while (this.#wantsLoading() && !this.#closed) {
+      const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
+      try {
+        const loaded = await this.#store.fetch(groups)
+        const byKey = new Map(groups.map((g) => [g.key, g]))
+        for (const { key, offset, index, view } of loaded) {
+          const group = byKey.get(key)
+          if (group) parked.loaded(group, offset, index, view)
+        }
+        const missing = groups.filter((g) => g.state === 'loading')
+        if (missing.length > 0) throw new EngineError('INTERNAL', `${missing.length} parked groups have no open message in the store`)
+      } finally {
+        for (const group of groups) parked.notLoaded(group)
+      }
+      this.#options.deliverable()
+    }
+  }
+
+  #wantsLoading(): boolean {
+    const { parked } = this.#dispatcher
+    return parked.wantsLoading && parked.readyCount < LOAD_AHEAD && parked.readyBytes < LOAD_AHEAD_BYTES
+  }
+
+  #afterMove(): void {
+    this.#dirty = true
+    this.#commitBell.ring()
+    this.#changed()
+    this.#options.deliverable()
+  }
+
+  #inTurn<T>(step: () => Promise<T>): Promise<T> {
+    const turn = this.#storeTurn.then(step, step)
+    this.#storeTurn = turn.catch(() => undefined)
+    return turn
+  }
+
+  #lapse(): void {
+    const lapsed = this.#dispatcher.lapse(this.#options.clock())
+    if (lapsed > 0) this.#options.observer.lapsed(lapsed)
+  }
+
+  /** After every change of the dispatcher: wakes the loops that it concerns. */
+  #changed(): void {
+    if (this.#closed) return
+    const dispatcher = this.#dispatcher
+    const { parking, settings } = dispatcher
+    if (dispatcher.room()) this.#roomBell.ring()
+    if (dispatcher.wantsCommit()) this.#commitBell.ring()
+    if (!parking.stuck(settings.windowBytes)) this.#stuckSince = undefined
+    else if (this.#stuckSince === undefined) {
+      this.#stuckSince = this.#options.clock()
+      this.#tendBell.ring()
+    }
+    if (parking.hasDiscards || this.#wantsLoading()) this.#tendBell.ring()
+    const at = dispatcher.nextLapse()
+    if (at < this.#timerAt) this.#arm(at)
+  }
+
+  #arm(at: number): void {
+    clearTimeout(this.#timer)
+    this.#timerAt = at
+    this.#timer = setTimeout(() => this.#onTime(), Math.min(Math.max(1, Math.ceil(at - this.#options.clock())), 0x7fffffff))
+    this.#timer.unref()
+  }
+
+  #onTime(): void {
+    this.#timerAt = Infinity
+    if (this.#closed) return
+    this.#lapse()
+    this.#changed()
+    this.#options.deliverable()
+  }
+}

@@ -1,0 +1,43 @@
+/** How actors say how they are: what `GET /info`, health and the logs show. */
+export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused' | 'waiting' | 'stale' | 'notice'
+
+export type HealthCheck = Readonly<{
+  name: string
+  status: CheckStatus
+  error?: Readonly<{ code: string; message: string }>
+}>
+
+export type EntityStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
+
+/** Names and numbers only; never row values or secrets. */
+export type Figures = Readonly<Record<string, string | number | boolean | null>>
+
+export type ActorStatus = Readonly<{
+  /** unique in the process, such as "sink/<id>" */
+  id: string
+  kind: string
+  /** of the resource */
+  name: string
+  accountId?: string
+  /** state of its machine */
+  state: string
+  /** since when in this state */
+  since?: Date
+  lastError?: Readonly<{ error: unknown; at: Date }>
+  details?: Figures
+  /** one row for each partition */
+  partitions?: readonly Figures[]
+}>
+
+const RANK: Readonly<Record<EntityStatus, number>> = { error: 4, warning: 3, paused: 2, initializing: 1, healthy: 0 }
+
+/** The worst check wins; notices and waiting checks don't degrade, a stale one is a warning. */
+export function worst(checks: readonly HealthCheck[]): EntityStatus {
+  let status: EntityStatus = 'healthy'
+  for (const check of checks) {
+    const as: EntityStatus =
+      check.status === 'notice' || check.status === 'waiting' ? 'healthy' : check.status === 'stale' ? 'warning' : check.status
+    if (RANK[as] > RANK[status]) status = as
+  }
+  return status
+}

@@ -1,0 +1,58 @@
+/**
+ * The receives of a sink that wait for messages, first come first served. A wait ends by messages, by its time, or by
+ * its client going away; in the last two cases nothing is taken.
+ */
+import { EngineError } from '../engine/errors.ts'
+
+type Waiter<T> = Readonly<{ take: () => T | undefined; end: (taken: T | undefined) => void }>
+export type Wait<T> = Readonly<{
+  waitMs: number
+  /** how many may wait at once */
+  max: number
+  signal: AbortSignal
+  /** takes what is there for this waiter; undefined: nothing yet */
+  take: () => T | undefined
+}>
+
+export class Waiters<T> {
+  readonly #waiting = new Set<Waiter<T>>()
+
+  get count(): number {
+    return this.#waiting.size
+  }
+
+  /** @returns what was taken; undefined: the time is over, the client has gone, or all were ended. @throws EngineError TOO_MANY_WAITING */
+  wait({ waitMs, max, signal, take }: Wait<T>): Promise<T | undefined> {
+    if (this.#waiting.size >= max)
+      throw new EngineError('TOO_MANY_WAITING', `${max} receives wait for messages of this sink already`, { max })
+    const { promise, resolve } = Promise.withResolvers<T | undefined>()
+    const giveUp = () => waiter.end(undefined)
+    const timer = setTimeout(giveUp, waitMs)
+    const waiter: Waiter<T> = {
+      take,
+      end: (taken) => {
+        this.#waiting.delete(waiter)
+        clearTimeout(timer)
+        signal.removeEventListener('abort', giveUp)
+        resolve(taken)
+      },
+    }
+    this.#waiting.add(waiter)
+    signal.addEventListener('abort', giveUp)
+    if (signal.aborted) giveUp()
+    return promise
+  }
+
+  /** Something may be there: serves in turn until the first one that finds nothing. */
+  serve(): void {
+    for (const waiter of this.#waiting) {
+      const taken = waiter.take()
+      if (taken === undefined) return
+      waiter.end(taken)
+    }
+  }
+
+  endAll(): void {
+    for (const waiter of this.#waiting) waiter.end(undefined)
+  }
+}

@@ -1,0 +1,28 @@
+/** Messages handed out together, as parallel lists: one entry a message, no object per message. */
+import type { MessageView } from '../log/message-view.ts'
+
+export type Batch = {
+  readonly generation: number
+  readonly partition: number
+  /** what holds them until they are finished, returned, or the visibility time is over */
+  readonly lease: number
+  /** where message i stands: `views[i]` at `places[i]` */
+  readonly views: MessageView[]
+  readonly places: number[]
+  /** its name in the log: record offset, and index in the record */
+  readonly offsets: number[]
+  readonly indexes: number[]
+  /** of the bodies */
+  bytes: number
+}
+
+export const emptyBatch = (generation: number, partition: number, lease: number): Batch => ({
+  generation,
+  partition,
+  lease,
+  views: [],
+  places: [],
+  offsets: [],
+  indexes: [],
+  bytes: 0,
+})

@@ -1,0 +1,415 @@
+/**
+ * Who gets which message when, and what the log may be told of it: the one dispatcher of pull and push. It decides and
+ * does no I/O; its owner reads, commits and parks, and tells it what happened. One owner calls it, never concurrently.
+ *
+ *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8).
+ *  I2. Nothing is handed out beyond what a durable commit promised (`handedOut`, correctness 20).
+ *  I3. The commit point never passes an unfinished message; its filter belongs to that point, not to the read head.
+ *  I4. Every parked message lies below the window's base, so parked ones come first in position order.
+ *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
+ */
+import type { Commit, MessageRef } from '../log/log.ts'
+import type { MessageView } from '../log/message-view.ts'
+import { PART, type Position } from '../position.ts'
+import { refList, type RefList } from './ack-id.ts'
+import type { AckPending } from './ack-pending.ts'
+import { emptyBatch, type Batch } from './batch.ts'
+import { filterBefore, finishedRefs, handOutTarget, wantsHandOut } from './commit-point.ts'
+import { OpenMessages } from './open-messages.ts'
+import { ParkedGroups } from './parked-groups.ts'
+import { Parking } from './parking.ts'
+import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
+import { STATE, Window, type PackView, type WindowPack } from './window.ts'
+
+export type DispatchSettings = Readonly<{
+  /** visibility time of a delivered message */
+  ackWaitMs: number
+  /** a message delivered so often without ack is discarded when its visibility lapses; at most 65535; null: never */
+  maxDeliveries: number | null
+  windowBytes: number
+}>
+
+export type DispatcherOptions = Readonly<{
+  generation: number
+  partition: number
+  settings: DispatchSettings
+  /** false: no order, every message for itself */
+  grouping: boolean
+  /** tombstones are delivered (sinks that keep documents by key), or finished at once */
+  keyed: boolean
+  /** shared by the partitions of a sink */
+  pending: AckPending
+  restore: Restore
+  /** monotonic milliseconds */
+  clock: () => number
+}>
+
+export type TakeBytes = Readonly<{
+  max: number
+  /** what the answer adds to each body */
+  overhead: number
+  /** nothing is in the answer yet, so one message passes whatever its size */
+  first: boolean
+}>
+
+export type Finish = Readonly<{
+  finished: number
+  /** end of the visibility time of the first of them, 0 when it is over */
+  heldUntil: number
+  /** those that the parked store has or is getting: the owner ends them there */
+  elsewhere: RefList
+  /** some were delivered by a former owner and are not read yet, so this ack can't be kept now */
+  early: boolean
+}>
+
+export class Dispatcher {
+  readonly window: Window
+  readonly parked = new ParkedGroups()
+  readonly parking: Parking
+  settings: DispatchSettings
+  readonly #options: DispatcherOptions
+  readonly #restored: Restored
+  readonly #open: OpenMessages
+  /** the greatest accepted position read */
+  #filter: Position
+  #restoring = true
+  #handedOut: MessageRef = START
+
+  constructor(options: DispatcherOptions) {
+    this.#options = options
+    this.settings = options.settings
+    this.#restored = new Restored(options.restore, options.clock(), options.settings.ackWaitMs)
+    this.#filter = this.#restored.filter
+    this.window = new Window(this.#restored.next.offset)
+    this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
+    this.parking = new Parking(this.#open, options.clock)
+    for (const facts of options.restore.parkedGroups) this.parked.restore(facts, this.#restored.invisibleUntil(facts.offset, facts.index))
+  }
+
+  /** Where the reader begins. */
+  get readFrom(): number {
+    return this.#restored.next.offset
+  }
+  /** Messages with clients, or presumed to be. */
+  get inFlight(): number {
+    return this.#open.inFlight + this.parked.heldCount
+  }
+  get rangeCount(): number {
+    return this.#open.ranges.count
+  }
+
+  /** Whether the reader may go on. A window that holds nothing open always has room, whatever the size of a pack. */
+  room(): boolean {
+    return this.window.bytes < this.settings.windowBytes || this.window.base === this.window.end
+  }
+
+  dispose(): void {
+    this.#open.dispose()
+  }
+
+  // ── reading ─────────────────────────────────────────────────────────────────────────────────────
+
+  /** Takes in the next record. Positions inside a pack grow, as one run of the source wrote it. */
+  offer(offset: number, view: PackView): void {
+    const pack = this.window.append(offset, view, this.#filter)
+    const { count, firstSeq } = pack
+    const accepted = count === 0 || view.compare(0, this.#filter) > 0 ? 0 : firstAbove(view, this.#filter)
+    for (let i = 0; i < accepted; i++) this.#open.makeVoid(pack, firstSeq + i)
+    if (accepted < count) this.#filter = view.position(count - 1)
+    if (!this.#options.keyed)
+      for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
+    if (this.#restoring) this.#restore(pack, view)
+    this.#open.settle()
+  }
+
+  /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */
+  #restore(pack: WindowPack, view: PackView): void {
+    const { offset, firstSeq, count } = pack
+    const restored = this.#restored
+    this.#restoring = restored.concerns(offset)
+    if (!this.#restoring) return
+    const { states, mask } = this.window
+    for (const [from, to] of restored.finishedIn(offset, count))
+      for (let seq = firstSeq + from; seq < firstSeq + to; seq++) if (states[seq & mask] === STATE.fresh) this.#open.close(seq)
+    const held = new Map<number, number[]>()
+    for (let index = 0; index < count; index++) {
+      const seq = firstSeq + index
+      if (states[seq & mask] !== STATE.fresh || compareRefs({ offset, index }, restored.ackableBelow) >= 0) continue
+      const group = this.#options.grouping ? view.group(index) : 0
+      const first = !this.#options.grouping || this.#open.groups.join(group, seq)
+      const until = restored.invisibleUntil(offset, index)
+      if (until > 0) held.set(until, [...(held.get(until) ?? []), seq])
+      else if (first && !this.#open.isParked(group)) this.#open.makeReady(seq)
+      else states[seq & mask] = STATE.waiting
+    }
+    for (const [endsAt, seqs] of held) {
+      const lease = this.#open.leases.reserve()
+      for (const seq of seqs) this.#open.presume(seq, lease, restored.surelyInFlight(offset, seq - firstSeq))
+      this.#open.leases.hold(lease, endsAt, seqs)
+    }
+  }
+
+  // ── handing out ─────────────────────────────────────────────────────────────────────────────────
+
+  /**
+   * Hands out deliverable messages in position order.
+   * @param max at most so many
+   * @param bytes a bound of the bodies with `overhead` bytes each; without one before it in the answer, one message always passes
+   */
+  take(max: number, bytes: TakeBytes): Batch | undefined {
+    const now = this.#options.clock()
+    this.lapse(now)
+    const lease = this.#open.leases.reserve()
+    const call: Call = { batch: emptyBatch(this.#options.generation, this.#options.partition, lease), seqs: [], max, bytes, full: false }
+    const endsAt = now + this.settings.ackWaitMs
+    this.#takeParked(call, endsAt)
+    this.#takeReady(call)
+    this.#takeFresh(call)
+    if (call.seqs.length) this.#open.leases.hold(lease, endsAt, call.seqs)
+    return call.batch.views.length ? call.batch : undefined
+  }
+
+  #takeParked(call: Call, endsAt: number): void {
+    for (let group = this.parked.peek(); group; group = this.parked.peek()) {
+      if (!group.pending && this.#open.pendingFull) return
+      const view = group.view as MessageView
+      if (!put(call, view, 0, group.offset, group.index)) return
+      if (!group.pending) this.#open.countPending(1)
+      this.parked.take(call.batch.lease, endsAt)
+    }
+  }
+
+  #takeReady(call: Call): void {
+    const w = this.window
+    for (let seq = this.#open.nextReady(); seq !== Infinity && !call.full; seq = this.#open.nextReady()) {
+      const pack = w.packOf(seq)
+      if (!put(call, pack.view as PackView, seq - pack.firstSeq, pack.offset, seq - pack.firstSeq)) return
+      this.#open.takeReady(seq)
+      this.#open.hand(seq, call.batch.lease)
+      call.seqs.push(seq)
+    }
+  }
+
+  #takeFresh(call: Call): void {
+    const w = this.window
+    const { mask, states } = w
+    const open = this.#open
+    const { groups, grouping } = open
+    while (w.cursor < w.end && !call.full) {
+      const pack = w.packOf(w.cursor)
+      const { firstSeq, offset, view } = pack
+      if (!view) {
+        w.cursor = firstSeq + pack.count
+        continue
+      }
+      const promised = this.#promised(pack)
+      for (let seq = w.cursor; seq < promised; w.cursor = ++seq) {
+        if (states[seq & mask] !== STATE.fresh) continue
+        if (open.pendingFull || call.full) return
+        const place = seq - firstSeq
+        if (grouping) {
+          const group = view.group(place)
+          if (groups.headOf(group) !== undefined || open.isParked(group)) {
+            groups.join(group, seq)
+            states[seq & mask] = STATE.waiting
+            continue
+          }
+          if (!put(call, view, place, offset, place)) return
+          groups.join(group, seq)
+        } else if (!put(call, view, place, offset, place)) return
+        open.hand(seq, call.batch.lease)
+        call.seqs.push(seq)
+      }
+      if (promised < firstSeq + pack.count) return
+    }
+  }
+
+  /** The sequence number up to which a pack may be handed out. */
+  #promised(pack: WindowPack): number {
+    const { offset, index } = this.#handedOut
+    return pack.firstSeq + (pack.offset < offset ? pack.count : pack.offset === offset ? Math.min(index, pack.count) : 0)
+  }
+
+  /** Whether a take might find something; one that must wait for its group may still disappoint it. */
+  mayDeliver(): boolean {
+    if (this.parked.readyCount > 0 || this.#open.nextReady() !== Infinity) return true
+    const w = this.window
+    return w.cursor < w.end && !this.#open.pendingFull && compareRefs(w.refOf(w.cursor), this.#handedOut) < 0
+  }
+
+  // ── what clients answer ─────────────────────────────────────────────────────────────────────────
+
+  /**
+   * Ends messages. Unknown, repeated and never delivered ones are ignored.
+   */
+  finish({ offsets, indexes }: RefList): Finish {
+    const w = this.window
+    const elsewhere = refList()
+    let finished = 0
+    let heldUntil = 0
+    let early = false
+    for (let i = 0; i < offsets.length; i++) {
+      const offset = offsets[i] as number
+      const index = indexes[i] as number
+      const seq = w.seqOf(offset, index)
+      const state = seq < 0 ? -1 : (w.states[seq & w.mask] as number)
+      if (state === STATE.inFlight || ((state === STATE.ready || state === STATE.waiting) && this.#wasDelivered(seq, offset, index))) {
+        if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
+        this.#open.end(seq)
+      } else if (state === STATE.moving || (seq < 0 && offset < w.nextOffset && this.parked.openRows > 0)) {
+        elsewhere.offsets.push(offset)
+        elsewhere.indexes.push(index)
+      } else if (offset >= w.nextOffset && compareRefs({ offset, index }, this.#restored.ackableBelow) < 0) early = true
+    }
+    if (finished) this.#open.settle()
+    return { finished, heldUntil, elsewhere, early }
+  }
+
+  /** Messages come back: deliverable at once. @param lease only those still held under it @returns how many */
+  release({ offsets, indexes }: RefList, lease?: number): number {
+    const w = this.window
+    let released = 0
+    for (let i = 0; i < offsets.length; i++) {
+      const offset = offsets[i] as number
+      const index = indexes[i] as number
+      const seq = w.seqOf(offset, index)
+      if (seq < 0) {
+        const group = this.parked.firstAt(offset, index)
+        if (group && (lease === undefined || group.lease === lease) && this.parked.release(group)) released++
+        continue
+      }
+      const slot = seq & w.mask
+      if (w.states[slot] === STATE.moving) this.parking.release(seq, lease)
+      if (w.states[slot] !== STATE.inFlight || (lease !== undefined && w.leases[slot] !== lease)) continue
+      this.#open.leases.letGo(w.leases[slot] as number)
+      this.#open.free(seq)
+      released++
+    }
+    return released
+  }
+
+  /** Frees what lapsed by `now` (monotonic ms). @returns how many messages */
+  lapse(now: number): number {
+    const w = this.window
+    const { leases } = this.#open
+    const maxDeliveries = this.settings.maxDeliveries ?? Infinity
+    let lapsed = 0
+    for (let lease = leases.lapsed(now); lease; lease = leases.lapsed(now)) {
+      for (const seq of lease.seqs) {
+        const slot = seq & w.mask
+        if (seq < w.base || w.states[slot] !== STATE.inFlight || w.leases[slot] !== lease.number) continue
+        lapsed++
+        if ((w.deliveries[slot] as number) >= maxDeliveries) this.parking.discard(seq)
+        else this.#open.free(seq)
+      }
+    }
+    if (this.parked.nextEnd() <= now) {
+      const held = this.parked.heldCount
+      this.parking.discardParked(this.parked.lapse(now, maxDeliveries))
+      lapsed += held - this.parked.heldCount
+    }
+    return lapsed
+  }
+
+  /** When the next visibility time ends (monotonic ms), or Infinity. */
+  nextLapse(): number {
+    return Math.min(this.#open.leases.nextEnd(), this.parked.nextEnd())
+  }
+
+  #wasDelivered(seq: number, offset: number, index: number): boolean {
+    const { deliveries, mask } = this.window
+    return (deliveries[seq & mask] as number) > 0 || compareRefs({ offset, index }, this.#restored.ackableBelow) < 0
+  }
+
+  // ── commits ─────────────────────────────────────────────────────────────────────────────────────
+
+  /** Whether the promise of what may be handed out should be renewed by a commit. */
+  wantsCommit(): boolean {
+    return wantsHandOut(this.window, this.#handedOut)
+  }
+
+  /** What is true now. @param clean the owner stops: nothing is handed out any more, and what is in flight is told */
+  commitPoint(term: number, clean = false): Commit {
+    const w = this.window
+    const unread = w.end === 0 // nothing read yet: what the former owner wrote still stands
+    const former = laterRef(this.#handedOut, this.#restored.handedOut)
+    const inFlight = clean ? this.#inFlightNow() : undefined
+    const next = unread ? this.#restored.next : w.refOf(w.base)
+    return {
+      next,
+      filter: unread ? this.#restored.filter : filterBefore(w, w.base, this.#filter),
+      finished: finishedRefs(
+        w,
+        this.#open.ranges,
+        this.#restoring ? this.#restored.unreadRanges(unread ? next : { offset: w.nextOffset, index: 0 }) : [],
+      ),
+      handedOut: clean ? former : handOutTarget(w, former),
+      term,
+      ...(inFlight ? { inFlight } : {}),
+    }
+  }
+
+  /** A commit is durable: its promise holds. */
+  committed(commit: Commit): void {
+    this.#handedOut = laterRef(this.#handedOut, commit.handedOut)
+  }
+
+  /** @returns undefined when the exact set can't be told: then a restart presumes, as after a crash */
+  #inFlightNow(): Commit['inFlight'] {
+    const now = this.#options.clock()
+    const w = this.window
+    if (this.#restored.hidesUnread(w.nextOffset)) return undefined
+    const held: { message: MessageRef; invisibleForMs: number }[] = []
+    for (const lease of this.#open.leases.held())
+      for (const seq of lease.seqs)
+        if (seq >= w.base && w.states[seq & w.mask] === STATE.inFlight && w.leases[seq & w.mask] === lease.number)
+          held.push({ message: w.refOf(seq), invisibleForMs: Math.max(0, lease.endsAt - now) })
+    for (const group of this.parked.groups()) {
+      if (group.state !== 'inFlight') continue
+      if (group.offset < 0) return undefined
+      held.push({ message: { offset: group.offset, index: group.index }, invisibleForMs: Math.max(0, group.endsAt - now) })
+    }
+    return held
+  }
+}
+
+/** One take: what it may give, and what it has gathered. */
+type Call = {
+  readonly batch: Batch
+  /** what it took of the window */
+  readonly seqs: number[]
+  readonly max: number
+  readonly bytes: TakeBytes
+  full: boolean
+}
+
+/** Adds a message if it fits. @returns false: it doesn't, and the call is full */
+function put(call: Call, view: MessageView, place: number, offset: number, index: number): boolean {
+  const { batch } = call
+  const count = batch.views.length
+  const bytes = batch.bytes + view.bodyEnd(place) - view.bodyStart(place)
+  const must = count === 0 && call.bytes.first
+  if (count >= call.max || (!must && bytes + (count + 1) * call.bytes.overhead > call.bytes.max)) {
+    call.full = true
+    return false
+  }
+  batch.views.push(view)
+  batch.places.push(place)
+  batch.offsets.push(offset)
+  batch.indexes.push(index)
+  batch.bytes = bytes
+  if (count + 1 === call.max) call.full = true
+  return true
+}
+
+/** The first message whose position is above the filter, by halves: positions in a pack grow. */
+function firstAbove(view: PackView, filter: Position): number {
+  let low = 0
+  let high = view.count
+  while (low < high) {
+    const mid = (low + high) >> 1
+    if (view.compare(mid, filter) > 0) high = mid
+    else low = mid + 1
+  }
+  return low
+}

@@ -1,0 +1,56 @@
+/**
+ * Order within message groups: of each group that has something unfinished and looked at, its messages form a chain in
+ * the window's rings, and only the first of a chain may be handed out. No object per group, nothing is scanned twice:
+ * a message is linked when the cursor passes it and comes up when its predecessor ends.
+ */
+import { STATE, type Window } from './window.ts'
+
+export class Groups {
+  readonly #heads = new Map<number, number>()
+  readonly #window: Window
+
+  constructor(window: Window) {
+    this.#window = window
+  }
+
+  get size(): number {
+    return this.#heads.size
+  }
+
+  /** The lowest unfinished message of the group that was looked at. */
+  headOf(group: number): number | undefined {
+    return this.#heads.get(group)
+  }
+
+  /** Adds a message behind those of its group. @returns true when it is the first */
+  join(group: number, seq: number): boolean {
+    const { mask, tails, links } = this.#window
+    const head = this.#heads.get(group)
+    if (head === undefined) {
+      this.#heads.set(group, seq)
+      tails[seq & mask] = seq
+      return true
+    }
+    const tail = tails[head & mask] as number
+    links[tail & mask] = seq - tail
+    tails[head & mask] = seq
+    return false
+  }
+
+  /** Takes the first message of a group out. @returns the next unfinished one, or -1 */
+  leave(group: number, head: number): number {
+    const { mask, tails, links, states } = this.#window
+    let at = head
+    do {
+      const link = links[at & mask] as number
+      if (link === 0) {
+        this.#heads.delete(group)
+        return -1
+      }
+      at += link
+    } while (states[at & mask] === STATE.finished) // an ack from before a crash may end a later one first
+    tails[at & mask] = tails[head & mask] as number
+    this.#heads.set(group, at)
+    return at
+  }
+}

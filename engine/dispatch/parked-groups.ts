@@ -1,0 +1,275 @@
+/**
+ * What a partition keeps in memory of its parked messages: one entry per group, never the messages themselves. The
+ * body of a group's first message is fetched when it may be delivered and let go of when it was.
+ *
+ *   idle ─chosen─▶ loading ─body came─▶ ready ─taken─▶ inFlight ─lapse, nack─▶ idle
+ *   first message finished: idle again for the next one · none left: the group goes back to the log
+ */
+import type { MessageView } from '../log/message-view.ts'
+
+/** One open group as the store knows it: its first message, and how many it holds. */
+export type ParkedGroupFacts = Readonly<{ key: number; open: number; offset: number; index: number; deliveries: number }>
+/** A message the store has finished or discarded. */
+export type ParkedRef = Readonly<{ key: number; offset: number; index: number }>
+/** How a message was held when it was parked. */
+export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean }>
+
+export type ParkedGroup = {
+  readonly key: number
+  /** open rows in the store */
+  open: number
+  state: 'idle' | 'loading' | 'ready' | 'inFlight' | 'discarding'
+  /** the first message; offset -1: not known until it is fetched */
+  offset: number
+  index: number
+  deliveries: number
+  /** counts as delivered and unacknowledged */
+  pending: boolean
+  lease: number
+  /** monotonic ms */
+  endsAt: number
+  /** a later message of the group may be with a client until then: after a crash only */
+  notBefore: number
+  view: MessageView | undefined
+}
+
+/** Names a message by one number; also the key of a message that is its own group. A record holds fewer than 2^20. */
+export const refKey = (offset: number, index: number): number => offset * 1_048_576 + index
+
+export class ParkedGroups {
+  readonly #byKey = new Map<number, ParkedGroup>()
+  readonly #byFirst = new Map<number, ParkedGroup>()
+  /** groups whose first message may be delivered and has no body yet */
+  readonly #toLoad = new Set<ParkedGroup>()
+  /** loaded, lowest message first */
+  readonly #ready: ParkedGroup[] = []
+  /** held by clients, by the end of the visibility time */
+  readonly #held: ParkedGroup[] = []
+  openRows = 0
+  readyBytes = 0
+
+  get size(): number {
+    return this.#byKey.size
+  }
+  /** first messages that are with clients, or may be */
+  get heldCount(): number {
+    return this.#held.length
+  }
+  get readyCount(): number {
+    return this.#ready.length
+  }
+  has(key: number): boolean {
+    return this.#byKey.has(key)
+  }
+  groups(): Iterable<ParkedGroup> {
+    return this.#byKey.values()
+  }
+  firstAt(offset: number, index: number): ParkedGroup | undefined {
+    return this.#byFirst.get(refKey(offset, index))
+  }
+
+  /** A message is now in the store; messages of a group come lowest first. @returns whether it is its group's first */
+  park(key: number, offset: number, index: number, held: Held): boolean {
+    this.openRows++
+    const known = this.#byKey.get(key)
+    if (known) {
+      known.open++
+      if (held.endsAt > known.notBefore) known.notBefore = held.endsAt
+      return false
+    }
+    const group = this.#add(key, 1, offset, index)
+    group.deliveries = held.deliveries
+    group.pending = held.pending
+    group.lease = held.lease
+    if (held.endsAt > 0) this.#hold(group, held.endsAt)
+    else this.#toLoad.add(group)
+    return true
+  }
+
+  /** A group found in the store at the take-over, whose first message stays invisible until a time (0: visible). */
+  restore(facts: ParkedGroupFacts, invisibleUntil: number): void {
+    this.openRows += facts.open
+    const group = this.#add(facts.key, facts.open, facts.offset, facts.index)
+    group.deliveries = facts.deliveries
+    if (invisibleUntil > 0) this.#hold(group, invisibleUntil)
+    else this.#toLoad.add(group)
+  }
+
+  get wantsLoading(): boolean {
+    return this.#toLoad.size > 0
+  }
+
+  /** Groups whose first message should be fetched now; each must come back by `loaded` or `notLoaded`. */
+  toLoad(max: number): ParkedGroup[] {
+    const chosen: ParkedGroup[] = []
+    for (const group of this.#toLoad) {
+      if (chosen.length >= max) break
+      chosen.push(group)
+    }
+    for (const group of chosen) {
+      this.#toLoad.delete(group)
+      group.state = 'loading'
+    }
+    return chosen
+  }
+
+  loaded(group: ParkedGroup, offset: number, index: number, view: MessageView): void {
+    if (group.state !== 'loading') return
+    this.#setFirst(group, offset, index)
+    group.state = 'ready'
+    group.view = view
+    this.readyBytes += view.buffer.length
+    insert(this.#ready, group, (a, b) => a.offset - b.offset || a.index - b.index)
+  }
+
+  notLoaded(group: ParkedGroup): void {
+    if (group.state === 'loading') this.#idle(group)
+  }
+
+  /** The lowest message that can be delivered, if its body is here. */
+  peek(): ParkedGroup | undefined {
+    return this.#ready[0]
+  }
+
+  /** Hands out what `peek` showed. @returns its body */
+  take(lease: number, endsAt: number): MessageView {
+    const group = this.#ready.shift() as ParkedGroup
+    const view = group.view as MessageView
+    this.#dropView(group)
+    group.deliveries++
+    group.pending = true
+    group.lease = lease
+    this.#hold(group, endsAt)
+    return view
+  }
+
+  /** The first message of a group comes back from its client. */
+  release(group: ParkedGroup): boolean {
+    if (group.state !== 'inFlight') return false
+    this.#unhold(group)
+    this.#idle(group)
+    return true
+  }
+
+  nextEnd(): number {
+    return this.#held.length ? (this.#held[0] as ParkedGroup).endsAt : Infinity
+  }
+
+  /** Frees what lapsed by `now`. @returns the groups whose first message has been delivered `maxDeliveries` times: they wait to be discarded */
+  lapse(now: number, maxDeliveries: number): ParkedGroup[] {
+    const spent: ParkedGroup[] = []
+    while (this.#held.length && (this.#held[0] as ParkedGroup).endsAt <= now) {
+      const group = this.#held.shift() as ParkedGroup
+      if (group.offset >= 0 && group.deliveries >= maxDeliveries) {
+        group.state = 'discarding'
+        spent.push(group)
+      } else this.#idle(group)
+    }
+    return spent
+  }
+
+  /** The discard didn't happen: the message is deliverable again. */
+  notDiscarded(group: ParkedGroup): void {
+    if (group.state === 'discarding') this.#idle(group)
+  }
+
+  /**
+   * A row of a group is finished or discarded.
+   * @returns whether it was delivered and counted, and whether the group has nothing in the store any more
+   */
+  finish({ key, offset, index }: ParkedRef, now: number): { pending: boolean; emptied: boolean } {
+    const group = this.#byKey.get(key)
+    if (!group) return { pending: false, emptied: false }
+    this.openRows--
+    group.open--
+    const first = group.offset === offset && group.index === index
+    const pending = first && group.pending
+    if (group.open === 0) {
+      this.#leave(group)
+      this.#setFirst(group, -1, 0)
+      this.#byKey.delete(key)
+      return { pending: pending || group.pending, emptied: true }
+    }
+    if (first) {
+      this.#leave(group)
+      this.#setFirst(group, -1, 0)
+      group.deliveries = 0
+      group.pending = false
+      if (group.notBefore > now) this.#hold(group, group.notBefore)
+      else this.#idle(group)
+    }
+    return { pending, emptied: false }
+  }
+
+  #add(key: number, open: number, offset: number, index: number): ParkedGroup {
+    const group: ParkedGroup = {
+      key,
+      open,
+      state: 'idle',
+      offset: -1,
+      index: 0,
+      deliveries: 0,
+      pending: false,
+      lease: 0,
+      endsAt: 0,
+      notBefore: 0,
+      view: undefined,
+    }
+    this.#byKey.set(key, group)
+    this.#setFirst(group, offset, index)
+    return group
+  }
+
+  #setFirst(group: ParkedGroup, offset: number, index: number): void {
+    if (group.offset >= 0) this.#byFirst.delete(refKey(group.offset, group.index))
+    group.offset = offset
+    group.index = index
+    if (offset >= 0) this.#byFirst.set(refKey(offset, index), group)
+  }
+
+  #idle(group: ParkedGroup): void {
+    group.state = 'idle'
+    group.lease = 0
+    this.#toLoad.add(group)
+  }
+
+  #hold(group: ParkedGroup, endsAt: number): void {
+    group.state = 'inFlight'
+    group.endsAt = endsAt
+    insert(this.#held, group, (a, b) => a.endsAt - b.endsAt)
+  }
+
+  #unhold(group: ParkedGroup): void {
+    const at = this.#held.indexOf(group)
+    if (at >= 0) this.#held.splice(at, 1)
+  }
+
+  #dropView(group: ParkedGroup): void {
+    this.readyBytes -= group.view?.buffer.length ?? 0
+    group.view = undefined
+  }
+
+  /** Takes a group out of whatever list its state has it in. */
+  #leave(group: ParkedGroup): void {
+    this.#toLoad.delete(group)
+    if (group.state === 'inFlight') this.#unhold(group)
+    if (group.state === 'ready') {
+      this.#ready.splice(this.#ready.indexOf(group), 1)
+      this.#dropView(group)
+    }
+    group.state = 'idle'
+  }
+}
+
+/** Inserts behind what is not greater, looking from the end, where most belong. */
+function insert<T>(sorted: T[], item: T, compare: (a: T, b: T) => number): void {
+  let low = 0
+  let high = sorted.length
+  if (high > 0 && compare(sorted[high - 1] as T, item) <= 0) low = high
+  while (low < high) {
+    const mid = (low + high) >> 1
+    if (compare(sorted[mid] as T, item) <= 0) low = mid + 1
+    else high = mid
+  }
+  sorted.splice(low, 0, item)
+}

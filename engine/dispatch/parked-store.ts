@@ -1,0 +1,210 @@
+/**
+ * The parked messages of one sink partition in the state database: those that blocked others, and those that were
+ * discarded. Every write carries the owner's term and is refused when a newer one exists (correctness 19); the row of
+ * the term is locked while a write lasts, so a take-over sees it or prevents it.
+ *
+ * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
+ * without it a restart would take the message from the log again. `discarded` rows stay, as the record of what was given up.
+ */
+import { EngineError } from '../errors.ts'
+import type { MessageRef } from '../log/log.ts'
+import type { MessageView } from '../log/message-view.ts'
+import type { ActionCode } from '../log/pack.ts'
+import { formatLsn, parseLsn } from '../lsn.ts'
+import type { Part } from '../position.ts'
+import type { Query } from '../wal/slot.ts'
+import { refList, type RefList } from './ack-id.ts'
+import { ParkedMessage } from './parked-message.ts'
+import { refKey, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
+import type { Move } from './parking.ts'
+
+export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
+export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
+
+export type LoadedMessage = Readonly<{ key: number; offset: number; index: number; view: MessageView }>
+type Row = Readonly<Record<string, unknown>>
+
+/** $1 term's key, $2 term, $3 sink, $4 generation, $5 partition */
+const OWNER = `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share)`
+const MINE = `sink_id = $3::text::uuid and generation = $4::int and partition = $5::int`
+const REFS = `unnest($6::bigint[], $7::int[]) as r (o, i)`
+
+export class ParkedStore {
+  readonly term: number
+  readonly #query: Query
+  readonly #key: PartitionKey
+  readonly #grouping: boolean
+
+  private constructor(query: Query, key: PartitionKey, grouping: boolean, term: number) {
+    this.#query = query
+    this.#key = key
+    this.#grouping = grouping
+    this.term = term
+  }
+
+  /** Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything. */
+  static async takeOver(query: Query, key: PartitionKey, options: { grouping: boolean; holder: string }): Promise<ParkedStore> {
+    const { rows } = await ask(
+      query,
+      `insert into tailrace.term as t (kind, key, term, holder) values ('partition', $1, 1, $2)
+       on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
+      [termKey(key), options.holder],
+    )
+    return new ParkedStore(query, key, options.grouping, Number(rows[0]?.term))
+  }
+
+  /**
+   * What a new owner must know before it reads the log.
+   * @param from the committed offset: what the store has of it and above must be skipped there
+   * @returns one fact per open group (without grouping: per message), and the messages to skip
+   */
+  async load(from: MessageRef): Promise<{ groups: ParkedGroupFacts[]; refs: RefList }> {
+    const { sinkId, generation, partition } = this.#key
+    const mine = [sinkId, generation, partition]
+    const where = 'where sink_id = $1::text::uuid and generation = $2 and partition = $3'
+    const open = await ask(
+      this.#query,
+      this.#grouping
+        ? `select distinct on (group_hash) group_hash, record_offset, record_index, attempts, count(*) over (partition by group_hash) as open
+           from tailrace.parked ${where} and state = 'open' order by group_hash, record_offset, record_index`
+        : `select record_offset, record_index, attempts, 1 as open from tailrace.parked ${where} and state = 'open' order by record_offset, record_index`,
+      mine,
+    )
+    const above = await ask(
+      this.#query,
+      `select record_offset, record_index from tailrace.parked ${where} and record_offset >= $4 order by record_offset, record_index`,
+      [...mine, from.offset],
+    )
+    const refs = refList()
+    for (const row of above.rows) {
+      refs.offsets.push(Number(row.record_offset))
+      refs.indexes.push(Number(row.record_index))
+    }
+    const groups = open.rows.map((row) => ({ ...this.#ref(row), open: Number(row.open), deliveries: Number(row.attempts) }))
+    return { groups, refs }
+  }
+
+  /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
+  async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
+    await this.#write(
+      `insert into tailrace.parked (sink_id, generation, partition, state, error, history, lsn, idx, part, record_offset, record_index,
+         group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts)
+       select $3::text::uuid, $4::int, $5::int, $6, $7, m.* from owner,
+         unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
+           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[]) as m
+       on conflict (sink_id, history, lsn, idx, part) do nothing`,
+      [state, reason, ...columnsOf(moves)],
+    )
+  }
+
+  /** The first open message of each group. */
+  async fetch(groups: readonly ParkedGroup[]): Promise<LoadedMessage[]> {
+    const { sinkId, generation, partition } = this.#key
+    const where = `where sink_id = $1::text::uuid and generation = $2 and partition = $3 and state = 'open'`
+    const mine = [sinkId, generation, partition]
+    const { rows } = this.#grouping
+      ? await ask(
+          this.#query,
+          `select distinct on (group_hash) * from tailrace.parked ${where} and group_hash = any ($4::bigint[])
+           order by group_hash, record_offset, record_index`,
+          [...mine, groups.map((g) => g.key)],
+        )
+      : await ask(
+          this.#query,
+          `select p.* from tailrace.parked p join unnest($4::bigint[], $5::int[]) as r (o, i) on p.record_offset = r.o and p.record_index = r.i ${where}`,
+          [...mine, groups.map((g) => g.offset), groups.map((g) => g.index)],
+        )
+    return rows.map((row) => ({ ...this.#ref(row), view: toView(row) }))
+  }
+
+  /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
+  async end({ offsets, indexes }: RefList, state: 'done' | 'discarded', reason: string | null = null): Promise<ParkedRef[]> {
+    const rows = await this.#write(
+      `update tailrace.parked p set state = $8, error = coalesce($9, p.error) from owner, ${REFS}
+       where ${MINE} and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
+      [offsets, indexes, state, reason],
+      'p.group_hash, p.record_offset, p.record_index',
+    )
+    return rows.map((row) => this.#ref(row))
+  }
+
+  /** Removes what is done below the durably committed message. */
+  async removeDone(below: MessageRef): Promise<void> {
+    await this.#write(
+      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'done' and (p.record_offset, p.record_index) < ($6::bigint, $7::int)`,
+      [below.offset, below.index],
+    )
+  }
+
+  #ref(row: Row): ParkedRef {
+    const offset = Number(row.record_offset)
+    const index = Number(row.record_index)
+    return { key: this.#grouping ? Number(row.group_hash) : refKey(offset, index), offset, index }
+  }
+
+  /** @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE */
+  async #write(sql: string, params: readonly unknown[], returning = '1 as one'): Promise<readonly Row[]> {
+    const { sinkId, generation, partition } = this.#key
+    const { rows } = await ask(
+      this.#query,
+      `${OWNER}, written as (${sql} returning ${returning})
+       select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
+      [termKey(this.#key), this.term, sinkId, generation, partition, ...params],
+    )
+    if (Number(rows[0]?.held) === 0)
+      throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${this.term} has passed)`, {
+        partition,
+        term: this.term,
+      })
+    return rows[0]?.written as Row[]
+  }
+}
+
+function columnsOf(moves: readonly Move[]): unknown[] {
+  const columns: unknown[][] = Array.from({ length: 15 }, () => [])
+  for (const { view, index, offset, deliveries } of moves) {
+    const { history, lsn, idx, part } = view.position(index)
+    const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
+    const row = [
+      ...[history, formatLsn(lsn), idx, part, offset, index, view.group(index)],
+      text(view.keyStart(index), view.keyEnd(index)),
+      text(view.groupKeyStart(index), view.groupKeyEnd(index)),
+      view.buffer.subarray(view.bodyStart(index), view.bodyEnd(index)),
+      ...[view.action(index), view.flags(index), view.relation(index)],
+      new Date(view.commitTimeUs(index) / 1000).toISOString(),
+      deliveries,
+    ]
+    for (let c = 0; c < row.length; c++) (columns[c] as unknown[]).push(row[c])
+  }
+  return columns
+}
+
+function toView(row: Row): ParkedMessage {
+  return new ParkedMessage({
+    position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
+    group: Number(row.group_hash),
+    action: Number(row.action) as ActionCode,
+    flags: Number(row.flags),
+    relation: Number(row.relation),
+    commitTimeUs: (row.commit_time instanceof Date ? row.commit_time.getTime() : Date.parse(String(row.commit_time))) * 1000,
+    key: Buffer.from(String(row.record_key)),
+    groupKey: Buffer.from(String(row.group_key)),
+    body: row.body as Buffer,
+  })
+}
+
+async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
+  try {
+    return await query(sql, params)
+  } catch (error) {
+    if (error instanceof EngineError) throw error
+    const sqlstate = error instanceof Error && 'code' in error ? String(error.code) : ''
+    const refused = /^[0-9A-Z]{5}$/.test(sqlstate) && !/^(08|53|57)/.test(sqlstate) // the server answers, and says no
+    throw new EngineError(
+      refused ? 'INTERNAL' : 'STATE_UNAVAILABLE',
+      `the state database: ${error instanceof Error ? error.message : String(error)}`,
+      { sqlstate },
+      { cause: error },
+    )
+  }
+}

@@ -1,0 +1,109 @@
+/**
+ * What a new owner knows of the messages it reads again: which are finished, which are parked, and which may still be
+ * with a client of the former owner. Asked once per pack while the reader is inside that zone, then never again.
+ */
+import type { Commit, FinishedRange, MessageRef } from '../log/log.ts'
+import { ORIGIN, type Position } from '../position.ts'
+import type { RefList } from './ack-id.ts'
+import type { ParkedGroupFacts } from './parked-groups.ts'
+
+export type Restore = Readonly<{
+  /** the last durable commit; none: the partition starts at the log's beginning */
+  commit: Commit | undefined
+  /** the log's next offset at the take-over: nothing from there on can have been handed out */
+  head: number
+  /** messages at or above the committed offset that the parked store holds */
+  parkedRefs: RefList
+  parkedGroups: readonly ParkedGroupFacts[]
+}>
+
+export const START: MessageRef = { offset: 0, index: 0 }
+
+export const compareRefs = (a: MessageRef, b: MessageRef): number => a.offset - b.offset || a.index - b.index
+export const laterRef = (a: MessageRef, b: MessageRef): MessageRef => (compareRefs(a, b) >= 0 ? a : b)
+
+export class Restored {
+  readonly next: MessageRef
+  readonly filter: Position
+  readonly handedOut: MessageRef
+  /** messages below may have been handed out by a former owner, so an ack of them counts */
+  readonly ackableBelow: MessageRef
+  readonly #finished: readonly FinishedRange[]
+  readonly #parked = new Map<number, number[]>()
+  readonly #inFlight = new Map<number, Map<number, number>>()
+  readonly #hiddenBelow: MessageRef
+  readonly #hiddenUntil: number
+  /** the last record that is special in any way */
+  readonly #lastOffset: number
+  #range = 0
+
+  /** @param now monotonic ms of the take-over */
+  constructor(restore: Restore, now: number, ackWaitMs: number) {
+    const { commit } = restore
+    this.next = commit?.next ?? START
+    this.filter = commit?.filter ?? ORIGIN
+    this.handedOut = commit?.handedOut ?? START
+    this.#finished = commit?.finished ?? []
+    const head = { offset: restore.head, index: 0 }
+    this.ackableBelow = compareRefs(this.handedOut, head) < 0 ? this.handedOut : head
+    // after a clean stop the exact set is known; otherwise everything handed out may still be with a client
+    this.#hiddenBelow = commit?.inFlight ? START : this.ackableBelow
+    this.#hiddenUntil = now + ackWaitMs
+    for (const { message, invisibleForMs } of commit?.inFlight ?? []) {
+      const ofRecord = this.#inFlight.get(message.offset) ?? new Map<number, number>()
+      ofRecord.set(message.index, now + Math.min(invisibleForMs, ackWaitMs))
+      this.#inFlight.set(message.offset, ofRecord)
+    }
+    for (const [i, offset] of restore.parkedRefs.offsets.entries()) {
+      const ofRecord = this.#parked.get(offset) ?? []
+      ofRecord.push(restore.parkedRefs.indexes[i] as number)
+      this.#parked.set(offset, ofRecord)
+    }
+    let last = Math.max(this.next.offset, this.ackableBelow.offset, this.#finished[this.#finished.length - 1]?.to.offset ?? 0)
+    for (const offset of [...this.#parked.keys(), ...this.#inFlight.keys()]) last = Math.max(last, offset)
+    this.#lastOffset = last
+  }
+
+  /** Whether anything of this record is special; false for all that follow once it is. */
+  concerns(offset: number): boolean {
+    return offset <= this.#lastOffset
+  }
+
+  /** Finished index ranges of a record; records are asked in ascending order. */
+  *finishedIn(offset: number, count: number): Iterable<readonly [number, number]> {
+    if (offset < this.next.offset) yield [0, count]
+    else if (offset === this.next.offset) yield [0, this.next.index]
+    while (this.#range < this.#finished.length && (this.#finished[this.#range] as FinishedRange).to.offset < offset) this.#range++
+    for (let r = this.#range; r < this.#finished.length; r++) {
+      const { from, to } = this.#finished[r] as FinishedRange
+      if (from.offset > offset) break
+      yield [from.offset < offset ? 0 : from.index, to.offset > offset ? count : to.index]
+    }
+    for (const index of this.#parked.get(offset) ?? []) yield [index, index + 1]
+    this.#parked.delete(offset)
+  }
+
+  /** Until when an open message stays invisible (monotonic ms), by index; 0: it is visible. */
+  invisibleUntil(offset: number, index: number): number {
+    const exact = this.#inFlight.get(offset)?.get(index)
+    if (exact !== undefined) return exact
+    return compareRefs({ offset, index }, this.#hiddenBelow) < 0 ? this.#hiddenUntil : 0
+  }
+
+  /** Whether the message is known to be with a client, rather than possibly. */
+  surelyInFlight(offset: number, index: number): boolean {
+    return this.#inFlight.get(offset)?.has(index) === true
+  }
+
+  /** The finished ranges that lie beyond what has been read yet: a commit must not forget them. */
+  unreadRanges(from: MessageRef): FinishedRange[] {
+    return this.#finished.filter((r) => compareRefs(r.to, from) > 0).map((r) => ({ from: laterRef(r.from, from), to: r.to }))
+  }
+
+  /** Whether something that was not read yet is invisible: then a stop can't tell the exact set. */
+  hidesUnread(nextOffset: number): boolean {
+    if (compareRefs({ offset: nextOffset, index: 0 }, this.#hiddenBelow) < 0) return true
+    for (const offset of this.#inFlight.keys()) if (offset >= nextOffset) return true
+    return false
+  }
+}

@@ -1,0 +1,250 @@
+/** A pull sink on a real embedded log, with what a test needs around it: messages to append, a client, restart and crash. */
+import assert from 'node:assert/strict'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { startSink, topicOf, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink.ts'
+import type { SinkObserver } from '../../actors/owned-partition.ts'
+import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import type { Commit, Log } from '../../engine/log/log.ts'
+import { ACTION, PackBuilder } from '../../engine/log/pack.ts'
+import { PART, type Part } from '../../engine/position.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import type { Shape } from '../../sinks/sink.ts'
+
+export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
+export type Element = Readonly<{ ack_id: string; record: { id: number; group: string }; action: string; metadata: Record<string, unknown> }>
+
+export const SINK: Sink = {
+  id: '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01',
+  accountId: '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa',
+  databaseId: '7a6b5c4d-1234-4321-9999-0f0e0d0c0b0a',
+  name: 'orders',
+  database: 'shop',
+  status: 'active',
+  source: {},
+  tables: [],
+  actions: ['insert', 'update', 'delete'],
+  message_grouping: true,
+  batch_size: 1,
+  max_retry_count: null,
+  load_shedding_policy: 'pause_on_full',
+  timestamp_format: 'iso8601',
+  annotations: { team: 'search' },
+  ack_wait_ms: 30_000,
+  max_ack_pending: 10_000,
+  max_waiting: 20,
+  batch_timeout_ms: 5,
+  max_memory_mb: 128,
+  max_backlog_mb: 10_240,
+  partitions: 1,
+  destination: { type: 'sequin_stream' },
+}
+
+export const DATABASE: Database = {
+  id: SINK.databaseId,
+  accountId: SINK.accountId,
+  name: 'shop',
+  connection: { hostname: 'pg.internal', port: 5432, database: 'shop_production', username: 'u', password: 'secret', ssl: false },
+  poolSize: 1,
+  annotations: {},
+  slot: { id: SINK.databaseId, name: 'slot', publication: 'pub', status: 'active' },
+}
+
+/** A state database without parked messages: enough for whatever never parks. */
+export function emptyState(): Query {
+  let term = 0
+  return async (sql) => ({
+    rows: sql.includes('insert into tailrace.term') ? [{ term: ++term }] : sql.includes('as held') ? [{ held: 1, written: [] }] : [],
+  })
+}
+
+/** Renders messages as one pack. Group hashes: one number for each name. */
+export function packOf(lsn: bigint, messages: readonly Message[], commitTimeUs = Date.now() * 1000): Buffer {
+  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  builder.begin(lsn, 1, commitTimeUs)
+  for (const [idx, { id, group = `g${id}`, part = PART.row, pad = 0 }] of messages.entries()) {
+    const key = JSON.stringify([group])
+    builder.bodies.copy(Buffer.from(key))
+    const record = { id, group, ...(pad > 0 ? { pad: 'x'.repeat(pad) } : {}) }
+    builder.bodies.copy(
+      Buffer.from(
+        `"record":${JSON.stringify(record)},"changes":null,"action":"insert","metadata":{"commit_lsn":${lsn},"commit_idx":${idx}`,
+      ),
+    )
+    builder.add(idx, part, part === PART.tombstone ? ACTION.delete : ACTION.insert, 16_384, 0, hashOf(group), Buffer.byteLength(key), 0)
+  }
+  return builder.encode()
+}
+export function hashOf(group: string): number {
+  let hash = 7
+  for (const c of group) hash = (hash * 131 + c.charCodeAt(0)) % 2 ** 40
+  return hash
+}
+
+/** The log as a process sees it that can be cut off: after `cut` nothing of it reaches the disk any more. */
+class CuttableLog {
+  #cut = false
+  readonly commits: Commit[] = []
+  readonly log: Log
+  /** set to hold back commits until it settles */
+  gate: Promise<void> | undefined
+  /** commits that began */
+  begun = 0
+
+  constructor(real: Log) {
+    this.log = new Proxy(real, {
+      get: (target, name) => {
+        if (name === 'commit') return (...args: Parameters<Log['commit']>) => this.#commit(target, args)
+        if (name === 'trim') return async (...args: Parameters<Log['trim']>) => (this.#cut ? undefined : target.trim(...args))
+        const value: unknown = Reflect.get(target, name)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+  }
+  cut(): void {
+    this.#cut = true
+  }
+  async #commit(real: Log, args: Parameters<Log['commit']>): Promise<void> {
+    this.begun++
+    await this.gate
+    if (this.#cut) throw new Error('the process is gone')
+    await real.commit(...args)
+    this.commits.push(args[2])
+  }
+}
+
+export class Counts implements SinkObserver {
+  messages = 0
+  acks = 0
+  lapses = 0
+  parks = 0
+  discards = 0
+  #waiting: (() => void)[] = []
+  delivered({ messages }: { messages: number }): void {
+    this.messages += messages
+    this.#tell()
+  }
+  acked({ messages }: { messages: number }): void {
+    this.acks += messages
+    this.#tell()
+  }
+  lapsed(messages: number): void {
+    this.lapses += messages
+    this.#tell()
+  }
+  parked(messages: number): void {
+    this.parks += messages
+    this.#tell()
+  }
+  discarded(messages: number): void {
+    this.discards += messages
+    this.#tell()
+  }
+  /** Settles once the counts are as asked. */
+  async until(condition: (counts: Counts) => boolean): Promise<void> {
+    while (!condition(this)) await new Promise<void>((resolve) => this.#waiting.push(resolve))
+  }
+  #tell(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve()
+  }
+}
+
+export class Fixture implements AsyncDisposable {
+  readonly log: Log
+  readonly #folder: string
+  readonly #query: Query
+  readonly counts = new Counts()
+  #settings: Sink
+  #lsn = 0n
+  #stops: (() => Promise<void>)[] = []
+  process!: CuttableLog
+  sink!: RunningSink
+
+  private constructor(folder: string, log: Log, settings: Sink, query: Query) {
+    this.#folder = folder
+    this.log = log
+    this.#settings = settings
+    this.#query = query
+  }
+
+  static async open(settings: Partial<Sink> = {}, options: { query?: Query; start?: boolean } = {}): Promise<Fixture> {
+    const folder = await mkdtemp(join(tmpdir(), 'tailrace-sink-'))
+    const log = await openEmbeddedLog(folder, { reserveBytes: () => 0 })
+    const sink = { ...SINK, ...settings }
+    await log.createTopic(topicOf(sink.id, 1), sink.partitions)
+    const fixture = new Fixture(folder, log, sink, options.query ?? emptyState())
+    if (options.start !== false) await fixture.start()
+    return fixture
+  }
+
+  async start(options: Partial<SinkOptions> = {}): Promise<void> {
+    this.process = new CuttableLog(this.log)
+    const common = { sink: this.#settings, database: DATABASE, generation: 1, query: this.#query, holder: 'test', observer: this.counts }
+    const sink = startSink({ ...common, log: this.process.log, ...options })
+    this.sink = sink
+    this.#stops.push(() => sink.stop())
+    await this.running()
+  }
+
+  /** Settles when every partition runs: asked by a receive that finds what it may. */
+  async running(): Promise<void> {
+    while (this.sink.status().partitions?.some((p) => p['state'] !== 'running') ?? true)
+      await new Promise<void>((resolve) => void setImmediate(resolve))
+  }
+
+  /** The process dies: what it has not made durable is lost, and it says nothing more. */
+  async crash(): Promise<void> {
+    this.process.cut()
+  }
+
+  update(settings: Partial<Sink>): void {
+    this.#settings = { ...this.#settings, ...settings }
+    this.sink.update(this.#settings, DATABASE)
+  }
+
+  /** Appends one record. */
+  async append(messages: readonly Message[], partition = 0): Promise<void> {
+    const lsn = (this.#lsn += 16n)
+    const record = { topic: topicOf(SINK.id, 1), partition, pack: packOf(lsn, messages) }
+    await this.log.append([record], { source: 'test', position: { history: 0, lsn, idx: messages.length, part: PART.row } })
+  }
+
+  async appendPack(pack: Buffer, partition = 0): Promise<void> {
+    await this.log.append([{ topic: topicOf(SINK.id, 1), partition, pack }], {
+      source: 'test',
+      position: { history: 0, lsn: this.#lsn, idx: 0, part: PART.row },
+    })
+  }
+
+  receipt(batchSize: number, waitMs = 0, options: { shape?: Shape; signal?: AbortSignal } = {}): Promise<Receipt> {
+    return this.sink.receive({ batchSize, waitMs, shape: options.shape ?? 'flat', signal: options.signal ?? new AbortController().signal })
+  }
+
+  /** What a client gets, parsed. */
+  async receive(batchSize: number, waitMs = 0): Promise<Element[]> {
+    return elements(await this.receipt(batchSize, waitMs))
+  }
+
+  /** Receives, waiting a while for each, until `count` messages have come. */
+  async gather(count: number): Promise<Element[]> {
+    const all: Element[] = []
+    while (all.length < count) {
+      const some = await this.receive(count - all.length, 5_000)
+      assert.ok(some.length > 0, `only ${all.length} of ${count} messages came`)
+      all.push(...some)
+    }
+    return all
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const stop of this.#stops) await stop()
+    await this.log[Symbol.asyncDispose]()
+    await rm(this.#folder, { recursive: true, force: true })
+  }
+}
+
+export const elements = (receipt: Receipt): Element[] => (JSON.parse(receipt.body.toString()) as { data: Element[] }).data
+export const idsOf = (messages: readonly Element[]): number[] => messages.map((m) => m.record.id)
+export const acksOf = (messages: readonly Element[]): string[] => messages.map((m) => m.ack_id)
