@@ -1,0 +1,32 @@
+import assert from 'node:assert/strict'
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { openDataFolder } from '../../engine/data-folder.ts'
+
+async function freshFolder() {
+  const parent = await mkdtemp(join(tmpdir(), 'tailrace-data-'))
+  return { path: join(parent, 'a folder'), [Symbol.asyncDispose]: () => rm(parent, { recursive: true, force: true }) }
+}
+
+test('a data folder that another process holds is refused with its pid, until that process is killed', async () => {
+  await using dir = await freshFolder()
+  const holder = fork(join(import.meta.dirname, 'hold-data-folder.ts'), [dir.path])
+  await once(holder, 'message')
+  assert.throws(() => openDataFolder(dir.path), { code: 'DATA_FOLDER_IN_USE', message: new RegExp(`process ${holder.pid}$`) })
+  holder.kill('SIGKILL')
+  await once(holder, 'exit')
+  using folder = openDataFolder(dir.path)
+  assert.equal((await stat(folder.path)).mode & 0o777, 0o700)
+})
+
+test('a folder that was let go can be taken again by the same process', async () => {
+  await using dir = await freshFolder()
+  for (let i = 0; i < 2; i++) {
+    using folder = openDataFolder(dir.path)
+    assert.throws(() => openDataFolder(folder.path), { code: 'DATA_FOLDER_IN_USE' })
+  }
+})

@@ -1,0 +1,186 @@
+/**
+ * Real PostgreSQL servers for tests. `createDatabase` gives a database of its own on a server that all test files share
+ * (TEST_PG_URL, set by test/run.ts; without it one is started for this process); `startPostgres` gives a whole server to
+ * tests that stop, kill or copy it. Everything ends with its scope, and with the process, however that ends.
+ */
+import { spawn, spawnSync } from 'node:child_process'
+import { globSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import { Client } from 'pg'
+import { embeddedBinaries, type Binaries } from '../../engine/postgres/binaries.ts'
+import { PostgresServer } from '../../engine/postgres/server.ts'
+import type { Connection } from '../../engine/state/resources.ts'
+
+type Row = Record<string, unknown>
+
+export interface TestDatabase extends AsyncDisposable {
+  readonly name: string
+  readonly url: string
+  readonly connection: Connection
+  query<R extends Row = Row>(sql: string, params?: readonly unknown[]): Promise<R[]>
+  /** A session of its own, ended with the database at the latest. */
+  connect(): Promise<Client>
+}
+
+export interface TestServer extends AsyncDisposable {
+  /** of the database "postgres" */
+  readonly url: string
+  readonly port: number
+  readonly folder: string
+  connection(database: string): Connection
+  start(): Promise<void>
+  stop(mode?: 'fast' | 'immediate'): Promise<void>
+  /** ends it as a crash does */
+  kill(): Promise<void>
+  /** A streaming copy of it; only for servers of `machinePostgres()`, which have the programs for it. */
+  standby(): Promise<TestServer>
+  /** Makes a standby the primary. */
+  promote(): Promise<void>
+}
+
+/** PostgreSQL installations of this machine, versions 14 to 18, oldest first. */
+export function machinePostgres(): readonly Binaries[] {
+  return globSync('/usr/lib/postgresql/{14,15,16,17,18}/bin/postgres')
+    .sort()
+    .map((postgres) => ({ postgres, initdb: join(dirname(postgres), 'initdb'), version: basename(dirname(dirname(postgres))) }))
+}
+
+export async function startPostgres(
+  options: Readonly<{ settings?: Readonly<Record<string, string | number>>; binaries?: Binaries }> = {},
+): Promise<TestServer> {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  const binaries = options.binaries ?? embeddedBinaries()
+  const server = new PostgresServer({ binaries, folder, settings: { max_connections: 200, fsync: 'off', ...options.settings } })
+  return startedServer(server, binaries)
+}
+
+async function startedServer(server: PostgresServer, binaries: Binaries): Promise<TestServer> {
+  const start = async () => {
+    await server.start()
+    endWithProcess(server)
+  }
+  await start()
+  return {
+    get url() {
+      return urlOf(server.connection('postgres'))
+    },
+    get port() {
+      return server.port
+    },
+    folder: server.cluster,
+    connection: (database) => server.connection(database),
+    start,
+    stop: (mode) => server.stop(mode),
+    kill: () => server.stop('immediate'),
+    standby: async () => startedServer(await copyOf(server, binaries), binaries),
+    promote: async () => {
+      const client = await connect(urlOf(server.connection('postgres')))
+      await client.query('select pg_promote(true)')
+      await client.end()
+    },
+    [Symbol.asyncDispose]: async () => {
+      await server.stop('immediate')
+      await rm(server.folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** A server of a test must not outlive it, even when the test is killed: a watcher ends it then. */
+function endWithProcess(server: PostgresServer): void {
+  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${server.pid} 2>/dev/null || exit 0; sleep 1; done; kill -QUIT ${server.pid}; sleep 1; rm -rf "$1"`
+  spawn('sh', ['-c', script, 'sh', server.folder], { detached: true, stdio: 'ignore' }).unref()
+}
+
+async function copyOf(primary: PostgresServer, binaries: Binaries): Promise<PostgresServer> {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  const { port, password } = primary.connection('postgres')
+  const copied = spawnSync(
+    join(dirname(binaries.postgres), 'pg_basebackup'),
+    ['-D', join(folder, 'cluster'), '-h', '127.0.0.1', '-p', String(port), '-U', 'postgres', '-R', '-X', 'stream', '-c', 'fast'],
+    { encoding: 'utf8', env: { ...process.env, PGPASSWORD: password } },
+  )
+  if (copied.status !== 0) throw new Error(`pg_basebackup: ${copied.stderr}`)
+  return new PostgresServer({ binaries, folder, settings: { max_connections: 200, fsync: 'off', hot_standby: 'on' }, password })
+}
+
+let shared: Promise<string> | undefined
+
+export async function createDatabase(ddl?: string, options: Readonly<{ server?: string }> = {}): Promise<TestDatabase> {
+  const serverUrl = options.server ?? process.env.TEST_PG_URL ?? (await (shared ??= startPostgres().then(({ url }) => url)))
+  const name = `t_${process.pid}_${Math.random().toString(36).slice(2, 10)}`
+  await once(serverUrl, `create database ${name} template template0`)
+  const url = Object.assign(new URL(serverUrl), { pathname: `/${name}` }).href
+  const client = await connect(url)
+  const clients = [client]
+  if (ddl) await client.query(ddl)
+  const { hostname, port, username, password } = new URL(url)
+  return {
+    name,
+    url,
+    connection: {
+      hostname,
+      port: Number(port || 5432),
+      database: name,
+      username: decodeURIComponent(username),
+      password: decodeURIComponent(password),
+      ssl: false,
+    },
+    async query<R extends Row>(sql: string, params: readonly unknown[] = []): Promise<R[]> {
+      const result: unknown = await client.query(sql, [...params])
+      const last = Array.isArray(result) ? (result.at(-1) as { rows: R[] }) : (result as { rows: R[] })
+      return last.rows
+    },
+    async connect() {
+      const another = await connect(url)
+      clients.push(another)
+      return another
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all(clients.map((c) => c.end().catch(() => undefined)))
+      await dropDatabase(serverUrl, name).catch((error: unknown) => {
+        if (!isGone(error)) throw error // a server that the test has stopped took its databases along
+      })
+    },
+  }
+}
+
+async function dropDatabase(serverUrl: string, name: string): Promise<void> {
+  const client = await connect(serverUrl)
+  try {
+    for (;;) {
+      await client.query('select pg_terminate_backend(active_pid) from pg_replication_slots where database = $1 and active', [name])
+      try {
+        await client.query('select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = $1', [name])
+        break
+      } catch (error) {
+        if ((error as { code?: string }).code !== OBJECT_IN_USE) throw error // the terminated session has not let go yet
+      }
+    }
+    await client.query(`drop database if exists ${name} with (force)`)
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+const OBJECT_IN_USE = '55006'
+const isGone = (error: unknown) => ['ECONNREFUSED', 'ECONNRESET', '57P01', '57P03'].includes((error as { code?: string }).code ?? '')
+
+async function once(url: string, sql: string): Promise<void> {
+  const client = await connect(url)
+  try {
+    await client.query(sql)
+  } finally {
+    await client.end()
+  }
+}
+
+async function connect(url: string): Promise<Client> {
+  const client = new Client({ connectionString: url })
+  client.on('error', () => {}) // a test that ends the server or the session hears of it from its own calls
+  await client.connect()
+  return client
+}
+
+const urlOf = ({ hostname, port, username, password, database }: Connection) =>
+  `postgresql://${encodeURIComponent(username)}:${encodeURIComponent(password)}@${hostname}:${port}/${database}`
