@@ -2,6 +2,10 @@
  *  superuser, wal_level logical). The workload has a database of its own there. */
 import { randomBytes } from 'node:crypto'
 import { Client } from 'pg'
+import { startPostgres } from '../test/services/postgres.ts'
+
+/** What a server of a little size has; no checkpoint falls into a measurement by the size of the write-ahead log. */
+const SETTINGS = { fsync: 'on', wal_level: 'logical', shared_buffers: '256MB', max_wal_size: '8GB', checkpoint_timeout: '30min' }
 
 export type Bench = AsyncDisposable &
   Readonly<{
@@ -14,7 +18,7 @@ export type Bench = AsyncDisposable &
 export async function startBench(): Promise<Bench> {
   await using opened = new AsyncDisposableStack()
   const given = process.env.BENCH_PG_URL
-  const server = given ?? opened.use(await (await import('../test/services/postgres.ts')).startPostgres()).url
+  const server = given ?? opened.use(await startPostgres({ settings: SETTINGS })).url
   const url = new URL(server)
   const name = `bench_${randomBytes(4).toString('hex')}`
   const admin = opened.adopt(new Client({ connectionString: server }), (client) => client.end())
