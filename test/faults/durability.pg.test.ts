@@ -6,7 +6,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Client } from 'pg'
 import { parseLsn } from '../../engine/lsn.ts'
 import { createDatabase } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
@@ -38,7 +37,7 @@ for (const seed of seeds(1)) {
       })
       await using client = new HttpSinkClient({ origin: service.origin, sink: 'one', token: TOKEN })
       const random = new Random(seed)
-      const workload = new Workload({ seed, connect: () => source.connect() as Promise<Client> })
+      const workload = new Workload({ seed, connect: () => source.connect() })
       const writing = new AbortController()
       await service.startReady()
       const written = workload.run(writing.signal)
@@ -49,10 +48,11 @@ for (const seed of seeds(1)) {
         await sleep(random.int(100, 1_500)) // any point in the stream; nobody receives, so the log holds it all
         await service.kill()
         proxy.cut()
-        const { rows } = await source.query('select confirmed_flush_lsn::text as lsn from pg_replication_slots where slot_name = $1', [
-          SLOT,
-        ])
-        const confirmed = parseLsn(String(rows[0]!['lsn']))
+        const [slot] = await source.query<{ lsn: string }>(
+          'select confirmed_flush_lsn::text as lsn from pg_replication_slots where slot_name = $1',
+          [SLOT],
+        )
+        const confirmed = parseLsn(slot!.lsn)
         const due = workload.committed.filter(({ before }) => before <= confirmed)
         service.start()
         const before = delivered.size

@@ -31,16 +31,16 @@ for (const where of ['the same database', 'another database of the server'] as c
     await busy.query('create table noise (id bigint generated always as identity primary key, filler text)')
     const lags: { confirmed: number; restart: number }[] = []
     const measure = async () => {
-      const { rows } = await source.query(
+      const [lag] = await source.query<{ confirmed: number; restart: number }>(
         `select (pg_current_wal_lsn() - confirmed_flush_lsn)::float8 as confirmed, (pg_current_wal_lsn() - restart_lsn)::float8 as restart
          from pg_replication_slots where slot_name = $1`,
         [SLOT],
       )
-      const lag = rows[0] as { confirmed: number; restart: number }
+      if (!lag) throw new Error('the slot is gone')
       lags.push(lag)
       return lag
     }
-    const position = async () => Number((await source.query(`select (pg_current_wal_lsn() - '0/0')::float8 as at`)).rows[0]!['at'])
+    const position = async () => (await source.query<{ at: number }>(`select (pg_current_wal_lsn() - '0/0')::float8 as at`))[0]!.at
     const from = await position()
     const started = performance.now()
     for (let written = 0; written < WRITTEN_BYTES; written = (await position()) - from) {

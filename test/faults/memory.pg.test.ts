@@ -86,14 +86,14 @@ async function write(source: Source, from: number, to: number): Promise<void> {
 
 /** Everything written so far is durable in the log. */
 async function untilConfirmed(source: Source, service: Service): Promise<void> {
-  const target = (await source.query('select pg_current_wal_lsn()::text as lsn')).rows[0]!['lsn']
+  const target = (await source.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn'))[0]!.lsn
   const deadline = performance.now() + CONFIRMED_WITHIN_MS
   for (;;) {
-    const { rows } = await source.query('select confirmed_flush_lsn >= $2::pg_lsn as done from pg_replication_slots where slot_name = $1', [
-      SLOT,
-      target,
-    ])
-    if (rows[0]?.['done']) return
+    const [slot] = await source.query<{ done: boolean }>(
+      'select confirmed_flush_lsn >= $2::pg_lsn as done from pg_replication_slots where slot_name = $1',
+      [SLOT, target],
+    )
+    if (slot?.done) return
     if (performance.now() > deadline) throw service.failure(`the slot was not confirmed up to ${target} in ${CONFIRMED_WITHIN_MS} ms`)
     await sleep(100)
   }

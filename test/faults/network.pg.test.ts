@@ -6,7 +6,6 @@ import { createDatabase } from '../services/postgres.ts'
 import { CALM, NetProxy } from './net-proxy.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { LONG, seeds } from './size.ts'
-import { DDL } from './workload-tables.ts'
 
 /** by then a connection that says nothing must have been given up and replaced */
 const NOTICED_WITHIN_MS = 90_000
@@ -14,7 +13,7 @@ const NOTICED_WITHIN_MS = 90_000
 for (const seed of seeds(1)) {
   test(`cut, refused, slow and silent connections to Postgres lose nothing (seed ${seed})`, async () => {
     await withSeed(seed, 'network.pg.test.ts', async () => {
-      await using source = await createDatabase(DDL)
+      await using source = await createDatabase()
       const { hostname: host, port } = source.connection
       await using proxy = await NetProxy.start({ host, port })
       await using scenario = await Scenario.create({ seed, source, through: { hostname: '127.0.0.1', port: proxy.port }, pace: 200 })

@@ -4,8 +4,7 @@
  */
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Client } from 'pg'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import type { Connection } from '../../engine/state/resources.ts'
 import { Consumer, now } from './consumer.ts'
 import { Oracle } from './oracle.ts'
@@ -25,15 +24,13 @@ export type ScenarioOptions = Readonly<{
   sinks?: readonly (SinkOptions & { ack_wait_ms: number })[]
   /** how the service reaches the source, where not directly */
   through?: Partial<Connection>
-  /** source and state database elsewhere than on the common server */
-  source?: Pick<SourceDatabase, 'connection' | 'connect' | 'query'>
-  stateUrl?: string
+  /** a source elsewhere than on the common server, empty */
+  source?: TestDatabase
   env?: Readonly<Record<string, string>>
   /** statements per second */
   pace?: number
 }>
 
-type SourceDatabase = Awaited<ReturnType<typeof createDatabase>>
 type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
 
 /** One sink that hands a message out again soon and has one partition, one that waits longer and has several. */
@@ -44,7 +41,7 @@ const SINKS = [
 
 export class Scenario implements AsyncDisposable {
   readonly service: Service
-  readonly source: Pick<SourceDatabase, 'connection' | 'connect' | 'query'>
+  readonly source: TestDatabase
   readonly workload: Workload
   /** for what the test decides by chance */
   readonly random: Random
@@ -64,7 +61,7 @@ export class Scenario implements AsyncDisposable {
     const { pace } = options
     this.workload = new Workload({
       seed: options.seed,
-      connect: () => source.connect() as Promise<Client>,
+      connect: () => source.connect(),
       ...(pace === undefined ? {} : { pace }),
     })
     this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs }) => {
@@ -82,7 +79,7 @@ export class Scenario implements AsyncDisposable {
     await using resources = new AsyncDisposableStack()
     const source = options.source ?? resources.use(await createDatabase(DDL))
     if (options.source) await source.query(DDL)
-    const stateUrl = options.stateUrl ?? resources.use(await createDatabase()).url
+    const { url: stateUrl } = resources.use(await createDatabase())
     const service = resources.use(
       await Service.prepare({
         source: { ...source.connection, ...options.through },

@@ -1,0 +1,91 @@
+/** A full sink pauses the reading from Postgres. Neither the line nor Postgres itself may suffer from that. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDatabase, startPostgres, type TestDatabase } from '../services/postgres.ts'
+import { Service, SLOT } from './service.ts'
+import { Tally } from './tally.ts'
+
+const ROWS = 4_000
+const PAUSED_WITHIN_MS = 30_000
+const STAYS_PAUSED_MS = 10_000
+const SERVER_STOPPED_WITHIN_MS = 5_000
+
+test('reading that is paused for 10 s keeps its line at a wal_sender_timeout of 2 s, and everything comes when it goes on', async () => {
+  await using server = await startPostgres({ settings: { wal_sender_timeout: '2s' } })
+  await using source = await createDatabase(TABLE, { server: server.url })
+  await using state = await createDatabase()
+  await using service = await prepare(source, state)
+  await service.startReady()
+  await fill(source)
+  const reader = await untilPaused(source, service)
+  const until = performance.now() + STAYS_PAUSED_MS
+  while (performance.now() < until) {
+    assert.equal(await readerOf(source), reader, service.failure('the line was lost while reading was paused').message)
+    await sleep(250)
+  }
+  await using tally = new Tally({ service, sink: 'rows', rows: ROWS })
+  await tally.drain(ROWS)
+  tally.assertComplete(1, ROWS)
+  assert.equal(await readerOf(source), reader)
+})
+
+test('Postgres stops fast within 5 s while reading is paused, and nothing is lost', async () => {
+  await using server = await startPostgres()
+  await using source = await createDatabase(TABLE, { server: server.url })
+  await using state = await createDatabase()
+  await using service = await prepare(source, state)
+  await service.startReady()
+  await fill(source)
+  await untilPaused(source, service)
+  const started = performance.now()
+  await server.stop('fast')
+  const ms = Math.round(performance.now() - started)
+  assert.ok(ms < SERVER_STOPPED_WITHIN_MS, service.failure(`the server took ${ms} ms to stop`).message)
+  await server.start()
+  await using tally = new Tally({ service, sink: 'rows', rows: ROWS })
+  await tally.drain(ROWS)
+  tally.assertComplete(1, ROWS)
+})
+
+const TABLE = 'create table row (id int primary key, filler text)'
+
+const prepare = (source: TestDatabase, state: TestDatabase): Promise<Service> =>
+  Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [{ name: 'rows', tables: ['public.row'], max_backlog_mb: 1 }] })
+
+/** About 20 MB, of which the sink takes one; small transactions, so that the pause falls between two. */
+async function fill(source: TestDatabase): Promise<void> {
+  for (let id = 1; id <= ROWS; id += 100) {
+    await source.query(
+      `insert into row select g, (select string_agg(md5(random()::text || g), '') from generate_series(1, 150)) from generate_series(${id}, ${id + 99}) g`,
+    )
+  }
+}
+
+/** Settles when the confirmed position stands still below the end of the write-ahead log. @returns the reading backend */
+async function untilPaused(source: TestDatabase, service: Service): Promise<number> {
+  const deadline = performance.now() + PAUSED_WITHIN_MS
+  let last = ''
+  let since = performance.now()
+  while (performance.now() < deadline) {
+    const [slot] = await source.query<{ at: string; behind: number; reader: number | null }>(
+      `select confirmed_flush_lsn::text as at, (pg_current_wal_lsn() - confirmed_flush_lsn)::float8 as behind, active_pid as reader
+       from pg_replication_slots where slot_name = $1`,
+      [SLOT],
+    )
+    if (slot!.at !== last) {
+      last = slot!.at
+      since = performance.now()
+    } else if (performance.now() - since > 1_500 && slot!.behind > 1_000_000 && slot!.reader !== null) return slot!.reader
+    await sleep(50)
+  }
+  throw service.failure(`reading never paused behind a full sink; confirmed ${last}`)
+}
+
+async function readerOf(source: TestDatabase): Promise<number | null> {
+  const [slot] = await source.query<{ reader: number | null }>(
+    'select active_pid as reader from pg_replication_slots where slot_name = $1',
+    [SLOT],
+  )
+  return slot!.reader
+}

@@ -1,0 +1,57 @@
+/** A source that was restored from an older copy has forgotten what it had sent: that must be told, never passed over. */
+import assert from 'node:assert/strict'
+import { cp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createDatabase, startPostgres } from '../services/postgres.ts'
+import { Service } from './service.ts'
+import { Tally } from './tally.ts'
+
+const TOLD_WITHIN_MS = 30_000
+
+test('a source restored from a copy older than what it had sent is refused by name, and the messages it sent stay', async () => {
+  await using server = await startPostgres()
+  await using source = await createDatabase('create table row (id int primary key)', { server: server.url })
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await using undo = new AsyncDisposableStack()
+  const copy = join(tmpdir(), `tailrace-restore-${process.pid}`)
+  undo.defer(() => rm(copy, { recursive: true, force: true }))
+  await service.startReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: 100 })
+  await (await source.connect()).query('insert into row select generate_series(1, 10)')
+  await tally.drain(10)
+
+  await server.stop('fast')
+  await cp(server.folder, copy, { recursive: true, preserveTimestamps: true })
+  await server.start()
+  await (await source.connect()).query('insert into row select generate_series(11, 60)')
+  await tally.drain(40)
+
+  await server.stop('fast')
+  await rm(server.folder, { recursive: true })
+  await cp(copy, server.folder, { recursive: true, preserveTimestamps: true })
+  await server.start()
+  const code = await untilRefused(service)
+  assert.match(code, /^(SOURCE_WENT_BACK|SLOT_GAP)$/)
+  await tally.drain(60)
+  tally.assertComplete(1, 60)
+})
+
+async function untilRefused(service: Service): Promise<string> {
+  const deadline = performance.now() + TOLD_WITHIN_MS
+  while (performance.now() < deadline) {
+    const { body } = await service.get('/health/ready')
+    const { waiting = [] } = body as { waiting?: { kind: string; code: string | null }[] }
+    const code = waiting.find(({ kind }) => kind === 'source')?.code
+    if (code && !['SOURCE_UNREACHABLE', 'STOPPING'].includes(code)) return code
+    await sleep(50)
+  }
+  throw service.failure('the source went back, and nobody said so')
+}
