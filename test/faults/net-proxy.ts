@@ -18,7 +18,7 @@ type Line = { readonly near: Socket; readonly far: Socket }
 
 export class NetProxy implements AsyncDisposable {
   readonly #server: Server
-  readonly #target: Readonly<{ host: string; port: number }>
+  #target: Readonly<{ host: string; port: number }>
   readonly #lines = new Set<Line>()
   readonly #swallowed = new Set<Socket>()
   #state: 'open' | 'refusing' | 'silent' = 'open'
@@ -47,6 +47,11 @@ export class NetProxy implements AsyncDisposable {
   /** connections made through it so far */
   get connections(): number {
     return this.#connections
+  }
+
+  /** Where new connections go from now on. */
+  set target(target: Readonly<{ host: string; port: number }>) {
+    this.#target = target
   }
 
   /** Resets every connection; new ones are let through. */

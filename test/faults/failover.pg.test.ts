@@ -1,0 +1,75 @@
+/**
+ * A failover to a promoted standby that lacks the last commits of its primary. The new primary writes other rows at the
+ * same positions: they must come, what both have must not come twice, and what only the old one had stays sent. Slots
+ * travel to the standby as cluster managers do it below PostgreSQL 17: by their files.
+ */
+import { cp } from 'node:fs/promises'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Client } from 'pg'
+import { createDatabase, machinePostgres, startPostgres, type TestServer } from '../services/postgres.ts'
+import { NetProxy } from './net-proxy.ts'
+import { Service, SLOT } from './service.ts'
+import { Tally } from './tally.ts'
+
+const REPLAYED_WITHIN_MS = 30_000
+
+for (const binaries of machinePostgres().slice(-1)) {
+  test(`after a failover that lost commits (PostgreSQL ${binaries.version}) every commit of the new primary comes, and once`, async () => {
+    await using primary = await startPostgres({ binaries, settings: { wal_keep_size: '256MB' } })
+    await using source = await createDatabase('create table row (id int primary key)', { server: primary.url })
+    await using state = await createDatabase()
+    await using standby = await primary.standby()
+    await using proxy = await NetProxy.start({ host: '127.0.0.1', port: primary.port })
+    await using service = await Service.prepare({
+      source: { ...source.connection, port: proxy.port },
+      stateUrl: state.url,
+      sinks: [{ name: 'rows', tables: ['public.row'] }],
+    })
+    await service.startReady()
+    await using tally = new Tally({ service, sink: 'rows', rows: 300 })
+
+    for (let id = 1; id <= 100; id++) await source.query('insert into row values ($1)', [id])
+    await tally.drain(100)
+    await source.query('checkpoint') // writes the slot to its file
+    await untilReplayed(primary)
+    await standby.stop('fast')
+    await cp(join(primary.folder, 'pg_replslot', SLOT), join(standby.folder, 'pg_replslot', SLOT), { recursive: true })
+
+    for (let id = 101; id <= 150; id++) await source.query('insert into row values ($1)', [id]) // the standby never has these
+    await tally.drain(150)
+    await primary.kill()
+    await standby.start()
+    await standby.promote()
+    proxy.target = { host: '127.0.0.1', port: standby.port }
+
+    await using promoted = await connect(standby, source.name)
+    for (let id = 151; id <= 300; id++) await promoted.query('insert into row values ($1)', [id])
+    await service.untilReady()
+    await tally.drain(300)
+    tally.assertComplete(1, 300)
+  })
+}
+
+async function untilReplayed(primary: TestServer): Promise<void> {
+  await using client = await connect(primary, 'postgres')
+  const deadline = performance.now() + REPLAYED_WITHIN_MS
+  for (;;) {
+    const { rows } = await client.query<{ done: boolean }>(
+      'select bool_and(replay_lsn >= pg_current_wal_flush_lsn()) as done from pg_stat_replication where application_name = $1',
+      ['walreceiver'],
+    )
+    if (rows[0]?.done) return
+    if (performance.now() > deadline) throw new Error('the standby does not follow')
+    await sleep(50)
+  }
+}
+
+async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {
+  const { hostname: host, port, username: user, password } = server.connection(database)
+  const client = new Client({ host, port, user, password, database })
+  client.on('error', () => {})
+  await client.connect()
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
