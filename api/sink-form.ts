@@ -155,6 +155,34 @@ function refused(summary: string, reasons: readonly Reason[]): EngineError {
   return new EngineError('VALIDATION_FAILED', summary, byField)
 }
 
+/**
+ * @param body a whole sink, as the YAML file has it
+ * @returns the sink with its defaults filled in
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettings; destination: Destination }> {
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
+  const { destination, ...settings }: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
+  const whole: unknown = { settings, destination: destination ?? body['destination'] }
+  const reasons: Reason[] = unknown.map((name) => [name.slice(0, 60), 'is not a field of a sink'] as const)
+  for (const name of FUNCTIONS) {
+    const value = body[name]
+    if (value !== undefined && value !== null && value !== '' && value !== 'none')
+      reasons.push([name, 'names a function; functions are not there yet'])
+  }
+  if (!checkWhole(whole)) {
+    const inner = reasonsOf(checkWhole.errors ?? [])
+    reasons.push(...inner.map(([field, reason]) => [field.replace(/^settings\.?/, ''), reason] as const))
+  }
+  const sink = whole as { settings: SinkSettings; destination: Destination }
+  if (reasons.length === 0) reasons.push(...acrossFields(sink.settings, sink.settings))
+  if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
+  return sink
+}
+const checkWhole = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
+  Type.Object({ settings: SinkSettings, destination: Destination }),
+)
+
 /** Leaves out what has no effect and brings older spellings to the resource's form. */
 function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const changes: Record<string, unknown> = {}
@@ -195,7 +223,7 @@ function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reaso
   return reasons
 }
 
-function acrossFields(sink: Sink, changes: SinkChanges): Reason[] {
+function acrossFields(sink: SinkSettings, changes: SinkChanges): Reason[] {
   const reasons: Reason[] = []
   const source = changes.source ?? sink.source
   if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])

@@ -208,6 +208,12 @@ export const ERRORS = {
     meaning: 'The replication slot belongs to another database of the server.',
     remedy: 'Slot names are unique in a server: name another slot.',
   },
+  SLOT_BLOCKED: {
+    retry: true,
+    status: 503,
+    meaning: 'A replication slot could not be created because an older transaction is still open.',
+    remedy: 'The message names the transaction and its process: let it end, or end it.',
+  },
   SLOT_GAP: {
     retry: false,
     status: 409,
@@ -286,6 +292,18 @@ export const ERRORS = {
     status: 500,
     meaning: 'The embedded PostgreSQL could not be set up or started.',
     remedy: 'The message ends with its log. As root without user namespaces the data folder must be reachable for "nobody"; or name a server of your own with PG_URL.',
+  },
+  STATE_TOO_NEW: {
+    retry: false,
+    status: 500,
+    meaning: 'The state database was written by a newer version.',
+    remedy: 'Run that version or a newer one; a downgrade is not possible.',
+  },
+  SECRET_UNREADABLE: {
+    retry: false,
+    status: 500,
+    meaning: 'A secret in the state database was encrypted under another key.',
+    remedy: 'Start with the VAULT_KEY (or the data folder) that it was stored with.',
   },
   DEMO_MISSING: {
     retry: false,

@@ -1,0 +1,95 @@
+/**
+ * Makes a configuration document so: publications and slots first, then everything in one transaction. Nothing is ever
+ * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { EngineError } from '../engine/errors.ts'
+import { provision, type Provisioned } from '../engine/postgres/provision.ts'
+import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { Query, Store } from '../engine/state/store.ts'
+import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+
+/** @throws EngineError CONFIG_INVALID: file, line and reason */
+export async function applyConfig(document: ConfigDocument, store: Store, resources: ResourceStore): Promise<void> {
+  const made: Provisioned[] = []
+  try {
+    for (const database of document.databases) made.push(await at(document, database.line, () => provisioned(database)))
+    await store.transaction((query) => write(document, query, resources))
+  } catch (error) {
+    for (const { undo } of made.reverse()) await undo()
+    throw error
+  }
+}
+
+async function write(document: ConfigDocument, query: Query, resources: ResourceStore): Promise<void> {
+  const account = await resources.saveAccount(query, document.account)
+  for (const { name, token } of document.tokens) await resources.saveToken(query, account, name, token)
+  for (const { line, input } of document.databases) {
+    await at(document, line, async () => {
+      const { rows } = await query<{ slot_name: string; publication_name: string }>(
+        'select slot_name, publication_name from source_database where account_id = $1 and name = $2',
+        [account.id, input.name],
+      )
+      const [stored] = rows
+      if (stored && (stored.slot_name !== input.slotName || stored.publication_name !== input.publicationName))
+        throw new EngineError(
+          'VALIDATION_FAILED',
+          `slot and publication of a database can't be renamed (they are "${stored.slot_name}" and "${stored.publication_name}")`,
+        )
+      await resources.saveDatabase(query, account, input)
+    })
+  }
+  for (const { line, database, input } of document.sinks) {
+    await at(document, line, async () => {
+      const { rows } = await query<{ id: string }>('select id from source_database where account_id = $1 and name = $2', [
+        account.id,
+        database,
+      ])
+      if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
+      const kept = await query<{ database_id: string; partitions: number }>(
+        `select database_id, (settings ->> 'partitions')::int as partitions from sink where account_id = $1 and name = $2`,
+        [account.id, input.settings.name],
+      )
+      if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
+        throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+      await resources.saveSink(query, account, rows[0].id, input)
+    })
+  }
+}
+
+/** Waits for a server that is still starting, when the file says so. */
+async function provisioned({
+  input,
+  createSlot,
+  createPublication,
+  initSql,
+  awaitMs,
+  intervalMs,
+}: ConfiguredDatabase): Promise<Provisioned> {
+  const deadline = performance.now() + awaitMs
+  for (;;) {
+    try {
+      return await provision(input.connection, {
+        slot: { name: input.slotName, create: createSlot },
+        publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
+      })
+    } catch (error) {
+      if (!(error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE') || performance.now() + intervalMs > deadline) throw error
+      await pause(intervalMs)
+    }
+  }
+}
+
+async function at<T>({ file }: ConfigDocument, line: number, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    const text = error instanceof Error ? error.message : String(error)
+    throw new EngineError(
+      'CONFIG_INVALID',
+      `${file}:${line}: ${text}`,
+      { file, line, ...(error instanceof EngineError ? { because: error.code } : {}) },
+      { cause: error },
+    )
+  }
+}

@@ -1,0 +1,28 @@
+/** How a checked connection becomes the driver's configuration. */
+import type { ClientConfig } from 'pg'
+import type { Connection } from '../state/resources.ts'
+
+/** @param options startup options, such as PINNED_OPTIONS of a source's connections */
+export function clientConfig(connection: Connection, applicationName: string, options?: string): ClientConfig {
+  return {
+    host: connection.hostname,
+    port: connection.port,
+    database: connection.database,
+    user: connection.username,
+    password: connection.password,
+    ssl: tls(connection),
+    application_name: applicationName,
+    connectionTimeoutMillis: 10_000,
+    keepAlive: true,
+    ...(options ? { options } : {}),
+  }
+}
+
+/** libpq's modes: `require` (and true) encrypts without checking, verify-ca checks the chain, verify-full the name too. */
+function tls({ ssl, caCert, hostname }: Connection): ClientConfig['ssl'] {
+  if (ssl === false || ssl === 'disable') return false
+  const ca = caCert === undefined ? {} : { ca: caCert }
+  if (ssl === true || ssl === 'require') return { rejectUnauthorized: false, ...ca }
+  if (ssl === 'verify-full') return { rejectUnauthorized: true, servername: hostname, ...ca }
+  return { rejectUnauthorized: true, checkServerIdentity: () => undefined, ...ca }
+}

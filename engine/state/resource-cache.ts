@@ -1,0 +1,48 @@
+/** The resources as the request path needs them: in memory, so that no request waits for the state database. */
+import type { Account, Database, Sink } from './resources.ts'
+import type { Resources } from './resource-store.ts'
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+
+export class ResourceCache {
+  #resources: Resources
+
+  constructor(resources: Resources) {
+    this.#resources = resources
+  }
+
+  /** What is stored has changed. */
+  replace(resources: Resources): void {
+    this.#resources = resources
+  }
+
+  get databases(): readonly Database[] {
+    return this.#resources.databases
+  }
+  get sinks(): readonly Sink[] {
+    return this.#resources.sinks
+  }
+
+  findAccount(tokenHash: string): Account | undefined {
+    return this.#resources.tokens.get(tokenHash)
+  }
+
+  /** A UUID-shaped text is an id, anything else a name. */
+  findSink(accountId: string, idOrName: string): Sink | undefined {
+    const field = UUID.test(idOrName) ? 'id' : 'name'
+    const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
+    return this.sinks.find((sink) => sink.accountId === accountId && sink[field] === wanted)
+  }
+
+  listSinks(accountId: string): readonly Sink[] {
+    return this.sinks.filter((sink) => sink.accountId === accountId)
+  }
+
+  findDatabase(accountId: string, id: string): Database | undefined {
+    return this.databases.find((database) => database.accountId === accountId && database.id === id)
+  }
+
+  database(id: string): Database | undefined {
+    return this.databases.find((database) => database.id === id)
+  }
+}

@@ -1,0 +1,147 @@
+/** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
+import type { Account, Connection, Database, Destination, Sink, SinkSettings } from './resources.ts'
+import type { Vault } from './secrets.ts'
+import type { Query } from './store.ts'
+import { hashToken } from './tokens.ts'
+
+export type DatabaseInput = Readonly<{
+  name: string
+  connection: Connection
+  poolSize: number
+  annotations: Readonly<Record<string, unknown>>
+  slotName: string
+  publicationName: string
+}>
+export type SinkInput = Readonly<{ settings: SinkSettings; destination: Destination }>
+
+/** What is stored, at one moment. */
+export type Resources = Readonly<{
+  /** account by hash of the token */
+  tokens: ReadonlyMap<string, Account>
+  databases: readonly Database[]
+  sinks: readonly Sink[]
+}>
+
+/** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
+export class ResourceStore {
+  readonly #vault: Vault
+
+  constructor(vault: Vault) {
+    this.#vault = vault
+  }
+
+  async saveAccount(query: Query, name: string): Promise<Account> {
+    const { rows } = await query<{ id: string }>(
+      'insert into account (name) values ($1) on conflict (name) do update set name = excluded.name returning id',
+      [name],
+    )
+    return { id: (rows[0] as { id: string }).id, name }
+  }
+
+  async saveToken(query: Query, account: Account, name: string, token: string): Promise<void> {
+    await query(
+      `insert into api_token (account_id, name, hash) values ($1, $2, decode($3, 'hex'))
+       on conflict (account_id, name) do update set hash = excluded.hash`,
+      [account.id, name, hashToken(token)],
+    )
+  }
+
+  async saveDatabase(query: Query, account: Account, input: DatabaseInput): Promise<string> {
+    const { password, ...connection } = input.connection
+    const { rows } = await query<{ id: string }>(
+      `insert into source_database (account_id, name, connection, password, pool_size, annotations, slot_name, publication_name)
+       values ($1, $2, $3, $4, $5, $6, $7, $8)
+       on conflict (account_id, name) do update set
+         connection = excluded.connection, password = excluded.password, pool_size = excluded.pool_size,
+         annotations = excluded.annotations, updated_at = now()
+       returning id`,
+      [
+        account.id,
+        input.name,
+        connection,
+        this.#vault.encrypt(password),
+        input.poolSize,
+        input.annotations,
+        input.slotName,
+        input.publicationName,
+      ],
+    )
+    return (rows[0] as { id: string }).id
+  }
+
+  async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
+    const { name, status, database: _, ...rest } = settings
+    const { rows } = await query<{ id: string }>(
+      `insert into sink (account_id, database_id, name, status, settings, destination) values ($1, $2, $3, $4, $5, $6)
+       on conflict (account_id, name) do update set
+         status = excluded.status, settings = excluded.settings, destination = excluded.destination, updated_at = now()
+       returning id`,
+      [account.id, databaseId, name, status, rest, destination],
+    )
+    return (rows[0] as { id: string }).id
+  }
+
+  async renameSink(query: Query, sinkId: string, name: string): Promise<void> {
+    await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
+  }
+
+  async load(query: Query): Promise<Resources> {
+    const [tokens, databases, sinks] = await Promise.all([
+      query<{ hash: string; id: string; name: string }>(
+        `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
+      ),
+      query<DatabaseRow>('select * from source_database order by name'),
+      query<SinkRow>('select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name'),
+    ])
+    return {
+      tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
+      databases: databases.rows.map((row) => this.#database(row)),
+      sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination }) => ({
+        ...settings,
+        id,
+        accountId: account_id,
+        databaseId: database_id,
+        database,
+        name,
+        status,
+        destination,
+      })),
+    }
+  }
+
+  #database(row: DatabaseRow): Database {
+    return {
+      id: row.id,
+      accountId: row.account_id,
+      name: row.name,
+      connection: { ...row.connection, password: this.#vault.decrypt(row.password) },
+      poolSize: row.pool_size,
+      annotations: row.annotations,
+      slot: { id: row.slot_id, name: row.slot_name, publication: row.publication_name, status: row.slot_status },
+    }
+  }
+}
+
+type DatabaseRow = {
+  id: string
+  account_id: string
+  name: string
+  connection: Omit<Connection, 'password'>
+  password: Buffer
+  pool_size: number
+  annotations: Record<string, unknown>
+  slot_id: string
+  slot_name: string
+  publication_name: string
+  slot_status: 'active' | 'disabled'
+}
+type SinkRow = {
+  id: string
+  account_id: string
+  database_id: string
+  database: string
+  name: string
+  status: Sink['status']
+  settings: Omit<SinkSettings, 'name' | 'database' | 'status'>
+  destination: Destination
+}
