@@ -1,0 +1,325 @@
+/**
+ * The running engine: puts every stored sink and source under the supervisor and carries changes of the resources to
+ * the actors as events. What the API asks for is answered from memory.
+ *
+ * An edit of a sink takes three steps: stored, told to its actor (which restarts nothing), and, when it changes what
+ * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log.
+ */
+import { hostname } from 'node:os'
+import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import { EngineError } from '../engine/errors.ts'
+import type { Log } from '../engine/log/log.ts'
+import type { Logger } from '../engine/logger.ts'
+import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
+import type { ResourceCache } from '../engine/state/resource-cache.ts'
+import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
+import type { Store } from '../engine/state/store.ts'
+import { saveRoutingVersion } from '../engine/wal/routing-versions.ts'
+import { SourceActor } from './source-actor.ts'
+import { startSink, topicOf, type Receive, type Receipt, type RunningSink } from './sink.ts'
+import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
+import { supervisorMachine } from './supervisor.ts'
+
+export type EngineOptions = Readonly<{
+  store: Store
+  resources: ResourceStore
+  cache: ResourceCache
+  log: Log
+  metrics: Metrics
+  logger: Logger
+}>
+
+export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
+export type Health = Readonly<{ name: string; status: EntityStatus; checks: readonly HealthCheck[] }>
+/** A sink as the API sees it. */
+export interface ServedSink {
+  receive(request: Receive): Promise<Receipt>
+  ack(ids: readonly string[]): Promise<void>
+  nack(ids: readonly string[]): Promise<void>
+  health(): Health
+}
+export type Readiness = Readonly<{
+  ready: boolean
+  waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
+}>
+
+/** The generation of a sink's topics; it grows when its partitioning changes. */
+const GENERATION = 1
+
+export class Engine {
+  readonly #options: EngineOptions
+  readonly #holder = `${hostname()}/${process.pid}`
+  readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
+  readonly #sinks = new Map<string, RunningSink>()
+  readonly #sources = new Map<string, SourceActor>()
+
+  constructor(options: EngineOptions) {
+    this.#options = options
+    this.#supervisor = createActor(supervisorMachine, {
+      input: { onCrash: (child, err) => options.logger.error({ actor: child.key, err }, 'an actor failed and will be started again') },
+    })
+  }
+
+  async start(): Promise<void> {
+    const { cache } = this.#options
+    this.#supervisor.start()
+    for (const database of cache.databases) await this.#route(database)
+    for (const sink of cache.sinks) await this.#superviseSink(sink)
+    for (const database of cache.databases) if (database.slot.status === 'active') this.#superviseSource(database)
+  }
+
+  /** Sources first, then sinks: what was appended last can still be committed. */
+  async stop(): Promise<void> {
+    this.#supervisor.send({ type: 'stop' })
+    await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
+  }
+
+  sink(id: string): ServedSink | undefined {
+    const running = this.#sinks.get(id)
+    if (!running) return undefined
+    return {
+      receive: (request) => running.receive(request),
+      ack: (ids) => running.ack(ids),
+      nack: (ids) => running.nack(ids),
+      health: () => healthOf(running),
+    }
+  }
+
+  actors(): readonly ActorStatus[] {
+    return [...this.#sources.values(), ...this.#sinks.values()].map((actor) => actor.status())
+  }
+
+  ready(): Readiness {
+    const { cache } = this.#options
+    const waiting = cache.databases
+      .filter(({ slot }) => slot.status === 'active')
+      .flatMap(({ id, name }): Readiness['waiting'][number][] => {
+        const status = this.#sources.get(id)?.status()
+        if (status?.state === 'streaming') return []
+        const error = status?.lastError?.error
+        return [
+          {
+            kind: 'database',
+            name,
+            state: status?.state ?? 'starting',
+            ...(error instanceof EngineError ? { code: error.code } : {}),
+            ...(error instanceof Error ? { reason: error.message } : {}),
+          },
+        ]
+      })
+    return { ready: waiting.length === 0, waiting }
+  }
+
+  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+    const { cache, resources, store } = this.#options
+    const before = this.#sinkNow(sinkId)
+    if (changes.partitions !== undefined && changes.partitions !== before.partitions) {
+      throw new EngineError('VALIDATION_FAILED', 'partitions of a running sink cannot be changed yet', { partitions: 'cannot be changed' })
+    }
+    const name = changes.name ?? before.name
+    if (name !== before.name && cache.findSink(before.accountId, name)) {
+      throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
+    }
+    const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
+    const database = this.#database(databaseId)
+    await store.transaction(async (query) => {
+      await resources.renameSink(query, sinkId, name)
+      await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
+    })
+    cache.replace(await resources.load(store.query))
+    const sink = this.#sinkNow(sinkId)
+    this.#sinks.get(sinkId)?.update(sink, database)
+    await this.#route(database)
+    return sink
+  }
+
+  /** Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. */
+  async #route(database: Database): Promise<void> {
+    const { cache, store } = this.#options
+    const sinks = cache.sinks.filter((sink) => sink.databaseId === database.id && sink.status !== 'disabled').map(routed)
+    const source = this.#sources.get(database.id)
+    if (source) await source.route(sinks)
+    else await saveRoutingVersion(store.query, database.id, sinks)
+  }
+
+  async #superviseSink(sink: Sink): Promise<void> {
+    const { log } = this.#options
+    await log.createTopic(topicOf(sink.id, GENERATION), sink.partitions)
+    const key = `sink/${sink.id}`
+    this.#supervisor.send({
+      type: 'supervise',
+      child: {
+        key,
+        kind: 'sink',
+        start: async () => {
+          const now = this.#sinkNow(sink.id)
+          const meter = this.#options.metrics.sink({ id: now.id, name: now.name }, () => this.#sinkGauges(now.id))
+          const running = this.#startSink(now, meter)
+          this.#sinks.set(now.id, running)
+          return {
+            ended: running.ended.finally(() => {
+              this.#sinks.delete(now.id)
+              meter[Symbol.dispose]()
+            }),
+            stop: () => running.stop(),
+          }
+        },
+      },
+    })
+  }
+
+  #startSink(sink: Sink, meter: SinkMeter): RunningSink {
+    const { log, logger, store } = this.#options
+    return startSink({
+      sink,
+      database: this.#database(sink.databaseId),
+      generation: GENERATION,
+      log,
+      query: store.query,
+      holder: this.#holder,
+      onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
+      observer: {
+        delivered: ({ messages, bytes, sinceCommitUs }) => {
+          meter.attempted(messages, bytes)
+          meter.waited(messages, sinceCommitUs)
+        },
+        acked: ({ messages, heldMs }) => meter.delivered(messages, heldMs * 1000),
+        lapsed: (messages) => logger.debug({ sink: sink.name, messages }, 'visibility timeouts passed without an ack'),
+        parked: (messages) => logger.info({ sink: sink.name, messages }, 'blocked messages were parked so that others can go on'),
+        discarded: (messages) => logger.warn({ sink: sink.name, messages }, 'messages were discarded: max_retry_count was reached'),
+      },
+    })
+  }
+
+  #superviseSource(database: Database): void {
+    const { metrics } = this.#options
+    const { id: databaseId, name: databaseName, slot } = database
+    this.#supervisor.send({
+      type: 'supervise',
+      child: {
+        key: `source/${databaseId}`,
+        kind: 'source',
+        start: async () => {
+          const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
+          const meter = metrics.source(labels, () => this.#sourceGauges(databaseId))
+          const running = this.#startSource(database, meter)
+          this.#sources.set(databaseId, running)
+          return {
+            ended: running.ended.finally(() => {
+              this.#sources.delete(databaseId)
+              meter[Symbol.dispose]()
+            }),
+            stop: () => running.stop(),
+          }
+        },
+      },
+    })
+  }
+
+  #startSource(database: Database, meter: SourceMeter): SourceActor {
+    const { log, store } = this.#options
+    const logger = this.#options.logger.child({ database: database.name, slot: database.slot.name })
+    const source = new SourceActor({
+      database,
+      log,
+      state: store.query,
+      holder: this.#holder,
+      observer: {
+        ingested: (changes, bytes) => meter.ingested(changes, bytes),
+        appended: (_messages, _bytes, latencyUs) => meter.ingested(0, 0, latencyUs),
+        notice: (notice) => logger.warn(notice),
+        relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
+      },
+    })
+    source.watch((state) => {
+      const { lastError } = source
+      if (state === 'waiting' || state === 'failed') {
+        logger[state === 'failed' ? 'error' : 'warn'](
+          { state, code: lastError?.code, remedy: lastError?.remedy },
+          `the source does not stream: ${lastError?.message ?? ''}`,
+        )
+      } else logger.info({ state }, 'source')
+    })
+    return source
+  }
+
+  #sourceGauges(databaseId: string): SourceGauges | undefined {
+    const source = this.#sources.get(databaseId)
+    if (!source) return undefined
+    const { figures, state } = source
+    return {
+      slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
+      ...(figures ? { bytesInFlight: figures.bytesInFlight, confirmedLagBytes: Number(figures.receivedLsn - figures.confirmedLsn) } : {}),
+    }
+  }
+
+  #sinkGauges(id: string): ReturnType<Parameters<Metrics['sink']>[1]> {
+    const running = this.#sinks.get(id)
+    if (!running) return undefined
+    const { details, partitions = [] } = running.status()
+    const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
+    const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
+    return {
+      health: GAUGE_STATUS[healthOf(running).status],
+      inDelivery: number(details?.['ackPending']),
+      inRedelivery: sum('parked'),
+      windowBytes: sum('windowBytes'),
+      windowLimitBytes: this.#sinkNow(id).max_memory_mb * 1024 * 1024,
+      partitions: partitions.map((figures) => ({
+        partition: number(figures['partition']),
+        lagRecords: number(figures['lag']),
+        parkedMessages: number(figures['parked']),
+        windowBytes: number(figures['windowBytes']),
+        logBytes: number(figures['logBytes']),
+      })),
+    }
+  }
+
+  #sinkNow(id: string): Sink {
+    const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
+    if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
+    return sink
+  }
+
+  #database(id: string): Database {
+    const database = this.#options.cache.database(id)
+    if (!database) throw new EngineError('NOT_FOUND', 'the database does not exist any more')
+    return database
+  }
+}
+
+const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'paused'>> = {
+  healthy: 'ok',
+  initializing: 'ok',
+  warning: 'warn',
+  error: 'error',
+  paused: 'paused',
+}
+
+function healthOf(running: RunningSink): Health {
+  const checks = running.health()
+  return { name: 'Consumer health', status: worst(checks), checks }
+}
+
+/** What the source needs to know of a sink. Table names are qualified here, once. */
+function routed(sink: Sink): RoutedSink {
+  const qualified = (table: string) => (table.includes('.') ? table : `public.${table}`)
+  const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
+  return {
+    sinkId: sink.id,
+    generation: GENERATION,
+    partitions: sink.partitions,
+    source: {
+      ...schemas,
+      ...(included ? { include_tables: included.map(qualified) } : {}),
+      ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
+    },
+    groupColumns: Object.fromEntries(
+      sink.tables.flatMap(({ name, group_column_names: columns }) => (columns ? [[qualified(name), columns]] : [])),
+    ),
+    actions: sink.actions,
+    grouping: sink.message_grouping,
+    timestampFormat: sink.timestamp_format,
+  }
+}

@@ -1,0 +1,130 @@
+/**
+ * `tailrace start`: brings the parts up in the order they need each other, says where things are, and takes them down in
+ * the opposite order at SIGINT or SIGTERM:
+ *
+ *   data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration ▸ log ▸ sinks ▸ sources ▸ API, metrics
+ */
+import { mkdirSync, readFileSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { Engine } from '../actors/engine.ts'
+import { applyConfig } from '../api/config-apply.ts'
+import { parseConfig } from '../api/config-document.ts'
+import { startMetricsServer } from '../api/metrics-server.ts'
+import { startApi } from '../api/server.ts'
+import { openDataFolder } from '../engine/data-folder.ts'
+import { EngineError } from '../engine/errors.ts'
+import { openEmbeddedLog } from '../engine/log/embedded.ts'
+import { createLogger, type Logger } from '../engine/logger.ts'
+import { Metrics } from '../engine/metrics.ts'
+import { embeddedBinaries } from '../engine/postgres/binaries.ts'
+import { PostgresServer } from '../engine/postgres/server.ts'
+import { ResourceCache } from '../engine/state/resource-cache.ts'
+import { ResourceStore } from '../engine/state/resource-store.ts'
+import { folderKey, Vault } from '../engine/state/secrets.ts'
+import { openStore, type Store } from '../engine/state/store.ts'
+import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
+import { readSettings, type Settings } from './settings.ts'
+import { version } from './version.ts'
+
+const STATE_DATABASE = 'tailrace'
+
+export async function start(_args: readonly string[]): Promise<void> {
+  const settings = readSettings()
+  const stopped = untilSignal()
+  const logger = createLogger(settings.log)
+  for (const name of settings.ignored) logger.info({ variable: name }, 'this variable has no effect here')
+  for (const name of settings.unknown) logger.warn({ variable: name }, 'this variable is not known; is it misspelt?')
+
+  await using parts = new AsyncDisposableStack()
+  const folder = parts.use(openDataFolder(settings.dataFolder))
+  const server = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
+  const state = settings.state ?? { connection: (server as PostgresServer).connection(STATE_DATABASE), poolSize: 10 }
+  if (server) await ensureDatabase(server.connection('postgres'), STATE_DATABASE)
+  const store = parts.use(
+    await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
+  )
+  const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
+  const access = await configure(settings, server, store, resources, folder.path)
+
+  mkdirSync(join(folder.path, 'log'), { recursive: true, mode: 0o700 })
+  const log = parts.use(
+    await openEmbeddedLog(join(folder.path, 'log'), {
+      onFatal: (error) => {
+        logger.fatal({ err: error }, error.message)
+        process.exit(1) // nothing more may be answered: what the disk holds is unknown
+      },
+    }),
+  )
+  const metrics = new Metrics({ version: version() })
+  const cache = new ResourceCache(await resources.load(store.query))
+  const engine = new Engine({ store, resources, cache, log, metrics, logger })
+  parts.defer(() => engine.stop())
+  await engine.start()
+
+  const { host, port } = settings.server
+  const api = await startApi({
+    host,
+    port,
+    engine,
+    resources: cache,
+    logger,
+    metrics,
+    identity: { version: version(), nodeName: hostname() },
+  })
+  parts.defer(() => api.stop())
+  const metricsServer = await startMetricsServer({ host, ...settings.metrics, metrics, logger })
+  if (metricsServer) parts.use(metricsServer)
+  logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)
+  if (access) await access.announce(api.url)
+
+  logger.info({ signal: await stopped }, 'stopping')
+}
+
+async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposableStack): Promise<PostgresServer> {
+  const server = new PostgresServer({ binaries: embeddedBinaries(), folder: join(folder, 'postgres') })
+  const how = await server.start()
+  parts.defer(() => server.stop())
+  logger.info({ port: server.port, pid: server.pid ?? 0 }, `embedded PostgreSQL ${how}`)
+  return server
+}
+
+type DemoAccess = Readonly<{ announce: (url: string) => Promise<void> }>
+
+/** What is to be streamed: the file's word, else the demo of the embedded Postgres, else what is stored. */
+async function configure(
+  settings: Settings,
+  server: PostgresServer | undefined,
+  store: Store,
+  resources: ResourceStore,
+  folder: string,
+): Promise<DemoAccess | undefined> {
+  const { config } = settings
+  if (config) {
+    const file = 'path' in config ? config.path : 'CONFIG_FILE_YAML'
+    const source = 'path' in config ? readConfig(config.path) : config.yaml
+    await applyConfig(parseConfig(source, file, process.env), store, resources)
+    return undefined
+  }
+  return server && ensureDemo({ server, store, resources, folder })
+}
+
+function readConfig(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (cause) {
+    throw new EngineError('CONFIG_INVALID', `${path}: ${cause instanceof Error ? cause.message : String(cause)}`, { file: path }, { cause })
+  }
+}
+
+/** A second signal ends the process at once: whoever sends it no longer wants to wait. */
+function untilSignal(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+      process.once(signal, () => {
+        resolve(signal)
+        process.once(signal, () => process.exit(130))
+      })
+    }
+  })
+}
