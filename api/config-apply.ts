@@ -16,7 +16,7 @@ export async function applyConfig(document: ConfigDocument, store: Store, resour
     for (const database of document.databases) made.push(await at(document, database.line, () => provisioned(database)))
     await store.transaction((query) => write(document, query, resources))
   } catch (error) {
-    for (const { undo } of made.reverse()) await undo()
+    for (const { undo } of made.toReversed()) await undo()
     throw error
   }
 }

@@ -238,3 +238,6 @@ function deepFreeze<T extends object>(value: T): T {
   for (const item of Object.values(value)) if (typeof item === 'object' && item !== null && !ArrayBuffer.isView(item)) deepFreeze(item)
   return Object.freeze(value)
 }
+
+/** What `${VAR}` in a configuration file may name. */
+export const configVariables = (): Readonly<Record<string, string | undefined>> => process.env

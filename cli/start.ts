@@ -24,7 +24,7 @@ import { ResourceStore } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { openStore, type Store } from '../engine/state/store.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
-import { readSettings, type Settings } from './settings.ts'
+import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
 const STATE_DATABASE = 'tailrace'
@@ -103,7 +103,7 @@ async function configure(
   if (config) {
     const file = 'path' in config ? config.path : 'CONFIG_FILE_YAML'
     const source = 'path' in config ? readConfig(config.path) : config.yaml
-    await applyConfig(parseConfig(source, file, process.env), store, resources)
+    await applyConfig(parseConfig(source, file, configVariables()), store, resources)
     return undefined
   }
   return server && ensureDemo({ server, store, resources, folder })

@@ -87,7 +87,6 @@ export class PostgresServer {
       detached: true,
       uid,
       gid,
-      env: { ...process.env, LC_ALL: 'C' },
     })
     closeSync(log)
     child.unref()
@@ -147,7 +146,6 @@ export class PostgresServer {
       encoding: 'utf8',
       uid,
       gid,
-      env: { ...process.env, LC_ALL: 'C' },
     })
     if (made.status === 0) return
     rmSync(this.cluster, { recursive: true, force: true })
