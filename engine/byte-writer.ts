@@ -79,7 +79,7 @@ export class ByteWriter {
     let rest = value
     do {
       const tens = Math.floor(rest / 10)
-      this.buffer[--at] = 0x30 + rest - tens * 10
+      this.buffer[--at] = 0x30 + (rest - tens * 10)
       rest = tens
     } while (rest > 0)
   }
