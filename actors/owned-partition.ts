@@ -404,6 +404,10 @@ export class OwnedPartition {
       const moves = parking.toPark(settings.windowBytes)
       if (moves.length === 0) return void (this.#stuckSince = undefined)
       try {
+        // what is finished below them must not come back, after a crash, behind them
+        const finished = this.#commits.join()
+        this.#commitBell.ring()
+        await finished
         await this.#store.insert(moves, 'open', null)
       } catch (error) {
         parking.notMoved(moves, settings.ackWaitMs)

@@ -5,7 +5,8 @@
  *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8).
  *  I2. Nothing is handed out beyond what a durable commit promised (`handedOut`, correctness 20).
  *  I3. The commit point never passes an unfinished message; its filter belongs to that point, not to the read head.
- *  I4. Every parked message lies below the window's base, so parked ones come first in position order.
+ *  I4. Every parked message lies below the window's base, so parked ones come first in position order. After a crash too,
+ *      because what is finished below them is durable before their rows are (the owner commits in between).
  *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
  */
 import type { Commit, MessageRef } from '../log/log.ts'
@@ -83,7 +84,10 @@ export class Dispatcher {
     this.window = new Window(this.#restored.next.offset)
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
     this.parking = new Parking(this.#open, options.clock)
-    for (const facts of options.restore.parkedGroups) this.parked.restore(facts, this.#restored.invisibleUntil(facts.offset, facts.index))
+    for (const facts of options.restore.parkedGroups) {
+      const until = this.#restored.invisibleUntil(facts.offset, facts.index)
+      this.parked.restore(facts, until, this.#restored.presumes)
+    }
   }
 
   /** Where the reader begins. */
@@ -215,7 +219,7 @@ export class Dispatcher {
             continue
           }
           if (!put(call, view, place, offset, place)) return
-          groups.join(group, seq)
+          groups.begin(group, seq)
         } else if (!put(call, view, place, offset, place)) return
         open.hand(seq, call.batch.lease)
         call.seqs.push(seq)
@@ -365,8 +369,8 @@ export class Dispatcher {
         if (seq >= w.base && w.states[seq & w.mask] === STATE.inFlight && w.leases[seq & w.mask] === lease.number)
           held.push({ message: w.refOf(seq), invisibleForMs: Math.max(0, lease.endsAt - now) })
     for (const group of this.parked.groups()) {
+      if (group.notBefore > now) return undefined
       if (group.state !== 'inFlight') continue
-      if (group.offset < 0) return undefined
       held.push({ message: { offset: group.offset, index: group.index }, invisibleForMs: Math.max(0, group.endsAt - now) })
     }
     return held

@@ -22,13 +22,18 @@ export class Groups {
     return this.#heads.get(group)
   }
 
+  /** The message is the first of a group that has nothing open. */
+  begin(group: number, seq: number): void {
+    this.#heads.set(group, seq)
+    this.#window.tails[seq & this.#window.mask] = seq
+  }
+
   /** Adds a message behind those of its group. @returns true when it is the first */
   join(group: number, seq: number): boolean {
     const { mask, tails, links } = this.#window
     const head = this.#heads.get(group)
     if (head === undefined) {
-      this.#heads.set(group, seq)
-      tails[seq & mask] = seq
+      this.begin(group, seq)
       return true
     }
     const tail = tails[head & mask] as number

@@ -51,7 +51,7 @@ export class OpenMessages {
 
   /** The group has messages in the parked store, so what the log holds of it waits. */
   isParked(group: number): boolean {
-    return this.parked.size > 0 && this.parked.has(group)
+    return this.grouping && this.parked.size > 0 && this.parked.has(group)
   }
 
   groupOf(seq: number): number {

@@ -86,11 +86,15 @@ export class ParkedGroups {
     return true
   }
 
-  /** A group found in the store at the take-over, whose first message stays invisible until a time (0: visible). */
-  restore(facts: ParkedGroupFacts, invisibleUntil: number): void {
+  /**
+   * A group found in the store at the take-over, whose first message stays invisible until a time (0: visible).
+   * @param presumed it is not known whether, so later ones may be with a client as well
+   */
+  restore(facts: ParkedGroupFacts, invisibleUntil: number, presumed: boolean): void {
     this.openRows += facts.open
     const group = this.#add(facts.key, facts.open, facts.offset, facts.index)
     group.deliveries = facts.deliveries
+    if (presumed && facts.open > 1) group.notBefore = invisibleUntil
     if (invisibleUntil > 0) this.#hold(group, invisibleUntil)
     else this.#toLoad.add(group)
   }

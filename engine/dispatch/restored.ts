@@ -33,6 +33,7 @@ export class Restored {
   readonly #inFlight = new Map<number, Map<number, number>>()
   readonly #hiddenBelow: MessageRef
   readonly #hiddenUntil: number
+  readonly #presumes: boolean
   /** the last record that is special in any way */
   readonly #lastOffset: number
   #range = 0
@@ -49,6 +50,7 @@ export class Restored {
     // after a clean stop the exact set is known; otherwise everything handed out may still be with a client
     this.#hiddenBelow = commit?.inFlight ? START : this.ackableBelow
     this.#hiddenUntil = now + ackWaitMs
+    this.#presumes = commit?.inFlight === undefined
     for (const { message, invisibleForMs } of commit?.inFlight ?? []) {
       const ofRecord = this.#inFlight.get(message.offset) ?? new Map<number, number>()
       ofRecord.set(message.index, now + Math.min(invisibleForMs, ackWaitMs))
@@ -88,6 +90,11 @@ export class Restored {
     const exact = this.#inFlight.get(offset)?.get(index)
     if (exact !== undefined) return exact
     return compareRefs({ offset, index }, this.#hiddenBelow) < 0 ? this.#hiddenUntil : 0
+  }
+
+  /** Nothing exact is known: whatever was promised may be with a client. */
+  get presumes(): boolean {
+    return this.#presumes
   }
 
   /** Whether the message is known to be with a client, rather than possibly. */

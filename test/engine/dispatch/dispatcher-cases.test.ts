@@ -1,0 +1,245 @@
+/** Single cases that random schedules meet too seldom. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
+import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
+import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PART, type Part } from '../../../engine/position.ts'
+
+type Message = Readonly<{ group: number; part?: Part; bytes?: number }>
+const ANY = { max: Infinity, overhead: 0, first: true }
+
+class Bench {
+  now = 0
+  readonly pending: AckPending
+  readonly dispatcher: Dispatcher
+  #lsn = 0n
+  #offset = 0
+
+  constructor(settings: Partial<DispatchSettings> = {}, options: Partial<DispatcherOptions> & { maxPending?: number } = {}) {
+    this.pending = new AckPending(options.maxPending ?? 1_000_000)
+    this.dispatcher = new Dispatcher({
+      generation: 1,
+      partition: 0,
+      settings: { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 << 30, ...settings },
+      grouping: true,
+      keyed: false,
+      pending: this.pending,
+      restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
+      clock: () => this.now,
+      ...options,
+    })
+    this.commit()
+  }
+  offer(messages: readonly Message[]): void {
+    const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+    builder.begin((this.#lsn += 1n), 1, 0)
+    for (const [idx, { group, part = PART.row, bytes = 10 }] of messages.entries()) {
+      builder.bodies.ascii('b'.repeat(bytes))
+      builder.add(idx, part, ACTION.insert, 1, 0, group, 0, 0)
+    }
+    this.dispatcher.offer(this.#offset++, Pack.decode(builder.encode()))
+  }
+  commit() {
+    const commit = this.dispatcher.commitPoint(1)
+    this.dispatcher.committed(commit)
+    return commit
+  }
+  /** @returns "offset.index" of each message handed out */
+  take(max = 1_000): string[] {
+    const batch = this.dispatcher.take(max, ANY)
+    return (batch?.offsets ?? []).map((offset, i) => `${offset}.${batch?.indexes[i]}`)
+  }
+  finish(...names: string[]) {
+    return this.dispatcher.finish(refs(names))
+  }
+}
+const refs = (names: readonly string[]) => ({
+  offsets: names.map((n) => Number(n.split('.')[0])),
+  indexes: names.map((n) => Number(n.split('.')[1])),
+})
+const messages = (count: number, group = (i: number) => i): Message[] => Array.from({ length: count }, (_, i) => ({ group: group(i) }))
+
+test('nothing is handed out beyond what a durable commit promised', () => {
+  const bench = new Bench()
+  for (let i = 0; i < 10; i++) bench.offer(messages(1_000, (n) => i * 1_000 + n))
+  const first = bench.take(10_000) // the first commit promised 64 records beyond an empty log
+  assert.equal(first.length, 10_000)
+  for (let i = 10; i < 80; i++) bench.offer(messages(1_000, (n) => i * 1_000 + n))
+  const promised = bench.take(100_000)
+  assert.equal(promised.length, 54_000, 'up to record 64')
+  assert.deepEqual(bench.take(), [])
+  assert.equal(bench.dispatcher.mayDeliver(), false)
+  assert.equal(bench.dispatcher.wantsCommit(), true)
+  const { handedOut } = bench.commit()
+  assert.deepEqual(handedOut, { offset: 66, index: 0 }, '2,000 messages further')
+  assert.equal(bench.take(100_000).length, 2_000)
+})
+
+test('a restart after a crash promises no less than before', () => {
+  const commit = { ...new Bench().commit(), handedOut: { offset: 500, index: 3 } }
+  const bench = new Bench({}, { restore: { commit, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] } })
+  assert.deepEqual(bench.commit().handedOut, { offset: 500, index: 3 })
+})
+
+test('messages that arrive after a take-over are not taken for handed out, although they lie below the old promise', () => {
+  const commit = { ...new Bench().commit(), handedOut: { offset: 64, index: 0 } }
+  const bench = new Bench({}, { restore: { commit, head: 1, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] } })
+  bench.offer(messages(1))
+  bench.offer(messages(1, () => 7))
+  assert.deepEqual(bench.take(), ['1.0'], 'record 0 was there before and may be with a client')
+  bench.finish('1.0')
+  bench.now = 1_000
+  assert.deepEqual(bench.take(), ['0.0'])
+})
+
+test('an ack of a message that the new owner has not read yet is refused for now', () => {
+  const commit = { ...new Bench().commit(), handedOut: { offset: 64, index: 0 } }
+  const bench = new Bench({}, { restore: { commit, head: 2, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] } })
+  assert.equal(bench.finish('0.0').early, true)
+  bench.offer(messages(1))
+  assert.deepEqual([bench.finish('0.0').early, bench.finish('0.0').finished, bench.finish('1.0').early], [false, 0, true])
+  assert.deepEqual(bench.commit().next, { offset: 1, index: 0 })
+})
+
+test('a message that was never delivered can not be acked', () => {
+  const bench = new Bench()
+  bench.offer(messages(3))
+  assert.equal(bench.finish('0.0', '0.2', '5.0', '0.99', '0.0').finished, 0)
+  assert.deepEqual(bench.take(), ['0.0', '0.1', '0.2'])
+  assert.equal(bench.finish('0.1', '0.1').finished, 1, 'once')
+})
+
+test('the byte bound lets one message through, whatever its size, and counts what the answer adds', () => {
+  const bench = new Bench()
+  bench.offer([
+    { group: 1, bytes: 500 },
+    { group: 2, bytes: 40 },
+    { group: 3, bytes: 40 },
+    { group: 4, bytes: 40 },
+  ])
+  const bytes = { max: 100, overhead: 10, first: true }
+  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 1)
+  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 2, '2 × (40 + 10)')
+  assert.equal(bench.dispatcher.take(10, { ...bytes, max: 20, first: false }), undefined, 'another partition has filled the answer')
+  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 1)
+})
+
+test('max_ack_pending lets only redeliveries through, and counts returned messages', () => {
+  const bench = new Bench({}, { maxPending: 2 })
+  bench.offer(messages(4))
+  assert.deepEqual(bench.take(), ['0.0', '0.1'])
+  bench.dispatcher.release(refs(['0.1']))
+  assert.deepEqual(bench.take(), ['0.1'])
+  bench.now = 1_000
+  assert.deepEqual(bench.take(), ['0.0', '0.1'])
+  bench.finish('0.0')
+  assert.deepEqual(bench.take(), ['0.2'])
+  assert.equal(bench.pending.count, 2)
+  bench.dispatcher.dispose()
+  assert.equal(bench.pending.count, 0)
+})
+
+test('a message delivered max_retry_count times is taken out to be discarded, and its group goes on', () => {
+  const bench = new Bench({ maxDeliveries: 2 })
+  bench.offer(messages(2, () => 1))
+  assert.deepEqual(bench.take(), ['0.0'])
+  bench.now = 1_000
+  assert.deepEqual(bench.take(), ['0.0'])
+  bench.now = 2_000
+  assert.deepEqual(bench.take(), [], 'it lapsed for the second time, and is not recorded yet')
+  const { parking } = bench.dispatcher
+  const moves = parking.toDiscard()
+  assert.deepEqual(
+    moves.map(({ offset, index, kind, deliveries }) => ({ offset, index, kind, deliveries })),
+    [{ offset: 0, index: 0, kind: 'discard', deliveries: 2 }],
+  )
+  assert.deepEqual(bench.commit().next, { offset: 0, index: 0 }, 'not finished before its record is durable')
+  parking.notMoved(moves, 1_000)
+  bench.now = 3_000
+  assert.deepEqual(bench.take(), [])
+  parking.moved(parking.toDiscard())
+  assert.deepEqual(bench.take(), ['0.1'])
+  assert.deepEqual(bench.commit().next, { offset: 0, index: 1 })
+  assert.equal(bench.pending.count, 1)
+})
+
+test('a returned message is not discarded: only a visibility time that lapses counts', () => {
+  const bench = new Bench({ maxDeliveries: 1 })
+  bench.offer(messages(1))
+  bench.take()
+  bench.dispatcher.release(refs(['0.0']))
+  assert.deepEqual(bench.take(), ['0.0'])
+})
+
+test('tombstones are finished at once by a sink without keys, and delivered by one with keys', () => {
+  const both: Message[] = [{ group: 1, part: PART.tombstone }, { group: 2 }]
+  const pull = new Bench()
+  pull.offer(both)
+  assert.deepEqual(pull.take(), ['0.1'])
+  const keyed = new Bench({}, { keyed: true })
+  keyed.offer(both)
+  assert.deepEqual(keyed.take(), ['0.0', '0.1'])
+})
+
+test('tombstones between finished messages split no range', () => {
+  const bench = new Bench()
+  bench.offer([{ group: 1 }, { group: 2 }, { group: 3, part: PART.tombstone }, { group: 4 }, { group: 5, part: PART.tombstone }])
+  assert.deepEqual(bench.take(), ['0.0', '0.1', '0.3'])
+  bench.finish('0.1', '0.3')
+  assert.deepEqual(bench.commit().finished, [{ from: { offset: 0, index: 1 }, to: { offset: 0, index: 5 } }])
+})
+
+test('no visibility time is waited for when everything was acked or returned', () => {
+  const bench = new Bench()
+  bench.offer(messages(3))
+  bench.take(2)
+  assert.equal(bench.dispatcher.nextLapse(), 1_000)
+  bench.finish('0.0')
+  assert.equal(bench.dispatcher.nextLapse(), 1_000)
+  bench.dispatcher.release(refs(['0.1']))
+  assert.equal(bench.dispatcher.nextLapse(), Infinity)
+})
+
+test('a shorter visibility time holds for what is handed out from then on', () => {
+  const bench = new Bench()
+  bench.offer(messages(2))
+  bench.take(1)
+  bench.dispatcher.settings = { ...bench.dispatcher.settings, ackWaitMs: 500 }
+  bench.take(1)
+  bench.now = 500
+  assert.deepEqual(bench.take(), ['0.1'])
+  bench.now = 1_000
+  assert.deepEqual(bench.take(), ['0.0', '0.1'])
+})
+
+test('a full window is parked from below only when nothing in it can be delivered and max_ack_pending is not reached', () => {
+  const bench = new Bench({ windowBytes: 4_000 }, { maxPending: 60 })
+  while (bench.dispatcher.room()) bench.offer(messages(10, () => 1))
+  const { parking, settings } = bench.dispatcher
+  assert.deepEqual(parking.toPark(settings.windowBytes), [], 'a backlog that nobody reads stays in the log')
+  assert.deepEqual(bench.take(), ['0.0'])
+  bench.pending.max = 1
+  assert.deepEqual(parking.toPark(settings.windowBytes), [], 'at max_ack_pending reading on would not help')
+  bench.pending.max = 60
+  const moves = parking.toPark(settings.windowBytes)
+  assert.ok(moves.length > 1)
+  parking.notMoved(moves, 1_000)
+  assert.equal(bench.pending.count, 1)
+  parking.moved(parking.toPark(settings.windowBytes))
+  assert.equal(bench.dispatcher.room(), true)
+  assert.equal(bench.dispatcher.parked.openRows, moves.length)
+  bench.offer(messages(1, () => 2))
+  assert.deepEqual(bench.take(), [`${bench.dispatcher.window.nextOffset - 1}.0`], 'another group goes on')
+})
+
+test('a giveBack of an old answer does not take a message from the client that has it now', () => {
+  const bench = new Bench()
+  bench.offer(messages(1))
+  const old = bench.dispatcher.take(1, ANY)
+  assert.ok(old)
+  bench.now = 1_000
+  assert.deepEqual(bench.take(), ['0.0'])
+  assert.equal(bench.dispatcher.release(old, old.lease), 0)
+  assert.deepEqual(bench.take(), [])
+})
