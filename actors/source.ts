@@ -61,7 +61,10 @@ export const sourceMachine = setup({
     }),
     inspect: fromPromise<unknown, Context>(({ input, signal }) => input.work.inspect(input.lock as HeldLock, signal)),
     stream: fromPromise<void, Context & { progressed: () => void }>(({ input, signal }) =>
-      input.work.stream({ lock: input.lock as HeldLock, plan: input.plan, drain: input.drain.signal, progressed: input.progressed }, signal),
+      input.work.stream(
+        { lock: input.lock as HeldLock, plan: input.plan, drain: input.drain.signal, progressed: input.progressed },
+        signal,
+      ),
     ),
     release: fromPromise<void, HeldLock | undefined>(async ({ input }) => input?.release()),
   },
@@ -72,7 +75,14 @@ export const sourceMachine = setup({
   delays: { backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS), drain: DRAIN_MS },
 }).createMachine({
   id: 'source',
-  context: ({ input }) => ({ work: input.work, lock: undefined, plan: undefined, drain: new AbortController(), attempt: 0, lastError: undefined }),
+  context: ({ input }) => ({
+    work: input.work,
+    lock: undefined,
+    plan: undefined,
+    drain: new AbortController(),
+    attempt: 0,
+    lastError: undefined,
+  }),
   initial: 'locking',
   on: { stop: '.stopping' },
   states: {
@@ -82,7 +92,11 @@ export const sourceMachine = setup({
         input: ({ context }) => context.work,
         onDone: { target: 'inspecting', actions: assign({ lock: ({ event }) => event.output }) },
         onError: [
-          { guard: ({ event }) => isRetryable(event.error), target: 'waiting', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
           { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
         ],
       },
@@ -93,7 +107,11 @@ export const sourceMachine = setup({
         input: ({ context }) => context,
         onDone: { target: 'streaming', actions: assign({ plan: ({ event }) => event.output }) },
         onError: [
-          { guard: ({ event }) => isRetryable(event.error), target: 'waiting', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
           { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
         ],
       },
@@ -105,8 +123,16 @@ export const sourceMachine = setup({
         input: ({ context, self }) => ({ ...context, progressed: () => self.send({ type: 'progress' }) }),
         onDone: 'stopping',
         onError: [
-          { guard: ({ context }) => context.drain.signal.aborted, target: 'stopping', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
-          { guard: ({ event }) => isRetryable(event.error), target: 'waiting', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          {
+            guard: ({ context }) => context.drain.signal.aborted,
+            target: 'stopping',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
           { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
         ],
       },

@@ -32,6 +32,7 @@ export class AppendLoop {
   /** the number the next append gets; the first is 1 */
   #next = 1
   #open: Append | undefined
+  #appending: Promise<unknown> = Promise.resolve()
   #timer: NodeJS.Timeout | undefined
   #state: 'running' | 'stopped' | 'failed' = 'running'
   #idle = Promise.withResolvers<void>()
@@ -52,6 +53,11 @@ export class AppendLoop {
 
   get open(): Append | undefined {
     return this.#open
+  }
+
+  /** Settles when no append is open; never rejects. */
+  get settled(): Promise<unknown> {
+    return this.#appending
   }
 
   /** Something was gathered. @param full don't linger: there is a pack's worth of it */
@@ -96,11 +102,18 @@ export class AppendLoop {
     const { log, timeoutMs } = this.#options
     const timeout = Promise.withResolvers<never>()
     const timer = setTimeout(
-      () => timeout.reject(new EngineError('LOG_APPEND_TIMEOUT', `an append of ${append.bytes} bytes has not settled within ${timeoutMs} ms`, { bytes: append.bytes })),
+      () =>
+        timeout.reject(
+          new EngineError('LOG_APPEND_TIMEOUT', `an append of ${append.bytes} bytes has not settled within ${timeoutMs} ms`, {
+            bytes: append.bytes,
+          }),
+        ),
       timeoutMs,
     )
     try {
-      await Promise.race([log.append(append.records, append.progress), timeout.promise])
+      const appending = log.append(append.records, append.progress)
+      this.#appending = appending.catch(() => undefined)
+      await Promise.race([appending, timeout.promise])
     } catch (error) {
       return this.#fail(error)
     } finally {
@@ -123,6 +136,11 @@ export class AppendLoop {
     clearTimeout(this.#timer)
     this.#idle.resolve()
     const text = error instanceof Error ? error.message : String(error)
-    if (wasRunning) this.#options.failed(error instanceof EngineError ? error : new EngineError('LOG_APPEND_FAILED', `the log refused an append: ${text}`, {}, { cause: error }))
+    if (wasRunning)
+      this.#options.failed(
+        error instanceof EngineError
+          ? error
+          : new EngineError('LOG_APPEND_FAILED', `the log refused an append: ${text}`, {}, { cause: error }),
+      )
   }
 }

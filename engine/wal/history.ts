@@ -49,7 +49,10 @@ export function succession(known: readonly Incarnation[], system: System): Succe
   if (newest.timeline === timeline) return { added: [], forkedAt: undefined, foreign: false }
 
   // the server's past as segments of timelines; the last one is still open
-  const segments = [...system.ancestors.map((a) => ({ timeline: a.timeline, endsAt: a.endsAt as Lsn | undefined })), { timeline, endsAt: undefined }]
+  const segments = [
+    ...system.ancestors.map((a) => ({ timeline: a.timeline, endsAt: a.endsAt as Lsn | undefined })),
+    { timeline, endsAt: undefined },
+  ]
   let ourEnd: Lsn | undefined
   for (let i = known.length - 1; i >= 0; i--) {
     const ours = known[i] as Incarnation
@@ -144,7 +147,11 @@ function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
       ? `the server is another one (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); changes up to ${savedAt} of the former one are durable`
       : `changes up to ${savedAt} are durable, those from there to ${slotAt} can't be read from it`
   const remedy = `accept it by: ${acceptSql(facts)}; then start the source again and backfill its tables`
-  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${remedy}`, { slot: facts.slot, saved: savedAt, slotConfirmed: slotAt })
+  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${remedy}`, {
+    slot: facts.slot,
+    saved: savedAt,
+    slotConfirmed: slotAt,
+  })
 }
 
 function wentBack(facts: StartFacts, seen: Lsn): EngineError {

@@ -81,6 +81,7 @@ export class ReplicationConnection {
     this.#service.on('start', () => {
       if (this.#phase !== 'opening') return
       this.#phase = 'streaming'
+      if (this.#paused) this.#wire?.stream.pause() // not before: the server's word that it streams has to be read
       this.#timer = setInterval(() => this.#round(), Math.max(50, Math.floor(this.#options.walSenderTimeoutMs / 3)))
       started.resolve()
     })
@@ -102,7 +103,7 @@ export class ReplicationConnection {
   pause(): void {
     if (this.#paused || this.#phase === 'ended') return
     this.#paused = true
-    this.#wire?.stream.pause()
+    if (this.#phase === 'streaming') this.#wire?.stream.pause()
   }
 
   resume(): void {
@@ -132,7 +133,6 @@ export class ReplicationConnection {
         if (this.#phase !== 'opening') return this.#wire.stream.destroy()
         await this.#options.prepare?.(async (sql) => (await client.query(sql)).rows as Record<string, unknown>[])
         if (this.#phase !== 'opening') return
-        if (this.#paused) this.#wire.stream.pause()
         const options = `proto_version '1', publication_names '${identifier(publication).replaceAll("'", "''")}', messages 'true'`
         await client.query(`START_REPLICATION SLOT ${identifier(slot)} LOGICAL 0/0 (${options})`)
       },
@@ -173,7 +173,11 @@ export class ReplicationConnection {
   }
 
   #fail(error: unknown): void {
-    this.#close(toSourceError(error, this.#phase === 'streaming' ? 'streaming' : this.#wire ? 'starting' : 'connecting', { slot: this.#options.slot }))
+    this.#close(
+      toSourceError(error, this.#phase === 'streaming' ? 'streaming' : this.#wire ? 'starting' : 'connecting', {
+        slot: this.#options.slot,
+      }),
+    )
   }
 
   #close(error: EngineError | undefined): void {

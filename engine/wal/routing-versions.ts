@@ -13,17 +13,25 @@ const UNIQUE_VIOLATION = '23505'
  * Saves what goes where as the next version; the same as the newest one saves nothing.
  * @param state queries on the state database
  */
-export async function saveRoutingVersion(state: Query, databaseId: string, sinks: readonly RoutedSink[]): Promise<RoutingVersion & Readonly<{ isNew: boolean }>> {
+export async function saveRoutingVersion(
+  state: Query,
+  databaseId: string,
+  sinks: readonly RoutedSink[],
+): Promise<RoutingVersion & Readonly<{ isNew: boolean }>> {
   for (;;) {
-    const { rows } = await state('select version, sinks = $2::jsonb as same from tailrace.routing_version where database_id = $1 order by version desc limit 1', [
-      databaseId,
-      JSON.stringify(sinks),
-    ])
+    const { rows } = await state(
+      'select version, sinks = $2::jsonb as same from tailrace.routing_version where database_id = $1 order by version desc limit 1',
+      [databaseId, JSON.stringify(sinks)],
+    )
     const newest = rows[0]
     if (newest?.same === true) return { databaseId, version: Number(newest.version), sinks, isNew: false }
     const version = Number(newest?.version ?? 0) + 1
     try {
-      await state('insert into tailrace.routing_version (database_id, version, sinks) values ($1, $2, $3)', [databaseId, version, JSON.stringify(sinks)])
+      await state('insert into tailrace.routing_version (database_id, version, sinks) values ($1, $2, $3)', [
+        databaseId,
+        version,
+        JSON.stringify(sinks),
+      ])
       return { databaseId, version, sinks, isNew: true }
     } catch (error) {
       if (!(error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION)) throw error // another process was faster: look again
@@ -36,7 +44,10 @@ export async function saveRoutingVersion(state: Query, databaseId: string, sinks
  * @param source queries on a session of the source database with synchronous_commit = local
  */
 export async function emitRoutingMark(source: Query, version: Readonly<{ databaseId: string; version: number }>): Promise<void> {
-  await source('select pg_logical_emit_message(true, $1, $2)', [ROUTING_MARK, JSON.stringify({ database: version.databaseId, version: version.version })])
+  await source('select pg_logical_emit_message(true, $1, $2)', [
+    ROUTING_MARK,
+    JSON.stringify({ database: version.databaseId, version: version.version }),
+  ])
 }
 
 /** @returns the version a mark names for this source; undefined: not ours, or not a mark at all (anybody may write one) */

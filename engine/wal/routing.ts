@@ -3,7 +3,7 @@
  * run over the same log sends the same messages to the same partitions (correctness 6).
  */
 import type { TopicName } from '../log/log.ts'
-import { ACTIONS, type RoutedSink, type RoutingVersion, type SourceFilter } from '../state/resources.ts'
+import type { ACTIONS, RoutedSink, RoutingVersion, SourceFilter } from '../state/resources.ts'
 
 /** Tables of this schema are Tailrace's own and are never streamed. */
 export const INTERNAL_SCHEMA = 'tailrace'

@@ -76,7 +76,8 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   const create = `select pg_create_logical_replication_slot(${literal(name)}, 'pgoutput')`
   const recreate = `select pg_drop_replication_slot(${literal(name)}); ${create}`
   const missingFrom = saved === undefined ? '' : ` Changes from ${formatLsn(saved)} on are then missing: backfill the tables.`
-  const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) => new EngineError(code, text, { slot: name, publication })
+  const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) =>
+    new EngineError(code, text, { slot: name, publication })
 
   if (facts.walLevel !== 'logical')
     throw fail('WAL_LEVEL_TOO_LOW', `wal_level is "${facts.walLevel}". Run: alter system set wal_level = logical; and restart Postgres`)
@@ -85,11 +86,18 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
       'PUBLICATION_MISSING',
       `database "${facts.database}" has no publication "${publication}". Run: create publication ${identifier(publication)} for all tables with (publish_via_partition_root = true)`,
     )
-  if (!slot) throw fail('SLOT_MISSING', `there is no replication slot "${name}". Run in database "${facts.database}": ${create}.${missingFrom}`)
+  if (!slot)
+    throw fail('SLOT_MISSING', `there is no replication slot "${name}". Run in database "${facts.database}": ${create}.${missingFrom}`)
   if (slot.plugin !== 'pgoutput')
-    throw fail('SLOT_WRONG_PLUGIN', `slot "${name}" ${slot.plugin === null ? 'is physical' : `uses the plugin "${slot.plugin}"`}, not pgoutput. If nothing else needs it, run: ${recreate}`)
+    throw fail(
+      'SLOT_WRONG_PLUGIN',
+      `slot "${name}" ${slot.plugin === null ? 'is physical' : `uses the plugin "${slot.plugin}"`}, not pgoutput. If nothing else needs it, run: ${recreate}`,
+    )
   if (slot.database !== facts.database)
-    throw fail('SLOT_WRONG_DATABASE', `slot "${name}" belongs to database "${slot.database}", not to "${facts.database}". Name another slot: ${create.replace(literal(name), literal(`${name}_2`))}`)
+    throw fail(
+      'SLOT_WRONG_DATABASE',
+      `slot "${name}" belongs to database "${slot.database}", not to "${facts.database}". Name another slot: ${create.replace(literal(name), literal(`${name}_2`))}`,
+    )
   if (slot.restartLsn === undefined || slot.confirmedLsn === undefined || slot.walStatus === 'lost' || slot.invalidation !== null) {
     const why = slot.invalidation ?? 'the log it needs was removed'
     throw fail('SLOT_LOST', `Postgres has invalidated slot "${name}" (${why}). Run: ${recreate}.${missingFrom}`)
@@ -102,9 +110,25 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
     throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run ${remedy}`)
   }
   if (slot.activePid !== null)
-    throw fail('SLOT_IN_USE', `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`)
+    throw fail(
+      'SLOT_IN_USE',
+      `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
+    )
   return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn }
 }
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
 const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
+
+/** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
+export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
+
+export async function readSlotLag(query: Query, slot: string): Promise<SlotLag> {
+  const { rows } = await query(
+    `select pg_wal_lsn_diff(now, confirmed_flush_lsn)::float8 as confirmed, pg_wal_lsn_diff(now, restart_lsn)::float8 as retained
+     from pg_replication_slots, (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
+     where slot_name = $1`,
+    [slot],
+  )
+  return { confirmedBytes: Number(rows[0]?.confirmed ?? 0), retainedBytes: Number(rows[0]?.retained ?? 0) }
+}

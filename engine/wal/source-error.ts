@@ -19,7 +19,12 @@ export function toSourceError(error: unknown, phase: Phase, context: ErrorContex
   if (error instanceof EngineError) return error
   const code = codeOf(error)
   const text = error instanceof Error ? error.message : String(error)
-  return new EngineError(classify(code, phase), code ? `${text} (${code})` : text, { ...context, ...(code ? { sqlstate: code } : {}) }, { cause: error })
+  return new EngineError(
+    classify(code, phase),
+    code ? `${text} (${code})` : text,
+    { ...context, ...(code ? { sqlstate: code } : {}) },
+    { cause: error },
+  )
 }
 
 /** SQLSTATEs of a server that is going down: whoever holds a connection to it should let go. */

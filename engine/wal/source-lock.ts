@@ -112,7 +112,10 @@ export class SourceLock implements AsyncDisposable {
     await this.query('select pg_terminate_backend($1)', [pid])
     const until = performance.now() + FREE_TIMEOUT_MS
     while (performance.now() < until) {
-      if ((await this.query('select from pg_replication_slots where slot_name = $1 and active_pid = $2', [this.#slot, pid])).rows.length === 0) break
+      if (
+        (await this.query('select from pg_replication_slots where slot_name = $1 and active_pid = $2', [this.#slot, pid])).rows.length === 0
+      )
+        break
       await sleep(20, undefined, { signal })
     }
     return pid

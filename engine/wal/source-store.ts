@@ -48,7 +48,11 @@ export class SourceStore {
   }
 
   async load(): Promise<SavedSource> {
-    const source = await ask(this.#query, 'select slot_name, log_identity, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1', [this.databaseId])
+    const source = await ask(
+      this.#query,
+      'select slot_name, log_identity, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1',
+      [this.databaseId],
+    )
     const history = await ask(
       this.#query,
       'select history, system_identifier, timeline, begins_at from tailrace.source_history where database_id = $1 order by history',
@@ -98,8 +102,25 @@ export class SourceStore {
     )
   }
 
+  /**
+   * Forgets keys of relations that no run will ask for again: of those below the confirmed position the newest of each
+   * relation stays.
+   */
+  async pruneRelationKeys(confirmed: Position): Promise<void> {
+    await ask(
+      this.#query,
+      `delete from tailrace.relation_key r using tailrace.relation_key n
+       where r.database_id = $1 and n.database_id = $1 and n.relation = r.relation
+         and (n.history, n.lsn, n.idx) > (r.history, r.lsn, r.idx) and (n.history, n.lsn) < ($2::int, $3::pg_lsn)`,
+      [this.databaseId, confirmed.history, formatLsn(confirmed.lsn)],
+    )
+  }
+
   async saveConfirmed(lsn: Lsn): Promise<void> {
-    await this.#write(`update tailrace.source set confirmed_lsn = $3::pg_lsn, updated_at = now() from owner where database_id = $1::text::uuid`, [formatLsn(lsn)])
+    await this.#write(
+      `update tailrace.source set confirmed_lsn = $3::pg_lsn, updated_at = now() from owner where database_id = $1::text::uuid`,
+      [formatLsn(lsn)],
+    )
   }
 
   /** How many messages of the incarnation before `history` never happened for the server that now leads. */
@@ -188,7 +209,8 @@ export class SourceStore {
 
   async #write(sql: string, params: readonly unknown[], returning = '1'): Promise<readonly Readonly<Record<string, unknown>>[]> {
     const { rows } = await ask(this.#query, `${OWNER} ${sql} returning ${returning}`, [this.databaseId, this.term, ...params])
-    if (rows.length === 0) throw new EngineError('SOURCE_FENCED', `another process owns the source (term ${this.term} has passed)`, { term: this.term })
+    if (rows.length === 0)
+      throw new EngineError('SOURCE_FENCED', `another process owns the source (term ${this.term} has passed)`, { term: this.term })
     return rows
   }
 }

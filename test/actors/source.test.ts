@@ -116,7 +116,10 @@ test('a stop while the lock is still being waited for lets go of it should it co
 })
 
 test('a stop is honoured while waiting and after failing', async () => {
-  for (const [error, state] of [[unreachable(), 'waiting'], [new EngineError('SLOT_MISSING', 'no slot'), 'failed']] as const) {
+  for (const [error, state] of [
+    [unreachable(), 'waiting'],
+    [new EngineError('SLOT_MISSING', 'no slot'), 'failed'],
+  ] as const) {
     const { actor, streams, reach } = setUp()
     await reach('streaming')
     streams[0]?.done.reject(error)

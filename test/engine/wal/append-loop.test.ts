@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { EngineError } from '../../../engine/errors.ts'
+import type { EngineError } from '../../../engine/errors.ts'
 import { PART } from '../../../engine/position.ts'
 import { AppendLoop, type Append } from '../../../engine/wal/append-loop.ts'
 
@@ -51,11 +51,17 @@ test('one append is open at a time; what is gathered meanwhile leaves in the nex
   loop.wake(true)
   gathered.push('c')
   loop.wake(true)
-  assert.deepEqual(appends.map((a) => a.content), ['a'])
+  assert.deepEqual(
+    appends.map((a) => a.content),
+    ['a'],
+  )
   const second = next()
   appends[0]?.settle.resolve()
   await second
-  assert.deepEqual(appends.map((a) => a.content), ['a', 'bc'])
+  assert.deepEqual(
+    appends.map((a) => a.content),
+    ['a', 'bc'],
+  )
   appends[1]?.settle.resolve()
   await loop.drain()
   assert.deepEqual(events, ['durable 1', 'durable 2'])
@@ -78,7 +84,10 @@ test('after a failed append nothing more is appended, and the failure is told on
   assert.equal((await failed).code, 'LOG_APPEND_FAILED')
   loop.wake(true)
   await loop.drain()
-  assert.deepEqual(appends.map((a) => a.content), ['a'])
+  assert.deepEqual(
+    appends.map((a) => a.content),
+    ['a'],
+  )
   assert.deepEqual(events, ['failed LOG_APPEND_FAILED'])
 })
 

@@ -1,7 +1,15 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { EngineError, type ErrorCode } from '../../../engine/errors.ts'
-import { decideStart, historyAt, parseTimelineHistory, succession, type Incarnation, type StartFacts, type System } from '../../../engine/wal/history.ts'
+import {
+  decideStart,
+  historyAt,
+  parseTimelineHistory,
+  succession,
+  type Incarnation,
+  type StartFacts,
+  type System,
+} from '../../../engine/wal/history.ts'
 
 const ID = '7300000000000000001'
 const one: Incarnation = { history: 0, systemIdentifier: ID, timeline: 1, beginsAt: 0n }
@@ -26,7 +34,9 @@ const facts = (over: Partial<StartFacts>): StartFacts => ({
 const fails = (code: ErrorCode) => (error: unknown) => error instanceof EngineError && error.code === code
 
 test('the first contact is history 0 from the beginning, whatever the timeline', () => {
-  assert.deepEqual(succession([], system(3, [{ timeline: 1, endsAt: 5n }])).added, [{ history: 0, systemIdentifier: ID, timeline: 3, beginsAt: 0n }])
+  assert.deepEqual(succession([], system(3, [{ timeline: 1, endsAt: 5n }])).added, [
+    { history: 0, systemIdentifier: ID, timeline: 3, beginsAt: 0n },
+  ])
 })
 
 test('the same timeline adds nothing', () => {
@@ -43,16 +53,37 @@ test('a promoted standby begins the next history at the switch; what commits bel
 })
 
 test('two switches while away give two histories', () => {
-  const { added } = succession([one], system(3, [{ timeline: 1, endsAt: 400n }, { timeline: 2, endsAt: 600n }]))
-  assert.deepEqual(added.map((i) => [i.history, i.timeline, i.beginsAt]), [[1, 2, 400n], [2, 3, 600n]])
+  const { added } = succession(
+    [one],
+    system(3, [
+      { timeline: 1, endsAt: 400n },
+      { timeline: 2, endsAt: 600n },
+    ]),
+  )
+  assert.deepEqual(
+    added.map((i) => [i.history, i.timeline, i.beginsAt]),
+    [
+      [1, 2, 400n],
+      [2, 3, 600n],
+    ],
+  )
 })
 
 test('a sibling of a timeline we followed begins where the two pasts part', () => {
   const known = [one, { history: 1, systemIdentifier: ID, timeline: 2, beginsAt: 400n }]
   const earlier = succession(known, system(3, [{ timeline: 1, endsAt: 300n }]))
-  assert.deepEqual(earlier.added.map((i) => [i.history, i.timeline, i.beginsAt]), [[2, 3, 300n]])
+  assert.deepEqual(
+    earlier.added.map((i) => [i.history, i.timeline, i.beginsAt]),
+    [[2, 3, 300n]],
+  )
   const later = succession(known, system(3, [{ timeline: 1, endsAt: 450n }])) // timeline 1 went on after our switch
-  assert.deepEqual(later.added.map((i) => [i.history, i.timeline, i.beginsAt]), [[2, 1, 400n], [3, 3, 450n]])
+  assert.deepEqual(
+    later.added.map((i) => [i.history, i.timeline, i.beginsAt]),
+    [
+      [2, 1, 400n],
+      [3, 3, 450n],
+    ],
+  )
   const all = [...known, ...earlier.added]
   assert.equal(historyAt(all, 299n), 0)
   assert.equal(historyAt(all, 350n), 2)
@@ -62,7 +93,10 @@ test('going back to the old primary after having followed the new one is a new h
   const known = [one, { history: 1, systemIdentifier: ID, timeline: 2, beginsAt: 400n }]
   const { added, forkedAt } = succession(known, system(1))
   assert.equal(forkedAt, 400n)
-  assert.deepEqual(added.map((i) => [i.history, i.timeline, i.beginsAt]), [[2, 1, 400n]])
+  assert.deepEqual(
+    added.map((i) => [i.history, i.timeline, i.beginsAt]),
+    [[2, 1, 400n]],
+  )
 })
 
 test('another system identifier has nothing in common', () => {
@@ -88,7 +122,12 @@ test('a slot above what was saved is a gap, which names both positions and the S
       return true
     },
   )
-  assert.deepEqual(decideStart(facts({ slotConfirmed: 501n, acceptedGap: 501n })), { confirmed: 501n, added: [], gapAccepted: true, phantomsFrom: undefined })
+  assert.deepEqual(decideStart(facts({ slotConfirmed: 501n, acceptedGap: 501n })), {
+    confirmed: 501n,
+    added: [],
+    gapAccepted: true,
+    phantomsFrom: undefined,
+  })
   assert.throws(() => decideStart(facts({ slotConfirmed: 502n, acceptedGap: 501n })), fails('SLOT_GAP'))
 })
 

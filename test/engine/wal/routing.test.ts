@@ -31,10 +31,20 @@ test('each sink that takes the table is a target, in the order of the version', 
   const version = {
     databaseId: 'd',
     version: 1,
-    sinks: [sink({}), sink({ sinkId: 'b', source: { include_schemas: ['x'] } }), sink({ sinkId: 'c', generation: 4, actions: ['delete'], groupColumns: { 'public.t': ['g'] } })],
+    sinks: [
+      sink({}),
+      sink({ sinkId: 'b', source: { include_schemas: ['x'] } }),
+      sink({ sinkId: 'c', generation: 4, actions: ['delete'], groupColumns: { 'public.t': ['g'] } }),
+    ],
   }
   const targets = compileTargets(version, { schema: 'public', name: 't' })
-  assert.deepEqual(targets.map((t) => [t.topic, t.actions, t.groupColumns]), [['a.1', 7, undefined], ['c.4', 4, ['g']]])
+  assert.deepEqual(
+    targets.map((t) => [t.topic, t.actions, t.groupColumns]),
+    [
+      ['a.1', 7, undefined],
+      ['c.4', 4, ['g']],
+    ],
+  )
 })
 
 test('our own tables are never streamed, even to a sink that asks for them', () => {
@@ -45,5 +55,6 @@ test('our own tables are never streamed, even to a sink that asks for them', () 
 test('a mark is believed only when it is well formed and names this database: anybody may write one', () => {
   const mark = (content: string) => parseRoutingMark(Buffer.from(content), 'd')
   assert.equal(mark('{"database":"d","version":3}'), 3)
-  for (const other of ['{"database":"e","version":3}', '{"database":"d","version":"3"}', '{"database":"d"}', 'null', '[]', '{', '']) assert.equal(mark(other), undefined)
+  for (const other of ['{"database":"e","version":3}', '{"database":"d","version":"3"}', '{"database":"d"}', 'null', '[]', '{', ''])
+    assert.equal(mark(other), undefined)
 })

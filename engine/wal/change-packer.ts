@@ -1,0 +1,328 @@
+/**
+ * From pgoutput messages to messages in packs: counts positions, renders each change once, and gives it to the pack of
+ * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions,
+ * so that every run over the same log makes the same messages (invariant 3). What needs I/O (a look-up in the
+ * catalogue, a routing version) is handed out as a wait, and the caller hands in no further chunk until it is over.
+ *
+ * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
+ * position, and a watcher sees the keys of changes before any sink's filter.
+ */
+import { ByteWriter } from '../byte-writer.ts'
+import { EngineError } from '../errors.ts'
+import { ACTION, MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
+import type { Lsn } from '../lsn.ts'
+import { PART, type Part, type Position } from '../position.ts'
+import { readAnnotation } from './annotations.ts'
+import type { Append } from './append-loop.ts'
+import { Change } from './change.ts'
+import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './change-keys.ts'
+import { ChangeWriter } from './change-writer.ts'
+import type { Cursor } from './cursor.ts'
+import { Packing, type PackHome } from './packing.ts'
+import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './pgoutput.ts'
+import type { Relation } from './relation.ts'
+import { ROUTING_MARK } from './routing-versions.ts'
+import { ACTION_BIT, INTERNAL_SCHEMA } from './routing.ts'
+import type { RelationTarget, RoutingState } from './routing-state.ts'
+import type { TimestampFormat } from './render.ts'
+
+/** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
+export type AddedRow = Readonly<{
+  home: PackHome
+  partition: number
+  idx: number
+  action: ActionCode
+  relation: number
+  flags: number
+  group: number
+  /** primary key as JSON array text, group key when it differs, message */
+  body: Uint8Array
+  keyLength: number
+  groupKeyLength: number
+}>
+export type Mark = Readonly<{
+  position: Position
+  xid: number
+  commitTimeUs: number
+  /** copied from the message: may be kept */
+  content: Buffer
+  /** appended behind all before the mark and ahead of all after it; only during the call */
+  add: (row: AddedRow) => void
+}>
+export type MarkHandler = (mark: Mark) => void
+
+export interface KeyWatcher {
+  /** whether the keys of this table's changes are wanted now */
+  watches(relation: number): boolean
+  /** @param oldKey @param newKey JSON array text of the primary key, valid during the call; one may be undefined */
+  changed(relation: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
+  truncated(relation: number): void
+  /** the transaction was streamed: its rows are visible soon (correctness 30) */
+  committed(xid: number): void
+}
+
+export type ChangePackerOptions = Readonly<{
+  source: string
+  term: number
+  packBytes: number
+  cursor: Cursor
+  routing: RoutingState
+  marks?: ReadonlyMap<string, MarkHandler>
+  watcher?: KeyWatcher
+  /** the relation is announced; describe it, then call `setRelation` */
+  onRelation: (message: RelationMessage) => void
+  /** a routing mark; call `finishMark` when it has been dealt with */
+  onRoutingMark: (content: Buffer) => void
+  onCommit: (end: Lsn, commitTimeUs: number) => void
+  /** a message came that says nothing to us or that was wrong, for health: never a reason to stop */
+  onNotice: (notice: string) => void
+}>
+
+export class ChangePacker implements PgoutputHandler {
+  readonly #options: ChangePackerOptions
+  readonly #packing: Packing
+  readonly #cursor: Cursor
+  readonly #routing: RoutingState
+  readonly #writer = new ChangeWriter()
+  readonly #change = new Change()
+  readonly #relations = new Map<number, Relation | 'internal'>()
+  /** where a change of several sinks is rendered once */
+  readonly #scratch = new ByteWriter()
+  readonly #keys = new ByteWriter(1024)
+  readonly #positionBytes = Buffer.alloc(13)
+  #rows = 0
+  #rowBytes = 0
+
+  constructor(options: ChangePackerOptions) {
+    this.#options = options
+    this.#cursor = options.cursor
+    this.#routing = options.routing
+    const head = { history: 0, term: options.term, routing: options.routing.active.version }
+    this.#packing = new Packing({ source: options.source, packBytes: options.packBytes, head })
+  }
+
+  get packing(): Pick<Packing, 'isEmpty' | 'isFull' | 'bytes'> {
+    return this.#packing
+  }
+  get isInTransaction(): boolean {
+    return this.#cursor.isInTransaction
+  }
+  /** Row changes seen, and their size as Postgres sent them; they grow for ever. */
+  get rows(): number {
+    return this.#rows
+  }
+  get rowBytes(): number {
+    return this.#rowBytes
+  }
+  /** The relations known now, for health. */
+  get relations(): readonly Relation[] {
+    return [...this.#relations.values()].filter((relation) => relation !== 'internal')
+  }
+
+  /** @param chunk one pgoutput message. @throws EngineError MESSAGE_MALFORMED */
+  handle(chunk: Buffer): void {
+    decode(chunk, this)
+  }
+
+  /** Everything gathered, as one append. Not within `handle`. */
+  take(): Append | undefined {
+    return this.#packing.isEmpty ? undefined : this.#packing.take(this.#cursor.settle())
+  }
+
+  setRelation(relation: Relation): void {
+    const former = this.#relations.get(relation.oid)
+    if (former && former !== 'internal') this.#routing.forget(former)
+    this.#relations.set(relation.oid, relation)
+  }
+
+  /** @param ended topics that get their last pack here */
+  finishMark(ended: readonly Readonly<{ topic: string; generation: number; partitions: number }>[]): void {
+    for (const home of ended) {
+      for (let partition = 0; partition < home.partitions; partition++) this.#packing.close(home, partition)
+    }
+    this.#setHead()
+    this.#cursor.complete()
+  }
+
+  begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
+    const cursor = this.#cursor
+    cursor.begin(lsn, xid, commitTimeUs)
+    this.#routing.begin(cursor.history, lsn)
+    this.#setHead()
+    this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
+  }
+
+  commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): void {
+    this.#options.watcher?.committed(this.#cursor.transaction.xid)
+    this.#cursor.commit()
+    this.#options.onCommit(end, commitTimeUs)
+  }
+
+  relation(message: RelationMessage): void {
+    if (message.schema === INTERNAL_SCHEMA) this.#relations.set(message.oid, 'internal')
+    else this.#options.onRelation(message)
+  }
+
+  insert(oid: number, chunk: Buffer, newAt: number): void {
+    const relation = this.#relationOf(oid, chunk)
+    if (relation !== undefined)
+      this.#emit(this.#change.readInsert(relation, this.#cursor.idx, chunk, newAt), ACTION.insert, ACTION_BIT.insert)
+    this.#cursor.complete()
+  }
+
+  update(oid: number, chunk: Buffer, old: OldKind, oldAt: number, newAt: number): void {
+    const relation = this.#relationOf(oid, chunk)
+    if (relation !== undefined)
+      this.#emit(this.#change.readUpdate(relation, this.#cursor.idx, chunk, old, oldAt, newAt), ACTION.update, ACTION_BIT.update)
+    this.#cursor.complete()
+  }
+
+  delete(oid: number, chunk: Buffer, old: OldKind, oldAt: number): void {
+    const relation = this.#relationOf(oid, chunk)
+    if (relation !== undefined)
+      this.#emit(this.#change.readDelete(relation, this.#cursor.idx, chunk, old, oldAt), ACTION.delete, ACTION_BIT.delete)
+    this.#cursor.complete()
+  }
+
+  truncate(relations: readonly number[]): void {
+    for (const oid of relations) if (this.#options.watcher?.watches(oid)) this.#options.watcher.truncated(oid)
+    this.#cursor.complete()
+  }
+
+  message(transactional: boolean, _lsn: Lsn, prefix: string, content: Buffer): void {
+    const annotation = readAnnotation(transactional, prefix, content)
+    if (annotation?.kind === 'invalid') this.#options.onNotice(annotation.reason)
+    if (!transactional) return // stands at its own place, outside of transactions: no position, nothing of ours
+    if (prefix === ROUTING_MARK) return this.#options.onRoutingMark(Buffer.from(content))
+    if (annotation) {
+      if (annotation.kind === 'set') this.#writer.annotations(annotation.json)
+      else if (annotation.kind === 'clear' || !annotation.ignored) this.#writer.annotations(null)
+    } else {
+      const handler = this.#options.marks?.get(prefix)
+      if (handler && !this.#cursor.isDurable) this.#runMark(handler, content)
+    }
+    this.#cursor.complete()
+  }
+
+  type(): void {} // what types are is asked of the catalogue, with the relation
+  origin(): void {} // changes that came from elsewhere are changes
+  unknown(tag: number): void {
+    this.#options.onNotice(`a replication message of kind ${tag} was skipped`)
+  }
+
+  #setHead(): void {
+    this.#packing.setHead({ history: this.#cursor.history, term: this.#options.term, routing: this.#routing.active.version })
+  }
+
+  /** @returns undefined: nobody wants the change, or the log has it already */
+  #relationOf(oid: number, chunk: Buffer): Relation | undefined {
+    const relation = this.#relations.get(oid)
+    if (relation === undefined)
+      throw new EngineError('MESSAGE_MALFORMED', `a change of relation ${oid}, which was not announced`, { relation: oid })
+    if (relation === 'internal') return undefined
+    this.#rows++
+    this.#rowBytes += chunk.length
+    if (this.#cursor.isDurable) return undefined
+    return this.#routing.targets(relation).length > 0 || this.#options.watcher?.watches(oid) ? relation : undefined
+  }
+
+  #emit(change: Change, action: ActionCode, bit: number): void {
+    const { relation } = change
+    if (this.#options.watcher?.watches(relation.oid)) this.#tellKeys(change, this.#options.watcher)
+    const targets = this.#routing.targets(relation)
+    if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
+    this.#emitPart(targets, change, PART.row, action, bit)
+  }
+
+  #emitPart(targets: readonly RelationTarget[], change: Change, part: Part, action: ActionCode, bit: number): void {
+    const only = targets.length === 1 ? targets[0] : undefined
+    if (only) {
+      if ((only.target.actions & bit) !== 0) this.#emitTo(only, change, part, action)
+      return
+    }
+    let rendered: TimestampFormat | undefined
+    let isUnchanged = false
+    for (const to of targets) {
+      const { target } = to
+      if ((target.actions & bit) === 0) continue
+      if (rendered !== target.timestampFormat) {
+        this.#scratch.reset()
+        isUnchanged = this.#render(this.#scratch, change, part, target.timestampFormat)
+        rendered = target.timestampFormat
+      }
+      this.#emitTo(to, change, part, action, { body: this.#scratch, isUnchanged })
+    }
+  }
+
+  #emitTo(
+    { target, groupColumns, hasOwnGroup }: RelationTarget,
+    change: Change,
+    part: Part,
+    action: ActionCode,
+    ready?: Readonly<{ body: ByteWriter; isUnchanged: boolean }>,
+  ): void {
+    const { transaction } = this.#cursor
+    const side: Side = part === PART.tombstone || action === ACTION.delete ? 'old' : 'new'
+    const group = target.grouping ? groupHash(change, groupColumns, side) : this.#spread(change.relation.oid, transaction.lsn, part)
+    const partition = group % target.partitions
+    const builder = this.#packing.pack(target, partition, transaction)
+    const { bodies } = builder
+    const start = bodies.length
+    writeKeys(bodies, change, side)
+    const keyLength = bodies.length - start
+    if (hasOwnGroup) writeGroupKey(bodies, change, groupColumns, side)
+    const groupKeyLength = bodies.length - start - keyLength
+    if (ready) bodies.append(ready.body)
+    const isUnchanged = ready ? ready.isUnchanged : this.#render(bodies, change, part, target.timestampFormat)
+    const flags =
+      (part === PART.tombstone ? MESSAGE_FLAG.tombstone : 0) |
+      (isUnchanged ? MESSAGE_FLAG.unchanged : 0) |
+      (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
+    builder.add(change.idx, part, action, change.relation.oid, flags, group, keyLength, groupKeyLength)
+    this.#packing.added(target.topic, partition, transaction.commitTimeUs)
+  }
+
+  #render(out: ByteWriter, change: Change, part: Part, format: TimestampFormat): boolean {
+    if (part === PART.row) return this.#writer.write(out, change, format)
+    this.#writer.writeTombstone(out, change, format)
+    return false
+  }
+
+  /** A group of its own for each message of a sink without groups: by position, so that a re-run finds the same. */
+  #spread(relation: number, lsn: Lsn, part: Part): number {
+    this.#positionBytes.writeBigUInt64BE(lsn, 0)
+    this.#positionBytes.writeUInt32BE(this.#cursor.idx, 8)
+    this.#positionBytes[12] = part
+    return hashGroup(relation, this.#positionBytes)
+  }
+
+  #tellKeys(change: Change, watcher: KeyWatcher): void {
+    const keys = this.#keys
+    keys.reset()
+    if (change.action !== 'insert') writeKeys(keys, change, 'old')
+    const middle = keys.length
+    if (change.action !== 'delete') writeKeys(keys, change, 'new')
+    const bytes = keys.view()
+    watcher.changed(
+      change.relation.oid,
+      change.action === 'insert' ? undefined : bytes.subarray(0, middle),
+      change.action === 'delete' ? undefined : bytes.subarray(middle),
+    )
+  }
+
+  #runMark(handler: MarkHandler, content: Buffer): void {
+    const { transaction, position } = this.#cursor
+    handler({
+      position,
+      xid: transaction.xid,
+      commitTimeUs: transaction.commitTimeUs,
+      content: Buffer.from(content),
+      add: (row) => {
+        const builder = this.#packing.pack(row.home, row.partition, transaction)
+        builder.bodies.copy(row.body)
+        builder.add(row.idx, PART.row, row.action, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
+        this.#packing.added(row.home.topic, row.partition, transaction.commitTimeUs)
+      },
+    })
+  }
+}

@@ -1,0 +1,88 @@
+/**
+ * Where decoding stands: the order key of the message that comes next (decision 1), and whether the log has it already.
+ * Counts every insert, update, delete, truncate and transactional logical message between Begin and Commit.
+ */
+import { EngineError } from '../errors.ts'
+import type { Lsn } from '../lsn.ts'
+import { comparePositions, ORIGIN, PART, type Position } from '../position.ts'
+import { historyAt, type Incarnation } from './history.ts'
+import type { PackTransaction } from './packing.ts'
+
+export class Cursor {
+  readonly #incarnations: readonly Incarnation[]
+  readonly #durable: Position
+  #history = 0
+  #transaction: PackTransaction | undefined
+  #next = 0
+  #durableIdx = -1
+  /** the last message that was handled whole: an append never claims more */
+  #completed: Position
+
+  /** @param durable how far the log has everything: messages up to there are decoded and not appended (correctness 12) */
+  constructor(incarnations: readonly Incarnation[], durable: Position | undefined) {
+    this.#incarnations = incarnations
+    this.#durable = durable ?? ORIGIN
+    this.#completed = this.#durable
+  }
+
+  get history(): number {
+    return this.#history
+  }
+  get isInTransaction(): boolean {
+    return this.#transaction !== undefined
+  }
+  get transaction(): PackTransaction {
+    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a change came outside of a transaction')
+    return this.#transaction
+  }
+  get completed(): Position {
+    return this.#completed
+  }
+
+  begin(lsn: Lsn, xid: number, commitTimeUs: number): void {
+    if (this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a transaction began within another')
+    this.#history = historyAt(this.#incarnations, lsn)
+    this.#transaction = { lsn, xid, commitTimeUs }
+    this.#next = 0
+    const durable = this.#durable
+    if (this.#history !== durable.history) this.#durableIdx = this.#history < durable.history ? Infinity : -1
+    else this.#durableIdx = lsn < durable.lsn ? Infinity : lsn === durable.lsn ? durable.idx : -1
+  }
+
+  commit(): void {
+    this.settle()
+    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a commit came outside of a transaction')
+    this.#transaction = undefined
+  }
+
+  /** Index of the message that comes next, within its transaction. */
+  get idx(): number {
+    return this.#next
+  }
+
+  /** Position of the message that comes next. */
+  get position(): Position {
+    return { history: this.#history, lsn: this.transaction.lsn, idx: this.#next, part: PART.row }
+  }
+
+  /** Whether the log holds the message that comes next. */
+  get isDurable(): boolean {
+    return this.#next <= this.#durableIdx
+  }
+
+  /** The next message was handled; all it brought is with the packs. */
+  complete(): void {
+    this.#next++
+  }
+
+  /** Brings `completed` up to the last message counted: not after each one, for it costs an object. */
+  settle(): Position {
+    if (this.#transaction && this.#next > 0)
+      this.#advance({ history: this.#history, lsn: this.#transaction.lsn, idx: this.#next - 1, part: PART.row })
+    return this.#completed
+  }
+
+  #advance(position: Position): void {
+    if (comparePositions(position, this.#completed) > 0) this.#completed = position
+  }
+}

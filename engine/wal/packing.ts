@@ -1,0 +1,147 @@
+/**
+ * Gathers messages into packs, one open pack for each partition, between two appends. A pack closes when it is full,
+ * when history or routing changes (both stand in its header), or when an append takes everything there is.
+ */
+import type { AppendRecord, TopicName } from '../log/log.ts'
+import { PackBuilder } from '../log/pack.ts'
+import type { Position } from '../position.ts'
+import type { Append } from './append-loop.ts'
+
+/** What all packs of a stretch of the stream have in common. */
+export type PackHead = Readonly<{ history: number; term: number; routing: number }>
+/** One object for each transaction: packs recognise it by identity. */
+export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs: number }>
+/** The topic a pack is for. */
+export type PackHome = Readonly<{ topic: TopicName; generation: number }>
+
+/** Builders keep their memory between packs; with more partitions than this they are made anew instead. */
+const MAX_IDLE_BUILDERS = 64
+
+type Partition = {
+  readonly topic: TopicName
+  readonly partition: number
+  readonly builder: PackBuilder
+  transaction: PackTransaction | undefined
+  bytes: number
+}
+
+export class Packing {
+  readonly #source: string
+  readonly #packBytes: number
+  #head: PackHead
+  readonly #partitions = new Map<TopicName, (Partition | undefined)[]>()
+  #partitionCount = 0
+  /** those with messages in them, in the order of their first one */
+  #filled: Partition[] = []
+  #sealed: AppendRecord[] = []
+  #bytes = 0
+  #messages = 0
+  #oldestCommitUs = 0
+
+  constructor(options: Readonly<{ source: string; packBytes: number; head: PackHead }>) {
+    this.#source = options.source
+    this.#packBytes = options.packBytes
+    this.#head = options.head
+  }
+
+  /** Nothing waits to be appended. */
+  get isEmpty(): boolean {
+    return this.#messages === 0 && this.#sealed.length === 0
+  }
+
+  /** Raw bytes gathered and not yet taken. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  /** There is a closed pack: no reason to linger. */
+  get isFull(): boolean {
+    return this.#sealed.length > 0
+  }
+
+  /** What follows has another head: what was gathered before closes under its own. */
+  setHead(head: PackHead): void {
+    const { history, routing, term } = this.#head
+    if (head.history === history && head.routing === routing && head.term === term) return
+    this.#sealAll()
+    this.#forget()
+    this.#head = head
+  }
+
+  /** The pack of a partition, ready for the next message of a transaction: render into its `bodies`, `add`, then call `added`. */
+  pack(home: PackHome, partition: number, transaction: PackTransaction): PackBuilder {
+    let partitions = this.#partitions.get(home.topic)
+    if (!partitions) this.#partitions.set(home.topic, (partitions = []))
+    let entry = partitions[partition]
+    if (!entry) {
+      const builder = new PackBuilder({ ...this.#head, generation: home.generation })
+      entry = partitions[partition] = { topic: home.topic, partition, builder, transaction: undefined, bytes: 0 }
+      this.#partitionCount++
+    }
+    if (entry.transaction !== transaction) {
+      entry.transaction = transaction
+      entry.builder.begin(transaction.lsn, transaction.xid, transaction.commitTimeUs)
+    }
+    return entry.builder
+  }
+
+  /** A message was added to the pack of this partition. */
+  added(topic: TopicName, partition: number, commitTimeUs: number): void {
+    if (this.#messages++ === 0) this.#oldestCommitUs = commitTimeUs
+    const entry = this.#partitions.get(topic)?.[partition] as Partition
+    const { bytes } = entry.builder
+    if (entry.bytes === 0) this.#filled.push(entry)
+    this.#bytes += bytes - entry.bytes
+    entry.bytes = bytes
+    if (bytes < this.#packBytes) return
+    this.#seal(entry)
+    this.#filled = this.#filled.filter((other) => other !== entry)
+  }
+
+  /** The last pack of a partition in its generation: an empty one behind everything gathered for it. */
+  close(home: PackHome, partition: number): void {
+    const entry = this.#partitions.get(home.topic)?.[partition]
+    if (entry && entry.bytes > 0) {
+      this.#seal(entry)
+      this.#filled = this.#filled.filter((other) => other !== entry)
+    }
+    const pack = new PackBuilder({ ...this.#head, generation: home.generation }).encode(true)
+    this.#sealed.push({ topic: home.topic, partition, pack })
+    this.#bytes += pack.length
+  }
+
+  /** Everything gathered, as one append that brings the source to `position`. Only between two changes. */
+  take(position: Position): Append | undefined {
+    if (this.isEmpty) return undefined
+    this.#sealAll()
+    const append = {
+      records: this.#sealed,
+      progress: { source: this.#source, position },
+      messages: this.#messages,
+      bytes: this.#bytes,
+      oldestCommitUs: this.#oldestCommitUs,
+    }
+    this.#sealed = []
+    this.#bytes = 0
+    this.#messages = 0
+    this.#oldestCommitUs = 0
+    if (this.#partitionCount > MAX_IDLE_BUILDERS) this.#forget()
+    return append
+  }
+
+  #sealAll(): void {
+    for (const entry of this.#filled) this.#seal(entry)
+    this.#filled = []
+  }
+
+  #seal(entry: Partition): void {
+    this.#sealed.push({ topic: entry.topic, partition: entry.partition, pack: entry.builder.encode() })
+    entry.bytes = 0 // the gathered total keeps counting them until they are taken
+    entry.transaction = undefined
+  }
+
+  #forget(): void {
+    this.#partitions.clear()
+    this.#partitionCount = 0
+  }
+}

@@ -1,0 +1,33 @@
+/** Counts what was received above a timeline switch: messages the log holds that never happened for the new primary. */
+import type { Log, TopicName } from '../log/log.ts'
+import { Pack } from '../log/pack.ts'
+import type { Position } from '../position.ts'
+
+/** @returns messages of `from.history` or before at or above `from`, as far as the topics still keep them */
+export async function countMessagesFrom(log: Log, sinkIds: ReadonlySet<string>, from: Position): Promise<number> {
+  let messages = 0
+  for (const { topic, partitions } of await log.topics()) {
+    if (sinkIds.has(sinkOf(topic))) {
+      for (let partition = 0; partition < partitions; partition++) messages += await countIn(log, topic, partition, from)
+    }
+  }
+  return messages
+}
+
+async function countIn(log: Log, topic: TopicName, partition: number, from: Position): Promise<number> {
+  const { next } = await log.stats(topic, partition)
+  let offset = await log.offsetFor(topic, partition, { position: from })
+  if (offset >= next) return 0
+  const end = new AbortController()
+  let messages = 0
+  for await (const record of log.read(topic, partition, offset, end.signal)) {
+    const pack = Pack.decode(record.pack)
+    for (let i = 0; i < pack.count; i++) if (pack.header.history === from.history && pack.compare(i, from) > 0) messages++
+    offset = record.offset
+    if (offset >= next - 1) break
+  }
+  end.abort()
+  return messages
+}
+
+const sinkOf = (topic: TopicName): string => topic.slice(0, topic.lastIndexOf('.'))

@@ -1,0 +1,88 @@
+/**
+ * Which routing version holds where the stream stands, and what it means for each relation. Versions whose place is
+ * known take effect by comparing positions; a new one when its mark comes (correctness 6). No I/O.
+ */
+import type { Lsn } from '../lsn.ts'
+import { comparePositions, PART, type Position } from '../position.ts'
+import type { RoutingVersion } from '../state/resources.ts'
+import type { Relation } from './relation.ts'
+import { compileTargets, topicOf, type Target } from './routing.ts'
+import type { PlacedVersion } from './source-store.ts'
+
+/** A target as it concerns one relation. */
+export type RelationTarget = Readonly<{
+  target: Target
+  /** indexes of the columns that make the group */
+  groupColumns: readonly number[]
+  /** the group is not the primary key and is written beside it */
+  hasOwnGroup: boolean
+}>
+
+const NOTHING: RoutingVersion = { databaseId: '', version: 0, sinks: [] }
+
+export class RoutingState {
+  /** those with a place, in the order of version, which is the order of place too */
+  readonly #placed: PlacedVersion[]
+  #active: RoutingVersion = NOTHING
+  #next = 0
+  readonly #targets = new Map<Relation, readonly RelationTarget[]>()
+
+  constructor(versions: readonly PlacedVersion[]) {
+    this.#placed = versions.filter((version) => version.position !== undefined)
+  }
+
+  get active(): RoutingVersion {
+    return this.#active
+  }
+
+  /** A transaction begins: what took effect before it holds. */
+  begin(history: number, lsn: Lsn): void {
+    const start: Position = { history, lsn, idx: -1, part: PART.row }
+    for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
+      if (comparePositions(next.position, start) > 0) return
+      this.#next++
+      this.#activate(next.routing)
+    }
+  }
+
+  /** A mark took effect. @returns the topics whose generation ends here */
+  switchTo(version: RoutingVersion): readonly Readonly<{ topic: string; generation: number; partitions: number }>[] {
+    const ended = endedGenerations(this.#active, version)
+    while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++
+    this.#activate(version)
+    return ended
+  }
+
+  /** The sinks that take the relation's changes under the active version. */
+  targets(relation: Relation): readonly RelationTarget[] {
+    let targets = this.#targets.get(relation)
+    if (!targets) {
+      const { schema, table } = relation.message
+      targets = compileTargets(this.#active, { schema, name: table }).map((target) => ({
+        target,
+        groupColumns: target.groupColumns ? relation.columnIndexes(target.groupColumns) : relation.key,
+        hasOwnGroup: target.grouping && target.groupColumns !== undefined,
+      }))
+      this.#targets.set(relation, targets)
+    }
+    return targets
+  }
+
+  /** A relation was replaced. */
+  forget(relation: Relation): void {
+    this.#targets.delete(relation)
+  }
+
+  #activate(version: RoutingVersion): void {
+    this.#active = version
+    this.#targets.clear()
+  }
+}
+
+/** Sinks that go on with another generation: their old topics get a last pack. A sink that is gone has no reader to tell. */
+function endedGenerations(from: RoutingVersion, to: RoutingVersion) {
+  const generations = new Map(to.sinks.map((sink) => [sink.sinkId, sink.generation]))
+  return from.sinks
+    .filter((sink) => (generations.get(sink.sinkId) ?? sink.generation) !== sink.generation)
+    .map((sink) => ({ topic: topicOf(sink), generation: sink.generation, partitions: sink.partitions }))
+}

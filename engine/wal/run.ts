@@ -1,0 +1,576 @@
+/**
+ * One run of a source, from START_REPLICATION to its end (correctness 4: a run is gapless). Chunks become packs, packs
+ * become durable by one append at a time, and what is durable is confirmed. The parts decide; this file connects them:
+ *
+ *   replication ─chunk─▶ change packer ─packs─▶ append loop ─durable─▶ durable end ─▶ confirmer ─status─▶ replication
+ *        ▲ pause/resume        │ waits: catalogue, routing mark
+ *        └──── flow ◀──────────┴── bytes in flight, gate of the sinks
+ *
+ *  R1. Chunks are handled in the order they came; while a wait is open they are copied and held, and reading pauses.
+ *  R2. The first failure of any part ends the run: nothing is appended, saved or confirmed after it.
+ *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending.
+ */
+import { Pool } from 'pg'
+import { EngineError } from '../errors.ts'
+import type { Log } from '../log/log.ts'
+import { formatLsn, type Lsn } from '../lsn.ts'
+import type { Position } from '../position.ts'
+import type { Database, RoutingVersion } from '../state/resources.ts'
+import { AppendLoop, type Append } from './append-loop.ts'
+import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
+import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
+import { Confirmer, DurableEnd } from './confirmation.ts'
+import { Cursor } from './cursor.ts'
+import { Flow } from './flow.ts'
+import type { ReadingGate } from './gate.ts'
+import { decideStart, historyAt, identifySystem, type Incarnation, type Start, type System } from './history.ts'
+import type { RelationMessage } from './pgoutput.ts'
+import { countMessagesFrom } from './phantoms.ts'
+import { Relation, type RelationDescription, type RelationWarning } from './relation.ts'
+import { ReplicationConnection } from './replication.ts'
+import { emitRoutingMark, parseRoutingMark } from './routing-versions.ts'
+import { topicOf } from './routing.ts'
+import { RoutingState } from './routing-state.ts'
+import { readSlotFacts, type FitSlot, type Query } from './slot.ts'
+import { sourceClient } from './source-client.ts'
+import { isShutdown, toSourceError } from './source-error.ts'
+import { REPLICATION_NAME, type SourceLock } from './source-lock.ts'
+import type { SavedSource, SourceStore } from './source-store.ts'
+
+export const HEARTBEAT = 'tailrace:heartbeat'
+
+export type SourceSettings = Readonly<{
+  /** raw bytes of messages between the socket and the log; above it reading pauses */
+  maxBytesInFlight: number
+  /** raw size at which a pack closes */
+  packBytes: number
+  /** how long the first message waits for others while nothing is being appended */
+  lingerMs: number
+  appendTimeoutMs: number
+  walSenderTimeoutMs: number
+  confirmEveryMs: number
+  /** while only unwanted writes move the log: by time, or by bytes */
+  idleConfirmEveryMs: number
+  idleConfirmBytes: number
+  heartbeatMs: number
+}>
+
+export const SOURCE_DEFAULTS: SourceSettings = {
+  maxBytesInFlight: 32 * 1024 * 1024,
+  packBytes: 256 * 1024,
+  lingerMs: 3,
+  appendTimeoutMs: 60_000,
+  walSenderTimeoutMs: 10_000,
+  confirmEveryMs: 200,
+  idleConfirmEveryMs: 10_000,
+  idleConfirmBytes: 1024 * 1024,
+  heartbeatMs: 15_000,
+}
+
+/** Figures for metrics; called once an append or a confirmation, never once a message. */
+export interface SourceObserver {
+  /** row changes read since the last call, and their size as Postgres sent them */
+  ingested?(changes: number, bytes: number): void
+  /** @param latencyUs from the oldest commit in it to durable in the log, by two machines' clocks */
+  appended?(messages: number, bytes: number, latencyUs: number): void
+  confirmed?(lsn: Lsn): void
+  /** something worth a line in health or the log that doesn't stop the source */
+  notice?(notice: string): void
+  relationWarnings?(table: string, warnings: readonly RelationWarning[]): void
+  /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
+  phantoms?(fromLsn: Lsn, messages: number): void
+}
+
+export type SourceRunOptions = Readonly<{
+  database: Database
+  log: Log
+  store: SourceStore
+  lock: SourceLock
+  saved: SavedSource
+  slot: FitSlot
+  gate: ReadingGate
+  settings: SourceSettings
+  observer: SourceObserver
+  marks?: ReadonlyMap<string, MarkHandler>
+  watcher?: KeyWatcher
+  /** something became durable or was confirmed */
+  progressed?: () => void
+}>
+
+export type SourceFigures = Readonly<{
+  confirmedLsn: Lsn
+  /** durable in the log; confirmed soon */
+  durableLsn: Lsn
+  /** greatest LSN the server told of */
+  receivedLsn: Lsn
+  bytesInFlight: number
+  pausedMs: number
+  pauseCauses: readonly string[]
+  /** commit time of the last transaction that became durable, µs since the epoch; 0: none in this run */
+  lastCommitUs: number
+  history: number
+  routingVersion: number
+}>
+
+const SETTLE_MS = 2000
+/** By log and source: an append that its run has left behind. */
+const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()
+
+export class SourceRun {
+  readonly #options: SourceRunOptions
+  readonly #replication: ReplicationConnection
+  readonly #session: Pool
+  readonly #end = Promise.withResolvers<EngineError | undefined>()
+  #isEnded = false
+  // set by #start, on the replication connection before the first chunk
+  #cursor!: Cursor
+  #packer!: ChangePacker
+  #loop!: AppendLoop
+  #durableEnd!: DurableEnd
+  #confirmer!: Confirmer
+  #flow!: Flow
+  #routing!: RoutingState
+  #durablePosition: Position | undefined
+  #history = 0
+  #startLsn: Lsn = 0n
+  #isWaiting = true
+  #isDraining = false
+  #held: Buffer[] = []
+  #heldBytes = 0
+  #heartbeat: NodeJS.Timeout | undefined
+  #receivedLsn: Lsn = 0n
+  #lastCommitUs = 0
+  #committedUs = 0
+  #toldRows = 0
+  #toldBytes = 0
+
+  private constructor(options: SourceRunOptions) {
+    this.#options = options
+    const { connection, slot } = options.database
+    const { walSenderTimeoutMs } = options.settings
+    this.#session = new Pool({
+      ...sourceClient(connection, `tailrace ${slot.name}`, { synchronous_commit: 'local' }),
+      max: 2,
+      idleTimeoutMillis: 60_000,
+      query_timeout: 30_000,
+    })
+    this.#session.on('error', (error) => {
+      // a server that stops waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
+      if (isShutdown(error) && this.#replication.paused) this.#fail(error)
+    }) // otherwise: the next query makes another
+    this.#replication = new ReplicationConnection({
+      client: sourceClient(connection, `${REPLICATION_NAME} ${slot.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
+      slot: slot.name,
+      publication: slot.publication,
+      walSenderTimeoutMs,
+      prepare: async (query) => this.#start(await identifySystem(query)),
+      confirmed: () => this.#confirmer.confirmed,
+      onMessage: (chunk) => this.#receive(chunk),
+      onKeepalive: (walEnd) => this.#keepalive(walEnd),
+    })
+  }
+
+  /**
+   * Begins to stream from where the last run ended.
+   * @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE, and those of ReplicationConnection.open
+   */
+  static async open(options: SourceRunOptions): Promise<SourceRun> {
+    const run = new SourceRun(options)
+    options.lock.lost.then((error) => run.#fail(error)).catch(() => undefined)
+    void run.#replication.ended.then((error) => error && run.#fail(error))
+    try {
+      await run.#replication.open()
+      await run.#checkSlotUnmoved()
+      run.#begin()
+    } catch (error) {
+      run.#fail(error)
+    }
+    if (!run.#isEnded) return run
+    const failed = await run.ended
+    await run.#settled()
+    throw failed ?? new EngineError('STOPPING', 'the run was stopped while it started')
+  }
+
+  /** The error that ended the run; undefined after a stop. Never rejects. */
+  get ended(): Promise<EngineError | undefined> {
+    return this.#end.promise
+  }
+
+  get figures(): SourceFigures {
+    return {
+      confirmedLsn: this.#confirmer.confirmed,
+      durableLsn: this.#durableEnd.lsn,
+      receivedLsn: this.#receivedLsn,
+      bytesInFlight: this.#bytesInFlight(),
+      pausedMs: this.#flow.pausedMs,
+      pauseCauses: this.#flow.causes,
+      lastCommitUs: this.#lastCommitUs,
+      history: this.#history,
+      routingVersion: this.#routing.active.version,
+    }
+  }
+
+  /** Queries on an ordinary, pinned session of the source's database, for marks: synchronous_commit is local. */
+  readonly query: Query = async (sql, params) => {
+    try {
+      return await this.#session.query<Record<string, unknown>>(sql, params ? [...params] : undefined)
+    } catch (error) {
+      throw toSourceError(error, 'connecting', { slot: this.#options.database.slot.name })
+    }
+  }
+
+  /** Reads no more, makes durable what was read, confirms it, and ends. */
+  async drain(): Promise<void> {
+    if (!this.#isEnded) {
+      this.#isDraining = true
+      this.#isWaiting = true // what still comes is held, and dropped with the run: it is not confirmed
+      this.#replication.pause()
+      clearInterval(this.#heartbeat)
+      await this.#loop.drain()
+      if (!this.#isEnded) await this.#confirmer.finish()
+      this.#finish(undefined)
+    }
+    await this.#settled()
+  }
+
+  /** Ends at once. What was appended and not confirmed is recognised by the next run. */
+  async stop(): Promise<void> {
+    this.#finish(undefined)
+    await this.#settled()
+  }
+
+  /** Waits, within bounds, for what is still open after the end. */
+  async #settled(): Promise<void> {
+    await within(SETTLE_MS, this.#loop?.settled)
+    await within(
+      SETTLE_MS,
+      this.#session.end().catch(() => undefined),
+    )
+  }
+
+  /** Two runs never append at once, even when the former one gave up on an append that is still open. */
+  async #formerAppend(): Promise<void> {
+    const { database, log, settings } = this.#options
+    const isOver = await within(settings.appendTimeoutMs, openAppends.get(log)?.get(database.id))
+    if (!isOver)
+      throw new EngineError('LOG_APPEND_TIMEOUT', `an append of the former run is still open after ${settings.appendTimeoutMs} ms`)
+  }
+
+  // ── start ────────────────────────────────────────────────────────────────────────────────────────
+
+  async #start(system: System): Promise<void> {
+    const { database, log, store, saved, slot, settings, observer, gate, marks, watcher } = this.#options
+    await this.#formerAppend()
+    await log.beginRun(database.id)
+    this.#durablePosition = await log.progress(database.id)
+    const newest = saved.incarnations.at(-1)?.history ?? 0
+    const start = decideStart({
+      databaseId: database.id,
+      slot: database.slot.name,
+      saved: saved.confirmed,
+      slotConfirmed: slot.confirmedLsn,
+      known: saved.incarnations,
+      system,
+      durableLsn: this.#durablePosition?.history === newest ? this.#durablePosition.lsn : undefined,
+      acceptedGap: saved.acceptedGap,
+    })
+    const incarnations = [...saved.incarnations, ...start.added]
+    const current = incarnations.at(-1)?.history ?? 0
+    if (this.#durablePosition && this.#durablePosition.history > current) throw logAhead(this.#durablePosition, current)
+    await store.saveStart(start, database.slot.name, log.identity)
+    await store.pruneRelationKeys({ history: historyAt(incarnations, start.confirmed), lsn: start.confirmed, idx: 0, part: 1 })
+    await this.#countPhantoms(start, newest)
+    this.#routing = new RoutingState(await this.#placeVersions(start, incarnations))
+
+    this.#history = current
+    this.#startLsn = start.confirmed
+    this.#cursor = new Cursor(incarnations, this.#durablePosition)
+    this.#durableEnd = new DurableEnd(start.confirmed)
+    this.#receivedLsn = start.confirmed
+    this.#packer = new ChangePacker({
+      source: database.id,
+      term: store.term,
+      packBytes: settings.packBytes,
+      cursor: this.#cursor,
+      routing: this.#routing,
+      marks,
+      watcher,
+      onRelation: (message) => this.#describe(message),
+      onRoutingMark: (content) => this.#switchRouting(content),
+      onCommit: (end, commitTimeUs) => this.#committed(end, commitTimeUs),
+      onNotice: (notice) => observer.notice?.(notice),
+    })
+    this.#loop = new AppendLoop({
+      log,
+      take: () => this.#packer.take(),
+      durable: (append, number) => this.#durable(append, number),
+      failed: (error) => this.#fail(error),
+      lingerMs: settings.lingerMs,
+      timeoutMs: settings.appendTimeoutMs,
+    })
+    this.#confirmer = new Confirmer({
+      start: start.confirmed,
+      save: (lsn) => store.saveConfirmed(lsn),
+      send: () => this.#confirmed(),
+      failed: (error) => this.#fail(error),
+      everyMs: settings.confirmEveryMs,
+      idleEveryMs: settings.idleConfirmEveryMs,
+      idleBytes: settings.idleConfirmBytes,
+    })
+    this.#flow = new Flow({
+      gate,
+      maxBytesInFlight: settings.maxBytesInFlight,
+      bytesInFlight: () => this.#bytesInFlight(),
+      pause: () => this.#replication.pause(),
+      resume: () => this.#replication.resume(),
+    })
+    this.#flow.waitFor('checking that nobody else moved the slot')
+  }
+
+  /** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
+  async #placeVersions(start: Start, incarnations: readonly Incarnation[]): ReturnType<SourceStore['routingVersions']> {
+    const { store } = this.#options
+    let versions = await store.routingVersions()
+    if (versions.every((version) => version.position === undefined)) {
+      const first = versions[0]?.routing.version
+      // before the first message of the first transaction, wherever its commit record begins
+      const position: Position = { history: historyAt(incarnations, start.confirmed), lsn: start.confirmed, idx: -1, part: 1 }
+      if (first === undefined) await store.addEmptyVersion(position)
+      else await store.placeVersion(first, position)
+      versions = await store.routingVersions()
+    }
+    const placed = versions.filter((version) => version.position !== undefined)
+    const newest = placed.at(-1)
+    const below = placed.findLastIndex(({ position }) => position !== undefined && position.lsn <= start.confirmed)
+    for (const { routing } of placed.slice(Math.max(below, 0))) await this.#makeTopics(routing)
+    this.#unplaced = versions.filter(({ routing }) => routing.version > (newest?.routing.version ?? 0)).map(({ routing }) => routing)
+    return versions
+  }
+  #unplaced: readonly RoutingVersion[] = []
+
+  async #makeTopics(version: RoutingVersion): Promise<void> {
+    for (const sink of version.sinks) await this.#options.log.createTopic(topicOf(sink), sink.partitions)
+  }
+
+  /** What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2). */
+  async #countPhantoms({ phantomsFrom, added }: Start, formerHistory: number): Promise<void> {
+    const first = added[0]
+    if (phantomsFrom === undefined || !first) return
+    const { log, store, observer } = this.#options
+    const sinkIds = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.sinks.map((sink) => sink.sinkId)))
+    const messages = await countMessagesFrom(log, sinkIds, { history: formerHistory, lsn: phantomsFrom, idx: -1, part: 1 })
+    await store.savePhantoms(first.history, messages)
+    observer.phantoms?.(phantomsFrom, messages)
+    observer.notice?.(
+      `${messages} messages received from ${formatLsn(phantomsFrom)} on never happened for the server that now leads (history ${first.history}): backfill the tables`,
+    )
+  }
+
+  /** Between the inspection and START_REPLICATION, which holds the slot, somebody else may have read from it. */
+  async #checkSlotUnmoved(): Promise<void> {
+    const { slot } = this.#options.database
+    const now = (await readSlotFacts(this.query, slot.name, slot.publication)).slot?.confirmedLsn
+    if (now === undefined || now > this.#startLsn) {
+      const from = formatLsn(this.#startLsn)
+      throw new EngineError('SLOT_IN_USE', `another program moved slot "${slot.name}" beyond ${from} while the source started`, {
+        slot: slot.name,
+      })
+    }
+  }
+
+  #begin(): void {
+    if (this.#isEnded) return
+    this.#heartbeat = setInterval(() => void this.#beat(), this.#options.settings.heartbeatMs)
+    void this.#beat()
+    for (const version of this.#unplaced) emitRoutingMark(this.query, version).catch((error: unknown) => this.#notice(error))
+    this.#resumeHandling()
+  }
+
+  /** Moves the slot of a source whose captured tables are idle. */
+  async #beat(): Promise<void> {
+    try {
+      await this.query(`select pg_logical_emit_message(true, $1, '') where not pg_is_in_recovery()`, [HEARTBEAT])
+    } catch (error) {
+      this.#notice(error)
+    }
+  }
+
+  // ── the stream ───────────────────────────────────────────────────────────────────────────────────
+
+  #receive(chunk: Buffer): void {
+    if (this.#isEnded) return
+    if (this.#isWaiting) {
+      this.#held.push(Buffer.from(chunk))
+      this.#heldBytes += chunk.length
+      return
+    }
+    this.#handle(chunk)
+  }
+
+  #handle(chunk: Buffer): void {
+    this.#packer.handle(chunk)
+    const { packing } = this.#packer
+    if (packing.isEmpty) return
+    this.#loop.wake(packing.isFull)
+    if (packing.bytes > this.#options.settings.maxBytesInFlight / 4) this.#flow.check()
+  }
+
+  #committed(end: Lsn, commitTimeUs: number): void {
+    if (end > this.#receivedLsn) this.#receivedLsn = end
+    this.#committedUs = commitTimeUs
+    this.#durableEnd.committed(end, this.#packer.packing.isEmpty ? this.#loop.begun : this.#loop.gathering)
+    this.#confirmer.advance(this.#durableEnd.lsn, false)
+  }
+
+  #keepalive(walEnd: Lsn): void {
+    if (walEnd > this.#receivedLsn) this.#receivedLsn = walEnd
+    const isPending =
+      this.#isWaiting ||
+      this.#held.length > 0 ||
+      this.#packer.isInTransaction ||
+      !this.#packer.packing.isEmpty ||
+      this.#loop.open !== undefined
+    if (this.#isEnded || isPending) return
+    this.#durableEnd.idle(walEnd)
+    this.#confirmer.advance(this.#durableEnd.lsn, false)
+  }
+
+  #durable(append: Append, number: number): void {
+    const { observer, progressed } = this.#options
+    this.#durableEnd.durable(number)
+    this.#confirmer.advance(this.#durableEnd.lsn, true)
+    this.#lastCommitUs = this.#committedUs
+    this.#flow.check()
+    this.#tellIngested()
+    observer.appended?.(append.messages, append.bytes, Math.max(0, Date.now() * 1000 - append.oldestCommitUs))
+    progressed?.()
+  }
+
+  #confirmed(): void {
+    this.#replication.sendStatus()
+    this.#tellIngested()
+    this.#options.observer.confirmed?.(this.#confirmer.confirmed)
+    this.#options.progressed?.()
+  }
+
+  #tellIngested(): void {
+    const { rows, rowBytes } = this.#packer
+    if (rows > this.#toldRows) this.#options.observer.ingested?.(rows - this.#toldRows, rowBytes - this.#toldBytes)
+    this.#toldRows = rows
+    this.#toldBytes = rowBytes
+  }
+
+  #bytesInFlight(): number {
+    return this.#packer.packing.bytes + (this.#loop.open?.bytes ?? 0) + this.#heldBytes
+  }
+
+  // ── waits ────────────────────────────────────────────────────────────────────────────────────────
+
+  #describe(message: RelationMessage): void {
+    if (!needsLookup(message)) return this.#know(message, describeByMessage(message))
+    const position = this.#cursor.position
+    const isKnown = this.#cursor.isDurable
+    this.#wait(`looking up table ${message.schema}.${message.table}`, async () => {
+      const { store } = this.#options
+      // what an earlier run appended with is what a re-run decodes with; beyond that, the catalogue
+      const saved = isKnown ? await store.savedRelationKey(message.oid, position) : undefined
+      const description = saved ?? (await store.saveRelationKey(message.oid, position, await describeRelation(this.query, message)))
+      this.#know(message, description as RelationDescription)
+    })
+  }
+
+  #know(message: RelationMessage, description: RelationDescription): void {
+    this.#packer.setRelation(new Relation(message, description))
+    if (description.warnings.length > 0)
+      this.#options.observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
+  }
+
+  #switchRouting(content: Buffer): void {
+    const { store, database } = this.#options
+    const number = parseRoutingMark(content, database.id)
+    const position = this.#cursor.position
+    if (number === undefined || number <= this.#routing.active.version) return this.#packer.finishMark([])
+    this.#wait(`saving routing version ${number}`, async () => {
+      const found = await store.routingVersion(number)
+      if (!found) {
+        this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
+        return this.#packer.finishMark([])
+      }
+      await this.#makeTopics(found.routing)
+      const stands = await store.placeVersion(number, position)
+      const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
+      this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
+    })
+  }
+
+  /** Decoding stands still until `work` is done; what comes meanwhile is held, and reading pauses. */
+  #wait(cause: string, work: () => Promise<void>): void {
+    this.#isWaiting = true
+    this.#flow.waitFor(cause)
+    work().then(
+      () => this.#resumeHandling(),
+      (error: unknown) => this.#fail(error),
+    )
+  }
+
+  #resumeHandling(): void {
+    if (this.#isEnded || this.#isDraining) return
+    this.#isWaiting = false
+    try {
+      let next = 0
+      while (!this.#isWaiting && next < this.#held.length) {
+        const chunk = this.#held[next++] as Buffer
+        this.#heldBytes -= chunk.length
+        this.#handle(chunk)
+        if (this.#isEnded) return
+      }
+      this.#held = this.#held.slice(next)
+    } catch (error) {
+      return this.#fail(error)
+    }
+    if (!this.#isWaiting) this.#flow.waitFor(undefined)
+  }
+
+  // ── end ──────────────────────────────────────────────────────────────────────────────────────────
+
+  #notice(error: unknown): void {
+    if (!this.#isEnded) this.#options.observer.notice?.(error instanceof Error ? error.message : String(error))
+  }
+
+  #fail(error: unknown): void {
+    this.#finish(error instanceof EngineError ? error : toSourceError(error, 'streaming'))
+  }
+
+  #finish(error: EngineError | undefined): void {
+    if (this.#isEnded) return
+    this.#isEnded = true
+    clearInterval(this.#heartbeat)
+    this.#replication.stop() // first of all: a server that is stopping waits for it
+    if (this.#loop) {
+      this.#loop.stop()
+      const { database, log } = this.#options
+      openAppends.set(log, (openAppends.get(log) ?? new Map<string, Promise<unknown>>()).set(database.id, this.#loop.settled))
+    }
+    this.#confirmer?.stop()
+    this.#flow?.end()
+    this.#held = []
+    this.#end.resolve(error)
+  }
+}
+
+/** The log knows a later incarnation than the state database: one of the two was restored from an older copy. */
+const logAhead = (durable: Position, current: number): EngineError =>
+  new EngineError(
+    'LOG_CHANGED',
+    `the log holds changes of history ${durable.history}, the state database knows up to ${current}: one of them is an older copy. Restore the newer one`,
+    { logHistory: durable.history, stateHistory: current },
+  )
+
+/** @returns whether `promise` settled in time */
+async function within(ms: number, promise: Promise<unknown> | undefined): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined
+  const limit = new Promise<false>((resolve) => (timer = setTimeout(() => resolve(false), ms)))
+  const isOver = await Promise.race([Promise.resolve(promise).then(() => true as const), limit])
+  clearTimeout(timer)
+  return isOver
+}

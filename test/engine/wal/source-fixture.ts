@@ -1,0 +1,269 @@
+/** A whole source for tests: a database of its own, a state, an embedded log in a folder of its own, and the actor between them. */
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { SourceActor, type SourceActorOptions, type SourceState } from '../../../actors/source-actor.ts'
+import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
+import type { AppendRecord, Log, Progress } from '../../../engine/log/log.ts'
+import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
+import type { Lsn } from '../../../engine/lsn.ts'
+import type { Position } from '../../../engine/position.ts'
+import type { Connection, Database, RoutedSink } from '../../../engine/state/resources.ts'
+import { openStore, type Store } from '../../../engine/state/store.ts'
+import { saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
+import type { SourceObserver, SourceSettings } from '../../../engine/wal/run.ts'
+import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+
+export type Seen = Readonly<{
+  topic: string
+  partition: number
+  position: Position
+  action: string
+  isTombstone: boolean
+  key: string
+  group: number
+  routing: number
+  closing: boolean
+  json: Readonly<{ record: Record<string, unknown>; changes: unknown; action: string; metadata: Record<string, unknown> }>
+}>
+
+const ACTION_NAME = Object.fromEntries(Object.entries(ACTION).map(([name, code]) => [code, name]))
+
+/** A log whose appends a test can hold, refuse, or look at. */
+export class WatchedLog implements Log {
+  readonly inner: Log
+  /** runs before an append reaches the log; throwing refuses it */
+  before: ((records: readonly AppendRecord[], progress: Progress) => Promise<void> | void) | undefined
+  /** runs when an append is durable, before its caller hears of it */
+  after: (() => Promise<void> | void) | undefined
+  readonly appends: { records: readonly AppendRecord[]; progress: Progress }[] = []
+
+  constructor(inner: Log) {
+    this.inner = inner
+  }
+  get identity(): string {
+    return this.inner.identity
+  }
+  async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
+    await this.before?.(records, progress)
+    await this.inner.append(records, progress)
+    this.appends.push({ records, progress })
+    await this.after?.()
+  }
+  createTopic: Log['createTopic'] = (topic, partitions) => this.inner.createTopic(topic, partitions)
+  deleteTopic: Log['deleteTopic'] = (topic) => this.inner.deleteTopic(topic)
+  topics: Log['topics'] = () => this.inner.topics()
+  beginRun: Log['beginRun'] = (source) => this.inner.beginRun(source)
+  progress: Log['progress'] = (source) => this.inner.progress(source)
+  read: Log['read'] = (topic, partition, from, signal) => this.inner.read(topic, partition, from, signal)
+  commit: Log['commit'] = (topic, partition, commit) => this.inner.commit(topic, partition, commit)
+  committed: Log['committed'] = (topic, partition) => this.inner.committed(topic, partition)
+  trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
+  offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
+  stats: Log['stats'] = (topic, partition) => this.inner.stats(topic, partition)
+  subscribe: Log['subscribe'] = (topic, listener) => this.inner.subscribe(topic, listener)
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.inner[Symbol.asyncDispose]()
+  }
+}
+
+export const routedSink = (over: Partial<RoutedSink> = {}): RoutedSink => ({
+  sinkId: 'sink',
+  generation: 1,
+  partitions: 1,
+  source: {},
+  groupColumns: {},
+  actions: ['insert', 'update', 'delete'],
+  grouping: true,
+  timestampFormat: 'iso8601',
+  ...over,
+})
+
+export type FixtureOptions = Readonly<{
+  ddl?: string
+  sinks?: readonly RoutedSink[]
+  /** of another server than the shared one */
+  server?: string
+  createSlot?: boolean
+}>
+
+/** Quick confirmations, so that tests needn't wait for them. */
+const QUICK: Partial<SourceSettings> = { confirmEveryMs: 10, idleConfirmEveryMs: 50, heartbeatMs: 3_600_000 }
+
+export class SourceFixture implements AsyncDisposable {
+  readonly db: TestDatabase
+  readonly stateDb: TestDatabase
+  readonly state: Store
+  readonly slot: string
+  readonly id = randomUUID()
+  log: WatchedLog
+  #folder: string
+  readonly #actors: SourceActor[] = []
+
+  private constructor(db: TestDatabase, stateDb: TestDatabase, state: Store, folder: string, log: Log) {
+    this.db = db
+    this.stateDb = stateDb
+    this.state = state
+    this.slot = `s_${db.name}`.slice(0, 60)
+    this.#folder = folder
+    this.log = new WatchedLog(log)
+  }
+
+  static async create({ ddl, sinks = [routedSink()], server, createSlot = true }: FixtureOptions = {}): Promise<SourceFixture> {
+    const db = await createDatabase(ddl, server === undefined ? {} : { server })
+    const stateDb = await createDatabase()
+    const state = await openStore(stateDb.connection, 4, () => undefined)
+    const folder = await mkdtemp(join(tmpdir(), 'tailrace-source-'))
+    const fixture = new SourceFixture(db, stateDb, state, folder, await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
+    await db.query('create publication pub for all tables with (publish_via_partition_root = true)')
+    if (createSlot) await fixture.createSlot()
+    const { rows } = await state.query<{ id: string }>(`insert into tailrace.account (name) values ('test') returning id`)
+    await state.query(
+      `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
+       values ($1, $2, 'test', '{}', '', $3, 'pub')`,
+      [fixture.id, rows[0]?.id, fixture.slot],
+    )
+    if (sinks.length > 0) await saveRoutingVersion(state.query, fixture.id, sinks)
+    return fixture
+  }
+
+  async createSlot(more = ''): Promise<void> {
+    await this.db.query(`select pg_create_logical_replication_slot($1, 'pgoutput'${more})`, [this.slot])
+  }
+
+  database(connection: Connection = this.db.connection): Database {
+    return {
+      id: this.id,
+      accountId: 'account',
+      name: 'test',
+      connection,
+      poolSize: 2,
+      annotations: {},
+      slot: { id: 'slot', name: this.slot, publication: 'pub', status: 'active' },
+    }
+  }
+
+  /** A new actor, as after a start of the process; the former one must have been stopped or abandoned. */
+  start(settings: Partial<SourceSettings> = {}, more: Partial<SourceActorOptions> & { observer?: SourceObserver } = {}): SourceActor {
+    const actor = new SourceActor({
+      database: this.database(),
+      log: this.log,
+      state: this.state.query,
+      holder: 'test',
+      settings: { ...QUICK, ...settings },
+      ...more,
+    })
+    this.#actors.push(actor)
+    return actor
+  }
+
+  /** Another, empty log, as if the data folder had been lost. */
+  async replaceLog(): Promise<void> {
+    await this.log[Symbol.asyncDispose]()
+    await rm(this.#folder, { recursive: true, force: true })
+    this.#folder = await mkdtemp(join(tmpdir(), 'tailrace-source-'))
+    this.log = new WatchedLog(await openEmbeddedLog(this.#folder, { reserveBytes: () => 0 }))
+  }
+
+  /** Waits until messages for which `enough` holds are in the log. */
+  async until(enough: (seen: readonly Seen[]) => boolean, topic = 'sink.1'): Promise<readonly Seen[]> {
+    return eventually(`messages in ${topic}`, async () => {
+      const seen = await this.messages(topic)
+      return enough(seen) ? seen : undefined
+    })
+  }
+
+  /** Everything the log holds of a topic, partition by partition. */
+  async messages(topic = 'sink.1'): Promise<readonly Seen[]> {
+    const seen: Seen[] = []
+    const found = (await this.log.topics()).find((t) => t.topic === topic)
+    for (let partition = 0; partition < (found?.partitions ?? 0); partition++) {
+      const { first, next } = await this.log.stats(topic, partition)
+      if (next === first) continue
+      for await (const { offset, pack } of this.log.read(topic, partition, first, new AbortController().signal)) {
+        seen.push(...messagesOf(topic, partition, pack))
+        if (offset >= next - 1) break
+      }
+    }
+    return seen
+  }
+
+  async slotRow(): Promise<{ confirmed: bigint; restart: bigint; active: boolean }> {
+    const [row] = await this.db.query<{ confirmed: string; restart: string; active: boolean }>(
+      `select (confirmed_flush_lsn - '0/0')::text as confirmed, (restart_lsn - '0/0')::text as restart, active from pg_replication_slots where slot_name = $1`,
+      [this.slot],
+    )
+    return { confirmed: BigInt(row?.confirmed ?? 0), restart: BigInt(row?.restart ?? 0), active: row?.active ?? false }
+  }
+
+  async savedConfirmed(): Promise<bigint> {
+    const { rows } = await this.state.query<{ lsn: string }>(
+      `select (confirmed_lsn - '0/0')::text as lsn from tailrace.source where database_id = $1`,
+      [this.id],
+    )
+    return BigInt(rows[0]?.lsn ?? 0)
+  }
+
+  async walEnd(): Promise<Lsn> {
+    const [row] = await this.db.query<{ lsn: string }>(`select (pg_current_wal_flush_lsn() - '0/0')::text as lsn`)
+    return BigInt(row?.lsn ?? 0)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.#actors.map((actor) => actor.stop()))
+    await this.log[Symbol.asyncDispose]()
+    await this.state[Symbol.asyncDispose]()
+    await this.stateDb[Symbol.asyncDispose]()
+    await this.db[Symbol.asyncDispose]()
+    await rm(this.#folder, { recursive: true, force: true })
+  }
+}
+
+export function messagesOf(topic: string, partition: number, record: Buffer): Seen[] {
+  const pack = Pack.decode(record)
+  const { routing, closing } = pack.header
+  return Array.from({ length: pack.count }, (_, i) => ({
+    topic,
+    partition,
+    position: pack.position(i),
+    action: ACTION_NAME[pack.action(i)] as string,
+    isTombstone: (pack.flags(i) & MESSAGE_FLAG.tombstone) !== 0,
+    key: pack.buffer.toString('utf8', pack.keyStart(i), pack.keyEnd(i)),
+    group: pack.group(i),
+    routing,
+    closing,
+    json: JSON.parse(`{${pack.buffer.toString('utf8', pack.bodyStart(i), pack.bodyEnd(i))}}}`) as Seen['json'],
+  }))
+}
+
+/** Waits for a state of the actor. */
+export function reaches(actor: SourceActor, state: SourceState): Promise<void> {
+  if (actor.state === state) return Promise.resolve()
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(
+      () => reject(new Error(`still ${actor.state}, not ${state}: ${actor.lastError?.message ?? 'no error'}`)),
+      LIMIT_MS,
+    )
+    const unwatch = actor.watch((now) => {
+      if (now !== state) return
+      clearTimeout(timer)
+      unwatch()
+      resolve()
+    })
+  })
+}
+
+const LIMIT_MS = 20_000
+
+/** For what no event tells: servers' views. @returns the first answer that isn't undefined */
+export async function eventually<T>(what: string, ask: () => Promise<T | undefined>): Promise<T> {
+  const until = performance.now() + LIMIT_MS
+  for (;;) {
+    const answer = await ask()
+    if (answer !== undefined) return answer
+    if (performance.now() > until) throw new Error(`never came true: ${what}`)
+    await sleep(10)
+  }
+}
