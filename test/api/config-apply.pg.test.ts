@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { test } from 'node:test'
+import { applyConfig } from '../../api/config-apply.ts'
+import { parseConfig } from '../../api/config-document.ts'
+import { ResourceCache } from '../../engine/state/resource-cache.ts'
+import { ResourceStore } from '../../engine/state/resource-store.ts'
+import { Vault } from '../../engine/state/secrets.ts'
+import { openStore } from '../../engine/state/store.ts'
+import { hashToken } from '../../engine/state/tokens.ts'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+
+async function stage() {
+  const stack = new AsyncDisposableStack()
+  const source = stack.use(await createDatabase('create table goods (id int primary key)'))
+  const state = stack.use(await createDatabase())
+  const store = stack.use(await openStore(state.connection, 3, () => {}))
+  const resources = new ResourceStore(new Vault(randomBytes(32)))
+  const apply = (text: string) => applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources)
+  const load = async () => new ResourceCache(await resources.load(store.query))
+  return { source, state, store, apply, load, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+}
+
+const config = ({ connection: c }: TestDatabase, slot: string, more = '') => `
+account: { name: shop }
+api_tokens: [{ name: main, token: first-token }]
+databases:
+  - name: shop
+    hostname: ${c.hostname}
+    port: ${c.port}
+    database: ${c.database}
+    username: ${c.username}
+    password: ${JSON.stringify(c.password)}
+    ssl: false
+    slot: { name: ${slot}, create_if_not_exists: true }
+    publication: { name: ${slot}, create_if_not_exists: true }
+sinks:
+  - { name: goods, database: shop, source: {}, destination: { type: sequin_stream }, annotations: { team: search } }
+${more}`
+
+const slotsOf = (db: TestDatabase) =>
+  db.query<{ slot_name: string }>('select slot_name from pg_replication_slots where database = $1', [db.name])
+const publicationsOf = (db: TestDatabase) => db.query('select pubname, pubviaroot from pg_publication')
+
+test('a file makes publication and slot, and its resources are there after a restart', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  await s.apply(config(s.source, slot))
+  assert.deepEqual(await slotsOf(s.source), [{ slot_name: slot }])
+  assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: true }])
+  const cache = await s.load()
+  const account = cache.findAccount(hashToken('first-token'))
+  assert.equal(account?.name, 'shop')
+  const sink = cache.findSink(account.id, 'goods')
+  assert.deepEqual(sink?.annotations, { team: 'search' })
+  assert.equal(cache.findSink(account.id, sink.id.toUpperCase())?.name, 'goods')
+  assert.equal(cache.database(sink.databaseId)?.connection.password, s.source.connection.password)
+  const [stored] = await s.state.query<{ password: Buffer; hash: Buffer }>(
+    'select password, hash from tailrace.source_database, tailrace.api_token',
+  )
+  assert.ok(!stored?.password.includes(s.source.connection.password), 'the password is encrypted')
+  assert.ok(!stored?.hash.includes('first-token'), 'the token is hashed')
+})
+
+test('applying the same file again changes nothing, and an edited one updates by name', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  await s.apply(config(s.source, slot))
+  const before = (await s.load()).sinks
+  await s.apply(config(s.source, slot))
+  assert.deepEqual((await s.load()).sinks, before)
+  await s.apply(config(s.source, slot).replace('team: search', 'team: shop'))
+  const [after] = (await s.load()).sinks
+  assert.equal(after?.id, before[0]?.id)
+  assert.deepEqual(after?.annotations, { team: 'shop' })
+})
+
+test('when a part fails nothing of the file stays: no resource, no slot, no publication', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const broken = config(s.source, slot, '  - { name: other, database: elsewhere, source: {}, destination: { type: sequin_stream } }')
+  await assert.rejects(s.apply(broken), { code: 'CONFIG_INVALID', message: /^shop\.yaml:16: the database "elsewhere" is not known/ })
+  assert.deepEqual(await slotsOf(s.source), [])
+  assert.deepEqual(await publicationsOf(s.source), [])
+  assert.deepEqual((await s.load()).sinks, [])
+  assert.deepEqual(await s.state.query('select * from tailrace.account'), [])
+})
+
+test('a slot or publication that may not be created is told with the SQL that makes it', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const neither = config(s.source, slot).replaceAll('create_if_not_exists: true', 'create_if_not_exists: false')
+  await assert.rejects(s.apply(neither), {
+    message: new RegExp(`shop.yaml:5: the publication "${slot}" does not exist; run: create publication "${slot}"`),
+  })
+  await s.source.query(`create publication "${slot}" for table goods`)
+  await assert.rejects(s.apply(neither), { message: /the slot .* does not exist; run: select pg_create_logical_replication_slot/ })
+  await s.apply(config(s.source, slot))
+  assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: false }])
+})
+
+test('a server that can not be reached is told with its address', async () => {
+  await using s = await stage()
+  const unreachable = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')
+  await assert.rejects(s.apply(unreachable), {
+    code: 'CONFIG_INVALID',
+    message: /shop\.yaml:5: the database .* at .*:1: connect ECONNREFUSED/,
+  })
+})
+
+test('a state that a newer version has written is refused', async () => {
+  await using s = await stage()
+  await s.store.query(`insert into tailrace.migration (number, name) values (999, 'later')`)
+  await assert.rejects(
+    openStore(s.state.connection, 1, () => {}),
+    { code: 'STATE_TOO_NEW' },
+  )
+})
+
+test('a secret does not open with another key', () => {
+  const secret = new Vault(randomBytes(32)).encrypt('hidden')
+  assert.throws(() => new Vault(randomBytes(32)).decrypt(secret), { code: 'SECRET_UNREADABLE' })
+})

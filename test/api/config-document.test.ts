@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { stringify } from 'yaml'
+import { parseConfig } from '../../api/config-document.ts'
+import { EngineError } from '../../engine/errors.ts'
+
+const VALID = `
+account:
+  name: shop
+api_tokens:
+  - name: main
+    token: secret-token
+databases:
+  - name: shop
+    hostname: pg.internal
+    port: 5433
+    database: shop_production
+    username: cdc
+    password: "12345"
+    ssl: verify-full
+    slot: { name: cdc_slot, create_if_not_exists: true }
+    publication: { name: cdc_pub, create_if_not_exists: true }
+sinks:
+  - name: goods
+    database: shop
+    source: { include_tables: [public.goods] }
+    destination: { type: sequin_stream }
+`
+const parse = (source: string, env: Record<string, string> = {}) => parseConfig(source, 'tailrace.yaml', env)
+const refused = (source: string, message: RegExp, env: Record<string, string> = {}) =>
+  assert.throws(
+    () => parse(source, env),
+    (error) => {
+      assert.ok(error instanceof EngineError)
+      assert.equal(error.code, 'CONFIG_INVALID')
+      assert.match(error.message, message)
+      return true
+    },
+  )
+
+test('a configuration becomes resources with their defaults filled in', () => {
+  const { account, tokens, databases, sinks } = parse(VALID)
+  assert.equal(account, 'shop')
+  assert.deepEqual(tokens, [{ name: 'main', token: 'secret-token' }])
+  assert.equal(databases[0]?.input.connection.port, 5433)
+  assert.equal(databases[0]?.input.connection.ssl, 'verify-full')
+  assert.equal(databases[0]?.createSlot, true)
+  const sink = sinks[0]?.input
+  assert.equal(sink?.settings.ack_wait_ms, 30_000)
+  assert.deepEqual(sink?.settings.actions, ['insert', 'update', 'delete'])
+  assert.deepEqual(sink?.destination, { type: 'sequin_stream' })
+})
+
+test('older spellings and the url of a database are understood', () => {
+  const { databases, sinks } = parse(`
+account: { name: a }
+databases:
+  - { name: d, url: "postgresql://user:p%40ss@host:6000/db", slot_name: s, publication_name: p }
+sinks:
+  - { name: x, database: d, table: goods, schema: sales, destination: { type: stream }, transform: none, message_grouping: "false" }
+`)
+  assert.deepEqual(databases[0]?.input.connection, {
+    hostname: 'host',
+    port: 6000,
+    database: 'db',
+    username: 'user',
+    password: 'p@ss',
+    ssl: true,
+  })
+  assert.deepEqual(sinks[0]?.input.settings.source, { include_tables: ['sales.goods'] })
+  assert.equal(sinks[0]?.input.settings.message_grouping, false)
+})
+
+test('anchors and merge keys work, and a section that holds an anchor is tolerated', () => {
+  const { sinks } = parse(`
+account: { name: a }
+defaults: &defaults
+  database: d
+  source: {}
+  destination: { type: sequin_stream }
+sinks:
+  - { <<: *defaults, name: one }
+  - { <<: *defaults, name: two }
+`)
+  assert.deepEqual(
+    sinks.map(({ input }) => input.settings.name),
+    ['one', 'two'],
+  )
+})
+
+test('variables are replaced in values, with their defaults, and a port stays a number', () => {
+  const source = VALID.replace('5433', '${PORT:-6543}').replace('pg.internal', '${HOST}')
+  const [database] = parse(source, { HOST: 'db.example' }).databases
+  assert.equal(database?.input.connection.port, 6543)
+  assert.equal(database?.input.connection.hostname, 'db.example')
+  refused(source, /^tailrace\.yaml:9:15: the variable HOST is not set/)
+})
+
+test('every mistake is named with file, line and what was expected', () => {
+  refused('', /expected a mapping/)
+  refused('account: [', /^tailrace\.yaml:\d+:\d+: /)
+  refused('sinks: []', /section "account" is missing/)
+  refused(VALID.replace('sinks:', 'sink:'), /^tailrace\.yaml:17:1: unknown section "sink"; known are account/)
+  refused(`${VALID}functions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "functions" is not supported yet/)
+  refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port: must be integer/)
+  refused(VALID.replace('port: 5433', 'prt: 5433'), /"prt" is not a known field/)
+  refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: sinks of type "kafka" are not supported yet/)
+  refused(
+    VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
+    /^tailrace\.yaml:20:17: .*batch_size must be >= 1/,
+  )
+  refused(VALID.replace('destination: {', 'filter: mine\n    destination: {'), /filter names a function/)
+  refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
+  refused(VALID.replace('destination: {', 'colour: red\n    destination: {'), /colour is not a field of a sink/)
+  refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname: is given beside url/)
+  refused(VALID.replace('cdc_slot', 'CDC-slot'), /is not a slot name/)
+  refused(`${VALID}  - { name: goods, database: shop, destination: { type: sequin_stream } }\n`, /the name "goods" stands there twice/)
+})
+
+test('whatever a file holds, it is applied or refused with a place, and never a crash', () => {
+  const value = fc.letrec((tie) => ({
+    any: fc.oneof(
+      { maxDepth: 3 },
+      fc.constantFrom<unknown>(null, true, 0, -1, 1e300, '', 'shop', '${X:-1}', 'none', 'sequin_stream'),
+      fc.string(),
+      fc.array(tie('any'), { maxLength: 3 }),
+      fc.dictionary(
+        fc.oneof(fc.constantFrom('name', 'type', 'database', 'source', 'destination', 'slot', 'token', 'tables', 'url'), fc.string()),
+        tie('any'),
+        { maxKeys: 5 },
+      ),
+    ),
+  })).any
+  const sections = fc.record({ account: value, api_tokens: value, databases: value, sinks: value, other: value }, { requiredKeys: [] })
+  const survives = (source: string) => {
+    try {
+      parse(source)
+    } catch (error) {
+      assert.ok(error instanceof EngineError && error.code === 'CONFIG_INVALID', String(error))
+      assert.match(error.message, /^tailrace\.yaml:\d+:\d+: /)
+    }
+  }
+  fc.assert(
+    fc.property(sections, (document) => survives(stringify(document))),
+    { numRuns: 300 },
+  )
+  fc.assert(fc.property(fc.string({ maxLength: 200 }), survives), { numRuns: 300 })
+  fc.assert(
+    fc.property(fc.nat(VALID.length), fc.string({ maxLength: 5 }), (at, text) => survives(VALID.slice(0, at) + text + VALID.slice(at))),
+    { numRuns: 300 },
+  )
+})
