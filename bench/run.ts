@@ -30,6 +30,7 @@ const { values } = parseArgs({
     pairs: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '25' },
     only: { type: 'string' },
+    profile: { type: 'boolean', default: false },
     'no-latency': { type: 'boolean', default: false },
   },
 })
@@ -37,6 +38,8 @@ const changes = whole('changes', values.changes)
 const pairs = whole('pairs', values.pairs)
 const seconds = whole('seconds', values.seconds)
 const systems = SYSTEMS.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
+
+const profileFolder = values.profile ? RESULTS : undefined
 
 const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
@@ -64,7 +67,7 @@ say(
 const turns: Drain[][] = []
 for (let pair = 1; pair <= pairs; pair++) {
   const turn: Drain[] = []
-  for (const system of systems) turn.push(await drain(bench, system, { slot: SLOT, changes }))
+  for (const system of systems) turn.push(await drain(bench, system, { slot: SLOT, changes, profileFolder }))
   turns.push(turn)
   say(`${pair}/${pairs}  ${turn.map((run) => `${run.system} ${Math.round(run.changesPerSecond)}/s`).join('  ')}`)
 }

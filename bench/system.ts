@@ -15,6 +15,8 @@ export type Task = Readonly<{
   changes: number
   /** how long a change took from `written_at` in its row until the reader had it is recorded */
   recordDelays: boolean
+  /** where the system leaves a CPU profile of itself, if it can */
+  profileFolder?: string
 }>
 
 /** Milliseconds since the epoch, with fractions: comparable between processes of a machine. */

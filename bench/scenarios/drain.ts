@@ -22,13 +22,13 @@ export type Drain = Readonly<{
   processes: Record<string, Usage>
 }>
 
-export type Range = Readonly<{ slot: string; changes: number }>
+export type Range = Readonly<{ slot: string; changes: number; profileFolder?: string }>
 
 const LOOK_EVERY_MS = 10
 const STREAMING_MS = 60_000
 const DRAIN_MS = 300_000
 
-export async function drain(bench: Bench, system: System, { slot, changes }: Range): Promise<Drain> {
+export async function drain(bench: Bench, system: System, { slot, changes, profileFolder }: Range): Promise<Drain> {
   const copy = `${slot}_copy`
   const client = new Client(bench.database)
   await client.connect()
@@ -42,6 +42,7 @@ export async function drain(bench: Bench, system: System, { slot, changes }: Ran
       table: `public.${TABLE}`,
       changes,
       recordDelays: false,
+      profileFolder,
     }
     try {
       await using running = await system.start(task)

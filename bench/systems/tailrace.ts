@@ -45,6 +45,7 @@ export const tailrace: System = {
         TAILRACE_METRICS_PORT: '0',
         TAILRACE_DATA: join(folder, 'data'),
         LOG_LEVEL: 'warn',
+        ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
       }),
     )
     const pull: PullTask = {
