@@ -16,6 +16,7 @@ import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { saveRoutingVersion } from '../engine/wal/routing-versions.ts'
+import { BacklogGuard, type BacklogOf } from './backlog.ts'
 import { SourceActor } from './source-actor.ts'
 import { startSink, topicOf, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
@@ -46,6 +47,7 @@ export type Readiness = Readonly<{
 
 /** The generation of a sink's topics; it grows when its partitioning changes. */
 const GENERATION = 1
+const MB = 1024 * 1024
 
 export class Engine {
   readonly #options: EngineOptions
@@ -53,6 +55,7 @@ export class Engine {
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
+  #backlogs: BacklogGuard | undefined
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -67,10 +70,15 @@ export class Engine {
     for (const database of cache.databases) await this.#route(database)
     for (const sink of cache.sinks) await this.#superviseSink(sink)
     for (const database of cache.databases) if (database.slot.status === 'active') this.#superviseSource(database)
+    this.#backlogs = new BacklogGuard(
+      () => this.#bounded(),
+      (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
+    )
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
+    this.#backlogs?.[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
   }
@@ -82,7 +90,7 @@ export class Engine {
       receive: (request) => running.receive(request),
       ack: (ids) => running.ack(ids),
       nack: (ids) => running.nack(ids),
-      health: () => healthOf(running),
+      health: () => this.#health(id, running),
     }
   }
 
@@ -254,6 +262,22 @@ export class Engine {
     }
   }
 
+  /** The sinks whose source waits when their backlog is full. */
+  #bounded(): readonly BacklogOf[] {
+    const { cache, log } = this.#options
+    return cache.sinks.flatMap((sink) => {
+      const source = this.#sources.get(sink.databaseId)
+      if (!source || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
+      const topic = topicOf(sink.id, GENERATION)
+      const bytes = async () => {
+        let sum = 0
+        for (let partition = 0; partition < sink.partitions; partition++) sum += (await log.stats(topic, partition)).bytes
+        return sum
+      }
+      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate: source.gate, bytes }]
+    })
+  }
+
   #sinkGauges(id: string): ReturnType<Parameters<Metrics['sink']>[1]> {
     const running = this.#sinks.get(id)
     if (!running) return undefined
@@ -261,11 +285,11 @@ export class Engine {
     const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
     const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
     return {
-      health: GAUGE_STATUS[healthOf(running).status],
+      health: GAUGE_STATUS[this.#health(id, running).status],
       inDelivery: number(details?.['ackPending']),
       inRedelivery: sum('parked'),
       windowBytes: sum('windowBytes'),
-      windowLimitBytes: this.#sinkNow(id).max_memory_mb * 1024 * 1024,
+      windowLimitBytes: this.#sinkNow(id).max_memory_mb * MB,
       partitions: partitions.map((figures) => ({
         partition: number(figures['partition']),
         lagRecords: number(figures['lag']),
@@ -274,6 +298,13 @@ export class Engine {
         logBytes: number(figures['logBytes']),
       })),
     }
+  }
+
+  #health(id: string, running: RunningSink): Health {
+    const full = { code: 'BACKLOG_FULL', message: 'the backlog is full: its source reads on when messages are acknowledged' }
+    const checks: HealthCheck[] = [...running.health()]
+    if (this.#backlogs?.isFull(id)) checks.push({ name: 'Messages pending delivery', status: 'warning', error: full })
+    return { name: 'Consumer health', status: worst(checks), checks }
   }
 
   #sinkNow(id: string): Sink {
@@ -295,11 +326,6 @@ const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'pau
   warning: 'warn',
   error: 'error',
   paused: 'paused',
-}
-
-function healthOf(running: RunningSink): Health {
-  const checks = running.health()
-  return { name: 'Consumer health', status: worst(checks), checks }
 }
 
 /** What the source needs to know of a sink. Table names are qualified here, once. */

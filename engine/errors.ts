@@ -274,6 +274,12 @@ export const ERRORS = {
     meaning: 'The log was written by a newer version.',
     remedy: 'Run that version or a newer one; a downgrade is not possible.',
   },
+  BACKLOG_FULL: {
+    retry: true,
+    status: 503,
+    meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
+    remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
+  },
   // ── start ───────────────────────────────────────────────────────────────────────────────────────
   SETTING_INVALID: {
     retry: false,
