@@ -12,6 +12,9 @@ export interface DataFolder extends Disposable {
   readonly path: string
 }
 
+/** Referenced from here, because a connection that is collected as garbage closes and lets the lock go. */
+const held = new Set<DatabaseSync>()
+
 /** @throws EngineError DATA_FOLDER_IN_USE: another process holds it; the message says its pid */
 export function openDataFolder(folder: string): DataFolder {
   const path = resolve(folder)
@@ -30,7 +33,14 @@ export function openDataFolder(folder: string): DataFolder {
     )
   }
   writeFileSync(join(path, 'lock.pid'), `${process.pid}\n`, { mode: 0o600 })
-  return { path, [Symbol.dispose]: () => lock.close() }
+  held.add(lock)
+  return {
+    path,
+    [Symbol.dispose]: () => {
+      held.delete(lock)
+      lock.close()
+    },
+  }
 }
 
 /** Only said, never trusted: the lock alone decides. */

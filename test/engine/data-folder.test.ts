@@ -12,9 +12,10 @@ async function freshFolder() {
   return { path: join(parent, 'a folder'), [Symbol.asyncDispose]: () => rm(parent, { recursive: true, force: true }) }
 }
 
-test('a data folder that another process holds is refused with its pid, until that process is killed', async () => {
+test('a data folder that another process holds is refused with its pid, until that process is killed', async (t) => {
   await using dir = await freshFolder()
-  const holder = fork(join(import.meta.dirname, 'hold-data-folder.ts'), [dir.path])
+  const holder = fork(join(import.meta.dirname, 'hold-data-folder.ts'), [dir.path], { execArgv: ['--expose-gc'] })
+  t.after(() => holder.kill('SIGKILL'))
   await once(holder, 'message')
   assert.throws(() => openDataFolder(dir.path), { code: 'DATA_FOLDER_IN_USE', message: new RegExp(`process ${holder.pid}$`) })
   holder.kill('SIGKILL')
