@@ -76,7 +76,13 @@ export const supervisedMachine = setup({
         ],
         onError: [
           { guard: 'stopAsked', target: 'stopped', actions: assign(({ context, event }) => crashed(context, event.error)) },
-          { target: 'waiting', actions: [assign(({ context, event }) => crashed(context, event.error)), ({ context, event }) => context.onCrash(context.child, event.error)] },
+          {
+            target: 'waiting',
+            actions: [
+              assign(({ context, event }) => crashed(context, event.error)),
+              ({ context, event }) => context.onCrash(context.child, event.error),
+            ],
+          },
         ],
       },
     },
@@ -87,7 +93,13 @@ export const supervisedMachine = setup({
         src: 'watch',
         input: ({ context }) => context.running as Running,
         onDone: 'stopped',
-        onError: { target: 'waiting', actions: [assign(({ context, event }) => crashed(context, event.error)), ({ context, event }) => context.onCrash(context.child, event.error)] },
+        onError: {
+          target: 'waiting',
+          actions: [
+            assign(({ context, event }) => crashed(context, event.error)),
+            ({ context, event }) => context.onCrash(context.child, event.error),
+          ],
+        },
       },
     },
     waiting: { on: { stop: 'stopped' }, after: { backOff: 'starting' } },

@@ -12,7 +12,11 @@ import { supervisedMachine, type Child } from './supervised.ts'
 
 type Supervised = ActorRefFrom<typeof supervisedMachine>
 type OnCrash = (child: Child, error: unknown) => void
-type Events = { type: 'supervise'; child: Child } | { type: 'dismiss'; key: string } | { type: 'stop' } | { type: `xstate.done.actor.${string}` }
+type Events =
+  | { type: 'supervise'; child: Child }
+  | { type: 'dismiss'; key: string }
+  | { type: 'stop' }
+  | { type: `xstate.done.actor.${string}` }
 
 export const supervisorMachine = setup({
   types: {
