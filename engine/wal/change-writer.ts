@@ -71,13 +71,11 @@ export class ChangeWriter {
     const renderers = relation.renderers(format)
     out.literal(RECORD)
     if (action === 'delete') {
-      const { names, identity } = relation
-      const knowsAll = change.oldKind === OLD.row
+      const { names } = relation
       for (let i = 0; i < old.count; i++) {
         if (i > 0) out.byte(COMMA)
         out.literal(names[i] as Literal)
-        if (knowsAll || identity[i] === 1) writeValue(out, old, i, renderers[i] as Render)
-        else out.literal(NULL)
+        writeValue(out, old, i, renderers[i] as Render) // what Postgres doesn't tell of a deleted row it sends as null
       }
       out.literal(DELETE)
     } else {

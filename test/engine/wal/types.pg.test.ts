@@ -200,7 +200,7 @@ test('types of extensions: citext and hstore as text, arrays of them as arrays',
   assertRecord((await stream.messages())[0]!.json.record, cases)
 })
 
-test('a base type named vector is an array of numbers, as pgvector prints it', async () => {
+test('a base type named vector is an array of numbers, as pgvector prints it; other base types are text', async () => {
   // the type with pgvector's name and text form, made without its library: a base type over text's functions
   await using db = await createDatabase(`
     create type vector;
@@ -210,12 +210,17 @@ test('a base type named vector is an array of numbers, as pgvector prints it', a
     create type halfvec;
     create function halfvec_in(cstring) returns halfvec language internal immutable strict as 'textin';
     create function halfvec_out(halfvec) returns cstring language internal immutable strict as 'textout';
-    create type halfvec (input = halfvec_in, output = halfvec_out)`)
+    create type halfvec (input = halfvec_in, output = halfvec_out);
+    create type plane;
+    create function plane_in(cstring) returns plane language internal immutable strict as 'line_in';
+    create function plane_out(plane) returns cstring language internal immutable strict as 'line_out';
+    create type plane (input = plane_in, output = plane_out, internallength = 24, alignment = double, element = float8)`)
   await using stream = await WalStream.open(db)
   const cases: readonly Case[] = [
     ['vector', `'[1,2.5,-3e-05]'`, [1, 2.5, -3e-5]],
     ['vector[]', `array['[1,2]'::vector, '[3]']`, [[1, 2], [3]]],
     ['halfvec', `'[1,2]'`, '[1,2]'],
+    ['plane', `'{1,2,3}'`, '{1,2,3}'], // has elements as line has them, and is no array
   ]
   await insertRow(db, 'embeddings', cases)
   assertRecord((await stream.messages())[0]!.json.record, cases)
