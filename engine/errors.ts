@@ -297,7 +297,8 @@ export const ERRORS = {
     retry: false,
     status: 500,
     meaning: 'The embedded PostgreSQL could not be set up or started.',
-    remedy: 'The message ends with its log. As root without user namespaces the data folder must be reachable for "nobody"; or name a server of your own with PG_URL.',
+    remedy:
+      'The message ends with its log. As root without user namespaces the data folder must be reachable for "nobody"; or name a server of your own with PG_URL.',
   },
   STATE_TOO_NEW: {
     retry: false,
