@@ -1,4 +1,5 @@
 /** The source of one database at work: its machine with the real lock, inspection and run behind it, and how it is. */
+import { Client } from 'pg'
 import { createActor, type ActorRefFrom } from 'xstate'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
@@ -12,7 +13,7 @@ import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type S
 import { sourceClient } from '../engine/wal/source-client.ts'
 import { SourceLock } from '../engine/wal/source-lock.ts'
 import { SourceStore, type SavedSource } from '../engine/wal/source-store.ts'
-import { sourceMachine, type SourceFailure, type SourceWork } from './source.ts'
+import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
 import type { ActorStatus } from './status.ts'
 import type { Running } from './supervised.ts'
 
@@ -32,7 +33,8 @@ export type SourceActorOptions = Readonly<{
 }>
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
-export type SourceState = 'locking' | 'inspecting' | 'streaming' | 'waiting' | 'failed' | 'stopping' | 'stopped'
+/** `opening`: connecting, not yet streaming. */
+export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | 'waiting' | 'failed' | 'stopping' | 'stopped'
 
 export class SourceActor implements Running {
   readonly gate: ReadingGate
@@ -53,7 +55,7 @@ export class SourceActor implements Running {
     // the machine knows neither lock nor plan: both come from this work and go back to it
     this.#actor = createActor(sourceMachine, { input: { work: this.#work() as unknown as SourceWork } })
     this.#actor.subscribe((snapshot) => {
-      const state = (typeof snapshot.value === 'string' ? snapshot.value : Object.keys(snapshot.value)[0]) as SourceState
+      const state = stateOf(snapshot.value)
       if (state !== this.#state) {
         this.#state = state
         this.#since = new Date()
@@ -99,13 +101,29 @@ export class SourceActor implements Running {
   }
 
   /**
-   * Saves what goes where and writes its mark. While the source doesn't stream, the mark is written when it next does.
-   * @throws EngineError SOURCE_UNREACHABLE: the version is saved, and its mark is written with the next start
+   * Saves what goes where and writes its mark: it holds for what commits from then on.
+   * @returns `isMarked` false: the source can't be reached now; the mark is written when it streams again
    */
-  async route(sinks: readonly RoutedSink[]): Promise<RoutingVersion> {
-    const version = await saveRoutingVersion(this.#options.state, this.#options.database.id, sinks)
-    if (version.isNew && this.#run) await emitRoutingMark(this.#run.query, version)
-    return version
+  async route(sinks: readonly RoutedSink[]): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
+    const { database, state } = this.#options
+    const { isNew, ...version } = await saveRoutingVersion(state, database.id, sinks)
+    if (!isNew) return { version, isMarked: true }
+    try {
+      if (this.#run) await emitRoutingMark(this.#run.query, version)
+      else await withSession(database, (query) => emitRoutingMark(query, version))
+      return { version, isMarked: true }
+    } catch {
+      return { version, isMarked: false }
+    }
+  }
+
+  /** Versions saved while the source could not be reached, or by a process that died before it wrote their marks. */
+  async #writePendingMarks(run: SourceRun, store: SourceStore): Promise<void> {
+    try {
+      for (const { routing, position } of await store.routingVersions()) if (!position) await emitRoutingMark(run.query, routing)
+    } catch (error) {
+      this.#options.observer?.notice?.(`routing marks: ${error instanceof Error ? error.message : String(error)}`)
+    }
   }
 
   /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE: it doesn't stream */
@@ -174,10 +192,7 @@ export class SourceActor implements Running {
     }
   }
 
-  async #stream(
-    { lock, plan, drain, progressed }: Readonly<{ lock: SourceLock; plan: Plan; drain: AbortSignal; progressed: () => void }>,
-    signal: AbortSignal,
-  ): Promise<void> {
+  async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {
     const { database, log, settings, observer = {}, marks, watcher } = this.#options
     const run = await SourceRun.open({
       database,
@@ -198,6 +213,8 @@ export class SourceActor implements Running {
       progressed,
     })
     this.#run = run
+    opened()
+    void this.#writePendingMarks(run, plan.store)
     const cut = () => void run.stop()
     const finish = () => void run.drain()
     signal.addEventListener('abort', cut)
@@ -213,6 +230,20 @@ export class SourceActor implements Running {
     if (error) throw error
   }
 }
+
+async function withSession(database: Database, work: (query: Query) => Promise<void>): Promise<void> {
+  const client = new Client(sourceClient(database.connection, `tailrace ${database.slot.name}`, { synchronous_commit: 'local' }))
+  client.on('error', () => undefined) // the query hears of it
+  try {
+    await client.connect()
+    await work((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]))
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+const stateOf = (value: string | Readonly<Record<string, unknown>>): SourceState =>
+  (typeof value === 'string' ? value : value.streaming === 'opening' ? 'opening' : 'streaming') as SourceState
 
 const bytesBetween = (from: Lsn, to: Lsn): number => (to > from ? Number(to - from) : 0)
 

@@ -1,11 +1,11 @@
 /**
  * The source of one database: owns the slot, streams, waits or gives up. The work is passed in.
  *
- *   locking ─ours─▶ inspecting ─fit─▶ streaming ─stop─▶ streaming.draining ─┐
- *      ▲  └──────────────┴───────┬────────┘ error                          │ drained, or too slow
- *      │                         ├─ retryable ─▶ waiting ─back-off─▶ locking│
- *      │                         └─ any other ─▶ failed ─retry─▶ locking    ▼
- *      └────────────────────────── stop in any other state ─────────▶ stopping ─▶ stopped
+ *                                  ┌ streaming ───────────────────────────┐
+ *   locking ─ours─▶ inspecting ─fit─▶ opening ─opened─▶ live ─stop─▶ draining ─drained, or too slow─┐
+ *      ▲  └──────────────┴───────┬──┴ error ────────────────────────────────┘                       │
+ *      │                         ├─ retryable ─▶ waiting ─back-off─▶ locking                        ▼
+ *      │                         └─ any other ─▶ failed ─retry─▶ locking      any other ─stop─▶ stopping ─▶ stopped
  *
  *  I1. At most one stream is open: only `streaming` invokes it, and leaving that state aborts its signal.
  *  I2. `attempt` returns to 0 only on progress (something became durable): a stream that dies at once keeps backing off.
@@ -24,8 +24,9 @@ export interface SourceWork<Lock extends HeldLock = HeldLock, Plan = unknown> {
   acquireLock(signal: AbortSignal): Promise<Lock>
   inspect(lock: Lock, signal: AbortSignal): Promise<Plan>
   /** Streams until `drain` is aborted, then makes durable what it holds and resolves; `signal` ends it at once. */
-  stream(input: Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; progressed: () => void }>, signal: AbortSignal): Promise<void>
+  stream(input: StreamInput<Lock, Plan>, signal: AbortSignal): Promise<void>
 }
+export type StreamInput<Lock, Plan> = Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; opened: () => void; progressed: () => void }>
 export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; at: Date; error: unknown }>
 
 const FIRST_MS = 200
@@ -50,7 +51,7 @@ export const sourceMachine = setup({
   types: {
     input: {} as { work: SourceWork },
     context: {} as Context,
-    events: {} as { type: 'stop' } | { type: 'retry' } | { type: 'progress' },
+    events: {} as { type: 'stop' } | { type: 'retry' } | { type: 'opened' } | { type: 'progress' },
   },
   actors: {
     acquireLock: fromPromise<HeldLock, SourceWork>(async ({ input, signal }) => {
@@ -60,11 +61,8 @@ export const sourceMachine = setup({
       throw new EngineError('STOPPING', 'stopped')
     }),
     inspect: fromPromise<unknown, Context>(({ input, signal }) => input.work.inspect(input.lock as HeldLock, signal)),
-    stream: fromPromise<void, Context & { progressed: () => void }>(({ input, signal }) =>
-      input.work.stream(
-        { lock: input.lock as HeldLock, plan: input.plan, drain: input.drain.signal, progressed: input.progressed },
-        signal,
-      ),
+    stream: fromPromise<void, Readonly<{ work: SourceWork; stream: StreamInput<HeldLock, unknown> }>>(({ input, signal }) =>
+      input.work.stream(input.stream, signal),
     ),
     release: fromPromise<void, HeldLock | undefined>(async ({ input }) => input?.release()),
   },
@@ -120,7 +118,16 @@ export const sourceMachine = setup({
       entry: assign({ drain: () => new AbortController() }),
       invoke: {
         src: 'stream',
-        input: ({ context, self }) => ({ ...context, progressed: () => self.send({ type: 'progress' }) }),
+        input: ({ context: { work, lock, plan, drain }, self }) => ({
+          work,
+          stream: {
+            lock: lock as HeldLock,
+            plan,
+            drain: drain.signal,
+            opened: () => self.send({ type: 'opened' }),
+            progressed: () => self.send({ type: 'progress' }),
+          },
+        }),
         onDone: 'stopping',
         onError: [
           {
@@ -137,8 +144,9 @@ export const sourceMachine = setup({
         ],
       },
       on: { progress: { actions: assign({ attempt: 0 }) } },
-      initial: 'live',
+      initial: 'opening',
       states: {
+        opening: { on: { opened: 'live', stop: 'draining' } },
         live: { on: { stop: 'draining' } },
         draining: { entry: ({ context }) => context.drain.abort(), on: { stop: {} }, after: { drain: '#source.stopping' } },
       },

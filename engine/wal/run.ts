@@ -28,7 +28,7 @@ import type { RelationMessage } from './pgoutput.ts'
 import { countMessagesFrom } from './phantoms.ts'
 import { Relation, type RelationDescription, type RelationWarning } from './relation.ts'
 import { ReplicationConnection } from './replication.ts'
-import { emitRoutingMark, parseRoutingMark } from './routing-versions.ts'
+import { parseRoutingMark } from './routing-versions.ts'
 import { topicOf } from './routing.ts'
 import { RoutingState } from './routing-state.ts'
 import { readSlotFacts, type FitSlot, type Query } from './slot.ts'
@@ -340,14 +340,10 @@ export class SourceRun {
       versions = await store.routingVersions()
     }
     const placed = versions.filter((version) => version.position !== undefined)
-    const newest = placed.at(-1)
     const below = placed.findLastIndex(({ position }) => position !== undefined && position.lsn <= start.confirmed)
     for (const { routing } of placed.slice(Math.max(below, 0))) await this.#makeTopics(routing)
-    this.#unplaced = versions.filter(({ routing }) => routing.version > (newest?.routing.version ?? 0)).map(({ routing }) => routing)
     return versions
   }
-  #unplaced: readonly RoutingVersion[] = []
-
   async #makeTopics(version: RoutingVersion): Promise<void> {
     for (const sink of version.sinks) await this.#options.log.createTopic(topicOf(sink), sink.partitions)
   }
@@ -382,7 +378,6 @@ export class SourceRun {
     if (this.#isEnded) return
     this.#heartbeat = setInterval(() => void this.#beat(), this.#options.settings.heartbeatMs)
     void this.#beat()
-    for (const version of this.#unplaced) emitRoutingMark(this.query, version).catch((error: unknown) => this.#notice(error))
     this.#resumeHandling()
   }
 

@@ -1,0 +1,213 @@
+/** Slots, servers and logs that are unfit or have changed: state, code and remedy, and how it goes on once mended. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Client } from 'pg'
+import type { SourceActor } from '../../../actors/source-actor.ts'
+import type { ErrorCode } from '../../../engine/errors.ts'
+import { ReadingGate } from '../../../engine/wal/gate.ts'
+import { createDatabase, startPostgres } from '../../services/postgres.ts'
+import { eventually, reaches, SourceFixture } from './source-fixture.ts'
+
+const TABLE = 'create table item (id int primary key, name text)'
+
+async function fails(actor: SourceActor, code: ErrorCode): Promise<string> {
+  await reaches(actor, 'failed')
+  assert.equal(actor.lastError?.code, code)
+  return actor.lastError.message
+}
+/** The SQL between "Run…: " and the next full stop that ends it. */
+const remedyOf = (message: string) => /Run[^:]*: (.*?)(\.\s|\.?$)/.exec(message)?.[1] ?? ''
+
+test('a missing slot is named with the SQL that makes it, and the source goes on when asked again', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE, createSlot: false })
+  const actor = it.start()
+  await it.db.query(remedyOf(await fails(actor, 'SLOT_MISSING')))
+  actor.retry()
+  await reaches(actor, 'streaming')
+})
+
+test('a slot that was dropped and made again is a gap until the named one is accepted', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((s) => s.length >= 1)
+  await first.stop()
+  await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
+  await it.db.query('insert into item values (2)')
+  const second = it.start()
+  await it.db.query(remedyOf(await fails(second, 'SLOT_MISSING')))
+  second.retry()
+  await reaches(second, 'inspecting')
+  const message = await fails(second, 'SLOT_GAP')
+  const sql = /accept it by: (.*?);/.exec(message)?.[1] ?? ''
+  await it.state.query(sql)
+  second.retry()
+  await reaches(second, 'streaming')
+  await it.db.query('insert into item values (3)')
+  const seen = await it.until((s) => s.length >= 2)
+  assert.deepEqual(
+    seen.map((m) => m.json.record.id),
+    [1, 3],
+  )
+})
+
+test('a slot that another program reads is waited for, and its process named', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const other = new Client({
+    connectionString: it.db.url,
+    application_name: 'somebody',
+    ...{ replication: 'database' },
+  })
+  other.on('error', () => undefined)
+  await other.connect()
+  other.query(`START_REPLICATION SLOT "${it.slot}" LOGICAL 0/0 (proto_version '1', publication_names 'pub')`).catch(() => undefined)
+  await eventually('the other reads', async () => ((await it.slotRow()).active ? true : undefined))
+  const actor = it.start()
+  await reaches(actor, 'waiting')
+  assert.equal(actor.lastError?.code, 'SLOT_IN_USE')
+  assert.match(actor.lastError.message, /\("somebody"\)/)
+  ;(other as unknown as { connection: { stream: { destroy(): void } } }).connection.stream.destroy()
+  await reaches(actor, 'streaming')
+})
+
+test('a left-over connection of our own is ended by the next owner', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const frozen = new Client({
+    connectionString: it.db.url,
+    application_name: 'tailrace replication of a frozen process',
+    ...{ replication: 'database' },
+  })
+  frozen.on('error', () => undefined)
+  await frozen.connect()
+  frozen.query(`START_REPLICATION SLOT "${it.slot}" LOGICAL 0/0 (proto_version '1', publication_names 'pub')`).catch(() => undefined)
+  await eventually('it reads', async () => ((await it.slotRow()).active ? true : undefined))
+  const actor = it.start()
+  await reaches(actor, 'streaming')
+  assert.equal(actor.lastError, undefined)
+})
+
+test('two_phase, another plugin, another database, a physical slot, no publication: each is refused by its own code', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE, createSlot: false })
+  const tryWith = async (code: ErrorCode) => {
+    const actor = it.start()
+    const message = await fails(actor, code)
+    await actor.stop()
+    return message
+  }
+  await it.createSlot(', false, true')
+  await tryWith('SLOT_TWO_PHASE')
+  await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
+  await it.db.query('select pg_create_physical_replication_slot($1)', [it.slot])
+  await tryWith('SLOT_WRONG_PLUGIN')
+  await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
+  {
+    await using elsewhere = await createDatabase()
+    await elsewhere.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [it.slot])
+    await tryWith('SLOT_WRONG_DATABASE')
+  }
+  await it.createSlot()
+  await it.db.query('drop publication pub')
+  const create = remedyOf(await tryWith('PUBLICATION_MISSING'))
+  await it.db.query(create)
+  const actor = it.start()
+  await reaches(actor, 'streaming')
+})
+
+test('another log behind the same state is refused until its loss is accepted', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  await it.replaceLog()
+  const second = it.start()
+  const message = await fails(second, 'LOG_CHANGED')
+  const sql = /run in the state database: (.*?);/.exec(message)?.[1] ?? ''
+  await it.state.query(sql)
+  second.retry()
+  await reaches(second, 'streaming')
+})
+
+test('of two processes one owns the source; the other takes over when it ends, and a late write of the first is refused', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  const second = it.start()
+  await eventually('the second waits for the lock', async () => (second.status().details?.lockHeldByPid !== undefined ? true : undefined))
+  assert.equal(second.state, 'locking')
+  await it.db.query('insert into item values (1)')
+  await it.until((s) => s.length >= 1)
+  await first.stop()
+  await reaches(second, 'streaming')
+  await it.db.query('insert into item values (2)')
+  await it.until((s) => s.length >= 2)
+  // a newer term exists: the owner's next confirmation is refused, and it ends its run
+  await it.state.query(`update tailrace.term set term = term + 1, holder = 'another'`)
+  const saved = await it.savedConfirmed()
+  await it.db.query('insert into item values (3)')
+  await reaches(second, 'waiting')
+  assert.equal(second.lastError?.code, 'SOURCE_FENCED')
+  assert.equal(await it.savedConfirmed(), saved)
+})
+
+test('a slot invalidated by max_slot_wal_keep_size is lost: named, with what is missing, and never retried', async () => {
+  await using server = await startPostgres({
+    settings: { wal_level: 'logical', max_slot_wal_keep_size: '1MB', max_wal_size: '32MB', min_wal_size: '32MB' },
+  })
+  await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((s) => s.length >= 1)
+  await first.stop()
+  await eventually('the slot is invalidated', async () => {
+    await it.db.query(
+      `insert into item select (random() * 1e9)::int, repeat('x', 1000) from generate_series(1, 20000) on conflict do nothing`,
+    )
+    await it.db.query('checkpoint')
+    const [row] = await it.db.query<{ status: string }>('select wal_status as status from pg_replication_slots where slot_name = $1', [
+      it.slot,
+    ])
+    return row?.status === 'lost' ? true : undefined
+  })
+  const second = it.start()
+  const message = await fails(second, 'SLOT_LOST')
+  assert.match(message, /pg_drop_replication_slot.*Changes from [0-9A-F]+\/[0-9A-F]+ on are then missing/)
+})
+
+test('a fast shutdown of Postgres is not held up while reading is paused', async () => {
+  await using server = await startPostgres({ settings: { wal_level: 'logical' } })
+  await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+  const gate = new ReadingGate()
+  const actor = it.start({}, { gate })
+  await reaches(actor, 'streaming')
+  const letGo = gate.hold('the test')
+  await it.db.query(`insert into item select i, repeat('x', 1000) from generate_series(1, 50000) i`)
+  const started = performance.now()
+  await server.stop('fast')
+  const tookMs = performance.now() - started
+  assert.ok(tookMs < 5000, `${tookMs} ms`)
+  assert.equal(actor.lastError?.code, 'SOURCE_UNREACHABLE')
+  letGo()
+  await server.start()
+  await reaches(actor, 'streaming')
+})
+
+test('a Postgres that crashes and comes back goes on without loss and without repetition', async () => {
+  await using server = await startPostgres({ settings: { wal_level: 'logical' } })
+  await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+  const actor = it.start()
+  await reaches(actor, 'streaming')
+  for (let round = 0; round < 3; round++) {
+    const client = await it.db.connect()
+    for (let i = 1; i <= 20; i++) await client.query('insert into item values ($1)', [round * 20 + i])
+    await server.kill()
+    await server.start()
+    await reaches(actor, 'streaming')
+  }
+  const seen = await it.until((s) => s.length >= 60)
+  assert.deepEqual(
+    seen.map((m) => m.json.record.id),
+    Array.from({ length: 60 }, (_, i) => i + 1),
+  )
+})
