@@ -63,6 +63,9 @@ export type Finish = Readonly<{
   early: boolean
 }>
 
+/** Untouched messages kept ready: some answers of the largest size. */
+const READ_AHEAD_BYTES = 16 * 1024 * 1024
+
 export class Dispatcher {
   readonly window: Window
   readonly parked = new ParkedGroups()
@@ -102,9 +105,13 @@ export class Dispatcher {
     return this.#open.ranges.count
   }
 
-  /** Whether the reader may go on. A window that holds nothing open always has room, whatever the size of a pack. */
+  /**
+   * Whether the reader may go on: neither the window is full nor so much in it untouched that reading further would only
+   * cost memory. A window that holds nothing open always has room, whatever the size of a pack.
+   */
   room(): boolean {
-    return this.window.bytes < this.settings.windowBytes || this.window.base === this.window.end
+    const { window } = this
+    return window.base === window.end || (window.bytes < this.settings.windowBytes && window.freshBytes < READ_AHEAD_BYTES)
   }
 
   dispose(): void {

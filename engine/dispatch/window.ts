@@ -101,6 +101,11 @@ export class Window {
     return pack
   }
 
+  /** About how many bytes no take has looked at. */
+  get freshBytes(): number {
+    return this.end === this.base ? 0 : (this.bytes * (this.end - this.cursor)) / (this.end - this.base)
+  }
+
   /** The pack that holds a sequence number of the window. */
   packOf(seq: number): WindowPack {
     const hint = this.#packs[this.#hint]

@@ -19,7 +19,7 @@ import { EngineError } from '../errors.ts'
 import { parseLsn, formatLsn } from '../lsn.ts'
 import { comparePositions, type Part, type Position } from '../position.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
-import { Pack } from './pack.ts'
+import { compressPack, Pack } from './pack.ts'
 import { TailCache } from './tail-cache.ts'
 
 const FORMAT = 1
@@ -29,6 +29,8 @@ const MB = 1024 * 1024
 export type EmbeddedLogOptions = Readonly<{
   /** memory for the packs at the tail */
   cacheBytes?: number
+  /** Packs are stored in zstd: a smaller file for 2–6 µs of CPU a message. Off: here bytes are cheaper than CPU. */
+  compress?: boolean
   /** appends are refused when the file system has less left: commits and trims must still work */
   reserveBytes?: (fileSystemBytes: number) => number
   /** a write that the disk hasn't taken by then has failed for good */
@@ -79,6 +81,7 @@ class EmbeddedLog implements Log {
     this.#records = root.openDB<Buffer, Buffer>({ name: 'records', encoding: 'binary', keyEncoding: 'binary' })
     this.#options = {
       cacheBytes: options.cacheBytes ?? 32 * MB,
+      compress: options.compress ?? false,
       reserveBytes: options.reserveBytes ?? ((size) => Math.max(256 * MB, size * 0.05)),
       flushTimeoutMs: options.flushTimeoutMs ?? 30_000,
       onFatal:
@@ -159,7 +162,7 @@ class EmbeddedLog implements Log {
   async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
     if (this.#failed.has(progress.source))
       throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
-    const placed = records.map((record) => ({ record, topic: this.#topic(record.topic), offset: 0 }))
+    const placed = records.map((record) => ({ record: this.#stored(record), topic: this.#topic(record.topic), offset: 0 }))
     try {
       await this.#requireSpace(records)
       let last: Promise<boolean> | undefined
@@ -203,7 +206,7 @@ class EmbeddedLog implements Log {
         await waitFor(state, signal)
         continue
       }
-      const pack = this.#cache.get(topic.number, partition, offset) ?? this.#stored(topic, partition, offset)
+      const pack = this.#cache.get(topic.number, partition, offset) ?? this.#find(topic, partition, offset)
       if (pack) yield { offset, pack }
       offset++
     }
@@ -241,7 +244,7 @@ class EmbeddedLog implements Log {
     let high = state.next
     while (low < high) {
       const middle = Math.floor((low + high) / 2)
-      const pack = this.#stored(topic, partition, middle)
+      const pack = this.#find(topic, partition, middle)
       if (pack && reached(pack)) high = middle
       else low = middle + 1
     }
@@ -270,6 +273,10 @@ class EmbeddedLog implements Log {
     await this.#root.close()
   }
 
+  #stored(record: AppendRecord): AppendRecord {
+    return this.#options.compress ? { ...record, pack: compressPack(record.pack) } : record
+  }
+
   #topic(name: TopicName): Topic {
     const topic = this.#topics.get(name)
     if (!topic) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log has no topic ${name}`, { topic: name })
@@ -283,7 +290,7 @@ class EmbeddedLog implements Log {
     return state
   }
 
-  #stored(topic: Topic, partition: number, offset: number): Buffer | undefined {
+  #find(topic: Topic, partition: number, offset: number): Buffer | undefined {
     const range = { start: recordKey(topic.number, partition, offset, 0), end: recordKey(topic.number, partition, offset + 1, 0), limit: 1 }
     try {
       for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { EngineError } from '../../../engine/errors.ts'
-import { ACTION, MESSAGE_FLAG, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { ACTION, compressPack, MESSAGE_FLAG, Pack, PackBuilder } from '../../../engine/log/pack.ts'
 
 const origin = { history: 1, term: 7, generation: 2, routing: 3 }
 
@@ -53,9 +53,10 @@ const text = (pack: Pack, start: number, end: number) => pack.buffer.toString('u
 
 test('what is put into a pack comes out of it, compressed or not, at any alignment', () => {
   fc.assert(
-    fc.property(fc.array(message, { maxLength: 60 }), fc.boolean(), fc.nat(7), (drawn, closing, shift) => {
+    fc.property(fc.array(message, { maxLength: 60 }), fc.boolean(), fc.boolean(), fc.nat(7), (drawn, closing, compress, shift) => {
       const messages = drawn.map((m, i) => ({ ...m, lsn: BigInt(i) * 2n ** 50n }))
-      const encoded = encode(messages, closing)
+      const plain = encode(messages, closing)
+      const encoded = compress ? compressPack(plain) : plain
       const shifted = Buffer.concat([randomBytes(shift), encoded]).subarray(shift)
       const pack = Pack.decode(shifted)
       assert.equal(pack.count, messages.length)
@@ -94,7 +95,7 @@ test('a pack of similar rows shrinks, and a builder may be used again after enco
       builder.bodies.ascii(`"record":{"id":${i},"title":"a product of the shop","price":"19.90"},"changes":null`)
       builder.add(0, 1, ACTION.insert, 1, 0, i, 0, 0)
     }
-    const record = builder.encode()
+    const record = compressPack(builder.encode())
     const pack = Pack.decode(record)
     assert.ok(record.length < pack.header.rawBytes / 3, `${record.length} of ${pack.header.rawBytes}`)
     assert.equal(text(pack, pack.bodyStart(399), pack.bodyEnd(399)).slice(0, 17), '"record":{"id":39')
