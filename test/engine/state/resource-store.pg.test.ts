@@ -1,0 +1,109 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { newSink } from '../../../api/sink-form.ts'
+import { ResourceCache } from '../../../engine/state/resource-cache.ts'
+import { ResourceStore, type DatabaseInput } from '../../../engine/state/resource-store.ts'
+import type { Connection } from '../../../engine/state/resources.ts'
+import { Vault } from '../../../engine/state/secrets.ts'
+import { openStore } from '../../../engine/state/store.ts'
+import { hashToken } from '../../../engine/state/tokens.ts'
+import { createDatabase } from '../../services/postgres.ts'
+
+const PASSWORD = 'hunter2-of-the-source'
+const input = (name: string, connection: Connection): DatabaseInput => ({
+  name,
+  connection: { ...connection, password: PASSWORD },
+  poolSize: 3,
+  annotations: { team: 'a' },
+  slotName: 's',
+  publicationName: 'p',
+})
+const sinkOf = (name: string, database: string, more: object = {}) =>
+  newSink({ name, database, source: {}, destination: { type: 'stream' }, ...more })
+
+test('what is stored comes back as it was, and the password is nowhere in the state database', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const sink = sinkOf('orders', 'shop', {
+    source: { include_tables: ['public.a'] },
+    tables: [{ name: 'public.a', group_column_names: ['x', 'y'] }],
+    annotations: { deep: [1, { 'quo"te': null }] },
+  })
+  await store.transaction(async (query) => {
+    const account = await resources.saveAccount(query, 'main')
+    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
+    await resources.saveSink(query, account, id, sink)
+  })
+  const loaded = await resources.load(store.query)
+  const [database] = loaded.databases
+  assert.equal(database?.connection.password, PASSWORD)
+  assert.deepEqual(database?.annotations, { team: 'a' })
+  const { id: _id, accountId: _account, databaseId, destination, ...settings } = loaded.sinks[0] ?? assert.fail('no sink')
+  assert.equal(databaseId, database?.id)
+  assert.deepEqual({ settings, destination }, sink)
+  const everything = await db.query<{ text: string }>('select d::text as text from tailrace.source_database d')
+  for (const { text } of everything) {
+    assert.equal(text.includes(PASSWORD), false)
+    assert.equal(text.includes(Buffer.from(PASSWORD).toString('hex')), false)
+  }
+})
+
+test('the same name twice is one resource with the last values, under the id it had', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const save = (batchSize: number) =>
+    store.transaction(async (query) => {
+      const account = await resources.saveAccount(query, 'main')
+      await resources.saveToken(query, account, 'ci', `token-${batchSize}`)
+      const id = await resources.saveDatabase(query, account, { ...input('shop', db.connection), poolSize: batchSize })
+      return resources.saveSink(query, account, id, sinkOf('orders', 'shop', { batch_size: batchSize }))
+    })
+  assert.equal(await save(1), await save(2))
+  const { sinks, databases, tokens } = await resources.load(store.query)
+  assert.deepEqual(
+    sinks.map(({ batch_size }) => batch_size),
+    [2],
+  )
+  assert.deepEqual(
+    databases.map(({ poolSize }) => poolSize),
+    [2],
+  )
+  assert.deepEqual([...tokens.keys()], [hashToken('token-2')]) // the former token is no longer valid
+})
+
+test('an account sees its own sinks alone, by id in any case and by name', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  for (const name of ['a', 'b']) {
+    await store.transaction(async (query) => {
+      const account = await resources.saveAccount(query, name)
+      await resources.saveToken(query, account, 'ci', `token-of-${name}`)
+      const id = await resources.saveDatabase(query, account, input('shop', db.connection))
+      await resources.saveSink(query, account, id, sinkOf('orders', 'shop'))
+    })
+  }
+  const cache = new ResourceCache(await resources.load(store.query))
+  const a = cache.findAccount(hashToken('token-of-a')) ?? assert.fail('no account')
+  const b = cache.findAccount(hashToken('token-of-b')) ?? assert.fail('no account')
+  assert.equal(cache.findAccount(hashToken('token-of-c')), undefined)
+  const mine = cache.findSink(a.id, 'orders') ?? assert.fail('no sink')
+  assert.equal(mine.accountId, a.id)
+  assert.equal(cache.findSink(a.id, mine.id.toUpperCase()), mine)
+  assert.equal(cache.findSink(b.id, mine.id), undefined)
+  assert.deepEqual(cache.listSinks(a.id), [mine])
+  assert.equal(cache.findDatabase(b.id, mine.databaseId), undefined)
+  assert.equal(cache.findDatabase(a.id, mine.databaseId)?.name, 'shop')
+})
+
+test('a state that was encrypted under another key is SECRET_UNREADABLE', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await store.transaction(async (query) => {
+    await resources.saveDatabase(query, await resources.saveAccount(query, 'main'), input('shop', db.connection))
+  })
+  await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2))).load(store.query), { code: 'SECRET_UNREADABLE' })
+})

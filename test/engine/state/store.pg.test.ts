@@ -1,0 +1,58 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { openStore } from '../../../engine/state/store.ts'
+import { createDatabase } from '../../services/postgres.ts'
+
+const unexpected = (error: Error) => assert.fail(error)
+
+test('many processes that start at once on an empty state database make its schema once', async () => {
+  await using db = await createDatabase()
+  const stores = await Promise.all(Array.from({ length: 5 }, () => openStore(db.connection, 2, unexpected)))
+  for (const store of stores) await store[Symbol.asyncDispose]()
+  const applied = await db.query<{ number: number }>('select number from tailrace.migration order by number')
+  assert.deepEqual(
+    applied.map(({ number }) => number),
+    applied.map((_, i) => i + 1),
+  )
+  assert.ok(applied.length > 0)
+  assert.deepEqual(await db.query(`select to_regclass('tailrace.sink') is not null as there`), [{ there: true }])
+})
+
+test('a second start changes nothing, and a state of a newer version is refused', async () => {
+  await using db = await createDatabase()
+  await (await openStore(db.connection, 1, unexpected))[Symbol.asyncDispose]()
+  const before = await db.query('select * from tailrace.migration')
+  await (await openStore(db.connection, 1, unexpected))[Symbol.asyncDispose]()
+  assert.deepEqual(await db.query('select * from tailrace.migration'), before)
+  await db.query(`insert into tailrace.migration (number, name) values (9999, 'later')`)
+  await assert.rejects(openStore(db.connection, 1, unexpected), { code: 'STATE_TOO_NEW' })
+})
+
+test('names without a schema are found in "tailrace" before "public"', async () => {
+  await using db = await createDatabase('create table public.account (wrong int)')
+  await using store = await openStore(db.connection, 1, unexpected)
+  await store.query(`insert into account (name) values ('a')`)
+  assert.deepEqual(await db.query('select name from tailrace.account'), [{ name: 'a' }])
+})
+
+test('a transaction that throws leaves nothing, and its session can be used again', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 1, unexpected)
+  const failing = store.transaction(async (query) => {
+    await query(`insert into account (name) values ('gone')`)
+    throw new Error('on purpose')
+  })
+  await assert.rejects(failing, /on purpose/)
+  const refused = store.transaction((query) => query('select 1 / 0'))
+  await assert.rejects(refused, { code: '22012' })
+  assert.deepEqual((await store.query('select name from account')).rows, [])
+  assert.equal(await store.transaction(async () => 7), 7)
+})
+
+test('a state database that refuses or does not answer is STATE_UNAVAILABLE with its address', async () => {
+  await using db = await createDatabase()
+  const { hostname, port } = db.connection
+  const expected = { code: 'STATE_UNAVAILABLE', message: new RegExp(`${hostname}:${port}`) }
+  await assert.rejects(openStore({ ...db.connection, password: 'wrong' }, 1, unexpected), expected)
+  await assert.rejects(openStore({ ...db.connection, port: 1 }, 1, unexpected), { code: 'STATE_UNAVAILABLE' })
+})
