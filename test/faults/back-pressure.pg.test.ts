@@ -57,7 +57,7 @@ const prepare = (source: TestDatabase, state: TestDatabase): Promise<Service> =>
 async function fill(source: TestDatabase): Promise<void> {
   for (let id = 1; id <= ROWS; id += 100) {
     await source.query(
-      `insert into row select g, (select string_agg(md5(random()::text || g), '') from generate_series(1, 150)) from generate_series(${id}, ${id + 99}) g`,
+      `insert into row select g, (select string_agg(md5(i || random()::text || g), '') from generate_series(1, 150) i) from generate_series(${id}, ${id + 99}) g`,
     )
   }
 }
