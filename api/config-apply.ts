@@ -1,6 +1,9 @@
 /**
  * Makes a configuration document so: publications and slots first, then everything in one transaction. Nothing is ever
  * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again.
+ *
+ * A server that does not answer stops a database that is new here. One that is known already has its slot: it is taken as
+ * it stands, so that Tailrace can start, and deliver what its log holds, while the server is down.
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { EngineError } from '../engine/errors.ts'
@@ -13,7 +16,11 @@ import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 export async function applyConfig(document: ConfigDocument, store: Store, resources: ResourceStore): Promise<void> {
   const made: Provisioned[] = []
   try {
-    for (const database of document.databases) made.push(await at(document, database.line, () => provisioned(database)))
+    const known = await knownDatabases(document, store.query)
+    for (const database of document.databases) {
+      const provision = await at(document, database.line, () => provisioned(database, known.has(database.input.name)))
+      if (provision) made.push(provision)
+    }
     await store.transaction((query) => write(document, query, resources))
   } catch (error) {
     for (const { undo } of made.toReversed()) await undo()
@@ -57,24 +64,30 @@ async function write(document: ConfigDocument, query: Query, resources: Resource
   }
 }
 
-/** Waits for a server that is still starting, when the file says so. */
-async function provisioned({
-  input,
-  createSlot,
-  createPublication,
-  initSql,
-  awaitMs,
-  intervalMs,
-}: ConfiguredDatabase): Promise<Provisioned> {
+async function knownDatabases({ account }: ConfigDocument, query: Query): Promise<ReadonlySet<string>> {
+  const { rows } = await query<{ name: string }>(
+    'select d.name from source_database d join account a on a.id = d.account_id where a.name = $1',
+    [account],
+  )
+  return new Set(rows.map(({ name }) => name))
+}
+
+/** Waits for a server that is still starting, when the file says so. @returns undefined: a known one that is down */
+async function provisioned(
+  { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
+  isKnown: boolean,
+): Promise<Provisioned | undefined> {
   const deadline = performance.now() + awaitMs
   for (;;) {
     try {
       return await provision(input.connection, {
-        slot: { name: input.slotName, create: createSlot },
+        slot: { name: input.slotName, create: createSlot && !isKnown },
         publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
       })
     } catch (error) {
-      if (!(error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE') || performance.now() + intervalMs > deadline) throw error
+      const code = error instanceof EngineError ? error.code : undefined
+      if (isKnown && (code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING')) return undefined // its source tells, and says what to do
+      if (code !== 'SOURCE_UNREACHABLE' || performance.now() + intervalMs > deadline) throw error
       await pause(intervalMs)
     }
   }

@@ -108,6 +108,18 @@ test('a server that can not be reached is told with its address', async () => {
   })
 })
 
+test('a known database whose server is down, or whose slot is gone, does not stop the start: its slot is never made anew', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const file = config(s.source, slot)
+  await s.apply(file)
+  await s.apply(file.replace(`port: ${s.source.connection.port}`, 'port: 1'))
+  assert.equal((await s.load()).databases[0]?.connection.port, 1)
+  await s.source.query('select pg_drop_replication_slot($1)', [slot])
+  await s.apply(file)
+  assert.deepEqual(await slotsOf(s.source), [])
+})
+
 test('a state that a newer version has written is refused', async () => {
   await using s = await stage()
   await s.store.query(`insert into tailrace.migration (number, name) values (999, 'later')`)
