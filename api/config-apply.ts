@@ -10,6 +10,7 @@ import { EngineError } from '../engine/errors.ts'
 import { provision, type Provisioned } from '../engine/postgres/provision.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Query, Store } from '../engine/state/store.ts'
+import { hashToken } from '../engine/state/tokens.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 
 /** @throws EngineError CONFIG_INVALID: file, line and reason */
@@ -23,14 +24,25 @@ export async function applyConfig(document: ConfigDocument, store: Store, resour
     }
     await store.transaction((query) => write(document, query, resources))
   } catch (error) {
-    for (const { undo } of made.toReversed()) await undo()
-    throw error
+    const left: string[] = []
+    for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message)) // the first failure is the one to tell
+    if (left.length === 0) throw error
+    const text = error instanceof Error ? error.message : String(error)
+    throw new EngineError('CONFIG_INVALID', `${text}; what was made for it could not be dropped: ${left.join('; ')}`, {}, { cause: error })
   }
 }
 
 async function write(document: ConfigDocument, query: Query, resources: ResourceStore): Promise<void> {
-  const account = await resources.saveAccount(query, document.account)
-  for (const { name, token } of document.tokens) await resources.saveToken(query, account, name, token)
+  const account = await at(document, document.lines.account, () => resources.saveAccount(query, document.account))
+  for (const { line, name, token } of document.tokens)
+    await at(document, line, async () => {
+      const { rows } = await query<{ name: string }>(
+        "select name from api_token where hash = decode($1, 'hex') and (account_id, name) <> ($2, $3)",
+        [hashToken(token), account.id, name],
+      )
+      if (rows[0]) throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
+      await resources.saveToken(query, account, name, token)
+    })
   for (const { line, input } of document.databases) {
     await at(document, line, async () => {
       const { rows } = await query<{ slot_name: string; publication_name: string }>(

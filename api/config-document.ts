@@ -7,11 +7,11 @@
  */
 import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
-import { isMap, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
+import { isMap, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
 import { EngineError } from '../engine/errors.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
 import type { DatabaseInput, SinkInput } from '../engine/state/resource-store.ts'
-import { newSink } from './sink-form.ts'
+import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
@@ -72,12 +72,14 @@ export type ConfiguredDatabase = Readonly<{
 export type ConfigDocument = Readonly<{
   file: string
   account: string
-  tokens: readonly Static<typeof Token>[]
+  lines: Readonly<{ account: number }>
+  tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
 }>
 
 const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'sinks'])
+const DATABASE_NOT_YET = ['primary']
 const NOT_YET = new Set(['users', 'functions', 'transforms', 'http_endpoints', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
 
@@ -106,9 +108,19 @@ class Reader {
   at(...path: readonly (string | number)[]): number {
     for (let length = path.length; length > 0; length--) {
       const node = this.document.getIn(path.slice(0, length), true) as Node | undefined
+      if (isScalar(node) && node.range) return node.range[0]
+      const key = this.#key(path.slice(0, length)) // a mapping begins below its key
+      if (key !== undefined) return key
       if (node?.range) return node.range[0]
     }
     return 0
+  }
+
+  #key(path: readonly (string | number)[]): number | undefined {
+    const parent: unknown = path.length > 1 ? this.document.getIn(path.slice(0, -1), true) : this.document.contents
+    if (!isMap(parent)) return undefined
+    const pair = parent.items.find((item) => isScalar(item.key) && item.key.value === path.at(-1))
+    return (pair?.key as Node | undefined)?.range?.[0]
   }
 
   wrong(offset: number, reason: string): EngineError {
@@ -132,6 +144,7 @@ export function parseConfig(source: string, file: string, env: Readonly<Record<s
   } catch (error) {
     throw reader.wrong(0, error instanceof Error ? error.message : String(error))
   }
+  if (isCircular(root)) throw reader.wrong(0, 'an alias (*) stands inside of what its anchor (&) holds')
   if (!isObject(root)) throw reader.wrong(0, 'expected a mapping with account, api_tokens, databases and sinks')
   for (const key of Object.keys(root)) checkSection(reader, key)
 
@@ -141,10 +154,13 @@ export function parseConfig(source: string, file: string, env: Readonly<Record<s
 
   const tokens = list(reader, root, 'api_tokens').map((token, i) => {
     if (!checkToken(token)) throw reader.wrong(reader.at('api_tokens', i), reasons(checkToken.errors))
-    return token as Static<typeof Token>
+    return { ...(token as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
   })
   const databases = list(reader, root, 'databases').map((form, i) => {
-    if (!checkDatabase(form)) throw reader.wrong(reader.at('databases', i, firstField(checkDatabase.errors)), reasons(checkDatabase.errors))
+    for (const key of DATABASE_NOT_YET)
+      if (isObject(form) && form[key] !== undefined) throw reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
+    if (!checkDatabase(form))
+      throw reader.wrong(reader.at('databases', i, ...firstField(checkDatabase.errors)), reasons(checkDatabase.errors))
     return configuredDatabase(reader, form as DatabaseForm, i)
   })
   const sinks = list(reader, root, 'sinks').map((form, i) => configuredSink(reader, form, i))
@@ -163,7 +179,21 @@ export function parseConfig(source: string, file: string, env: Readonly<Record<s
     'sinks',
     sinks.map(({ input }) => input.settings.name),
   )
-  return { file, account: (account as Static<typeof Account>).name, tokens, databases, sinks }
+  const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
+  const twice = slots.findIndex((slot, i) => slots.indexOf(slot) !== i)
+  if (twice >= 0)
+    throw reader.wrong(
+      reader.at('databases', twice, 'slot'),
+      `the slot "${databases[twice]?.input.slotName}" is already another database's: each needs its own`,
+    )
+  return {
+    file,
+    account: (account as Static<typeof Account>).name,
+    lines: { account: reader.line(reader.at('account')) },
+    tokens,
+    databases,
+    sinks,
+  }
 }
 
 function checkSection(reader: Reader, key: string): void {
@@ -220,6 +250,7 @@ function connectionOf(form: DatabaseForm, here: (field: string, reason: string) 
   const url = new URL(form.url)
   if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') throw here('url', 'must begin with postgresql://')
   if (url.search !== '') throw here('url', 'has parameters; write them as fields, such as ssl')
+  if (![url.pathname, url.username, url.password].every(isDecodable)) throw here('url', 'has a % that encodes nothing; write it as %25')
   const database = decodeURIComponent(url.pathname.slice(1))
   if (url.hostname === '' || database === '') throw here('url', 'names no host or no database')
   return {
@@ -230,6 +261,15 @@ function connectionOf(form: DatabaseForm, here: (field: string, reason: string) 
     password: decodeURIComponent(url.password),
     ssl,
     ...ca,
+  }
+}
+
+function isDecodable(part: string): boolean {
+  try {
+    decodeURIComponent(part)
+    return true
+  } catch {
+    return false
   }
 }
 
@@ -256,10 +296,17 @@ function configuredSink(reader: Reader, form: unknown, i: number): ConfigDocumen
   }
 }
 
+/** Fields that take texts alone: a password of digits stays what it is, zeros in front too. */
+const TEXTS = new Set(
+  [...Object.entries(DatabaseForm.properties), ...Object.entries(Token.properties), ...Object.entries(SinkPatch.properties)]
+    .filter(([, schema]) => 'type' in schema && schema.type === 'string')
+    .map(([name]) => name),
+)
+
 /** Replaces variables in the values, where they stand, so that errors still know their lines. */
 function interpolate(reader: Reader, env: Readonly<Record<string, string | undefined>>): void {
   visit(reader.document, {
-    Scalar(key, node) {
+    Scalar(key, node, path) {
       if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return
       const replaced = node.value.replaceAll(
         /\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g,
@@ -271,7 +318,9 @@ function interpolate(reader: Reader, env: Readonly<Record<string, string | undef
         },
       )
       // a plain value is read as YAML would read it (a port stays a number); a quoted one stays a text
-      node.value = node.type === 'PLAIN' ? plain(replaced) : replaced
+      const [holder] = path.slice(-1)
+      const field = isPair(holder) && isScalar(holder.key) ? String(holder.key.value) : ''
+      node.value = node.type === 'PLAIN' && !TEXTS.has(field) ? plain(replaced) : replaced
     },
   })
 }
@@ -301,8 +350,12 @@ function keyOffset(reader: Reader, key: string): number {
 }
 
 type AjvErrors = typeof checkDatabase.errors
-const firstField = (errors: AjvErrors): string =>
-  errors?.[0]?.instancePath.slice(1) || String(errors?.[0]?.params['additionalProperty'] ?? '')
+const firstField = (errors: AjvErrors): string[] => {
+  const [error] = errors ?? []
+  const path = error?.instancePath.split('/').slice(1) ?? []
+  const unknown: unknown = error?.params['additionalProperty']
+  return typeof unknown === 'string' ? [...path, unknown] : path
+}
 
 function reasons(errors: AjvErrors): string {
   return [
@@ -314,6 +367,16 @@ function reasons(errors: AjvErrors): string {
       }),
     ),
   ].join('; ')
+}
+
+/** Aliases may make it so; nothing here or in the state database can hold that. */
+function isCircular(value: unknown): boolean {
+  try {
+    JSON.stringify(value)
+    return false
+  } catch {
+    return true
+  }
 }
 
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>

@@ -1,13 +1,13 @@
 /** Where a PostgreSQL is found, and how it is made to run for this user. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, lstatSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs'
+import { existsSync, lstatSync, readFileSync, symlinkSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { EngineError } from '../errors.ts'
 
 export type Binaries = Readonly<{ initdb: string; postgres: string; version: string }>
-/** A program as it has to be started, in front of its own arguments. */
-export type Launch = Readonly<{ command: string; before: readonly string[]; uid?: number; gid?: number }>
+/** A program that starts another one as another user; undefined: none is needed. */
+export type Launch = Readonly<{ command: string | undefined; before: readonly string[] }>
 
 const NOBODY = 65_534
 const PLATFORM: Readonly<Record<string, string>> = { win32: 'windows' }
@@ -54,20 +54,30 @@ function isThere(path: string): boolean {
 }
 
 /**
- * PostgreSQL refuses to run as root. In a user namespace of its own it sees another user id, and the same on its files;
- * where namespaces are not allowed it runs as "nobody", with a copy of the binaries in a folder that user can reach.
- * @param scratch a folder for that copy
+ * How PostgreSQL, which refuses to run as root, is started by this user. Root gives it a user namespace of its own, where
+ * it sees another user id, and the same on its files. Where namespaces are not allowed (containers), it runs as another
+ * user that may pass over file permissions: so it reaches binaries and data below a home that only root may enter.
+ * @param owner user id that the cluster belongs to, when there is one already
+ * @throws EngineError EMBEDDED_POSTGRES_FAILED: neither is possible
  */
-export function launcher(binaries: Binaries, scratch: string): (program: 'initdb' | 'postgres') => Launch {
-  if (process.getuid?.() !== 0) return (program) => ({ command: binaries[program], before: [] })
-  if (spawnSync('unshare', ['-U', 'true'], { stdio: 'ignore' }).status === 0) {
-    return (program) => ({ command: 'unshare', before: ['-U', binaries[program]] })
-  }
-  const root = dirname(dirname(binaries.postgres))
-  const copy = join(scratch, 'postgres-binaries')
-  if (!existsSync(copy)) {
-    mkdirSync(copy, { recursive: true, mode: 0o755 })
-    cpSync(root, copy, { recursive: true, verbatimSymlinks: true })
-  }
-  return (program) => ({ command: join(copy, relative(root, binaries[program])), before: [], uid: NOBODY, gid: NOBODY })
+export function launchFor(owner: number | undefined): Launch {
+  if (process.getuid?.() !== 0) return { command: undefined, before: [] }
+  const ways = owner === undefined ? [IN_NAMESPACE, asUser(NOBODY)] : [owner === 0 ? IN_NAMESPACE : asUser(owner)]
+  const way = ways.find((one) => spawnSync(...launched(one, 'true', []), { stdio: 'ignore' }).status === 0)
+  if (way) return way
+  throw new EngineError(
+    'EMBEDDED_POSTGRES_FAILED',
+    `PostgreSQL refuses to run as root, and no other way works here (tried: ${ways.map(({ command }) => command).join(', ')})`,
+  )
+}
+
+const IN_NAMESPACE: Launch = { command: 'unshare', before: ['-U'] }
+const asUser = (id: number): Launch => ({
+  command: 'setpriv',
+  before: [`--reuid=${id}`, `--regid=${id}`, '--clear-groups', '--inh-caps=+dac_override', '--ambient-caps=+dac_override'],
+})
+
+/** @returns the program and its arguments as they have to be spawned */
+export function launched({ command, before }: Launch, program: string, args: readonly string[]): [string, string[]] {
+  return command === undefined ? [program, [...args]] : [command, [...before, program, ...args]]
 }

@@ -28,7 +28,7 @@ export async function provision(connection: Connection, wanted: Provision): Prom
     const { hostname, port, database } = connection
     const text = cause instanceof Error ? cause.message : String(cause)
     throw new EngineError(
-      'SOURCE_UNREACHABLE',
+      isRefusal(cause) ? 'SOURCE_REFUSED' : 'SOURCE_UNREACHABLE',
       `the database ${database} at ${hostname}:${port}: ${text}`,
       { hostname, port, database },
       { cause },
@@ -55,6 +55,9 @@ export async function provision(connection: Connection, wanted: Provision): Prom
   }
 }
 
+/** Login, database or right: waiting does not mend it. */
+const isRefusal = (error: unknown): boolean => /^28|^3D000$|^42501$/.test(String((error as { code?: unknown }).code ?? ''))
+
 async function requireReplication(client: Client): Promise<void> {
   const { rows } = await client.query<{ level: string; may: boolean; name: string }>(
     `select current_setting('wal_level') as level, rolreplication or rolsuper or
@@ -77,7 +80,17 @@ async function ensurePublication(client: Client, { name, create, initSql }: Prov
   if (found.rows.length > 0) return false
   const sql = initSql ?? `create publication ${client.escapeIdentifier(name)} for all tables with (publish_via_partition_root = true)`
   if (!create) throw new EngineError('PUBLICATION_MISSING', `the publication "${name}" does not exist; run: ${sql};`, { publication: name })
-  await client.query(sql)
+  try {
+    await client.query(sql)
+  } catch (cause) {
+    if (!isRefusal(cause)) throw cause
+    throw new EngineError(
+      'SOURCE_REFUSED',
+      `the user may not create the publication (${(cause as Error).message}); as a superuser run: ${sql};`,
+      { publication: name },
+      { cause },
+    )
+  }
   const made = await client.query('select from pg_publication where pubname = $1', [name])
   if (made.rows.length > 0) return true
   throw new EngineError('PUBLICATION_MISSING', `init_sql did not make the publication "${name}"`, { publication: name })
@@ -99,13 +112,14 @@ async function ensureSlot(client: Client, { name, create }: Provision['slot']): 
 }
 
 async function oldestTransaction(client: Client): Promise<string> {
-  const { rows } = await client.query<{ pid: number; xid: string; since: string }>(
+  const { rows } = await client.query<{ pid: number; xid: string; since: string | null }>(
     `select pid, backend_xid::text as xid, date_trunc('second', now() - xact_start)::text as since
      from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() order by age(backend_xid) desc limit 1`,
   )
   const [oldest] = rows
+  const since = oldest?.since ? `, open for ${oldest.since}` : '' // of others it is not shown to every user
   return oldest
-    ? `the transaction ${oldest.xid} of process ${oldest.pid}, open for ${oldest.since}; end it, or run: select pg_terminate_backend(${oldest.pid});`
+    ? `the transaction ${oldest.xid} of process ${oldest.pid}${since}; end it, or run: select pg_terminate_backend(${oldest.pid});`
     : 'a transaction that was open when it was asked for (a prepared one: see pg_prepared_xacts)'
 }
 

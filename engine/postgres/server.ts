@@ -4,14 +4,27 @@
  */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { chownSync, existsSync, mkdirSync, openSync, readFileSync, closeSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
-import { launcher, type Binaries, type Launch } from './binaries.ts'
+import { launched, launchFor, type Binaries, type Launch } from './binaries.ts'
+import { clientConfig } from './client-config.ts'
+import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
 
 export type ServerOptions = Readonly<{
   binaries: Binaries
@@ -21,6 +34,8 @@ export type ServerOptions = Readonly<{
   settings?: Readonly<Record<string, string | number>>
   /** of a cluster that was copied from another server; made once otherwise */
   password?: string
+  /** how to start programs as another user than root; found out otherwise */
+  launch?: Launch
 }>
 
 const SETTINGS = {
@@ -30,32 +45,39 @@ const SETTINGS = {
   max_replication_slots: 50,
   max_wal_senders: 50,
 } as const
+/** Without any sign of life; recovery after a crash answers that it is starting, and may take as long as it needs. */
 const START_LIMIT_MS = 60_000
-const STOP_LIMIT_MS = 20_000
+const ATTEMPTS = 3
+/** What is tried to stop it, and how long each is given. */
+const WAYS_TO_STOP = { fast: ['SIGINT', 20_000], immediate: ['SIGQUIT', 10_000], kill: ['SIGKILL', 5000] } as const
+const LEFTOVERS_LIMIT_MS = 10_000
 const POLL_MS = 25
 const LOG_BYTES = 10 * 1024 * 1024
+const STILL_STARTING = '57P03'
 
 export class PostgresServer {
   readonly folder: string
   readonly #binaries: Binaries
   readonly #settings: Readonly<Record<string, string | number>>
-  readonly #launch: (program: 'initdb' | 'postgres') => Launch
+  readonly #launch: Launch
   readonly #password: string
   #pid: number | undefined
   #child: ChildProcess | undefined
   #port = 0
+  #logFrom = 0
 
-  /** Makes the cluster when there is none yet; doesn't start it. */
-  constructor({ binaries, folder, settings = {}, password }: ServerOptions) {
-    this.folder = folder
+  /** Makes the cluster when there is none yet; doesn't start it. @throws EngineError EMBEDDED_POSTGRES_FAILED */
+  constructor({ binaries, folder, settings = {}, password, launch }: ServerOptions) {
+    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    this.folder = realpathSync(folder) // the server tells its folder by the path it was started with
     this.#binaries = binaries
     this.#settings = settings
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
-    this.#launch = launcher(binaries, folder)
-    const passwordFile = join(folder, 'password')
+    const passwordFile = join(this.folder, 'password')
     if (!existsSync(passwordFile)) writeFileSync(passwordFile, password ?? randomBytes(18).toString('base64url'), { mode: 0o600 })
     this.#password = readFileSync(passwordFile, 'utf8')
-    if (!existsSync(join(this.cluster, 'PG_VERSION'))) this.#init(passwordFile)
+    const there = statSync(this.cluster, { throwIfNoEntry: false })
+    this.#launch = launch ?? launchFor(there?.uid)
+    if (!there) this.#init(passwordFile)
   }
 
   get cluster(): string {
@@ -72,119 +94,143 @@ export class PostgresServer {
     return { hostname: '127.0.0.1', port: this.#port, database, username: 'postgres', password: this.#password, ssl: false }
   }
 
-  /** Starts the server, or takes over one that a killed process of ours left running on this folder. */
+  /**
+   * Starts the server, or takes over one that a killed process of ours left running on this folder.
+   * @throws EngineError EMBEDDED_POSTGRES_FAILED: with the end of its log; nothing runs then
+   */
   async start(): Promise<'started' | 'adopted'> {
     if (await this.#adopt()) return 'adopted'
-    this.#port = await this.#freePort()
-    const log = openSync(join(this.folder, 'postgres.log'), this.#logIsLarge() ? 'w' : 'a')
-    const options = Object.entries({ ...SETTINGS, ...this.#settings, port: this.#port }).flatMap(([name, value]) => [
-      '-c',
-      `${name}=${value}`,
-    ])
-    const { command, before, uid, gid } = this.#launch('postgres')
-    const child = spawn(command, [...before, '-D', this.cluster, ...options], {
-      stdio: ['ignore', log, log],
-      detached: true,
-      uid,
-      gid,
-    })
-    closeSync(log)
-    child.unref()
-    this.#child = child
-    this.#pid = child.pid
-    writeFileSync(join(this.folder, 'port'), String(this.#port))
-    const gone = new Promise<'gone'>((resolve) => {
-      child.once('error', () => resolve('gone'))
-      child.once('exit', () => resolve('gone'))
-    })
-    const deadline = performance.now() + START_LIMIT_MS
-    while (!(await this.#answers())) {
-      if (performance.now() > deadline) throw this.#failed(`it does not answer after ${START_LIMIT_MS / 1000} s`)
-      if ((await Promise.race([gone, pause(POLL_MS)])) === 'gone') throw this.#failed('it ended at once')
+    for (let attempt = 1; ; attempt++) {
+      this.#port = await this.#freePort()
+      this.#launchServer()
+      const reason = await this.#untilAnswering()
+      if (reason === undefined) break
+      await this.stop('immediate')
+      const mayHelp = (await listensOn(this.#port)) === undefined || (await this.#endLeftovers())
+      if (!mayHelp || attempt === ATTEMPTS) throw this.#failed(reason)
     }
+    writeFileSync(join(this.folder, 'port'), String(this.#port))
     return 'started'
   }
 
-  /** fast: sessions are ended and the state is written; immediate: as in a crash. Settles when the server has ended. */
+  /**
+   * fast: sessions are ended and the state is written; immediate: as in a crash. What takes too long is made harder.
+   * Settles when the server has ended. @throws EngineError EMBEDDED_POSTGRES_FAILED: it can't be ended
+   */
   async stop(mode: 'fast' | 'immediate' = 'fast'): Promise<void> {
-    if (this.#pid === undefined || !isAlive(this.#pid)) return
-    this.#signal(mode === 'fast' ? 'SIGINT' : 'SIGQUIT')
-    const deadline = performance.now() + STOP_LIMIT_MS
-    while (this.#runs()) {
-      if (performance.now() > deadline) this.#signal('SIGQUIT')
-      await pause(POLL_MS)
+    const ways = mode === 'fast' ? (['fast', 'immediate', 'kill'] as const) : (['immediate', 'kill'] as const)
+    for (const [name, limitMs] of ways.map((way) => WAYS_TO_STOP[way])) {
+      if (this.#pid !== undefined && this.#runs()) signal(this.#pid, name)
+      const deadline = performance.now() + limitMs
+      while (this.#runs() && performance.now() < deadline) await pause(POLL_MS)
     }
+    if (this.#runs()) throw this.#failed(`its process ${this.#pid} does not end`)
     this.#pid = undefined
     this.#child = undefined
   }
 
-  #signal(signal: NodeJS.Signals): void {
-    try {
-      if (this.#pid !== undefined) process.kill(this.#pid, signal)
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
-    }
-  }
-
   #runs(): boolean {
-    if (this.#child) return this.#child.exitCode === null && this.#child.signalCode === null
+    if (this.#child) return this.#child.pid !== undefined && this.#child.exitCode === null && this.#child.signalCode === null
     return this.#pid !== undefined && isAlive(this.#pid)
   }
 
+  /** Under another name until it is whole: what is killed half-way is no cluster. */
   #init(passwordFile: string): void {
-    const { command, before, uid, gid } = this.#launch('initdb')
-    if (uid !== undefined && gid !== undefined) for (const path of [this.folder, passwordFile]) chownSync(path, uid, gid)
-    const options = [
-      '--username=postgres',
-      '--encoding=UTF8',
-      '--locale=C',
-      '--auth=scram-sha-256',
-      `--pwfile=${passwordFile}`,
-      '--no-sync',
-    ]
-    const made = spawnSync(command, [...before, '-D', this.cluster, ...options], {
-      encoding: 'utf8',
-      uid,
-      gid,
-    })
-    if (made.status === 0) return
-    rmSync(this.cluster, { recursive: true, force: true })
+    const unfinished = `${this.cluster}.new`
+    rmSync(unfinished, { recursive: true, force: true })
+    const options = ['--username=postgres', '--encoding=UTF8', '--locale=C', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
+    if (this.#settings.fsync === 'off') options.push('--no-sync')
+    const [command, args] = launched(this.#launch, this.#binaries.initdb, ['-D', unfinished, ...options])
+    const made = spawnSync(command, args, { encoding: 'utf8' })
+    if (made.status === 0) return renameSync(unfinished, this.cluster)
+    rmSync(unfinished, { recursive: true, force: true })
     const text = `${made.error?.message ?? ''} ${made.stderr ?? ''}`.trim()
     throw new EngineError('EMBEDDED_POSTGRES_FAILED', `the embedded PostgreSQL could not be set up: ${text}`, { folder: this.folder })
   }
 
-  /** @returns whether a server of ours already runs on the cluster; it is asked for its folder, a process id proves nothing */
+  #launchServer(): void {
+    const path = join(this.folder, 'postgres.log')
+    const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0
+    this.#logFrom = size > LOG_BYTES ? 0 : size
+    const log = openSync(path, size > LOG_BYTES ? 'w' : 'a', 0o600)
+    const settings = Object.entries({ ...SETTINGS, ...this.#settings, port: this.#port })
+    const options = settings.flatMap(([name, value]) => ['-c', `${name}=${value}`])
+    const [command, args] = launched(this.#launch, this.#binaries.postgres, ['-D', this.cluster, ...options])
+    const child = spawn(command, args, { stdio: ['ignore', log, log], detached: true })
+    child.on('error', () => {}) // told as "has ended", with the log
+    closeSync(log)
+    child.unref()
+    this.#child = child
+    this.#pid = child.pid
+  }
+
+  /** @returns why it doesn't answer and won't */
+  async #untilAnswering(): Promise<string | undefined> {
+    let deadline = performance.now() + START_LIMIT_MS
+    for (;;) {
+      const answer = await this.#answer()
+      if (answer === 'ours') return undefined
+      if (answer === 'starting') deadline = performance.now() + START_LIMIT_MS
+      if (!this.#runs()) return 'it ended at once'
+      if (performance.now() > deadline) return `it does not answer after ${START_LIMIT_MS / 1000} s`
+      await pause(POLL_MS)
+    }
+  }
+
+  /** @returns whether a server already runs on the cluster: it is asked for its folder, for a process id alone proves nothing */
   async #adopt(): Promise<boolean> {
-    const file = join(this.cluster, 'postmaster.pid')
-    const deadline = performance.now() + START_LIMIT_MS
-    while (existsSync(file)) {
-      const [pid, , , port] = readFileSync(file, 'utf8').split('\n')
-      const left = Number(pid)
-      if (!Number.isInteger(left) || left <= 0 || !isAlive(left)) return false
-      this.#port = Number(port)
-      if (await this.#answers()) {
-        this.#pid = left
+    let deadline = performance.now() + START_LIMIT_MS
+    for (;;) {
+      const left = postmasterOf(this.cluster)
+      if (!left) return false
+      if (!isAlive(left.pid)) {
+        await this.#endLeftovers()
+        return false
+      }
+      this.#port = left.port
+      const answer = await this.#answer()
+      if (answer === 'ours') {
+        this.#pid = left.pid
         this.#child = undefined
         return true
       }
-      if (!isPostgres(left)) return false // the number was given to another process since
-      if (performance.now() > deadline) throw this.#failed(`the process ${left} holds ${this.cluster} and does not answer`)
+      if (!serves(left.pid, this.cluster)) {
+        disownPidFile(this.cluster)
+        return false
+      }
+      if (answer === 'starting') deadline = performance.now() + START_LIMIT_MS // or it is still stopping
+      if (performance.now() > deadline) {
+        this.#pid = left.pid
+        await this.stop('immediate')
+        return false
+      }
       await pause(POLL_MS)
     }
-    return false
   }
 
-  async #answers(): Promise<boolean> {
-    const { hostname: host, port, username: user, password } = this.connection('postgres')
-    if (!port) return false
-    const client = new Client({ host, port, user, password, database: 'postgres', connectionTimeoutMillis: 2000 })
+  /** Sessions of a killed server hold its memory until they look up from their work. @returns whether there were any */
+  async #endLeftovers(): Promise<boolean> {
+    const left = leftoversOf(this.cluster)
+    for (const pid of left) signal(pid, 'SIGQUIT')
+    const deadline = performance.now() + LEFTOVERS_LIMIT_MS
+    while (left.some(isAlive) && performance.now() < deadline) await pause(POLL_MS)
+    return left.length > 0
+  }
+
+  async #answer(): Promise<'ours' | 'starting' | 'no'> {
+    if (!this.#port) return 'no'
+    const client = new Client({
+      ...clientConfig(this.connection('postgres'), 'tailrace start'),
+      connectionTimeoutMillis: 2000,
+      query_timeout: 2000,
+    })
     client.on('error', () => {}) // it ends with the query below
     try {
       await client.connect()
       const { rows } = await client.query<{ folder: string }>(`select current_setting('data_directory') as folder`)
-      return rows[0]?.folder === this.cluster
-    } catch {
-      return false
+      return rows[0]?.folder === this.cluster ? 'ours' : 'no'
+    } catch (error) {
+      return (error as { code?: string }).code === STILL_STARTING ? 'starting' : 'no'
     } finally {
       void client.end().catch(() => undefined)
     }
@@ -194,43 +240,21 @@ export class PostgresServer {
   async #freePort(): Promise<number> {
     const file = join(this.folder, 'port')
     const remembered = existsSync(file) ? Number(readFileSync(file, 'utf8')) : 0
-    for (const port of [remembered, 0]) {
+    for (const port of Number.isInteger(remembered) ? [remembered, 0] : [0]) {
       const free = await listensOn(port)
       if (free !== undefined) return free
     }
     throw this.#failed('no port is free')
   }
 
-  #logIsLarge(): boolean {
-    const found = statSync(join(this.folder, 'postgres.log'), { throwIfNoEntry: false })
-    return found !== undefined && found.size > LOG_BYTES
-  }
-
   #failed(reason: string): EngineError {
-    const log = join(this.folder, 'postgres.log')
-    const tail = existsSync(log) ? readFileSync(log, 'utf8').trimEnd().split('\n').slice(-12).join('\n') : ''
+    const path = join(this.folder, 'postgres.log')
+    const log = existsSync(path) ? readFileSync(path).subarray(this.#logFrom).toString('utf8') : ''
+    const tail = log.trimEnd().split('\n').slice(-12).join('\n')
     return new EngineError('EMBEDDED_POSTGRES_FAILED', `the PostgreSQL in ${this.folder} did not start: ${reason}\n${tail}`, {
       folder: this.folder,
       version: this.#binaries.version,
     })
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
-  }
-}
-
-/** By its name where the system tells it; where it doesn't, a living process has to be taken for the server. */
-function isPostgres(pid: number): boolean {
-  try {
-    return readFileSync(`/proc/${pid}/comm`, 'utf8').trim().startsWith('postgres')
-  } catch {
-    return !existsSync('/proc/self')
   }
 }
 

@@ -28,7 +28,7 @@ export class Vault {
   decrypt(secret: Buffer): string {
     try {
       const nonce = secret.subarray(1, 1 + NONCE_BYTES)
-      const decipher = createDecipheriv('aes-256-gcm', this.#key, nonce)
+      const decipher = createDecipheriv('aes-256-gcm', this.#key, nonce, { authTagLength: TAG_BYTES })
       decipher.setAuthTag(secret.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES))
       return decipher.update(secret.subarray(1 + NONCE_BYTES + TAG_BYTES), undefined, 'utf8') + decipher.final('utf8')
     } catch (cause) {

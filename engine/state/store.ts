@@ -21,6 +21,9 @@ export interface Store extends AsyncDisposable {
 const MIGRATIONS = join(import.meta.dirname, 'migrations')
 /** Any number that is ours: one process migrates at a time. */
 const MIGRATION_LOCK = 7_376_001
+const MIGRATION_LOCK_LIMIT = '60s'
+/** A session that ends while it is lent out tells it to the next statement; without a listener it would end the process. */
+const unheard = (): void => {}
 
 /** @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE */
 export async function openStore(connection: Connection, poolSize: number, onIdleError: (error: Error) => void): Promise<Store> {
@@ -30,6 +33,7 @@ export async function openStore(connection: Connection, poolSize: number, onIdle
     query: (sql, params) => pool.query(sql, params && [...params]),
     async transaction(work) {
       const client = await pool.connect()
+      client.on('error', unheard)
       try {
         await client.query('begin')
         const result = await work((sql, params) => client.query(sql, params && [...params]))
@@ -42,12 +46,16 @@ export async function openStore(connection: Connection, poolSize: number, onIdle
           (lost: Error) => client.release(lost),
         )
         throw error
+      } finally {
+        client.off('error', unheard)
       }
     },
     [Symbol.asyncDispose]: () => pool.end(),
   }
   try {
-    await migrate(await pool.connect())
+    const client = await pool.connect()
+    client.on('error', unheard)
+    await migrate(client)
     return store
   } catch (error) {
     await pool.end()
@@ -68,11 +76,16 @@ async function migrate(client: PoolClient): Promise<void> {
     .filter((file) => /^\d{4}-.*\.sql$/.test(file))
     .sort()
   try {
+    await client.query(`set lock_timeout = '${MIGRATION_LOCK_LIMIT}'`) // another process may be frozen while it holds it
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
-    await client.query('create schema if not exists tailrace')
-    await client.query(
-      'create table if not exists tailrace.migration (number int primary key, name text not null, applied_at timestamptz not null default now())',
-    )
+    await client.query('reset lock_timeout')
+    const schema = await client.query(`select from pg_namespace where nspname = 'tailrace'`)
+    if (schema.rows.length === 0) await client.query('create schema tailrace') // one made for us needs no right to make it
+    const known = await client.query(`select from pg_tables where schemaname = 'tailrace' and tablename = 'migration'`)
+    if (known.rows.length === 0)
+      await client.query(
+        'create table tailrace.migration (number int primary key, name text not null, applied_at timestamptz not null default now())',
+      )
     const { rows } = await client.query<{ newest: number }>('select coalesce(max(number), 0) as newest from tailrace.migration')
     const newest = rows[0]?.newest ?? 0
     if (newest > files.length) {
@@ -89,6 +102,7 @@ async function migrate(client: PoolClient): Promise<void> {
       await client.query('commit')
     }
     await client.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK])
+    client.off('error', unheard)
     client.release()
   } catch (error) {
     client.release(true) // the session, its transaction and its lock end with it

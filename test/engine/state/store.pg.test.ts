@@ -56,3 +56,17 @@ test('a state database that refuses or does not answer is STATE_UNAVAILABLE with
   await assert.rejects(openStore({ ...db.connection, password: 'wrong' }, 1, unexpected), expected)
   await assert.rejects(openStore({ ...db.connection, port: 1 }, 1, unexpected), { code: 'STATE_UNAVAILABLE' })
 })
+
+test('a session that the server ends in a transaction fails that one, and the next gets another session', async () => {
+  await using db = await createDatabase()
+  const idle: Error[] = []
+  await using store = await openStore(db.connection, 1, (error) => idle.push(error))
+  const cut = store.transaction(async (query) => {
+    await query(`insert into account (name) values ('gone')`)
+    const { rows } = await query<{ pid: number }>('select pg_backend_pid() as pid')
+    await db.query('select pg_terminate_backend($1, 5000)', [rows[0]?.pid])
+    await query('select 1')
+  })
+  await assert.rejects(cut)
+  assert.deepEqual((await store.query('select name from account')).rows, [])
+})
