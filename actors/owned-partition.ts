@@ -55,6 +55,9 @@ export type PartitionOptions = Readonly<{
 
 /** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
+/** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
+const PARK_AGAIN_MS = 50
+const JAM_MS = 10_000
 /** Bodies of parked messages fetched ahead. */
 const LOAD_AHEAD = 500
 const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
@@ -80,7 +83,9 @@ export class OwnedPartition {
   /** one step with the parked store at a time, so that its answers come in the order of the decisions */
   #storeTurn: Promise<unknown> = Promise.resolve()
   #storeTrouble: unknown
-  #stuckSince: number | undefined
+  /** since when the window is full and everything in it was looked at; redeliveries don't change that */
+  #fullSince: number | undefined
+  #parkedAt = -Infinity
   #mayHaveDone = true
   /** parked or discarded since the last commit began */
   #dirty = false
@@ -176,7 +181,7 @@ export class OwnedPartition {
           await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
           continue
         }
-        const wait = this.#stuckSince === undefined ? Infinity : Math.max(1, this.#stuckSince + PARK_AFTER_MS - this.#options.clock())
+        const wait = Math.max(1, this.#parkAt() - this.#options.clock())
         await this.#tendBell.wait(signal, wait)
       }
     })
@@ -207,11 +212,11 @@ export class OwnedPartition {
     if (this.#closed) return undefined
     this.#lapse()
     const batch = this.#dispatcher.take(max, bytes)
+    this.#changed() // also when nothing came: what was looked at may turn out to block the window
     if (!batch) return undefined
     const first = batch.views[0] as Batch['views'][number]
     const sinceCommitUs = Date.now() * 1000 - first.commitTimeUs(batch.places[0] as number)
     this.#options.observer.delivered({ messages: batch.views.length, bytes: batch.bytes, sinceCommitUs })
-    this.#changed()
     return batch
   }
 
@@ -297,7 +302,7 @@ export class OwnedPartition {
         message: error instanceof Error ? error.message : String(error),
       }
     }
-    if (this.#dispatcher.parking.full && this.#stuckSince !== undefined)
+    if (this.#dispatcher.parking.full && this.#fullSince !== undefined)
       return {
         code: 'PARKING_FULL',
         message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
@@ -399,10 +404,10 @@ export class OwnedPartition {
 
   async #park(): Promise<void> {
     const { parking, settings } = this.#dispatcher
-    while (this.#stuckSince !== undefined && this.#options.clock() - this.#stuckSince >= PARK_AFTER_MS && !this.#closed) {
-      const since = this.#stuckSince
+    while (this.#parkAt() <= this.#options.clock() && !this.#closed) {
+      const since = this.#fullSince
       const moves = parking.toPark(settings.windowBytes)
-      if (moves.length === 0) return void (this.#stuckSince = undefined)
+      if (moves.length === 0) return
       try {
         // what is finished below them must not come back, after a crash, behind them
         const finished = this.#commits.join()
@@ -415,9 +420,18 @@ export class OwnedPartition {
       }
       parking.moved(moves)
       this.#options.observer.parked(moves.length)
+      this.#parkedAt = this.#options.clock()
       this.#afterMove()
-      if (this.#stuckSince !== undefined) this.#stuckSince = since // go on at once, it is the same jam
+      if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
     }
+  }
+
+  /** When what blocks the window is to be parked; Infinity: nothing does. */
+  #parkAt(): number {
+    const { parking, settings } = this.#dispatcher
+    if (parking.full || !parking.stuck(settings.windowBytes)) return Infinity
+    if (this.#fullSince === undefined) return -Infinity // too many finished ranges
+    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : PARK_AFTER_MS)
   }
 
   async #load(): Promise<void> {
@@ -470,12 +484,9 @@ export class OwnedPartition {
     const { parking, settings } = dispatcher
     if (dispatcher.room()) this.#roomBell.ring()
     if (dispatcher.wantsCommit()) this.#commitBell.ring()
-    if (!parking.stuck(settings.windowBytes)) this.#stuckSince = undefined
-    else if (this.#stuckSince === undefined) {
-      this.#stuckSince = this.#options.clock()
-      this.#tendBell.ring()
-    }
-    if (parking.hasDiscards || this.#wantsLoading()) this.#tendBell.ring()
+    if (dispatcher.room() || dispatcher.window.cursor < dispatcher.window.end) this.#fullSince = undefined
+    else this.#fullSince ??= this.#options.clock()
+    if (parking.hasDiscards || this.#wantsLoading() || (parking.stuck(settings.windowBytes) && !parking.full)) this.#tendBell.ring()
     const at = dispatcher.nextLapse()
     if (at < this.#timerAt) this.#arm(at)
   }

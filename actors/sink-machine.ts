@@ -45,12 +45,14 @@ export const sinkMachine = setup({
   types: { input: {} as { work: SinkWork; status: SinkStatus }, context: {} as Context, events: {} as Events },
   actors: {
     partition: sinkPartitionMachine,
-    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; send: (event: Events) => void }>(({ input }) =>
-      input.work.subscribe({
+    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; send: (event: Events) => void }>(async ({ input, signal }) => {
+      const subscription = await input.work.subscribe({
         assigned: (partition) => input.send({ type: 'assigned', partition }),
         revoked: (partition) => input.send({ type: 'revoked', partition }),
-      }),
-    ),
+      })
+      if (signal.aborted) await subscription[Symbol.asyncDispose]() // stopped meanwhile
+      return subscription
+    }),
     unsubscribe: fromPromise<void, AsyncDisposable | undefined>(async ({ input }) => input?.[Symbol.asyncDispose]()),
   },
   actions: {

@@ -83,8 +83,8 @@ export function hashOf(group: string): number {
   return hash
 }
 
-/** The log as a process sees it that can be cut off: after `cut` nothing of it reaches the disk any more. */
-class CuttableLog {
+/** What a process can be cut off from: after `cut` nothing of it reaches a disk any more. */
+class Process {
   #cut = false
   readonly commits: Commit[] = []
   readonly log: Log
@@ -92,8 +92,13 @@ class CuttableLog {
   gate: Promise<void> | undefined
   /** commits that began */
   begun = 0
+  readonly query: Query
 
-  constructor(real: Log) {
+  constructor(real: Log, query: Query) {
+    this.query = async (sql, params) => {
+      if (this.#cut) throw new Error('the process is gone')
+      return query(sql, params)
+    }
     this.log = new Proxy(real, {
       get: (target, name) => {
         if (name === 'commit') return (...args: Parameters<Log['commit']>) => this.#commit(target, args)
@@ -159,7 +164,7 @@ export class Fixture implements AsyncDisposable {
   #settings: Sink
   #lsn = 0n
   #stops: (() => Promise<void>)[] = []
-  process!: CuttableLog
+  process!: Process
   sink!: RunningSink
 
   private constructor(folder: string, log: Log, settings: Sink, query: Query) {
@@ -180,9 +185,10 @@ export class Fixture implements AsyncDisposable {
   }
 
   async start(options: Partial<SinkOptions> = {}): Promise<void> {
-    this.process = new CuttableLog(this.log)
-    const common = { sink: this.#settings, database: DATABASE, generation: 1, query: this.#query, holder: 'test', observer: this.counts }
-    const sink = startSink({ ...common, log: this.process.log, ...options })
+    const { query = this.#query, ...others } = options
+    this.process = new Process(this.log, query)
+    const common = { sink: this.#settings, database: DATABASE, generation: 1, holder: 'test', observer: this.counts }
+    const sink = startSink({ ...common, log: this.process.log, query: this.process.query, ...others })
     this.sink = sink
     this.#stops.push(() => sink.stop())
     await this.running()
@@ -195,7 +201,7 @@ export class Fixture implements AsyncDisposable {
   }
 
   /** The process dies: what it has not made durable is lost, and it says nothing more. */
-  async crash(): Promise<void> {
+  crash(): void {
     this.process.cut()
   }
 
