@@ -57,8 +57,8 @@ export class NetProxy implements AsyncDisposable {
   /** Resets every connection; new ones are let through. */
   reset(): void {
     for (const { near, far } of this.#lines) {
-      near.resetAndDestroy()
-      far.resetAndDestroy()
+      abort(near)
+      abort(far)
     }
   }
 
@@ -95,7 +95,7 @@ export class NetProxy implements AsyncDisposable {
 
   #accept(near: Socket): void {
     near.on('error', () => {})
-    if (this.#state === 'refusing') return void near.resetAndDestroy()
+    if (this.#state === 'refusing') return abort(near)
     if (this.#state === 'silent') {
       this.#swallowed.add(near.pause())
       return
@@ -135,7 +135,7 @@ export class NetProxy implements AsyncDisposable {
     })
     from.on('end', () => void last.then(() => to.end()))
     from.on('close', () => {
-      if (from.errored) to.resetAndDestroy()
+      if (from.errored) abort(to)
       if (from.destroyed && to.destroyed) this.#lines.delete(line)
     })
   }
@@ -155,4 +155,10 @@ export class NetProxy implements AsyncDisposable {
     this.#budgetFrom = Math.max(this.#budgetFrom, now) + (bytes * 1_000) / bytesPerSecond
     return delayMs + this.#budgetFrom - now
   }
+}
+
+/** Ends it with RST. Not once its own end is on the way: libuv refuses that, and the handle would spin at exit for ever. */
+function abort(socket: Socket): void {
+  if (socket.connecting || socket.writableEnded || socket.destroyed) socket.destroy()
+  else socket.resetAndDestroy()
 }

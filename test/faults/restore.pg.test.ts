@@ -48,8 +48,8 @@ async function untilRefused(service: Service): Promise<string> {
   const deadline = performance.now() + TOLD_WITHIN_MS
   while (performance.now() < deadline) {
     const { body } = await service.get('/health/ready')
-    const { waiting = [] } = body as { waiting?: { kind: string; code: string | null }[] }
-    const code = waiting.find(({ kind }) => kind === 'source')?.code
+    const { waiting = [] } = body as { waiting?: { code: string | null }[] }
+    const code = waiting[0]?.code
     if (code && !['SOURCE_UNREACHABLE', 'STOPPING'].includes(code)) return code
     await sleep(50)
   }

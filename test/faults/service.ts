@@ -39,7 +39,7 @@ export type Exit = Readonly<{ code: number | null; signal: NodeJS.Signals | null
 export class Service implements AsyncDisposable {
   readonly folder: string
   readonly port: number
-  readonly #env: Readonly<Record<string, string>>
+  #env: Readonly<Record<string, string>>
   #running: Running | undefined
   #peakRssAnonKb = 0
   #starts = 0
@@ -85,6 +85,12 @@ export class Service implements AsyncDisposable {
   /** how often the process was started */
   get starts(): number {
     return this.#starts
+  }
+
+  /** From the next start on it goes by what its state database holds, without the file. */
+  forgetConfigFile(): void {
+    const { CONFIG_FILE_PATH: _, ...env } = this.#env
+    this.#env = env
   }
 
   /** Starts the process; `untilReady` waits for it. */

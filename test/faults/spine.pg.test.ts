@@ -14,7 +14,7 @@ import { seeds } from './size.ts'
 const KILLS = 10
 
 for (const seed of seeds(3)) {
-  test(`nothing is lost, reordered or acked in vain over ${KILLS} SIGKILLs (seed ${seed})`, async () => {
+  test(`nothing is lost, reordered or acked in vain over ${KILLS} SIGKILLs (seed ${seed})`, async (context) => {
     await withSeed(seed, 'spine.pg.test.ts', async () => {
       await using scenario = await Scenario.create({ seed })
       const { service, random } = scenario
@@ -31,6 +31,7 @@ for (const seed of seeds(3)) {
       await service.untilReady()
       await scenario.untilMore(50)
       await scenario.settle()
+      context.diagnostic(`${scenario.workload.changes} changes, ${scenario.redeliveries} redeliveries, ${service.starts} starts`)
       assert.ok(scenario.redeliveries > 0, 'no message was left open: the run has tested nothing')
     })
   })
