@@ -10,6 +10,7 @@
  *  - a throw while handling a chunk ends this connection with a typed error, not the process;
  *  - the end never waits for the other side: the socket is destroyed.
  */
+import { Socket } from 'node:net'
 import { LogicalReplicationService } from 'pg-logical-replication'
 import type { Client, ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
@@ -36,7 +37,7 @@ export type ReplicationOptions = Readonly<{
 export type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
 
 /** The part of pg's connection that is used here and not in its type declarations. */
-type Wire = { stream: { pause(): void; resume(): void; destroy(): void }; sendCopyFromChunk(chunk: Buffer): void }
+type Wire = { stream: { pause(): void; resume(): void }; sendCopyFromChunk(chunk: Buffer): void }
 type Plugin = Parameters<LogicalReplicationService['subscribe']>[0]
 
 const OPEN_TIMEOUT_MS = 20_000
@@ -48,6 +49,7 @@ export class ReplicationConnection {
   readonly #options: ReplicationOptions
   readonly #service: LogicalReplicationService
   readonly #end = Promise.withResolvers<EngineError | undefined>()
+  readonly #socket = new Socket()
   #wire: Wire | undefined
   #timer: NodeJS.Timeout | undefined
   #phase: 'idle' | 'opening' | 'streaming' | 'ended' = 'idle'
@@ -57,7 +59,11 @@ export class ReplicationConnection {
 
   constructor(options: ReplicationOptions) {
     this.#options = options
-    this.#service = new LogicalReplicationService(options.client, { acknowledge: { auto: false, timeoutSeconds: 0 } })
+    // a socket of our own: it can be destroyed while the library is still connecting it
+    this.#service = new LogicalReplicationService(
+      { ...options.client, stream: () => this.#socket },
+      { acknowledge: { auto: false, timeoutSeconds: 0 } },
+    )
     this.#service.on('error', (error) => this.#fail(error))
     this.#service.on('heartbeat', (lsn, _time, mustReply) => this.#keepalive(lsn, mustReply))
   }
@@ -130,7 +136,7 @@ export class ReplicationConnection {
       name: 'pgoutput',
       start: async (client: Client) => {
         this.#wire = (client as unknown as { connection: Wire }).connection
-        if (this.#phase !== 'opening') return this.#wire.stream.destroy()
+        if (this.#phase !== 'opening') return
         await this.#options.prepare?.(async (sql) => (await client.query(sql)).rows as Record<string, unknown>[])
         if (this.#phase !== 'opening') return
         const options = `proto_version '1', publication_names '${identifier(publication).replaceAll("'", "''")}', messages 'true'`
@@ -184,7 +190,7 @@ export class ReplicationConnection {
     if (this.#phase === 'ended') return
     this.#phase = 'ended'
     clearInterval(this.#timer)
-    this.#wire?.stream.destroy() // the library's stop() waits for an end that a half-open socket never sends
+    this.#socket.destroy() // the library's stop() waits for an end that a half-open socket never sends
     this.#end.resolve(error)
   }
 }

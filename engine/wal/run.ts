@@ -62,7 +62,7 @@ export const SOURCE_DEFAULTS: SourceSettings = {
   appendTimeoutMs: 60_000,
   walSenderTimeoutMs: 10_000,
   confirmEveryMs: 200,
-  idleConfirmEveryMs: 10_000,
+  idleConfirmEveryMs: 5000,
   idleConfirmBytes: 1024 * 1024,
   heartbeatMs: 15_000,
 }

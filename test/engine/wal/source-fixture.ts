@@ -101,6 +101,8 @@ export class SourceFixture implements AsyncDisposable {
   log: WatchedLog
   #folder: string
   readonly #actors: SourceActor[] = []
+  /** what was read of each partition so far: the log only grows, and reading it anew each time would starve the source */
+  readonly #read = new Map<string, { next: number; seen: Seen[] }>()
 
   private constructor(db: TestDatabase, stateDb: TestDatabase, state: Store, folder: string, log: Log) {
     this.db = db
@@ -165,6 +167,7 @@ export class SourceFixture implements AsyncDisposable {
     await rm(this.#folder, { recursive: true, force: true })
     this.#folder = await mkdtemp(join(tmpdir(), 'tailrace-source-'))
     this.log = new WatchedLog(await openEmbeddedLog(this.#folder, { reserveBytes: () => 0 }))
+    this.#read.clear()
   }
 
   /** Waits until messages for which `enough` holds are in the log. */
@@ -181,11 +184,17 @@ export class SourceFixture implements AsyncDisposable {
     const found = (await this.log.topics()).find((t) => t.topic === topic)
     for (let partition = 0; partition < (found?.partitions ?? 0); partition++) {
       const { first, next } = await this.log.stats(topic, partition)
-      if (next === first) continue
-      for await (const { offset, pack } of this.log.read(topic, partition, first, new AbortController().signal)) {
-        seen.push(...messagesOf(topic, partition, pack))
-        if (offset >= next - 1) break
+      const key = `${topic}/${partition}`
+      const read = this.#read.get(key) ?? { next: first, seen: [] }
+      this.#read.set(key, read)
+      if (read.next < next) {
+        for await (const { offset, pack } of this.log.read(topic, partition, read.next, new AbortController().signal)) {
+          read.seen.push(...messagesOf(topic, partition, pack))
+          read.next = offset + 1
+          if (offset >= next - 1) break
+        }
       }
+      seen.push(...read.seen)
     }
     return seen
   }
