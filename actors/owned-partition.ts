@@ -21,18 +21,9 @@ import type { Query } from '../engine/wal/slot.ts'
 import type { Stage } from '../transforms/stage.ts'
 import { Bell } from './bell.ts'
 import { GroupCommit } from './group-commit.ts'
+import { ParkedTending } from './parked-tending.ts'
+import type { SinkObserver } from './sink-observer.ts'
 import type { Figures } from './status.ts'
-
-/** Counts for metrics; called once a batch. */
-export interface SinkObserver {
-  /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
-  delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
-  /** @param heldMs from the delivery of the first message of the call to its ack */
-  acked(batch: Readonly<{ messages: number; heldMs: number }>): void
-  lapsed(messages: number): void
-  parked(messages: number): void
-  discarded(messages: number): void
-}
 
 export type PartitionOptions = Readonly<{
   log: Log
@@ -53,22 +44,12 @@ export type PartitionOptions = Readonly<{
   deliverable: () => void
 }>
 
-/** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
-const PARK_AFTER_MS = 1_000
-/** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
-const PARK_AGAIN_MS = 50
-const JAM_MS = 10_000
-/** Bodies of parked messages fetched ahead. */
-const LOAD_AHEAD = 500
-const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
-const STORE_RETRY_MS = 1_000
 /** Trims are gathered: each is a write of its own. */
 const TRIM_EVERY_MS = 250
 /** How old the figures of the log may be that status shows. */
 const STATS_EVERY_MS = 1_000
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
-const DISCARD_REASON = 'delivered max_retry_count times without an acknowledgement'
 
 export class OwnedPartition {
   readonly #options: PartitionOptions
@@ -77,16 +58,9 @@ export class OwnedPartition {
   readonly #commits = new GroupCommit()
   readonly #commitBell = new Bell()
   readonly #roomBell = new Bell()
-  readonly #tendBell = new Bell()
   readonly #trimBell = new Bell()
   readonly #loops = new Set<Promise<void>>()
-  /** one step with the parked store at a time, so that its answers come in the order of the decisions */
-  #storeTurn: Promise<unknown> = Promise.resolve()
-  #storeTrouble: unknown
-  /** since when the window is full and everything in it was looked at; redeliveries don't change that */
-  #fullSince: number | undefined
-  #parkedAt = -Infinity
-  #mayHaveDone = true
+  readonly #parked: ParkedTending
   /** parked or discarded since the last commit began */
   #dirty = false
   #committed: MessageRef
@@ -102,6 +76,14 @@ export class OwnedPartition {
     this.#store = store
     this.#dispatcher = dispatcher
     this.#committed = committed
+    const { observer, clock } = options
+    this.#parked = new ParkedTending({
+      ...{ dispatcher, store, observer, clock },
+      isClosed: () => this.#closed,
+      commit: () => this.#commitNow(),
+      moved: () => this.#moved(),
+      committed: () => this.#committed,
+    })
   }
 
   /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
@@ -159,7 +141,7 @@ export class OwnedPartition {
     return this.#loop(async () => {
       for (;;) {
         await this.#commitBell.wait(signal)
-        if (signal.aborted) return
+        if (signal.aborted && !this.#commits.waiting) return // who waits may be what a stop waits for
         if (!this.#commits.waiting && !this.#dirty && !this.#dispatcher.wantsCommit()) continue
         this.#dirty = false
         await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term)))
@@ -170,21 +152,7 @@ export class OwnedPartition {
 
   /** Parks what blocks the window, discards what was delivered too often, fetches parked bodies by need. */
   tend(signal: AbortSignal): Promise<void> {
-    return this.#loop(async () => {
-      while (!signal.aborted) {
-        try {
-          await this.#inTurn(() => this.#tendOnce())
-          this.#storeTrouble = undefined
-        } catch (error) {
-          if (error instanceof EngineError && error.code === 'PARTITION_FENCED') throw error
-          this.#storeTrouble = error // the rest goes on without parking; health says so
-          await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
-          continue
-        }
-        const wait = Math.max(1, this.#parkAt() - this.#options.clock())
-        await this.#tendBell.wait(signal, wait)
-      }
-    })
+    return this.#loop(() => this.#parked.run(signal))
   }
 
   /** Deletes what lies below the committed offset. A replay window will keep some of it: this is its place. */
@@ -226,7 +194,7 @@ export class OwnedPartition {
     const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs)
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
-    if (elsewhere.offsets.length > 0) await this.#inTurn(() => this.#finishParked(elsewhere))
+    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishParked(elsewhere))
     await durable
     if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
   }
@@ -252,7 +220,7 @@ export class OwnedPartition {
     this.#closed = true
     clearTimeout(this.#timer)
     await this.ended()
-    await this.#storeTurn.catch(() => undefined)
+    await this.#parked.inTurn(async () => undefined)
     try {
       await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term, true)))
     } finally {
@@ -295,14 +263,13 @@ export class OwnedPartition {
 
   /** What keeps messages from flowing, if anything does. */
   get trouble(): { code: string; message: string } | undefined {
-    if (this.#storeTrouble !== undefined) {
-      const error = this.#storeTrouble
+    const { trouble: error, jammed } = this.#parked
+    if (error !== undefined)
       return {
         code: error instanceof EngineError ? error.code : 'INTERNAL',
         message: error instanceof Error ? error.message : String(error),
       }
-    }
-    if (this.#dispatcher.parking.full && this.#fullSince !== undefined)
+    if (jammed)
       return {
         code: 'PARKING_FULL',
         message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
@@ -329,147 +296,42 @@ export class OwnedPartition {
     this.#dispatcher.committed(commit)
     this.#committed = commit.next
     this.#trimBell.ring()
-    if (this.#mayHaveDone) this.#tendBell.ring()
+    this.#parked.committed()
   }
 
   #ended(messages: number, heldUntil: number): Promise<void> {
-    const durable = this.#commits.join()
+    const durable = this.#commitNow()
     const { clock, observer, deliverable } = this.#options
     observer.acked({
       messages,
       heldMs: heldUntil === 0 ? this.#dispatcher.settings.ackWaitMs : this.#dispatcher.settings.ackWaitMs - (heldUntil - clock()),
     })
-    this.#commitBell.ring()
     this.#changed()
     deliverable()
     return durable
   }
 
+  /** What the parked store has or is getting, unless it could not be parked and is in the window again. */
   async #finishParked(refs: RefList): Promise<void> {
     this.#mustLive()
-    const again = this.#dispatcher.finish(refs) // what could not be parked is in the window again
-    const durable = again.finished > 0 ? this.#ended(again.finished, again.heldUntil) : undefined
-    if (again.elsewhere.offsets.length > 0) {
-      const rows = await this.#store.end(again.elsewhere, 'done')
-      this.#mustLive()
-      this.#dispatcher.parking.parkedEnded(rows)
-      this.#mayHaveDone ||= rows.length > 0
-      this.#options.observer.acked({ messages: rows.length, heldMs: 0 })
-      this.#changed()
-      this.#options.deliverable()
-    }
+    const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
+    const durable = finished > 0 ? this.#ended(finished, heldUntil) : undefined
+    durable?.catch(() => undefined)
+    if (elsewhere.offsets.length > 0) await this.#parked.finish(elsewhere)
     await durable
   }
 
-  async #tendOnce(): Promise<void> {
-    await this.#discard()
-    await this.#park()
-    await this.#load()
-    if (!this.#mayHaveDone) return
-    const below = this.#committed
-    this.#mayHaveDone = false
-    await this.#store.removeDone(below).catch((error: unknown) => {
-      this.#mayHaveDone = true
-      throw error
-    })
+  #commitNow(): Promise<void> {
+    const durable = this.#commits.join()
+    this.#commitBell.ring()
+    return durable
   }
 
-  async #discard(): Promise<void> {
-    const { parking, settings } = this.#dispatcher
-    const { observer } = this.#options
-    while (parking.hasDiscards && !this.#closed) {
-      const moves = parking.toDiscard()
-      const groups = parking.toDiscardParked()
-      try {
-        if (moves.length > 0) await this.#store.insert(moves, 'discarded', DISCARD_REASON)
-      } catch (error) {
-        parking.notMoved(moves, settings.ackWaitMs)
-        parking.notDiscarded(groups)
-        throw error
-      }
-      parking.moved(moves)
-      observer.discarded(moves.length)
-      this.#afterMove()
-      if (groups.length === 0) continue
-      try {
-        const refs = { offsets: groups.map((g) => g.offset), indexes: groups.map((g) => g.index) }
-        parking.parkedEnded(await this.#store.end(refs, 'discarded', DISCARD_REASON))
-      } finally {
-        parking.notDiscarded(groups) // those that were not ended
-      }
-      observer.discarded(groups.length)
-      this.#afterMove()
-    }
-  }
-
-  async #park(): Promise<void> {
-    const { parking, settings } = this.#dispatcher
-    while (this.#parkAt() <= this.#options.clock() && !this.#closed) {
-      const since = this.#fullSince
-      const moves = parking.toPark(settings.windowBytes)
-      if (moves.length === 0) return
-      try {
-        // what is finished below them must not come back, after a crash, behind them
-        const finished = this.#commits.join()
-        this.#commitBell.ring()
-        await finished
-        await this.#store.insert(moves, 'open', null)
-      } catch (error) {
-        parking.notMoved(moves, settings.ackWaitMs)
-        throw error
-      }
-      parking.moved(moves)
-      this.#options.observer.parked(moves.length)
-      this.#parkedAt = this.#options.clock()
-      this.#afterMove()
-      if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
-    }
-  }
-
-  /** When what blocks the window is to be parked; Infinity: nothing does. */
-  #parkAt(): number {
-    const { parking, settings } = this.#dispatcher
-    if (parking.full || !parking.stuck(settings.windowBytes)) return Infinity
-    if (this.#fullSince === undefined) return -Infinity // too many finished ranges
-    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : PARK_AFTER_MS)
-  }
-
-  async #load(): Promise<void> {
-    const { parked } = this.#dispatcher
-    while (this.#wantsLoading() && !this.#closed) {
-      const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
-      try {
-        const loaded = await this.#store.fetch(groups)
-        const byKey = new Map(groups.map((g) => [g.key, g]))
-        for (const { key, offset, index, view } of loaded) {
-          const group = byKey.get(key)
-          if (group) parked.loaded(group, offset, index, view)
-        }
-        const missing = groups.filter((g) => g.state === 'loading')
-        if (missing.length > 0) throw new EngineError('INTERNAL', `${missing.length} parked groups have no open message in the store`)
-      } finally {
-        for (const group of groups) parked.notLoaded(group)
-      }
-      this.#options.deliverable()
-    }
-  }
-
-  #wantsLoading(): boolean {
-    const { parked } = this.#dispatcher
-    return parked.wantsLoading && parked.readyCount < LOAD_AHEAD && parked.readyBytes < LOAD_AHEAD_BYTES
-  }
-
-  #afterMove(): void {
+  #moved(): void {
     this.#dirty = true
     this.#commitBell.ring()
     this.#changed()
     this.#options.deliverable()
-  }
-
-  #inTurn<T>(step: () => Promise<T>): Promise<T> {
-    const turn = this.#storeTurn.then(step, step)
-    this.#storeTurn = turn.catch(() => undefined)
-    return turn
   }
 
   #lapse(): void {
@@ -481,12 +343,9 @@ export class OwnedPartition {
   #changed(): void {
     if (this.#closed) return
     const dispatcher = this.#dispatcher
-    const { parking, settings } = dispatcher
     if (dispatcher.room()) this.#roomBell.ring()
     if (dispatcher.wantsCommit()) this.#commitBell.ring()
-    if (dispatcher.room() || dispatcher.window.cursor < dispatcher.window.end) this.#fullSince = undefined
-    else this.#fullSince ??= this.#options.clock()
-    if (parking.hasDiscards || this.#wantsLoading() || (parking.stuck(settings.windowBytes) && !parking.full)) this.#tendBell.ring()
+    this.#parked.changed()
     const at = dispatcher.nextLapse()
     if (at < this.#timerAt) this.#arm(at)
   }

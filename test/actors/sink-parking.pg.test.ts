@@ -177,6 +177,26 @@ test('a process that dies between the parked rows and the commit leaves nothing 
   )
 })
 
+test('a stop while messages are being parked is clean, and they come afterwards', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db)
+  await jam(f)
+  const first = await f.receive(1, LONG_MS)
+  const never = f.receive(1, LONG_MS)
+  const gate = Promise.withResolvers<void>()
+  const { begun } = f.process
+  f.process.gate = gate.promise
+  while (f.process.begun === begun) await new Promise((resolve) => setTimeout(resolve, 10)) // the commit before the rows
+  const stopped = f.sink.stop()
+  gate.resolve()
+  await stopped
+  assert.deepEqual(await never, [])
+  assert.ok(f.process.commits.at(-1)?.inFlight, 'with all that is known of what is in flight')
+  await f.start()
+  await f.sink.ack(acksOf(first))
+  assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [1])
+})
+
 test('a former owner parks nothing any more once another has taken over', async () => {
   await using db = await stateDatabase()
   const failures: string[] = []

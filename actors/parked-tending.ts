@@ -1,0 +1,209 @@
+/**
+ * The work of a partition with its parked store: parks what blocks the window, records what is discarded, fetches bodies
+ * that may be delivered, ends parked messages that are acked, and removes rows that no restart needs any more.
+ *
+ *  I1. One step with the store at a time, so that its answers are told to the dispatcher in the order of its decisions.
+ *  I2. Row durable, then finished in the log, then committed. Before the row is written, what is finished below it is
+ *      durable: after a crash it would come back behind it.
+ *  I3. A store that fails changes nothing: what should have moved is as it was, and everything else goes on.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { RefList } from '../engine/dispatch/ack-id.ts'
+import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
+import type { ParkedStore } from '../engine/dispatch/parked-store.ts'
+import { EngineError } from '../engine/errors.ts'
+import type { MessageRef } from '../engine/log/log.ts'
+import { Bell } from './bell.ts'
+import type { SinkObserver } from './sink-observer.ts'
+
+export type TendingOptions = Readonly<{
+  dispatcher: Dispatcher
+  store: ParkedStore
+  observer: SinkObserver
+  /** monotonic milliseconds */
+  clock: () => number
+  /** the owner is stopping, or void */
+  isClosed: () => boolean
+  /** settles when what is finished now is durable */
+  commit: () => Promise<void>
+  /** the dispatcher changed here: finished messages want a commit, others may be deliverable */
+  moved: () => void
+  /** the durable commit's lowest unfinished message */
+  committed: () => MessageRef
+}>
+
+/** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
+const PARK_AFTER_MS = 1_000
+/** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
+const PARK_AGAIN_MS = 50
+const JAM_MS = 10_000
+/** Bodies of parked messages fetched ahead. */
+const LOAD_AHEAD = 500
+const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
+const STORE_RETRY_MS = 1_000
+const DISCARD_REASON = 'delivered max_retry_count times without an acknowledgement'
+
+export class ParkedTending {
+  readonly #options: TendingOptions
+  readonly #bell = new Bell()
+  #turn: Promise<unknown> = Promise.resolve()
+  /** since when the window is full and everything in it was looked at; redeliveries don't change that */
+  #fullSince: number | undefined
+  #parkedAt = -Infinity
+  #mayHaveDone = true
+  #trouble: unknown
+
+  constructor(options: TendingOptions) {
+    this.#options = options
+  }
+
+  /** The last failure of the store, until it works again. */
+  get trouble(): unknown {
+    return this.#trouble
+  }
+  /** Reading stands because nothing more can be parked. */
+  get jammed(): boolean {
+    return this.#options.dispatcher.parking.full && this.#fullSince !== undefined
+  }
+
+  /** After every change of the dispatcher. */
+  changed(): void {
+    const { dispatcher, clock } = this.#options
+    const { parking, settings, window } = dispatcher
+    if (dispatcher.room() || window.cursor < window.end) this.#fullSince = undefined
+    else this.#fullSince ??= clock()
+    if (parking.hasDiscards || this.#wantsLoading() || (!parking.full && parking.stuck(settings.windowBytes))) this.#bell.ring()
+  }
+
+  /** A commit is durable: rows below it that are done can go. */
+  committed(): void {
+    if (this.#mayHaveDone) this.#bell.ring()
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { clock } = this.#options
+    while (!signal.aborted) {
+      try {
+        await this.inTurn(() => this.#tend())
+        this.#trouble = undefined
+      } catch (error) {
+        if (error instanceof EngineError && error.code === 'PARTITION_FENCED') throw error
+        this.#trouble = error // the rest goes on without parking; health says so
+        await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
+        continue
+      }
+      await this.#bell.wait(signal, Math.max(1, this.#parkAt() - clock()))
+    }
+  }
+
+  /** Runs a step with the store when those before it have ended. */
+  inTurn<T>(step: () => Promise<T>): Promise<T> {
+    const turn = this.#turn.then(step, step)
+    this.#turn = turn.catch(() => undefined)
+    return turn
+  }
+
+  /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. */
+  async finish(refs: RefList): Promise<void> {
+    const { dispatcher, store, observer, moved, isClosed } = this.#options
+    const rows = await store.end(refs, 'done')
+    if (rows.length === 0 || isClosed()) return
+    dispatcher.parking.parkedEnded(rows)
+    this.#mayHaveDone = true
+    observer.acked({ messages: rows.length, heldMs: 0 })
+    moved()
+  }
+
+  async #tend(): Promise<void> {
+    await this.#discard()
+    await this.#park()
+    await this.#load()
+    if (!this.#mayHaveDone) return
+    this.#mayHaveDone = false
+    await this.#options.store.removeDone(this.#options.committed()).catch((error: unknown) => {
+      this.#mayHaveDone = true
+      throw error
+    })
+  }
+
+  async #discard(): Promise<void> {
+    const { dispatcher, store, observer, isClosed, moved } = this.#options
+    const { parking, settings } = dispatcher
+    while (parking.hasDiscards && !isClosed()) {
+      const moves = parking.toDiscard()
+      const groups = parking.toDiscardParked()
+      try {
+        if (moves.length > 0) await store.insert(moves, 'discarded', DISCARD_REASON)
+      } catch (error) {
+        parking.notMoved(moves, settings.ackWaitMs)
+        parking.notDiscarded(groups)
+        throw error
+      }
+      parking.moved(moves)
+      moved()
+      try {
+        const refs = { offsets: groups.map((g) => g.offset), indexes: groups.map((g) => g.index) }
+        if (groups.length > 0) parking.parkedEnded(await store.end(refs, 'discarded', DISCARD_REASON))
+      } finally {
+        parking.notDiscarded(groups) // those that were not ended
+      }
+      observer.discarded(moves.length + groups.length)
+      moved()
+    }
+  }
+
+  async #park(): Promise<void> {
+    const { dispatcher, store, observer, clock, isClosed, commit, moved } = this.#options
+    const { parking, settings } = dispatcher
+    while (this.#parkAt() <= clock() && !isClosed()) {
+      const since = this.#fullSince
+      const moves = parking.toPark(settings.windowBytes)
+      if (moves.length === 0) return
+      try {
+        await commit()
+        await store.insert(moves, 'open', null)
+      } catch (error) {
+        parking.notMoved(moves, settings.ackWaitMs)
+        throw error
+      }
+      parking.moved(moves)
+      this.#parkedAt = clock()
+      observer.parked(moves.length)
+      moved()
+      if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
+    }
+  }
+
+  /** When what blocks the window is to be parked; Infinity: nothing does. */
+  #parkAt(): number {
+    const { parking, settings } = this.#options.dispatcher
+    if (parking.full || !parking.stuck(settings.windowBytes)) return Infinity
+    if (this.#fullSince === undefined) return -Infinity // too many finished ranges
+    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : PARK_AFTER_MS)
+  }
+
+  async #load(): Promise<void> {
+    const { dispatcher, store, isClosed, moved } = this.#options
+    const { parked } = dispatcher
+    while (this.#wantsLoading() && !isClosed()) {
+      const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
+      try {
+        const byKey = new Map(groups.map((group) => [group.key, group]))
+        for (const { key, offset, index, view } of await store.fetch(groups)) {
+          const group = byKey.get(key)
+          if (group) parked.loaded(group, offset, index, view)
+        }
+        const missing = groups.filter((group) => group.state === 'loading').length
+        if (missing > 0) throw new EngineError('INTERNAL', `${missing} parked groups have no open message in the store`)
+      } finally {
+        for (const group of groups) parked.notLoaded(group)
+      }
+      moved()
+    }
+  }
+
+  #wantsLoading(): boolean {
+    const { parked } = this.#options.dispatcher
+    return parked.wantsLoading && parked.readyCount < LOAD_AHEAD && parked.readyBytes < LOAD_AHEAD_BYTES
+  }
+}
