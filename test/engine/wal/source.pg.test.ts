@@ -110,6 +110,28 @@ test('of two transactions whose commit records touch, a cut between them loses n
   assert.equal(seen.length, touching.left)
 })
 
+test('while an append is open nothing of it is confirmed, whatever else moves the log', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const open = Promise.withResolvers<void>()
+  const begun = Promise.withResolvers<void>()
+  it.log.before = () => {
+    begun.resolve()
+    return open.promise
+  }
+  await streaming(it, { heartbeatMs: 20, walSenderTimeoutMs: 300, idleConfirmEveryMs: 1 })
+  await it.db.query('insert into item values (1)')
+  await begun.promise
+  const [row] = await it.db.query<{ lsn: string }>(`select (pg_current_wal_lsn() - '0/0')::text as lsn`)
+  for (let i = 0; i < 30; i++) {
+    await it.db.query(`select pg_logical_emit_message(true, 'somebody', 'else'), pg_sleep(0.02)`) // commits behind it, keepalives, heartbeats
+    assert.ok((await it.slotRow()).confirmed < BigInt(row!.lsn))
+    assert.ok((await it.savedConfirmed()) < BigInt(row!.lsn))
+  }
+  open.resolve()
+  const end = await it.walEnd()
+  await eventually('all is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+})
+
 test('a cut between receiving and appending loses nothing, and nothing is appended after the failed append', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   let isCut = false
