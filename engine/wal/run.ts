@@ -14,8 +14,7 @@ import { Pool } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
-import type { Position } from '../position.ts'
-import type { Database, RoutingVersion } from '../state/resources.ts'
+import type { Database } from '../state/resources.ts'
 import { AppendLoop, type Append } from './append-loop.ts'
 import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
 import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
@@ -23,63 +22,21 @@ import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
 import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
-import { decideStart, historyAt, identifySystem, type Incarnation, type Start, type System } from './history.ts'
+import { identifySystem, type System } from './history.ts'
 import type { RelationMessage } from './pgoutput.ts'
-import { countMessagesFrom } from './phantoms.ts'
-import { Relation, type RelationDescription, type RelationWarning } from './relation.ts'
+import { Relation, type RelationDescription } from './relation.ts'
 import { ReplicationConnection } from './replication.ts'
 import { parseRoutingMark } from './routing-versions.ts'
-import { topicOf } from './routing.ts'
 import { RoutingState } from './routing-state.ts'
+import { makeTopics, prepareRun } from './run-start.ts'
 import { readSlotFacts, type FitSlot, type Query } from './slot.ts'
 import { sourceClient } from './source-client.ts'
 import { isShutdown, toSourceError } from './source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './source-lock.ts'
+import type { SourceFigures, SourceObserver, SourceSettings } from './source-settings.ts'
 import type { SavedSource, SourceStore } from './source-store.ts'
 
 export const HEARTBEAT = 'tailrace:heartbeat'
-
-export type SourceSettings = Readonly<{
-  /** raw bytes of messages between the socket and the log; above it reading pauses */
-  maxBytesInFlight: number
-  /** raw size at which a pack closes */
-  packBytes: number
-  /** how long the first message waits for others while nothing is being appended */
-  lingerMs: number
-  appendTimeoutMs: number
-  walSenderTimeoutMs: number
-  confirmEveryMs: number
-  /** while only unwanted writes move the log: by time, or by bytes */
-  idleConfirmEveryMs: number
-  idleConfirmBytes: number
-  heartbeatMs: number
-}>
-
-export const SOURCE_DEFAULTS: SourceSettings = {
-  maxBytesInFlight: 32 * 1024 * 1024,
-  packBytes: 256 * 1024,
-  lingerMs: 3,
-  appendTimeoutMs: 60_000,
-  walSenderTimeoutMs: 10_000,
-  confirmEveryMs: 200,
-  idleConfirmEveryMs: 5000,
-  idleConfirmBytes: 1024 * 1024,
-  heartbeatMs: 15_000,
-}
-
-/** Figures for metrics; called once an append or a confirmation, never once a message. */
-export interface SourceObserver {
-  /** row changes read since the last call, and their size as Postgres sent them */
-  ingested?(changes: number, bytes: number): void
-  /** @param latencyUs from the oldest commit in it to durable in the log, by two machines' clocks */
-  appended?(messages: number, bytes: number, latencyUs: number): void
-  confirmed?(lsn: Lsn): void
-  /** something worth a line in health or the log that doesn't stop the source */
-  notice?(notice: string): void
-  relationWarnings?(table: string, warnings: readonly RelationWarning[]): void
-  /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
-  phantoms?(fromLsn: Lsn, messages: number): void
-}
 
 export type SourceRunOptions = Readonly<{
   database: Database
@@ -95,21 +52,6 @@ export type SourceRunOptions = Readonly<{
   watcher?: KeyWatcher
   /** something became durable or was confirmed */
   progressed?: () => void
-}>
-
-export type SourceFigures = Readonly<{
-  confirmedLsn: Lsn
-  /** durable in the log; confirmed soon */
-  durableLsn: Lsn
-  /** greatest LSN the server told of */
-  receivedLsn: Lsn
-  bytesInFlight: number
-  pausedMs: number
-  pauseCauses: readonly string[]
-  /** commit time of the last transaction that became durable, µs since the epoch; 0: none in this run */
-  lastCommitUs: number
-  history: number
-  routingVersion: number
 }>
 
 const SETTLE_MS = 2000
@@ -130,7 +72,6 @@ export class SourceRun {
   #confirmer!: Confirmer
   #flow!: Flow
   #routing!: RoutingState
-  #durablePosition: Position | undefined
   #history = 0
   #startLsn: Lsn = 0n
   #isWaiting = true
@@ -261,32 +202,13 @@ export class SourceRun {
   async #start(system: System): Promise<void> {
     const { database, log, store, saved, slot, settings, observer, gate, marks, watcher } = this.#options
     await this.#formerAppend()
-    await log.beginRun(database.id)
-    this.#durablePosition = await log.progress(database.id)
-    const newest = saved.incarnations.at(-1)?.history ?? 0
-    const start = decideStart({
-      databaseId: database.id,
-      slot: database.slot.name,
-      saved: saved.confirmed,
-      slotConfirmed: slot.confirmedLsn,
-      known: saved.incarnations,
-      system,
-      durableLsn: this.#durablePosition?.history === newest ? this.#durablePosition.lsn : undefined,
-      acceptedGap: saved.acceptedGap,
-    })
-    const incarnations = [...saved.incarnations, ...start.added]
-    const current = incarnations.at(-1)?.history ?? 0
-    if (this.#durablePosition && this.#durablePosition.history > current) throw logAhead(this.#durablePosition, current)
-    await store.saveStart(start, database.slot.name, log.identity)
-    await store.pruneRelationKeys({ history: historyAt(incarnations, start.confirmed), lsn: start.confirmed, idx: 0, part: 1 })
-    await this.#countPhantoms(start, newest)
-    this.#routing = new RoutingState(await this.#placeVersions(start, incarnations))
-
-    this.#history = current
-    this.#startLsn = start.confirmed
-    this.#cursor = new Cursor(incarnations, this.#durablePosition)
-    this.#durableEnd = new DurableEnd(start.confirmed)
-    this.#receivedLsn = start.confirmed
+    const { incarnations, versions, durable, confirmed } = await prepareRun({ database, log, store, saved, slot, observer, system })
+    this.#routing = new RoutingState(versions)
+    this.#history = incarnations.at(-1)?.history ?? 0
+    this.#startLsn = confirmed
+    this.#cursor = new Cursor(incarnations, durable)
+    this.#durableEnd = new DurableEnd(confirmed)
+    this.#receivedLsn = confirmed
     this.#packer = new ChangePacker({
       source: database.id,
       term: store.term,
@@ -309,7 +231,7 @@ export class SourceRun {
       timeoutMs: settings.appendTimeoutMs,
     })
     this.#confirmer = new Confirmer({
-      start: start.confirmed,
+      start: confirmed,
       save: (lsn) => store.saveConfirmed(lsn),
       send: () => this.#confirmed(),
       failed: (error) => this.#fail(error),
@@ -325,41 +247,6 @@ export class SourceRun {
       resume: () => this.#replication.resume(),
     })
     this.#flow.waitFor('checking that nobody else moved the slot')
-  }
-
-  /** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
-  async #placeVersions(start: Start, incarnations: readonly Incarnation[]): ReturnType<SourceStore['routingVersions']> {
-    const { store } = this.#options
-    let versions = await store.routingVersions()
-    if (versions.every((version) => version.position === undefined)) {
-      const first = versions[0]?.routing.version
-      // before the first message of the first transaction, wherever its commit record begins
-      const position: Position = { history: historyAt(incarnations, start.confirmed), lsn: start.confirmed, idx: -1, part: 1 }
-      if (first === undefined) await store.addEmptyVersion(position)
-      else await store.placeVersion(first, position)
-      versions = await store.routingVersions()
-    }
-    const placed = versions.filter((version) => version.position !== undefined)
-    const below = placed.findLastIndex(({ position }) => position !== undefined && position.lsn <= start.confirmed)
-    for (const { routing } of placed.slice(Math.max(below, 0))) await this.#makeTopics(routing)
-    return versions
-  }
-  async #makeTopics(version: RoutingVersion): Promise<void> {
-    for (const sink of version.sinks) await this.#options.log.createTopic(topicOf(sink), sink.partitions)
-  }
-
-  /** What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2). */
-  async #countPhantoms({ phantomsFrom, added }: Start, formerHistory: number): Promise<void> {
-    const first = added[0]
-    if (phantomsFrom === undefined || !first) return
-    const { log, store, observer } = this.#options
-    const sinkIds = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.sinks.map((sink) => sink.sinkId)))
-    const messages = await countMessagesFrom(log, sinkIds, { history: formerHistory, lsn: phantomsFrom, idx: -1, part: 1 })
-    await store.savePhantoms(first.history, messages)
-    observer.phantoms?.(phantomsFrom, messages)
-    observer.notice?.(
-      `${messages} messages received from ${formatLsn(phantomsFrom)} on never happened for the server that now leads (history ${first.history}): backfill the tables`,
-    )
   }
 
   /** Between the inspection and START_REPLICATION, which holds the slot, somebody else may have read from it. */
@@ -491,7 +378,7 @@ export class SourceRun {
         this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
         return this.#packer.finishMark([])
       }
-      await this.#makeTopics(found.routing)
+      await makeTopics(this.#options.log, found.routing)
       const stands = await store.placeVersion(number, position)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
@@ -552,14 +439,6 @@ export class SourceRun {
     this.#end.resolve(error)
   }
 }
-
-/** The log knows a later incarnation than the state database: one of the two was restored from an older copy. */
-const logAhead = (durable: Position, current: number): EngineError =>
-  new EngineError(
-    'LOG_CHANGED',
-    `the log holds changes of history ${durable.history}, the state database knows up to ${current}: one of them is an older copy. Restore the newer one`,
-    { logHistory: durable.history, stateHistory: current },
-  )
 
 /** @returns whether `promise` settled in time */
 async function within(ms: number, promise: Promise<unknown> | undefined): Promise<boolean> {

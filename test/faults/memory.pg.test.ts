@@ -20,7 +20,7 @@ const ROW_BYTES = 2_000
 const SAMPLE_EVERY_MS = 50
 const CONFIRMED_WITHIN_MS = 120_000
 
-test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async () => {
+test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async (context) => {
   await using source = await createDatabase('create table row (id bigint primary key, filler text, at timestamptz default now())')
   await using state = await createDatabase()
   await using service = await Service.prepare({
@@ -37,9 +37,10 @@ test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 4
   await drained
   tally.assertComplete(1, ROWS)
   await memory.assertBelow(RSS_LIMIT_KB)
+  context.diagnostic(`at most ${mb(service.peakRssAnonKb * 1024)} MB of private memory`)
 })
 
-test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs less than 400 MB of private memory, and its disk space is used again`, async () => {
+test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs less than 400 MB of private memory, and its disk space is used again`, async (context) => {
   const rows = Math.ceil(BACKLOG_BYTES / ROW_BYTES)
   await using source = await createDatabase('create table row (id bigint primary key, filler text)')
   await using state = await createDatabase()
@@ -69,6 +70,8 @@ test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs les
   await tally.drain(rows * 2)
   tally.assertComplete(rows + 1, rows * 2)
   await memory.assertBelow(RSS_LIMIT_KB)
+  const sizes = `a backlog of ${mb(backlog)} MB as JSON took ${mb(first)} MB of disk, a second one after it ${mb(second)} MB`
+  context.diagnostic(`at most ${mb(service.peakRssAnonKb * 1024)} MB of private memory; ${sizes}`)
 })
 
 type Source = Awaited<ReturnType<typeof createDatabase>>
@@ -78,7 +81,7 @@ async function write(source: Source, from: number, to: number): Promise<void> {
   for (let id = from; id <= to; id += step) {
     // hexadecimal digits of random bytes: they compress to a half at best, as real rows may
     await source.query(
-      `insert into row select g, (select string_agg(md5(random()::text || g), '') from generate_series(1, ${Math.floor(ROW_BYTES / 32)}))
+      `insert into row select g, (select string_agg(md5((g + h * random())::text), '') from generate_series(1, ${Math.floor(ROW_BYTES / 32)}) h)
        from generate_series(${id}, ${Math.min(id + step - 1, to)}) g`,
     )
   }

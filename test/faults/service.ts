@@ -237,7 +237,8 @@ export class Service implements AsyncDisposable {
   }
 }
 
-export const SLOT = 'tailrace_faults'
+/** Slot names are unique in a server, and test files that run side by side share one. */
+export const SLOT = `tailrace_faults_${process.pid}`
 
 function configOf({ source, sinks, slot = SLOT }: ServiceOptions): object {
   const { caCert: _, ...connection } = source

@@ -191,7 +191,7 @@ async function readSlot({ hostname: host, ...connection }: TestDatabase['connect
   const { connection: wire } = client as unknown as { connection: NodeJS.EventEmitter }
   wire.once('replicationStart', () => started.resolve())
   client
-    .query(`start_replication slot ${SLOT} logical 0/0 (proto_version '1', publication_names '${SLOT}_pub')`)
+    .query(`START_REPLICATION SLOT ${SLOT} LOGICAL 0/0 (proto_version '1', publication_names '${SLOT}_pub')`)
     .then(() => {}, started.reject)
   await started.promise
   return { [Symbol.asyncDispose]: () => client.end().catch(() => {}) }

@@ -1,0 +1,104 @@
+/**
+ * What has to be settled and saved before a run may stream: whether the slot continues where the last run ended, which
+ * incarnation the server is, where routing versions take effect, and the topics they name. Runs on facts of the
+ * replication connection, before START_REPLICATION.
+ */
+import { EngineError } from '../errors.ts'
+import type { Log } from '../log/log.ts'
+import { formatLsn, type Lsn } from '../lsn.ts'
+import { PART, type Position } from '../position.ts'
+import type { Database, RoutingVersion } from '../state/resources.ts'
+import { decideStart, historyAt, type Incarnation, type Start, type System } from './history.ts'
+import { countMessagesFrom } from './phantoms.ts'
+import { topicOf } from './routing.ts'
+import type { FitSlot } from './slot.ts'
+import type { SourceObserver } from './source-settings.ts'
+import type { PlacedVersion, SavedSource, SourceStore } from './source-store.ts'
+
+export type RunStart = Readonly<{
+  /** oldest first, those that begin here included; saved */
+  incarnations: readonly Incarnation[]
+  versions: readonly PlacedVersion[]
+  /** how far the log has everything */
+  durable: Position | undefined
+  /** everything below is confirmed or given up; saved */
+  confirmed: Lsn
+}>
+type Facts = Readonly<{
+  database: Database
+  log: Log
+  store: SourceStore
+  saved: SavedSource
+  slot: FitSlot
+  observer: SourceObserver
+  system: System
+}>
+
+/** @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, SOURCE_FENCED, STATE_UNAVAILABLE */
+export async function prepareRun(facts: Facts): Promise<RunStart> {
+  const { database, log, store, saved, slot, system } = facts
+  await log.beginRun(database.id)
+  const durable = await log.progress(database.id)
+  const former = saved.incarnations.at(-1)?.history ?? 0
+  const start = decideStart({
+    databaseId: database.id,
+    slot: database.slot.name,
+    saved: saved.confirmed,
+    slotConfirmed: slot.confirmedLsn,
+    known: saved.incarnations,
+    system,
+    durableLsn: durable?.history === former ? durable.lsn : undefined,
+    acceptedGap: saved.acceptedGap,
+  })
+  const incarnations = [...saved.incarnations, ...start.added]
+  const current = incarnations.at(-1)?.history ?? 0
+  if (durable && durable.history > current) throw logAhead(durable, current)
+  await store.saveStart(start, database.slot.name, log.identity)
+  const history = historyAt(incarnations, start.confirmed)
+  await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
+  await countPhantoms(facts, start, former)
+  return { incarnations, versions: await placeVersions(facts, start, history), durable, confirmed: start.confirmed }
+}
+
+export async function makeTopics(log: Log, version: RoutingVersion): Promise<void> {
+  for (const sink of version.sinks) await log.createTopic(topicOf(sink), sink.partitions)
+}
+
+/** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
+async function placeVersions({ store, log }: Facts, { confirmed }: Start, history: number): Promise<readonly PlacedVersion[]> {
+  let versions = await store.routingVersions()
+  if (versions.every((version) => version.position === undefined)) {
+    const first = versions[0]?.routing.version
+    // ahead of the first message of the first transaction, which may begin right at the confirmed position
+    const position: Position = { history, lsn: confirmed, idx: -1, part: PART.row }
+    if (first === undefined) await store.addEmptyVersion(position)
+    else await store.placeVersion(first, position)
+    versions = await store.routingVersions()
+  }
+  const placed = versions.filter((version) => version.position !== undefined)
+  const below = placed.findLastIndex(({ position }) => position !== undefined && position.lsn <= confirmed)
+  for (const { routing } of placed.slice(Math.max(below, 0))) await makeTopics(log, routing)
+  return versions
+}
+
+/** What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2). */
+async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, added }: Start, former: number): Promise<void> {
+  const first = added[0]
+  if (phantomsFrom === undefined || !first) return
+  const sinkIds = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.sinks.map((sink) => sink.sinkId)))
+  const messages = await countMessagesFrom(log, sinkIds, { history: former, lsn: phantomsFrom, idx: -1, part: PART.row })
+  await store.savePhantoms(first.history, messages)
+  observer.phantoms?.(phantomsFrom, messages)
+  const at = formatLsn(phantomsFrom)
+  observer.notice?.(
+    `${messages} messages received from ${at} on never happened for the server that now leads (history ${first.history}): backfill the tables`,
+  )
+}
+
+/** The log knows a later incarnation than the state database: one of the two was restored from an older copy. */
+const logAhead = (durable: Position, current: number): EngineError =>
+  new EngineError(
+    'LOG_CHANGED',
+    `the log holds changes of history ${durable.history}, the state database knows up to ${current}: one of them is an older copy. Restore the newer one`,
+    { logHistory: durable.history, stateHistory: current },
+  )

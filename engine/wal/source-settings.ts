@@ -1,0 +1,60 @@
+/** What a source can be set to, and what it tells of itself while it runs. */
+import type { Lsn } from '../lsn.ts'
+import type { RelationWarning } from './relation.ts'
+
+export type SourceSettings = Readonly<{
+  /** raw bytes of messages between the socket and the log; above it reading pauses */
+  maxBytesInFlight: number
+  /** raw size at which a pack closes */
+  packBytes: number
+  /** how long the first message waits for others while nothing is being appended */
+  lingerMs: number
+  appendTimeoutMs: number
+  walSenderTimeoutMs: number
+  confirmEveryMs: number
+  /** while only unwanted writes move the log: by time, or by bytes */
+  idleConfirmEveryMs: number
+  idleConfirmBytes: number
+  heartbeatMs: number
+}>
+
+export const SOURCE_DEFAULTS: SourceSettings = {
+  maxBytesInFlight: 32 * 1024 * 1024,
+  packBytes: 256 * 1024,
+  lingerMs: 3,
+  appendTimeoutMs: 60_000,
+  walSenderTimeoutMs: 10_000,
+  confirmEveryMs: 200,
+  idleConfirmEveryMs: 5000,
+  idleConfirmBytes: 1024 * 1024,
+  heartbeatMs: 15_000,
+}
+
+/** Figures for metrics; called once an append or a confirmation, never once a message. */
+export interface SourceObserver {
+  /** row changes read since the last call, and their size as Postgres sent them */
+  ingested?(changes: number, bytes: number): void
+  /** @param latencyUs from the oldest commit in it to durable in the log, by two machines' clocks */
+  appended?(messages: number, bytes: number, latencyUs: number): void
+  confirmed?(lsn: Lsn): void
+  /** something worth a line in health or the log that doesn't stop the source */
+  notice?(notice: string): void
+  relationWarnings?(table: string, warnings: readonly RelationWarning[]): void
+  /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
+  phantoms?(fromLsn: Lsn, messages: number): void
+}
+
+export type SourceFigures = Readonly<{
+  confirmedLsn: Lsn
+  /** durable in the log; confirmed soon */
+  durableLsn: Lsn
+  /** greatest LSN the server told of */
+  receivedLsn: Lsn
+  bytesInFlight: number
+  pausedMs: number
+  pauseCauses: readonly string[]
+  /** commit time of the last transaction that became durable, µs since the epoch; 0: none in this run */
+  lastCommitUs: number
+  history: number
+  routingVersion: number
+}>
