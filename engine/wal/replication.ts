@@ -1,6 +1,7 @@
 /**
  * One replication connection: bytes of the write-ahead log come in, confirmations go out. It decides nothing about
- * their meaning. pg-logical-replication makes the connection; this file keeps its traps shut (design, decision 3):
+ * their meaning. pg-logical-replication makes the connection, and the frames of the stream come straight from the wire
+ * (replication-wire.ts); this file keeps its traps shut (design, decision 3):
  *
  *  - its timer and its acknowledge are off; status messages are our own: the LSN exactly (the library confirms LSN + 1
  *    and so skips a transaction whose commit record touches the confirmed one), with PostgreSQL's epoch;
@@ -10,11 +11,11 @@
  *  - a throw while handling a chunk ends this connection with a typed error, not the process;
  *  - the end never waits for the other side: the socket is destroyed.
  */
-import { Socket } from 'node:net'
 import { LogicalReplicationService } from 'pg-logical-replication'
 import type { Client, ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Lsn } from '../lsn.ts'
+import { ReplicationWire } from './replication-wire.ts'
 import { toSourceError } from './source-error.ts'
 
 export type ReplicationOptions = Readonly<{
@@ -36,36 +37,36 @@ export type ReplicationOptions = Readonly<{
 
 export type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
 
-/** The part of pg's connection that is used here and not in its type declarations. */
-type Wire = { stream: { pause(): void; resume(): void }; sendCopyFromChunk(chunk: Buffer): void }
 type Plugin = Parameters<LogicalReplicationService['subscribe']>[0]
 
 const OPEN_TIMEOUT_MS = 20_000
 /** Silent rounds of the timer (each a third of wal_sender_timeout): ask after one, give up after this many. */
 const SILENT_ROUNDS = 5
+const XLOG_DATA = 0x77 // w
+const KEEPALIVE = 0x6b // k
+/** tag, start, end, time */
+const XLOG_DATA_HEADER = 25
+const KEEPALIVE_BYTES = 18
 const POSTGRES_EPOCH_MS = Date.UTC(2000, 0, 1)
 
 export class ReplicationConnection {
   readonly #options: ReplicationOptions
   readonly #service: LogicalReplicationService
   readonly #end = Promise.withResolvers<EngineError | undefined>()
-  readonly #socket = new Socket()
-  #wire: Wire | undefined
+  readonly #wire: ReplicationWire
   #timer: NodeJS.Timeout | undefined
   #phase: 'idle' | 'opening' | 'streaming' | 'ended' = 'idle'
+  #isConnected = false
   #paused = false
   #heard = false
   #silentRounds = 0
 
   constructor(options: ReplicationOptions) {
     this.#options = options
-    // a socket of our own: it can be destroyed while the library is still connecting it
-    this.#service = new LogicalReplicationService(
-      { ...options.client, stream: () => this.#socket },
-      { acknowledge: { auto: false, timeoutSeconds: 0 } },
-    )
+    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end))
+    const client: ClientConfig & { connection: ReplicationWire } = { ...options.client, connection: this.#wire }
+    this.#service = new LogicalReplicationService(client, { acknowledge: { auto: false, timeoutSeconds: 0 } })
     this.#service.on('error', (error) => this.#fail(error))
-    this.#service.on('heartbeat', (lsn, _time, mustReply) => this.#keepalive(lsn, mustReply))
   }
 
   /** The error that ended the connection; undefined after `stop`. Never rejects. */
@@ -87,7 +88,7 @@ export class ReplicationConnection {
     this.#service.on('start', () => {
       if (this.#phase !== 'opening') return
       this.#phase = 'streaming'
-      if (this.#paused) this.#wire?.stream.pause() // not before: the server's word that it streams has to be read
+      if (this.#paused) this.#wire.stream.pause() // not before: the server's word that it streams has to be read
       this.#timer = setInterval(() => this.#round(), Math.max(50, Math.floor(this.#options.walSenderTimeoutMs / 3)))
       started.resolve()
     })
@@ -109,20 +110,20 @@ export class ReplicationConnection {
   pause(): void {
     if (this.#paused || this.#phase === 'ended') return
     this.#paused = true
-    if (this.#phase === 'streaming') this.#wire?.stream.pause()
+    if (this.#phase === 'streaming') this.#wire.stream.pause()
   }
 
   resume(): void {
     if (!this.#paused || this.#phase === 'ended') return
     this.#paused = false
     this.#silentRounds = 0 // silence while we didn't listen says nothing about the server
-    this.#wire?.stream.resume()
+    this.#wire.stream.resume()
   }
 
   /** Tells the server what is confirmed; with `ask` it answers at once. */
   sendStatus(ask = false): void {
     if (this.#phase !== 'streaming') return
-    this.#wire?.sendCopyFromChunk(statusMessage(this.#options.confirmed(), Date.now(), ask))
+    this.#wire.sendCopyFromChunk(statusMessage(this.#options.confirmed(), Date.now(), ask))
   }
 
   /** Ends the connection now, whatever the other side does. */
@@ -135,36 +136,32 @@ export class ReplicationConnection {
     const plugin = {
       name: 'pgoutput',
       start: async (client: Client) => {
-        this.#wire = (client as unknown as { connection: Wire }).connection
+        this.#isConnected = true
         if (this.#phase !== 'opening') return
         await this.#options.prepare?.(async (sql) => (await client.query(sql)).rows as Record<string, unknown>[])
         if (this.#phase !== 'opening') return
         const options = `proto_version '1', publication_names '${identifier(publication).replaceAll("'", "''")}', messages 'true'`
         await client.query(`START_REPLICATION SLOT ${identifier(slot)} LOGICAL 0/0 (${options})`)
       },
-      parse: (chunk: Buffer) => {
-        if (this.#phase !== 'streaming') return
-        this.#heard = true
-        try {
-          this.#options.onMessage(chunk)
-        } catch (error) {
-          this.#fail(asDecodingError(error))
-        }
-      },
+      parse: () => undefined, // what it would get is taken from the wire before
     }
     return plugin as unknown as Plugin // AbstractPlugin isn't exported; these three are all that is called
   }
 
-  #keepalive(text: string, mustReply: boolean): void {
+  /** What one CopyData frame holds, from `start` to `end`. */
+  #receive(bytes: Buffer, start: number, end: number): void {
     if (this.#phase !== 'streaming') return
     this.#heard = true
     try {
-      const [high, low] = text.split('/') as [string, string]
-      this.#options.onKeepalive((BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`))
+      const tag = bytes[start]
+      if (tag === XLOG_DATA) this.#options.onMessage(bytes.subarray(start + XLOG_DATA_HEADER, end))
+      else if (tag === KEEPALIVE && end - start >= KEEPALIVE_BYTES) {
+        this.#options.onKeepalive(bytes.readBigUInt64BE(start + 1))
+        if (bytes[start + 17] === 1) this.sendStatus()
+      } // the protocol knows no others; one that it learns is not ours to stop at
     } catch (error) {
       this.#fail(asDecodingError(error))
     }
-    if (mustReply) this.sendStatus()
   }
 
   /** Every third of wal_sender_timeout: says we live, and notices when the server doesn't. */
@@ -180,7 +177,7 @@ export class ReplicationConnection {
 
   #fail(error: unknown): void {
     this.#close(
-      toSourceError(error, this.#phase === 'streaming' ? 'streaming' : this.#wire ? 'starting' : 'connecting', {
+      toSourceError(error, this.#phase === 'streaming' ? 'streaming' : this.#isConnected ? 'starting' : 'connecting', {
         slot: this.#options.slot,
       }),
     )
@@ -190,7 +187,7 @@ export class ReplicationConnection {
     if (this.#phase === 'ended') return
     this.#phase = 'ended'
     clearInterval(this.#timer)
-    this.#socket.destroy() // the library's stop() waits for an end that a half-open socket never sends
+    this.#wire.destroy() // the library's stop() waits for an end that a half-open socket never sends
     this.#end.resolve(error)
   }
 }
