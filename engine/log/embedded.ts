@@ -1,5 +1,6 @@
 /**
- * The log at home on one machine: one LMDB environment, memory-mapped, one writer thread, no set-up.
+ * The log at home on one machine: two LMDB environments, memory-mapped, no set-up. An environment has one writer at a time,
+ * so commits have one of their own: an ack need not wait until megabytes of another source's backlog are on disk.
  *
  * What holds it together:
  *  - one transaction for each append: the records of all partitions, their counters and the source's progress, or none;
@@ -53,6 +54,7 @@ class EmbeddedLog implements Log {
   readonly #root: RootDatabase
   readonly #meta: Database<unknown, string>
   readonly #records: Database<Buffer, Buffer>
+  readonly #commits: RootDatabase<StoredCommit, string>
   readonly #topics = new Map<TopicName, Topic>()
   readonly #failed = new Set<string>()
   readonly #cache: TailCache
@@ -62,20 +64,21 @@ class EmbeddedLog implements Log {
   #closed = false
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
-    const root = open({
-      path: join(folder, 'log.mdb'),
-      separateFlushed: true,
-      overlappingSync: false,
-      maxDbs: 4,
-      encoding: 'json',
-    }) as RootDatabase
-    const log = new EmbeddedLog(root, folder, options)
+    const root = open({ ...LMDB_OPTIONS, path: join(folder, 'log.mdb'), maxDbs: 4 }) as RootDatabase
+    const commits = open({ ...LMDB_OPTIONS, path: join(folder, 'commits.mdb') }) as RootDatabase<StoredCommit, string>
+    const log = new EmbeddedLog(root, commits, folder, options)
     await log.#load()
     return log
   }
 
-  private constructor(root: RootDatabase, folder: string, options: EmbeddedLogOptions) {
+  private constructor(
+    root: RootDatabase,
+    commits: RootDatabase<StoredCommit, string>,
+    folder: string,
+    options: EmbeddedLogOptions,
+  ) {
     this.#root = root
+    this.#commits = commits
     this.#folder = folder
     this.#meta = root.openDB<unknown, string>({ name: 'meta', encoding: 'json' })
     this.#records = root.openDB<Buffer, Buffer>({ name: 'records', encoding: 'binary', keyEncoding: 'binary' })
@@ -146,7 +149,7 @@ class EmbeddedLog implements Log {
       this.#cache.drop(topic.number, partition, state.next)
       await this.#removeRecords(topic, partition, state.next)
       void this.#meta.remove(countersKey(name, partition))
-      void this.#meta.remove(commitKey(name, partition))
+      void this.#commits.remove(commitKey(name, partition))
     }
     await this.#flushed(this.#meta.remove(`topic:${name}`))
   }
@@ -215,11 +218,11 @@ class EmbeddedLog implements Log {
   async commit(name: TopicName, partition: number, commit: Commit): Promise<void> {
     const topic = this.#topic(name)
     this.#partition(topic, partition)
-    await this.#flushed(this.#meta.put(commitKey(name, partition), { ...commit, filter: positionToJson(commit.filter) }))
+    await this.#flushed(this.#commits.put(commitKey(name, partition), { ...commit, filter: positionToJson(commit.filter) }))
   }
 
   async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
-    const stored = this.#meta.get(commitKey(name, partition)) as (Omit<Commit, 'filter'> & { filter: StoredPosition }) | undefined
+    const stored = this.#commits.get(commitKey(name, partition))
     return stored && { ...stored, filter: positionFromJson(stored.filter) }
   }
 
@@ -270,7 +273,7 @@ class EmbeddedLog implements Log {
     if (this.#closed) return
     this.#closed = true
     for (const topic of this.#topics.values()) for (const state of topic.partitions) wake(state)
-    await this.#root.close()
+    await Promise.all([this.#root.close(), this.#commits.close()])
   }
 
   #stored(record: AppendRecord): AppendRecord {
@@ -367,10 +370,11 @@ class EmbeddedLog implements Log {
   }
 }
 
+const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
 
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
-const commitKey = (topic: TopicName, partition: number) => `commit:${topic}/${partition}`
+const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`
 
 function recordKey(topic: number, partition: number, offset: number, size: number): Buffer {
   const key = Buffer.allocUnsafe(KEY_BYTES)
@@ -401,6 +405,7 @@ function waitFor(state: PartitionState, signal: AbortSignal): Promise<void> {
   return promise
 }
 
+type StoredCommit = Omit<Commit, 'filter'> & { filter: StoredPosition }
 type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
 const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
 const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })

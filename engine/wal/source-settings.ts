@@ -19,7 +19,7 @@ export type SourceSettings = Readonly<{
 }>
 
 export const SOURCE_DEFAULTS: SourceSettings = {
-  maxBytesInFlight: 32 * 1024 * 1024,
+  maxBytesInFlight: 4 * 1024 * 1024,
   packBytes: 256 * 1024,
   lingerMs: 3,
   appendTimeoutMs: 60_000,
