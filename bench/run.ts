@@ -26,7 +26,7 @@ const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({
   options: {
-    changes: { type: 'string', default: '400000' },
+    changes: { type: 'string', default: '1000000' },
     pairs: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '25' },
     only: { type: 'string' },
