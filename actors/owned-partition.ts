@@ -14,7 +14,7 @@ import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { Dispatcher, type DispatchSettings, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
 import { Pack } from '../engine/log/pack.ts'
 import type { Query } from '../engine/wal/slot.ts'
@@ -262,7 +262,7 @@ export class OwnedPartition {
   }
 
   /** What keeps messages from flowing, if anything does. */
-  get trouble(): { code: string; message: string } | undefined {
+  get trouble(): { code: ErrorCode; message: string } | undefined {
     const { trouble: error, jammed } = this.#parked
     if (error !== undefined)
       return {

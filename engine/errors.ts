@@ -280,6 +280,12 @@ export const ERRORS = {
     meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
     remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
   },
+  PARKING_FULL: {
+    retry: true,
+    status: 503,
+    meaning: 'A partition has parked as many blocked groups as it may, so it reads no further; nothing is lost.',
+    remedy: 'Acknowledge the messages of the sink that keep coming again, or let max_retry_count discard them; reading goes on by itself.',
+  },
   // ── start ───────────────────────────────────────────────────────────────────────────────────────
   SETTING_INVALID: {
     retry: false,
