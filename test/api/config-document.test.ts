@@ -89,6 +89,20 @@ sinks:
   )
 })
 
+test('an anchor on a value inside does not excuse a misspelt section; one on a mapping or list does, or on the value itself', () => {
+  refused(VALID.replace('sinks:', 'snks:').replace('name: goods', 'name: &name goods'), /^tailrace\.yaml:17:1: unknown section "snks"/)
+  refused(`<<: { extra: 1 }\n${VALID}`, /unknown section "extra"/)
+  for (const holder of ['tables: &t [public.goods]', 'shared: { sink: &s { source: {} } }', 'host: &h pg.internal', 'all: [&a { b: 1 }]'])
+    assert.equal(parse(`${holder}\n${VALID}`).account, 'shop')
+})
+
+test('names that Postgres would cut are refused', () => {
+  refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: slot: .* is not a slot name: up to 63/)
+  refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: publication: .* is too long: .* up to 63 bytes/)
+  refused(VALID.replace('cdc_pub', 'ü'.repeat(32)), /up to 63 bytes/)
+  assert.equal(parse(VALID.replace('cdc_pub', 'p'.repeat(63))).databases[0]?.input.publicationName.length, 63)
+})
+
 test('variables are replaced in values, with their defaults, and a port stays a number', () => {
   const source = VALID.replace('5433', '${PORT:-6543}').replace('pg.internal', '${HOST}')
   const [database] = parse(source, { HOST: 'db.example' }).databases
