@@ -71,12 +71,7 @@ class EmbeddedLog implements Log {
     return log
   }
 
-  private constructor(
-    root: RootDatabase,
-    commits: RootDatabase<StoredCommit, string>,
-    folder: string,
-    options: EmbeddedLogOptions,
-  ) {
+  private constructor(root: RootDatabase, commits: RootDatabase<StoredCommit, string>, folder: string, options: EmbeddedLogOptions) {
     this.#root = root
     this.#commits = commits
     this.#folder = folder
