@@ -5,6 +5,7 @@
  *   account: { name }            api_tokens: [{ name, token }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
+import { X509Certificate } from 'node:crypto'
 import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
 import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
@@ -243,6 +244,8 @@ function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): Conf
 
 function connectionOf(form: DatabaseForm, here: (field: string, reason: string) => EngineError): Connection {
   const ssl = form.ssl ?? true
+  if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
+    throw here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
   const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
   if (form.url === undefined) {
     if (form.hostname === undefined) throw here('hostname', 'is missing (or give url)')
@@ -267,6 +270,15 @@ function connectionOf(form: DatabaseForm, here: (field: string, reason: string) 
     password: decodeURIComponent(url.password),
     ssl,
     ...ca,
+  }
+}
+
+/** Node takes any text as an authority, and then knows none. */
+function isCertificate(pem: string): boolean {
+  try {
+    return new X509Certificate(pem).subject !== ''
+  } catch {
+    return false
   }
 }
 

@@ -136,6 +136,12 @@ export const ERRORS = {
     meaning: 'The source database refuses the login, the database or a permission.',
     remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables.',
   },
+  TLS_REFUSED: {
+    retry: false,
+    status: 422,
+    meaning: 'No TLS connection to a database comes about that could be trusted: its certificate, its name, or no TLS at all.',
+    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server.',
+  },
   SOURCE_FAILED: {
     retry: false,
     status: 500,

@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { Pool, type PoolClient } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig } from '../postgres/client-config.ts'
+import { tlsRefusal } from '../postgres/tls-refusal.ts'
 import type { Connection } from './resources.ts'
 
 type Row = Record<string, unknown>
@@ -25,7 +26,7 @@ const MIGRATION_LOCK_LIMIT = '60s'
 /** A session that ends while it is lent out tells it to the next statement; without a listener it would end the process. */
 const unheard = (): void => {}
 
-/** @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE */
+/** @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE, TLS_REFUSED */
 export async function openStore(connection: Connection, poolSize: number, onIdleError: (error: Error) => void): Promise<Store> {
   const pool = new Pool({ ...clientConfig(connection, 'tailrace state', '-c search_path=tailrace,public'), max: poolSize })
   pool.on('error', onIdleError)
@@ -61,13 +62,11 @@ export async function openStore(connection: Connection, poolSize: number, onIdle
     await pool.end()
     if (error instanceof EngineError) throw error
     const { hostname, port, database } = connection
+    const where = `the state database ${database} at ${hostname}:${port}`
+    const refusal = tlsRefusal(error, where)
+    if (refusal) throw refusal
     const text = error instanceof Error ? error.message : String(error)
-    throw new EngineError(
-      'STATE_UNAVAILABLE',
-      `the state database ${database} at ${hostname}:${port}: ${text}`,
-      { hostname, port, database },
-      { cause: error },
-    )
+    throw new EngineError('STATE_UNAVAILABLE', `${where}: ${text}`, { hostname, port, database }, { cause: error })
   }
 }
 
