@@ -136,6 +136,13 @@ export const ERRORS = {
     meaning: 'The source database refuses the login, the database or a permission.',
     remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables.',
   },
+  SOURCE_ENCODING: {
+    retry: false,
+    status: 422,
+    meaning: 'A value of the source database can not be sent as UTF-8. In a database of the encoding SQL_ASCII Postgres checks no value.',
+    remedy:
+      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), accept the gap as SLOT_GAP says, and backfill.',
+  },
   TLS_REFUSED: {
     retry: false,
     status: 422,

@@ -37,6 +37,7 @@ function classify(code: string | undefined, phase: Phase): ErrorCode {
   if (code === '55006') return 'SLOT_IN_USE'
   if (code === '55000' || code === '58P01') return 'SLOT_LOST' // 58P01: a segment of the log has been removed
   if (code === '42704' && phase !== 'connecting') return phase === 'starting' ? 'SLOT_MISSING' : 'PUBLICATION_MISSING'
+  if (code === '22021' || code === '22P05') return 'SOURCE_ENCODING' // bytes that are none of the encoding, or have no counterpart in UTF-8
   if (code.startsWith('28') || code === '3D000' || code === '42501') return 'SOURCE_REFUSED'
   if (code.startsWith('08') || code.startsWith('53') || code.startsWith('57')) return 'SOURCE_UNREACHABLE'
   return 'SOURCE_FAILED'

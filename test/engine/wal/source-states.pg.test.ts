@@ -114,6 +114,17 @@ test('two_phase, another plugin, another database, a physical slot, no publicati
   await reaches(actor, 'streaming')
 })
 
+test('a source without an encoding streams what is UTF-8, and names the bytes that are not', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE, encoding: 'SQL_ASCII' })
+  const actor = it.start()
+  await reaches(actor, 'streaming')
+  await it.db.query(`insert into item values (1, 'plain'), (2, convert_from('\\xc3bc', 'SQL_ASCII'))`)
+  const [, second] = await it.until((s) => s.length >= 2)
+  assert.equal(second?.json.record.name, 'ü')
+  await it.db.query(`insert into item values (3, convert_from('\\xfc', 'SQL_ASCII'))`)
+  assert.match(await fails(actor, 'SOURCE_ENCODING'), /0xfc/)
+})
+
 test('another log behind the same state is refused until its loss is accepted', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const first = it.start()
