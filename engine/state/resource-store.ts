@@ -1,5 +1,6 @@
 /** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
-import type { Account, Connection, Database, Destination, Sink, SinkSettings } from './resources.ts'
+import { Value } from 'typebox/value'
+import { SinkSettings, type Account, type Connection, type Database, type Destination, type Sink } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
 import { hashToken } from './tokens.ts'
@@ -97,13 +98,10 @@ export class ResourceStore {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),
       sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination }) => ({
-        ...settings,
+        ...whole({ ...settings, name, database, status }),
         id,
         accountId: account_id,
         databaseId: database_id,
-        database,
-        name,
-        status,
         destination,
       })),
     }
@@ -121,6 +119,9 @@ export class ResourceStore {
     }
   }
 }
+
+/** With the defaults of settings that came after the version that stored it. */
+const whole = (stored: Partial<SinkSettings>): SinkSettings => Value.Default(SinkSettings, stored) as SinkSettings
 
 type DatabaseRow = {
   id: string
@@ -142,6 +143,6 @@ type SinkRow = {
   database: string
   name: string
   status: Sink['status']
-  settings: Omit<SinkSettings, 'name' | 'database' | 'status'>
+  settings: Partial<Omit<SinkSettings, 'name' | 'database' | 'status'>>
   destination: Destination
 }
