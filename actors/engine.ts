@@ -142,6 +142,15 @@ export class Engine {
     return sink
   }
 
+  /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
+  async acceptGap(databaseId: string): Promise<string> {
+    const source = this.#sources.get(databaseId)
+    if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
+    const accepted = await source.acceptGap()
+    this.#options.logger.warn({ database: this.#database(databaseId).name, accepted }, 'a gap was accepted')
+    return accepted
+  }
+
   /** Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. */
   async #route(database: Database): Promise<void> {
     const { cache, store } = this.#options

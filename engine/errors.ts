@@ -171,7 +171,7 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'The write-ahead log of the source ends below what it had already sent: it was restored from an older copy.',
-    remedy: 'The message has the SQL that accepts it; then backfill the tables.',
+    remedy: 'Accept it by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
   },
   WAL_LEVEL_TOO_LOW: {
     retry: false,
@@ -231,13 +231,21 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'The replication slot stands above what was made durable: changes between the two positions are lost to it.',
-    remedy: 'The message names both positions and has the SQL that accepts the gap; then backfill the tables.',
+    remedy:
+      'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
+  },
+  NO_GAP: {
+    retry: false,
+    status: 409,
+    meaning: 'The source has not stopped at missing changes, so there is nothing to accept.',
+    remedy: 'GET /info shows the state of the source and its last error.',
   },
   LOG_CHANGED: {
     retry: false,
     status: 409,
     meaning: 'The log is not the one this source has been writing to.',
-    remedy: 'Start with the former data folder, or accept the loss with the SQL of the message and backfill.',
+    remedy:
+      'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and backfill.',
   },
   LOG_APPEND_FAILED: {
     retry: true,
@@ -330,6 +338,12 @@ export const ERRORS = {
     status: 500,
     meaning: 'A secret in the state database was encrypted under another key.',
     remedy: 'Start with the VAULT_KEY (or the data folder) that it was stored with.',
+  },
+  SERVICE_UNREACHABLE: {
+    retry: true,
+    status: 503,
+    meaning: 'A command found no running Tailrace.',
+    remedy: 'Start it, or name its address with --url.',
   },
   DEMO_MISSING: {
     retry: false,

@@ -38,8 +38,11 @@ export class ResourceCache {
     return this.sinks.filter((sink) => sink.accountId === accountId)
   }
 
-  findDatabase(accountId: string, id: string): Database | undefined {
-    return this.databases.find((database) => database.accountId === accountId && database.id === id)
+  /** The same of a database. */
+  findDatabase(accountId: string, idOrName: string): Database | undefined {
+    const field = UUID.test(idOrName) ? 'id' : 'name'
+    const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
+    return this.databases.find((database) => database.accountId === accountId && database[field] === wanted)
   }
 
   database(id: string): Database | undefined {

@@ -215,6 +215,16 @@ export class SourceStore {
   }
 }
 
+/** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
+export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {
+  await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
+}
+
+/** The same of a log: what another one held undelivered is given up. */
+export async function acceptLog(query: Query, databaseId: string, logIdentity: string): Promise<void> {
+  await ask(query, 'update tailrace.source set log_identity = $2 where database_id = $1', [databaseId, logIdentity])
+}
+
 function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
   if (row.lsn === null || row.lsn === undefined) return undefined
   return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }

@@ -6,6 +6,7 @@ import type { SourceActor } from '../../../actors/source-actor.ts'
 import type { ErrorCode } from '../../../engine/errors.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { createDatabase, startPostgres } from '../../services/postgres.ts'
+import { acceptRemedy } from '../../../engine/wal/history.ts'
 import { eventually, reaches, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'
@@ -40,9 +41,8 @@ test('a slot that was dropped and made again is a gap until the named one is acc
   second.retry()
   await reaches(second, 'inspecting')
   const message = await fails(second, 'SLOT_GAP')
-  const sql = /accept it by: (.*?);/.exec(message)?.[1] ?? ''
-  await it.state.query(sql)
-  second.retry()
+  assert.ok(message.includes(acceptRemedy('test')), message)
+  assert.equal(await second.acceptGap(), message)
   await reaches(second, 'streaming')
   await it.db.query('insert into item values (3)')
   const seen = await it.until((s) => s.length >= 2)
@@ -133,10 +133,10 @@ test('another log behind the same state is refused until its loss is accepted', 
   await it.replaceLog()
   const second = it.start()
   const message = await fails(second, 'LOG_CHANGED')
-  const sql = /run in the state database: (.*?);/.exec(message)?.[1] ?? ''
-  await it.state.query(sql)
-  second.retry()
+  assert.ok(message.includes(acceptRemedy('test')), message)
+  await second.acceptGap()
   await reaches(second, 'streaming')
+  await assert.rejects(second.acceptGap(), { code: 'NO_GAP' })
 })
 
 test('of two processes one owns the source; the other takes over when it ends, and a late write of the first is refused', async () => {
