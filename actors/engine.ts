@@ -11,6 +11,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
+import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
@@ -131,6 +132,7 @@ export class Engine {
     }
     const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
     const database = this.#database(databaseId)
+    refuseMissing(await missingNames(database.connection, newNames(namesOf(settings), before)))
     await store.transaction(async (query) => {
       await resources.renameSink(query, sinkId, name)
       await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
