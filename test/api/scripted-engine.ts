@@ -164,6 +164,16 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   }
 }
 
+export const DATABASE: Database = {
+  id: '55555555-5555-4555-8555-555555555555',
+  accountId: SHOP.id,
+  name: 'shop.main',
+  connection: { hostname: 'h', port: 1, database: 'd', username: 'u', password: 'p', ssl: false },
+  poolSize: 1,
+  annotations: {},
+  slot: { id: '66666666-6666-4666-8666-666666666666', name: 's', publication: 'p', status: 'active' },
+}
+
 const SINK: Sink = {
   id: '',
   name: '',

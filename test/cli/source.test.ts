@@ -8,18 +8,9 @@ import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { acceptRemedy } from '../../engine/wal/history.ts'
 import { serve } from '../api/api-fixture.ts'
-import { OTHER, OTHER_TOKEN, SHOP, TOKEN } from '../api/scripted-engine.ts'
+import { DATABASE, OTHER, OTHER_TOKEN, TOKEN } from '../api/scripted-engine.ts'
 
 const CLI = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
-const DATABASE = {
-  id: '55555555-5555-4555-8555-555555555555',
-  accountId: SHOP.id,
-  name: 'shop.main',
-  connection: { hostname: 'h', port: 1, database: 'd', username: 'u', password: 'p', ssl: false },
-  poolSize: 1,
-  annotations: {},
-  slot: { id: '66666666-6666-4666-8666-666666666666', name: 's', publication: 'p', status: 'active' },
-} as const
 
 async function tailrace(...args: string[]): Promise<{ code: number; out: string; err: string }> {
   const env = { ...process.env, TAILRACE_DATA: join(tmpdir(), 'tailrace-no-such-folder') }
