@@ -148,6 +148,7 @@ export class ParkedTending {
         parking.notDiscarded(groups) // those that were not ended
       }
       observer.discarded(moves.length + groups.length)
+      this.#mayHaveDone = true // older ones may go
       moved()
     }
   }

@@ -4,7 +4,8 @@
  * the term is locked while a write lasts, so a take-over sees it or prevents it.
  *
  * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
- * without it a restart would take the message from the log again. `discarded` rows stay, as the record of what was given up.
+ * without it a restart would take the message from the log again. The newest
+ * `discarded` rows of a sink stay, as the record of what was given up.
  */
 import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
@@ -22,6 +23,8 @@ export type PartitionKey = Readonly<{ sinkId: string; generation: number; partit
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
 export type LoadedMessage = Readonly<{ key: number; offset: number; index: number; view: MessageView }>
+/** The newest of a sink (contract 12.3). */
+const KEPT_DISCARDED = 1_000
 type Row = Readonly<Record<string, unknown>>
 
 /** $1 term's key, $2 term, $3 sink, $4 generation, $5 partition */
@@ -128,10 +131,19 @@ export class ParkedStore {
     return rows.map((row) => this.#ref(row))
   }
 
-  /** Removes what is done below the durably committed message. */
+  /** Removes, of what is discarded, all but the newest rows of the sink, and what is done: below the durably committed message. */
   async removeDone(below: MessageRef): Promise<void> {
     await this.#write(
       `delete from tailrace.parked p using owner where ${MINE} and p.state = 'done' and (p.record_offset, p.record_index) < ($6::bigint, $7::int)`,
+      [below.offset, below.index],
+    )
+    // as long as the log may bring its message again, a discarded row keeps it from being delivered
+    await this.#write(
+      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'discarded'
+         and ((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))
+         and (p.inserted_at, p.history, p.lsn, p.idx, p.part) < (
+           select d.inserted_at, d.history, d.lsn, d.idx, d.part from tailrace.parked d where d.sink_id = $3::text::uuid and d.state = 'discarded'
+           order by d.inserted_at desc, d.history desc, d.lsn desc, d.idx desc, d.part desc offset ${KEPT_DISCARDED - 1} limit 1)`,
       [below.offset, below.index],
     )
   }

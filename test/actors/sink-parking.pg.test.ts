@@ -256,6 +256,22 @@ test('a message delivered max_retry_count times is discarded with a record, park
   assert.equal((await rows(db, 'discarded')).length, 2)
 })
 
+test('of what was discarded the newest 1,000 are kept', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 100, max_retry_count: 1, max_memory_mb: 8 })
+  const discard = async (from: number, to: number) => {
+    await f.append(Array.from({ length: to - from }, (_, i) => ({ id: from + i, group: `g${from + i}` })))
+    await f.gather(to - from)
+    const isThere = async () => (await rows(db, 'discarded')).some(({ record_key: key }) => key === `["g${to - 1}"]`)
+    while (!(await isThere())) await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  await discard(0, 1_050)
+  for (let last = 1_050; last < 1_100 && (await rows(db, 'discarded')).length > 1_000; last++) await discard(last, last + 1) // when they are below a commit
+  const kept = (await rows(db, 'discarded')).map(({ record_key: key }) => Number(/\d+/.exec(key)?.[0])).sort((a, b) => a - b)
+  assert.equal(kept.length, 1_000)
+  assert.equal((kept.at(-1) as number) - (kept[0] as number), 999, 'the newest, without a gap')
+})
+
 test('messages without groups are parked one by one', async () => {
   await using db = await stateDatabase()
   await using f = await open(db, { message_grouping: false })
