@@ -72,10 +72,10 @@ async function write(document: ConfigDocument, query: Query, resources: Resource
         database,
       ])
       if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
-      const kept = await query<{ database_id: string; partitions: number }>(
-        `select database_id, (settings ->> 'partitions')::int as partitions from sink where account_id = $1 and name = $2`,
-        [account.id, input.settings.name],
-      )
+      const kept = await query<{ database_id: string }>('select database_id from sink where account_id = $1 and name = $2', [
+        account.id,
+        input.settings.name,
+      ])
       if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
         throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
       await resources.saveSink(query, account, rows[0].id, input)

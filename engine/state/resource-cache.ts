@@ -23,6 +23,11 @@ export class ResourceCache {
     return this.#resources.sinks
   }
 
+  /** The newest generation of a sink: the one that messages go to once the source has met its mark. */
+  generation(sinkId: string): number {
+    return this.#resources.generations.get(sinkId) ?? 1
+  }
+
   findAccount(tokenHash: string): Account | undefined {
     return this.#resources.tokens.get(tokenHash)
   }

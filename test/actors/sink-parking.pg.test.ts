@@ -1,8 +1,8 @@
 /** Parking and discarding through a running pull sink, on a real log and a real state database. */
 import assert from 'node:assert/strict'
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { test } from 'node:test'
-import { topicOf } from '../../actors/sink.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
 import { worst } from '../../actors/status.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/slot.ts'
@@ -13,10 +13,12 @@ const LONG_MS = 20_000
 /** 32 kB: a window that a few records fill. */
 const SMALL_MB = 1 / 32
 
-const spine = await readFile(new URL('../../engine/state/migrations/0001-spine.sql', import.meta.url), 'utf8')
+const MIGRATIONS = new URL('../../engine/state/migrations/', import.meta.url)
+const files = (await readdir(MIGRATIONS)).sort()
+const schema = (await Promise.all(files.map((file) => readFile(new URL(file, MIGRATIONS), 'utf8')))).join(';\n')
 
 async function stateDatabase(): Promise<TestDatabase> {
-  const db = await createDatabase(`create schema tailrace; set search_path = tailrace; ${spine}`)
+  const db = await createDatabase(`create schema tailrace; set search_path = tailrace; ${schema}`)
   await db.query('insert into tailrace.account (id, name) values ($1, $2)', [SINK.accountId, 'a'])
   await db.query(
     `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
@@ -100,7 +102,7 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
   assert.deepEqual(await rows(db, 'open'), [])
   while ((await rows(db, 'done')).length > 0) await new Promise((resolve) => setTimeout(resolve, 10))
-  const topic = topicOf(SINK.id, 1)
+  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
   while ((await f.log.stats(topic, 0)).first < 61) await new Promise((resolve) => setTimeout(resolve, 20))
 })
 
