@@ -40,6 +40,8 @@ export type Receive = Readonly<{
   shape: Shape
   /** aborted when the client has gone: the wait ends and nothing is taken */
   signal: AbortSignal
+  /** its client is counted elsewhere among those that wait */
+  isCounted?: boolean
 }>
 
 export interface RunningSink {
@@ -134,14 +136,14 @@ class PullSink implements RunningSink {
     this.#actor.start()
   }
 
-  async receive({ batchSize, waitMs, shape, signal }: Receive): Promise<Receipt> {
+  async receive({ batchSize, waitMs, shape, signal, isCounted }: Receive): Promise<Receipt> {
     if (this.#stopping) throw new EngineError('STOPPING', 'the sink is stopping')
     if (signal.aborted) return EMPTY
     const take = () => this.#take(batchSize, shape)
     const taken = take()
     if (taken || waitMs === 0) return taken ?? EMPTY
     const heldMs = this.#status === 'active' ? waitMs : Math.min(waitMs, OFF_HOLD_MS)
-    return (await this.#waiters.wait({ waitMs: heldMs, max: this.#sink.max_waiting, signal, take })) ?? EMPTY
+    return (await this.#waiters.wait({ waitMs: heldMs, max: isCounted ? undefined : this.#sink.max_waiting, signal, take })) ?? EMPTY
   }
 
   async ack(ackIds: readonly string[]): Promise<void> {

@@ -17,6 +17,8 @@ export type ReceiveRequest = Readonly<{
   shape: Shape
   /** aborted when the client has gone or the service stops: the wait ends and no message is taken */
   signal: AbortSignal
+  /** asked on behalf of a client that another place has counted among those that wait (max_waiting) */
+  isCounted?: boolean
 }>
 
 /** Messages taken from a sink for one client. */
@@ -60,6 +62,8 @@ export type ActorStatus = Readonly<{
   lastError?: Readonly<{ error: unknown; at: Date }>
   /** positions, counts: names and numbers only */
   details?: ErrorContext
+  /** of a sink: one row for each partition that this process serves, or is about to */
+  partitions?: readonly ErrorContext[]
 }>
 
 export type Readiness = Readonly<{
@@ -79,6 +83,12 @@ export interface EnginePort {
   /** Settles when the change has taken effect (routing included) with the sink as it is then.
    *  @throws EngineError NOT_FOUND, VALIDATION_FAILED */
   updateSink(sinkId: string, changes: SinkChanges): Promise<Sink>
+}
+
+/** The engine of this process, as the rest of a cluster uses it. */
+export interface LocalEngine extends EnginePort {
+  /** Settles when what the state database held at the call has taken effect here. */
+  reload(): Promise<void>
 }
 
 /** The resources in memory. */

@@ -85,6 +85,18 @@ export class ResourceStore {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }
 
+  /** A text that differs whenever what `load` gives differs: cheap to ask for again and again. */
+  async fingerprint(query: Query): Promise<string> {
+    const { rows } = await query<{ print: string }>(
+      `select md5(string_agg(print, ' ' order by print)) as print from (
+         select 'a' || id || xmin as print from account union all
+         select 't' || id || xmin from api_token union all
+         select 'd' || id || xmin from source_database union all
+         select 's' || id || xmin from sink) rows`, // a row's id and the transaction that wrote it name its version
+    )
+    return rows[0]?.print ?? ''
+  }
+
   async load(query: Query): Promise<Resources> {
     const [tokens, databases, sinks] = await Promise.all([
       query<{ hash: string; id: string; name: string }>(

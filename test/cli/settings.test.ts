@@ -23,6 +23,8 @@ test('with nothing set, everything has its default and the state database is the
     vaultKey: undefined,
     dataFolder: './data',
     metrics: { port: 8376, user: undefined, password: undefined },
+    kafkaBrokers: [],
+    nodeAddress: undefined,
     maxMemoryMb: undefined,
     ignored: [],
     unknown: [],
