@@ -119,8 +119,8 @@ export const ERRORS = {
       'Internal paths are for the other processes of a cluster only. If it came from one: all need the same VAULT_KEY, and clocks within 5 minutes.',
   },
   PEER_REFUSED: {
-    retry: false,
-    status: 500,
+    retry: true,
+    status: 503,
     meaning: 'Another process of the cluster refuses this one, or what answers at its address is not of this cluster.',
     remedy: 'Give all processes the same VAULT_KEY, their clocks within 5 minutes, and each an address of its own (TAILRACE_NODE_ADDRESS).',
   },
