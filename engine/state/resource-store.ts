@@ -98,13 +98,14 @@ export class ResourceStore {
   }
 
   async load(query: Query): Promise<Resources> {
-    const [tokens, databases, sinks] = await Promise.all([
-      query<{ hash: string; id: string; name: string }>(
-        `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
-      ),
-      query<DatabaseRow>('select * from source_database order by name'),
-      query<SinkRow>('select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name'),
-    ])
+    // one after the other, sinks first: whoever stores something meanwhile, a sink that is read has its database
+    const sinks = await query<SinkRow>(
+      'select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name',
+    )
+    const databases = await query<DatabaseRow>('select * from source_database order by name')
+    const tokens = await query<{ hash: string; id: string; name: string }>(
+      `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
+    )
     return {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),
