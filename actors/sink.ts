@@ -151,8 +151,7 @@ class PullSink implements RunningSink {
     for (const [partition, refs] of this.#wire.named(ackIds, this.#options.generation)) {
       const owned = this.#live.find((p) => p.partition === partition)
       if (owned) ends.push(owned.finish(refs))
-      else if (partition < this.#sink.partitions)
-        ends.push(Promise.reject(new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })))
+      else if (partition < this.#sink.partitions) ends.push(Promise.reject(notServed(partition)))
     }
     // all of them, so that what could be acked is, before the first failure is told
     const failed = (await Promise.allSettled(ends)).find((end) => end.status === 'rejected')
@@ -160,14 +159,19 @@ class PullSink implements RunningSink {
   }
 
   async nack(ackIds: readonly string[]): Promise<void> {
-    for (const [partition, refs] of this.#wire.named(ackIds, this.#options.generation))
-      this.#live.find((p) => p.partition === partition)?.release(refs)
+    let away: number | undefined
+    for (const [partition, refs] of this.#wire.named(ackIds, this.#options.generation)) {
+      const owned = this.#live.find((p) => p.partition === partition)
+      if (owned) owned.release(refs)
+      else if (partition < this.#sink.partitions) away = partition
+    }
+    if (away !== undefined) throw notServed(away) // its owner is another process, or not there yet
   }
 
   update(sink: Sink, database: Database): void {
     this.#sink = sink
     this.#wire = pull.open(sink, database)
-    this.#pending.max = sink.max_ack_pending
+    this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#serve()
@@ -255,6 +259,12 @@ class PullSink implements RunningSink {
     if (this.#waiters.count > 0) this.#waiters.serve()
   }
 
+  /** What may be out at once belongs to the sink: other processes that serve partitions of it have their part. */
+  #share(): void {
+    const { max_ack_pending, partitions } = this.#sink
+    this.#pending.max = Math.ceil((max_ack_pending * Math.min(this.#live.length, partitions)) / partitions)
+  }
+
   #setStatus(status: SinkStatus): void {
     this.#status = status
     this.#since = new Date()
@@ -287,10 +297,12 @@ class PullSink implements RunningSink {
         }),
       live: (owned) => {
         this.#live = [...this.#live, owned as OwnedPartition].sort((a, b) => a.partition - b.partition)
+        this.#share()
         this.#serve()
       },
       gone: (owned) => {
         this.#live = this.#live.filter((p) => p !== owned)
+        this.#share()
       },
       failed: (error) => {
         this.#lastError = { error, at: new Date() }
@@ -299,6 +311,8 @@ class PullSink implements RunningSink {
     }
   }
 }
+
+const notServed = (partition: number) => new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })
 
 const told = (error: unknown) => ({
   code: error instanceof EngineError ? error.code : 'INTERNAL',

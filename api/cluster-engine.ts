@@ -105,7 +105,10 @@ export class ClusterEngine implements EnginePort {
     const local = engine.sink(sink.id)
     if (local && sink.status !== 'active') return local.receive(request) // off everywhere: it knows how long to hold the client
     if (local) {
-      const taken = await local.receive({ ...request, waitMs: 0 })
+      const taken = await local.receive({ ...request, waitMs: 0 }).catch((error: unknown) => {
+        if (isRetryable(error)) return EMPTY // it stops or begins anew: others may have something
+        throw error
+      })
       if (taken.count > 0) return taken
     }
     const peers = await this.#peersOf(sink.id)

@@ -116,7 +116,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = stateDatabase(values, problems)
   const config = configFile(values, problems)
-  if (values.KAFKA_BROKERS !== undefined && state && values.VAULT_KEY === undefined && !problems.some(({ name }) => name === 'VAULT_KEY')) {
+  if (values.KAFKA_BROKERS !== undefined && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
     problems.push({ name: 'VAULT_KEY', reason })
   }

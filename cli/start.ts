@@ -33,6 +33,8 @@ import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
 const STATE_DATABASE = 'tailrace'
+/** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
+const HAND_OVER_GRACE_MS = 1_000
 
 export async function start(_args: readonly string[]): Promise<void> {
   const settings = readSettings()
@@ -96,7 +98,7 @@ export async function start(_args: readonly string[]): Promise<void> {
     metrics,
     identity: { version: version(), nodeId: nodes.id, nodeName: nodes.name },
   })
-  parts.defer(() => api.stop())
+  parts.defer(() => api.stop(cluster ? HAND_OVER_GRACE_MS : undefined))
   parts.defer(() => nodes.leave()) // before all else: nobody asks a node that is stopping
   await nodes.join({ address: nodeAddress(settings.nodeAddress, api.url), version: version() })
   parts.use(
