@@ -50,8 +50,10 @@ test('a long poll waits on all nodes at once and is answered by the first that g
   await Promise.all([a, b, c].map(({ goods }) => waitingCount(goods, 1)))
   const stopped = Promise.all([a, b].map(({ goods }) => waitingCount(goods, 0)))
   c.goods.push(inPartition(2, 1))
+  const answered = answer.then(() => performance.now())
   assert.deepEqual(await answer, [inPartition(2, 1).id])
   await stopped
+  assert.ok(performance.now() - (await answered) < 1_000, 'they are called off, not cut off when they do not answer')
   assert.equal(a.goods.givenBack + b.goods.givenBack + c.goods.givenBack, 0)
 })
 
@@ -100,7 +102,9 @@ test('a node that takes partitions over joins the waits that are open already', 
   assert.equal(b.goods.waiting, 0)
   const joined = waitingCount(b.goods, 1)
   await cluster.own(b.registry.id, 1)
+  const ownedAt = performance.now()
   await joined
+  assert.ok(performance.now() - ownedAt < 2_500, 'a notice brings it, before the look that comes every five seconds')
   b.goods.push(inPartition(1, 1))
   assert.deepEqual(await answer, [inPartition(1, 1).id])
 })
