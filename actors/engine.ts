@@ -3,23 +3,29 @@
  * the actors as events. What the API asks for is answered from memory.
  *
  * An edit of a sink takes three steps: stored, told to its actor (which restarts nothing), and, when it changes what
- * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log.
+ * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log. An
+ * edit of what decides the partition begins another generation: its topic is read when the former one is delivered.
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import { StoredGenerations } from '../engine/dispatch/generations.ts'
+import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
+import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
+import { qualified, shapeOf } from '../engine/state/generation-shape.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
 import { BacklogGuard, type BacklogOf } from './backlog.ts'
+import { Bell } from './bell.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { SourceActor } from './source-actor.ts'
-import { startSink, topicOf, type Receive, type Receipt, type RunningSink } from './sink.ts'
+import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 
@@ -48,8 +54,8 @@ export type Readiness = Readonly<{
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
 }>
 
-/** The generation of a sink's topics; it grows when its partitioning changes. */
-const GENERATION = 1
+/** How often it is looked whether sources have passed what keeps the topics of ended generations. */
+const OLD_TOPICS_MS = 2_000
 const MB = 1024 * 1024
 
 export class Engine {
@@ -57,6 +63,8 @@ export class Engine {
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
+  readonly #ended = new AbortController()
+  readonly #oldTopics = new Bell()
   #backlogs: BacklogGuard | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
@@ -77,11 +85,14 @@ export class Engine {
       () => this.#bounded(),
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
+    this.#oldTopics.ring()
+    void this.#deleteOldTopics()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     this.#backlogs?.[Symbol.dispose]()
+    this.#ended.abort()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
   }
@@ -124,18 +135,18 @@ export class Engine {
     return { ready: waiting.length === 0, waiting }
   }
 
+  /** @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
     const { resources, store } = this.#options
+    const known = this.#sinkNow(sinkId)
+    // asked of the source before the row is locked: it may take its time to answer
+    const { connection } = this.#database(known.databaseId)
+    refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }), known)))
     await store.transaction(async (query) => {
-      await query('select from sink where id = $1 for update', [sinkId]) // another process may be about to change it
+      await query('select from sink where id = $1 for update', [sinkId]) // one edit at a time, of all processes: each begins with what the one before it left
       const { sinks } = await resources.load(query)
       const before = sinks.find(({ id }) => id === sinkId)
       if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
-      if (changes.partitions !== undefined && changes.partitions !== before.partitions) {
-        throw new EngineError('VALIDATION_FAILED', 'partitions of a running sink cannot be changed yet', {
-          partitions: 'cannot be changed',
-        })
-      }
       const name = changes.name ?? before.name
       if (sinks.some((other) => other.id !== sinkId && other.accountId === before.accountId && other.name === name)) {
         throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
@@ -162,6 +173,20 @@ export class Engine {
     return this.#nextReload
   }
 
+  /** A source that has given up, or waits, tries again at once: what it stopped at was mended elsewhere. */
+  retrySource(databaseId: string): void {
+    this.#sources.get(databaseId)?.retry()
+  }
+
+  /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
+  async acceptGap(databaseId: string): Promise<string> {
+    const source = this.#sources.get(databaseId)
+    if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
+    const accepted = await source.acceptGap()
+    this.#options.logger.warn({ database: this.#database(databaseId).name, accepted }, 'a gap was accepted')
+    return accepted
+  }
+
   /** One at a time, so that an older reading never replaces a newer one. */
   #inTurn(work: () => Promise<void>): Promise<void> {
     const turn = this.#applying.then(work)
@@ -173,9 +198,9 @@ export class Engine {
     const now: Known = { databases: [...databases], sinks: [...sinks] }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
-    for (const sink of changes.newSinks) await this.#superviseSink(sink) // its topic comes before anything that is routed to it
     const versions = new Map<string, SavedVersion>()
     for (const { id } of changes.rerouted) versions.set(id, await this.#saveRouting(id))
+    for (const sink of changes.newSinks) this.#superviseSink(sink)
     for (const id of changes.endedSources) await this.#dismiss(`source/${id}`)
     for (const database of changes.begunSources) this.#superviseSource(database)
     const marks = [...versions].map(([id, version]) => this.#sources.get(id)?.mark(version))
@@ -189,13 +214,13 @@ export class Engine {
    * the database's lock, so that a process that has read before an edit can't put an older state above a newer one.
    */
   async #saveRouting(databaseId: string): Promise<SavedVersion> {
-    const { log, resources, store } = this.#options
+    const { resources, store } = this.#options
     return store.transaction(async (query) => {
       await query('select from source_database where id = $1 for no key update', [databaseId])
-      const { sinks } = await resources.load(query)
+      const { sinks, generations } = await resources.load(query)
       const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-      for (const { id, partitions } of taking) if (!this.#sinks.has(id)) await log.createTopic(topicOf(id, GENERATION), partitions)
-      return saveRoutingVersion(query, databaseId, taking.map(routed))
+      const routes = taking.map((sink) => routed(sink, generations))
+      return saveRoutingVersion(query, databaseId, routes)
     })
   }
 
@@ -204,9 +229,7 @@ export class Engine {
     await waitFor(this.#supervisor, ({ context }) => !context.children.has(key), { timeout: Infinity })
   }
 
-  async #superviseSink(sink: Sink): Promise<void> {
-    const { log } = this.#options
-    await log.createTopic(topicOf(sink.id, GENERATION), sink.partitions)
+  #superviseSink(sink: Sink): void {
     const key = `sink/${sink.id}`
     this.#supervisor.send({
       type: 'supervise',
@@ -235,7 +258,14 @@ export class Engine {
     return startSink({
       sink,
       database: this.#database(sink.databaseId),
-      generation: GENERATION,
+      generations: new StoredGenerations({
+        ...{ sinkId: sink.id, log, query: store.query },
+        ackWaitMs: () => this.#sinkNow(sink.id).ack_wait_ms,
+        handedOver: (generation) => {
+          logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
+          this.#oldTopics.ring()
+        },
+      }),
       log,
       query: store.query,
       holder: this.#options.nodes.id,
@@ -328,15 +358,11 @@ export class Engine {
   /** The sinks whose source waits when their backlog is full. */
   #bounded(): readonly BacklogOf[] {
     const { cache, log } = this.#options
+    let sizes: Promise<ReadonlyMap<string, number>> | undefined
     return cache.sinks.flatMap((sink) => {
       const source = this.#sources.get(sink.databaseId)
       if (!source || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
-      const topic = topicOf(sink.id, GENERATION)
-      const bytes = async () => {
-        let sum = 0
-        for (let partition = 0; partition < sink.partitions; partition++) sum += (await log.stats(topic, partition)).bytes
-        return sum
-      }
+      const bytes = async () => ((sizes ??= backlogSizes(log)), (await sizes).get(sink.id) ?? 0)
       return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate: source.gate, bytes }]
     })
   }
@@ -370,6 +396,24 @@ export class Engine {
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 
+  async #deleteOldTopics(): Promise<void> {
+    const { store, log, logger } = this.#options
+    const { signal } = this.#ended
+    let waiting = false
+    while (!signal.aborted) {
+      await this.#oldTopics.wait(signal, waiting ? OLD_TOPICS_MS : Infinity)
+      if (signal.aborted) return
+      try {
+        const old = await deleteOldTopics(store.query, log)
+        waiting = old.waiting
+        for (const topic of old.deleted) logger.info({ topic }, 'the topic of an ended generation is deleted')
+      } catch (err) {
+        waiting = true
+        if (!signal.aborted) logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
+      }
+    }
+  }
+
   #sinkNow(id: string): Sink {
     const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
     if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
@@ -391,24 +435,35 @@ const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'pau
   paused: 'paused',
 }
 
+/** Bytes of all topics of each sink, whatever generation they are of. */
+async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
+  const sizes = new Map<string, number>()
+  for (const { topic, partitions } of await log.topics()) {
+    const sinkId = topic.slice(0, topic.lastIndexOf('.'))
+    for (let partition = 0; partition < partitions; partition++) {
+      const stats = await log.stats(topic, partition).catch(() => undefined) // deleted meanwhile
+      sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
+    }
+  }
+  return sizes
+}
+
 /** What the source needs to know of a sink. Table names are qualified here, once. */
-function routed(sink: Sink): RoutedSink {
-  const qualified = (table: string) => (table.includes('.') ? table : `public.${table}`)
+function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
   const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
+  const { partitions, grouping, groupColumns } = shapeOf(sink)
   return {
     sinkId: sink.id,
-    generation: GENERATION,
-    partitions: sink.partitions,
+    generation: generations.get(sink.id) ?? 1,
+    partitions,
     source: {
       ...schemas,
       ...(included ? { include_tables: included.map(qualified) } : {}),
       ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
     },
-    groupColumns: Object.fromEntries(
-      sink.tables.flatMap(({ name, group_column_names: columns }) => (columns ? [[qualified(name), columns]] : [])),
-    ),
+    groupColumns,
     actions: sink.actions,
-    grouping: sink.message_grouping,
+    grouping,
     timestampFormat: sink.timestamp_format,
   }
 }

@@ -8,7 +8,9 @@
  *  I3. A client is counted (max_waiting) where it came in, and nowhere else.
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
-import { ackIdsByPartition, sinkTag } from '../engine/dispatch/ack-id.ts'
+import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
+import { HANDED_OVER } from '../engine/dispatch/generations.ts'
+import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError, isRetryable } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Node, NodeRegistry } from '../engine/state/node-registry.ts'
@@ -35,6 +37,8 @@ export type ClusterOptions = Readonly<{
   findSink: (id: string) => Sink | undefined
   registry: NodeRegistry
   owners: PartitionOwners
+  /** the partitions that own messages which ended generations have named */
+  findOlder: (sinkId: string, refs: OlderRefs) => Promise<readonly OwnedRefs[]>
   peers: PeerClient
   logger: Logger
 }>
@@ -45,7 +49,7 @@ const RELOAD_WITHIN_MS = 2_000
 const LOOK_EVERY_MS = 5_000
 const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
 
-type Failure = Readonly<{ partition: string; error: unknown }>
+type Failure = Readonly<{ ids: readonly string[]; error: unknown }>
 
 export class ClusterEngine implements EnginePort {
   readonly #options: ClusterOptions
@@ -84,17 +88,40 @@ export class ClusterEngine implements EnginePort {
     return sink
   }
 
+  /** Asked of the process whose source has stopped; then all others try again too, so that they stand by. */
+  async acceptGap(databaseId: string): Promise<string> {
+    const { engine, registry, peers } = this.#options
+    const tries = [() => engine.acceptGap(databaseId), ...registry.peers.map((node) => () => peers.acceptGap(node, databaseId))]
+    let refused: unknown
+    for (const accept of tries) {
+      try {
+        const accepted = await accept()
+        engine.retrySource(databaseId)
+        await this.#tellAll((node) => peers.retrySource(node, databaseId))
+        return accepted
+      } catch (error) {
+        const says = error instanceof EngineError && error.code === 'NO_GAP'
+        if (!says || refused === undefined) refused = error // what went wrong tells more than that there was nothing
+      }
+    }
+    throw refused
+  }
+
   /** Settles when every live process has taken in what is stored now, or has not answered in time. */
   async tellPeers(): Promise<void> {
-    const { registry, peers, logger } = this.#options
-    const tell = async (node: Node) => {
+    await this.#tellAll((node) => this.#options.peers.reload(node, RELOAD_WITHIN_MS))
+  }
+
+  async #tellAll(tell: (node: Node) => Promise<void>): Promise<void> {
+    const { registry, logger } = this.#options
+    const told = async (node: Node) => {
       try {
-        await peers.reload(node, RELOAD_WITHIN_MS)
+        await tell(node)
       } catch (err) {
         logger.warn({ node: node.name, err }, 'a node has not said that an edit has reached it; it reads it by itself within seconds')
       }
     }
-    await Promise.all(registry.peers.map(tell))
+    await Promise.all(registry.peers.map(told))
   }
 
   // ── receive ─────────────────────────────────────────────────────────────────────────────────────
@@ -198,12 +225,16 @@ export class ClusterEngine implements EnginePort {
 
   /** @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once */
   async #settle(sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
-    const parts = ackIdsByPartition(ids, sinkTag(sinkId))
+    const tag = sinkTag(sinkId)
+    const parts = ackIdsByPartition(ids, tag)
     if (parts.size === 0) return
     const owners = await this.#ownersOf(sinkId)
     let failures = await this.#send(sinkId, what, parts, owners)
     if (failures.length > 0 && failures.every(({ error }) => isRetryable(error))) {
-      const again = new Map(failures.map(({ partition }) => [partition, parts.get(partition) as string[]]))
+      const again = ackIdsByPartition(
+        failures.flatMap((failure) => failure.ids),
+        tag,
+      )
       const now = await this.#options.owners.read(sinkId).catch(() => undefined)
       if (now) for (const partition of again.keys()) if (!now.has(partition)) again.delete(partition) // without a term it has handed out nothing
       failures = await this.#send(sinkId, what, again, now ?? owners)
@@ -213,14 +244,15 @@ export class ClusterEngine implements EnginePort {
   }
 
   /** Sends each owner its part, all at once. */
-  async #send(sinkId: string, what: 'ack' | 'nack', parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<Failure[]> {
+  async #send(sinkId: string, what: 'ack' | 'nack', named: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<Failure[]> {
     const { registry } = this.#options
+    const parts = await this.#moved(sinkId, named, owners)
     const failures: Failure[] = []
     const byNode = new Map<string, string[]>()
     for (const partition of parts.keys()) {
       const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
       if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
-        failures.push({ partition, error: moving(partition) })
+        failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
       else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])
     }
     const send = async ([holder, partitions]: [string, string[]]) => {
@@ -229,11 +261,27 @@ export class ClusterEngine implements EnginePort {
       try {
         await this.#sendTo(holder, sinkId, what, ids)
       } catch (error) {
-        for (const partition of partitions) failures.push({ partition, error })
+        failures.push({ ids, error })
       }
     }
     await Promise.all([...byNode].map(send))
     return failures
+  }
+
+  /** Ids that a generation named which has ended go to whoever has these messages now; those that nobody has are finished. */
+  async #moved(sinkId: string, parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<ReadonlyMap<string, string[]>> {
+    const ended = new Set([...parts.keys()].filter((partition) => owners?.get(partition) === HANDED_OVER))
+    if (ended.size === 0) return parts
+    const tag = sinkTag(sinkId)
+    const now = new Map([...parts].filter(([partition]) => !ended.has(partition)))
+    const ids = [...ended].flatMap((partition) => parts.get(partition) as string[])
+    for (const { owner, origin, refs } of await this.#options.findOlder(sinkId, readOlderAckIds(ids, tag, Infinity))) {
+      const name = `${owner.generation}/${owner.partition}`
+      const prefix = ackIdPrefix(tag, origin.generation, origin.partition)
+      const found = refs.offsets.map((offset, i) => `${prefix}${offset.toString(36)}.${(refs.indexes[i] as number).toString(36)}`)
+      now.set(name, [...(now.get(name) ?? []), ...found])
+    }
+    return now
   }
 
   async #sendTo(holder: string, sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {

@@ -2,6 +2,7 @@
  * Makes one of many processes of this one: the engine of the whole cluster for the API to ask, and what this process does
  * for the others. Composed only where the log is shared; a process that is alone needs none of it.
  */
+import { findParked } from '../engine/dispatch/parked-store.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import { PartitionOwners } from '../engine/state/partition-owners.ts'
@@ -45,7 +46,10 @@ export function openCluster({ engine, findSink, registry, feed, query, vaultKey,
     if (notice.about === 'nodes') registry.look().catch(() => undefined) // the next heartbeat looks again
   })
   return {
-    engine: new ClusterEngine({ engine, findSink, registry, owners, peers, logger }),
+    engine: new ClusterEngine({
+      ...{ engine, findSink, registry, owners, peers, logger },
+      findOlder: (sinkId, refs) => findParked(query, sinkId, refs),
+    }),
     served: {
       service: { key, nodeId: registry.id, engine, report: () => reportOf(engine) },
       nodes: () => clusterNodes({ engine, registry, peers, logger }),

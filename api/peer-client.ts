@@ -81,6 +81,16 @@ export class PeerClient implements AsyncDisposable {
     await this.#call(node, { path: '/reload', deadlineMs })
   }
 
+  /** @returns what the source there had stopped at. @throws EngineError NO_GAP, PEER_UNREACHABLE, … */
+  async acceptGap(node: Node, databaseId: string): Promise<string> {
+    const { body } = await this.#call(node, { path: `/sources/${databaseId}/accept-gap`, deadlineMs: SETTLE_MS })
+    return (JSON.parse(body.toString()) as { accepted: string }).accepted
+  }
+
+  async retrySource(node: Node, databaseId: string): Promise<void> {
+    await this.#call(node, { path: `/sources/${databaseId}/retry`, deadlineMs: SHORT_MS })
+  }
+
   /** Ends connections to addresses that none of these has. */
   keepOnly(nodes: readonly Node[]): void {
     const wanted = new Set(nodes.map(({ address }) => address))

@@ -101,6 +101,12 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
       return DONE
     })
     post('/report', async () => JSON.stringify(service.report()))
+    const databaseOf = (request: FastifyRequest) => (request.params as { database: string }).database
+    post('/sources/:database/accept-gap', async (request) => JSON.stringify({ accepted: await engine.acceptGap(databaseOf(request)) }))
+    post('/sources/:database/retry', async (request) => {
+      engine.retrySource(databaseOf(request))
+      return DONE
+    })
     post('/reload', async () => {
       await engine.reload()
       return DONE

@@ -17,6 +17,7 @@ import type { Account } from '../engine/state/resources.ts'
 import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
+import { databaseOperations } from './database-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity, KnownNode } from './node-report.ts'
 import { openapiDocument } from './openapi.ts'
@@ -98,6 +99,7 @@ function operationsOf({ engine, resources, identity, cluster }: ApiOptions, rece
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
+    ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
   let document: Record<string, unknown> | undefined

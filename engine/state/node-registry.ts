@@ -23,7 +23,7 @@ const LIVE_MS = 5_000
 const FORGET_AFTER = '1 day'
 
 export class NodeRegistry {
-  readonly id = randomUUID()
+  readonly id: string = randomUUID()
   readonly name: string
   readonly #query: Query
   readonly #onError: (error: unknown) => void

@@ -102,6 +102,21 @@ test('while the owner is gone and nobody has taken over, an ack says to retry; a
   assert.equal(c.goods.acked.length, 1)
 })
 
+test('ids of an ended generation go to whoever has these messages now, and those that nobody has are done', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([]), await cluster.node([1]), await cluster.node([2])]
+  await cluster.met(a, b, c)
+  const [stays, moves, done] = [held(b, 1, 1), [0, 1].map((offset) => inPartition(0, offset)), [inPartition(0, 2)]]
+  await cluster.handOver(0, [
+    { offset: 0, to: [2, 1], owner: b.registry.id },
+    { offset: 1, to: [2, 2], owner: c.registry.id },
+  ])
+  for (const [i, node] of [b, c].entries()) node.goods.inFlight.set(moves[i]?.id ?? '', moves[i] as Scripted)
+  assert.equal((await settle(a, 'ack', [...stays, ...moves, ...done])).status, 200)
+  assert.deepEqual(b.goods.acked.toSorted(), [stays[0]?.id, moves[0]?.id].toSorted())
+  assert.deepEqual(c.goods.acked, [moves[1]?.id])
+})
+
 test('ids of another sink, of a partition that nobody ever owned, and nonsense are ignored as on one node', async () => {
   await using cluster = await ClusterFixture.create()
   const [a, b] = [await cluster.node([0]), await cluster.node([1])]

@@ -1,6 +1,7 @@
 /** Nodes of a cluster in one process: each a served API over a scripted engine of its own, with real HTTP between them and
  *  a real state database that has their registry and the terms of their partitions. */
 import { createLogger } from '../../engine/logger.ts'
+import { HANDED_OVER } from '../../engine/dispatch/generations.ts'
 import { sinkTag } from '../../engine/dispatch/ack-id.ts'
 import { NodeRegistry } from '../../engine/state/node-registry.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
@@ -10,13 +11,18 @@ import type { LocalEngine } from '../../api/engine-port.ts'
 import { startApi, type ApiServer } from '../../api/server.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
-import { GOODS_ID, message, ScriptedEngine, TOKEN, type Scripted, type ScriptedSink } from './scripted-engine.ts'
+import { GOODS_ID, message, ScriptedEngine, SHOP, TOKEN, type Scripted, type ScriptedSink } from './scripted-engine.ts'
 
+const DATABASE_ID = '33333333-3333-4333-8333-333333333333'
 export const VAULT_KEY = Buffer.alloc(32, 7)
 
 /** An engine that counts how often it was told to read anew. */
 export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   reloads = 0
+  readonly retried: string[] = []
+  retrySource(databaseId: string): void {
+    this.retried.push(databaseId)
+  }
   async reload(): Promise<void> {
     this.reloads++
   }
@@ -119,6 +125,32 @@ export class ClusterFixture implements AsyncDisposable {
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder`,
       [`${GOODS_ID}.1/${partition}`, nodeId],
     )
+  }
+
+  /** A partition of generation 1 has ended; what was parked of it is of partitions of generation 2 now. */
+  async handOver(
+    partition: number,
+    parked: readonly Readonly<{ offset: number; to: readonly [generation: number, partition: number]; owner: string }>[],
+  ): Promise<void> {
+    const account = `insert into tailrace.account (id, name) values ('${SHOP.id}', 'shop') on conflict do nothing`
+    const database = `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
+      values ('${DATABASE_ID}', '${SHOP.id}', 'shop', '{}', '', 's', 'p') on conflict do nothing`
+    const sink = `insert into tailrace.sink (id, account_id, database_id, name, status, settings, destination)
+      values ('${GOODS_ID}', '${SHOP.id}', '${DATABASE_ID}', 'goods', 'active', '{}', '{}') on conflict do nothing`
+    for (const sql of [account, database, sink]) await this.store.query(sql)
+    for (const { offset, to, owner } of parked) {
+      await this.store.query(`insert into tailrace.term (kind, key, term, holder) values ('partition', $1, 1, $2)`, [
+        `${GOODS_ID}.${to[0]}/${to[1]}`,
+        owner,
+      ])
+      await this.store.query(
+        `insert into tailrace.parked (sink_id, history, lsn, idx, part, generation, partition, record_offset, record_index, group_hash, record_key, group_key,
+           body, action, flags, relation, commit_time, state, owner_generation, owner_partition)
+         values ($1, 0, '0/1', $2::int, 1, 1, $3, $2::int, 0, 0, '', '', '', 1, 0, 0, now(), 'open', $4, $5)`,
+        [GOODS_ID, offset, partition, ...to],
+      )
+    }
+    await this.own(HANDED_OVER, partition)
   }
 
   [Symbol.asyncDispose](): Promise<void> {

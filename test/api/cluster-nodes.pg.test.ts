@@ -5,7 +5,7 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { ClusterFixture } from './cluster-fixture.ts'
-import { OTHER, SHOP } from './scripted-engine.ts'
+import { DATABASE, OTHER, SHOP } from './scripted-engine.ts'
 
 type Node = { id: string; name: string; address: string; version: string; reachable: boolean; ready: boolean | null } & Record<
   'sources' | 'partitions' | 'actors',
@@ -110,4 +110,20 @@ test('an edit does not wait for a node that hangs longer than two seconds', asyn
   const tookMs = performance.now() - started
   assert.ok(tookMs > 1_900 && tookMs < 4_000, `${tookMs} ms`)
   assert.ok(a.log.some((line) => line.includes('PEER_UNREACHABLE')))
+})
+
+test('a gap is accepted on whichever node stands before it, and the others try again', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([0]), await cluster.node([1]), await cluster.node([2])]
+  await cluster.met(a, b, c)
+  for (const { engine } of [a, b, c]) engine.databases = [DATABASE]
+  b.engine.gaps.set(DATABASE.id, 'the slot stands above')
+  const path = `/api/postgres_databases/${DATABASE.name}/accept_gap`
+  assert.deepEqual(await a.call(path, { body: {} }), { status: 200, body: { success: true, accepted: 'the slot stands above' } })
+  assert.deepEqual(
+    [a, b, c].map(({ engine }) => engine.retried),
+    [[DATABASE.id], [DATABASE.id], [DATABASE.id]],
+  )
+  const nothing = await a.call(path, { body: {} })
+  assert.deepEqual([nothing.status, (nothing.body as { code: string }).code], [409, 'NO_GAP'])
 })
