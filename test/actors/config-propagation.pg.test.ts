@@ -68,8 +68,8 @@ test('an edit on a node that does not stream takes effect on the one that does, 
 test('what another program stores starts, changes and stops on every node by a notice alone', async () => {
   await using s = await stage()
   await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
+  await streaming(a) // before the other one comes: its log is the one that has the messages
   await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
-  await streaming(a)
   await using depot = await createDatabase('create table boxes (id int primary key)')
   const both = database(s.shop) + database(depot)
   await s.apply(config(both, sink('goods', s.shop) + sink('late', s.shop) + sink('boxes', depot)))
