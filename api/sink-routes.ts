@@ -42,7 +42,8 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
       methods: ['PATCH', 'PUT'],
       paths: ['/api/sinks/{id_or_name}'],
       summary: 'Update a sink',
-      description: 'Both methods are partial: what is absent stays. The answer comes when the change has taken effect.',
+      description:
+        'Both methods are partial: what is absent stays. The answer comes when the change has taken effect. With another number of partitions, or other groups, that is for messages committed from then on: those before are delivered first.',
       auth: true,
       body: SinkPatch,
       maxBodyBytes: MAX_SINK_BYTES,

@@ -104,14 +104,19 @@ export class StoredGenerations implements Generations {
     await this.#ask(`delete from tailrace.parked where sink_id = $1::text::uuid and owner_generation = $2 and state = 'done'`, [
       from.generation,
     ])
+    await this.#move(from, to, 'discarded')
     if (to.shape.grouping && !sameGroups(from.shape, to.shape)) await this.#regroup(from, to)
-    else
-      await this.#ask(
-        `update tailrace.parked set owner_generation = $3, owner_partition = (group_hash % $4)::int
-         where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open'`,
-        [from.generation, to.generation, to.shape.partitions],
-      )
+    else await this.#move(from, to, 'open')
     await this.#markHandedOver(from)
+  }
+
+  /** Groups stay as they are, and go to the partitions that new messages of them go to. */
+  async #move(from: Stored, to: Stored, state: 'open' | 'discarded'): Promise<void> {
+    await this.#ask(
+      `update tailrace.parked set owner_generation = $3, owner_partition = (group_hash % $4)::int
+       where sink_id = $1::text::uuid and owner_generation = $2 and state = $5`,
+      [from.generation, to.generation, to.shape.partitions, state],
+    )
   }
 
   /** Says of each parked message of a partition for how long it may still be with a client. */

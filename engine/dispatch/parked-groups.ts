@@ -17,9 +17,9 @@ export type ParkedGroupFacts = Readonly<{
   index: number
   deliveries: number
   origin?: Origin | undefined
-  /** of messages taken over from an ended generation: how long the first one, and any of them, may still be with a client */
+  /** of messages taken over from an ended generation: how long the first one, and any later one, may still be with a client */
   hiddenMs?: number
-  anyHiddenMs?: number
+  laterHiddenMs?: number
 }>
 /** A message the store has finished or discarded. */
 export type ParkedRef = Readonly<{ key: number; offset: number; index: number; origin?: Origin | undefined }>

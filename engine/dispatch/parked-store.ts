@@ -79,9 +79,10 @@ export class ParkedStore {
     const open = await ask(
       this.#query,
       this.#grouping
-        ? `select distinct on (group_hash) group_hash, ${row}, count(*) over of_group as open, ${hidden} as hidden, max(${hidden}) over of_group as any_hidden
-           from tailrace.parked where ${MINE_READ} and state = 'open' window of_group as (partition by group_hash) order by group_hash, ${BY_POSITION}`
-        : `select ${row}, 1 as open, ${hidden} as hidden, 0 as any_hidden
+        ? `select distinct on (group_hash) group_hash, ${row}, ${hidden} as hidden, count(*) over (partition by group_hash) as open,
+             max(${hidden}) over (partition by group_hash order by ${BY_POSITION} rows between 1 following and unbounded following) as later_hidden
+           from tailrace.parked where ${MINE_READ} and state = 'open' order by group_hash, ${BY_POSITION}`
+        : `select ${row}, 1 as open, ${hidden} as hidden, 0 as later_hidden
            from tailrace.parked where ${MINE_READ} and state = 'open' order by ${BY_POSITION}`,
       mine,
     )
@@ -101,7 +102,7 @@ export class ParkedStore {
       open: Number(row.open),
       deliveries: Number(row.attempts),
       hiddenMs: Number(row.hidden ?? 0),
-      anyHiddenMs: Number(row.any_hidden ?? 0),
+      laterHiddenMs: Number(row.later_hidden ?? 0),
     }))
     return { groups, refs }
   }

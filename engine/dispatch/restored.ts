@@ -106,13 +106,13 @@ export class Restored {
   }
 
   /** Until when the first message of a parked group stays invisible, and how long a later one of it may be with a client. */
-  parkedUntil({ offset, index, origin, hiddenMs = 0, anyHiddenMs = 0 }: ParkedGroupFacts): { first: number; later: number } {
+  parkedUntil({ offset, index, origin, hiddenMs = 0, laterHiddenMs = 0 }: ParkedGroupFacts): { first: number; later: number } {
     if (origin === undefined) {
       const first = this.invisibleUntil(offset, index)
       return { first, later: this.#presumes ? first : 0 }
     }
     const until = (ms: number) => (ms > 0 ? this.#now + Math.min(ms, this.#ackWaitMs) : 0)
-    if (!this.#hasCommit) return { first: until(hiddenMs), later: until(anyHiddenMs) } // just taken over from an ended generation
+    if (!this.#hasCommit) return { first: until(hiddenMs), later: until(laterHiddenMs) } // just taken over from an ended generation
     if (this.#presumes) return { first: this.#hiddenUntil, later: this.#hiddenUntil }
     return { first: this.#fromElsewhere.get(nameOf(offset, index, origin)) ?? 0, later: 0 }
   }

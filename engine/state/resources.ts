@@ -80,7 +80,12 @@ export const SinkSettings = Type.Object(
     batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
     max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
     max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of the unacknowledged backlog in the log' }),
-    partitions: Type.Integer({ minimum: 1, maximum: 1024, default: 1, description: 'parallel streams; order holds within a row' }),
+    partitions: Type.Integer({
+      minimum: 1,
+      maximum: 1024,
+      default: 1,
+      description: 'parallel streams; order holds within a row; may be changed at any time',
+    }),
   },
   { additionalProperties: false },
 )

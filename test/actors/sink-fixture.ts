@@ -9,7 +9,7 @@ import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
 import { ACTION, PackBuilder } from '../../engine/log/pack.ts'
-import { PART, type Part } from '../../engine/position.ts'
+import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { topicOf } from '../../engine/wal/routing.ts'
@@ -221,10 +221,24 @@ export class Fixture implements AsyncDisposable {
   }
 
   /** Appends one record. */
-  async append(messages: readonly Message[], partition = 0): Promise<void> {
+  async append(messages: readonly Message[], partition = 0, generation = 1): Promise<void> {
     const lsn = (this.#lsn += 16n)
-    const record = { topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition, pack: packOf(lsn, messages) }
+    const record = { topic: topicOf({ sinkId: SINK.id, generation }), partition, pack: packOf(lsn, messages) }
     await this.log.append([record], { source: 'test', position: { history: 0, lsn, idx: messages.length, part: PART.row } })
+  }
+
+  /** The last pack of a generation's partition. */
+  async close(partition = 0, generation = 1): Promise<void> {
+    const pack = new PackBuilder({ history: 0, term: 1, generation, routing: 2 }).encode(true)
+    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation }), partition, pack }], {
+      source: 'test',
+      position: this.position,
+    })
+  }
+
+  /** Of the last record that was appended. */
+  get position(): Position {
+    return { history: 0, lsn: this.#lsn, idx: 1_000, part: PART.row }
   }
 
   async appendPack(pack: Buffer, partition = 0): Promise<void> {

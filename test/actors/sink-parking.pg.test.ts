@@ -1,40 +1,17 @@
 /** Parking and discarding through a running pull sink, on a real log and a real state database. */
 import assert from 'node:assert/strict'
-import { readdir, readFile } from 'node:fs/promises'
 import { test } from 'node:test'
 import { topicOf } from '../../engine/wal/routing.ts'
 import { worst } from '../../actors/status.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/slot.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
-import { acksOf, DATABASE, Fixture, idsOf, SINK, type Element } from './sink-fixture.ts'
+import type { TestDatabase } from '../services/postgres.ts'
+import { acksOf, Fixture, idsOf, SINK, type Element } from './sink-fixture.ts'
+import { queryOf, stateDatabase } from './sink-state.ts'
 
 const LONG_MS = 20_000
 /** 32 kB: a window that a few records fill. */
 const SMALL_MB = 1 / 32
-
-const MIGRATIONS = new URL('../../engine/state/migrations/', import.meta.url)
-const files = (await readdir(MIGRATIONS)).sort()
-const schema = (await Promise.all(files.map((file) => readFile(new URL(file, MIGRATIONS), 'utf8')))).join(';\n')
-
-async function stateDatabase(): Promise<TestDatabase> {
-  const db = await createDatabase(`create schema tailrace; set search_path = tailrace; ${schema}`)
-  await db.query('insert into tailrace.account (id, name) values ($1, $2)', [SINK.accountId, 'a'])
-  await db.query(
-    `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
-     values ($1, $2, 'shop', '{}', '', 's', 'p')`,
-    [DATABASE.id, SINK.accountId],
-  )
-  await db.query(
-    `insert into tailrace.sink (id, account_id, database_id, name, status, settings, destination) values ($1, $2, $3, 'orders', 'active', '{}', '{}')`,
-    [SINK.id, SINK.accountId, DATABASE.id],
-  )
-  return db
-}
-
-const queryOf =
-  (db: TestDatabase): Query =>
-  async (sql, params) => ({ rows: await db.query(sql, params) })
 
 async function open(db: TestDatabase, settings: Partial<Sink> = {}): Promise<Fixture> {
   return Fixture.open({ max_memory_mb: SMALL_MB, ...settings }, { query: queryOf(db) })

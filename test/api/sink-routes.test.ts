@@ -18,6 +18,7 @@ const GOODS = {
   routing: 'none',
   enrichment: 'none',
   message_grouping: true,
+  partitions: 1,
   batch_size: 1,
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',
