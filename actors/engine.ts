@@ -6,7 +6,6 @@
  * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log. An
  * edit of what decides the partition begins another generation: its topic is read when the former one is delivered.
  */
-import { hostname } from 'node:os'
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
@@ -16,13 +15,15 @@ import type { Logger } from '../engine/logger.ts'
 import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
 import { qualified, shapeOf } from '../engine/state/generation-shape.ts'
+import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
-import { saveRoutingVersion } from '../engine/wal/routing-versions.ts'
+import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
 import { BacklogGuard, type BacklogOf } from './backlog.ts'
 import { Bell } from './bell.ts'
+import { changesBetween, type Known } from './resource-changes.ts'
 import { SourceActor } from './source-actor.ts'
 import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
@@ -35,6 +36,8 @@ export type EngineOptions = Readonly<{
   log: Log
   metrics: Metrics
   logger: Logger
+  /** this process among those that share the state database: owners are recorded by its id */
+  nodes: Pick<NodeRegistry, 'id' | 'live'>
 }>
 
 export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
@@ -57,14 +60,16 @@ const MB = 1024 * 1024
 
 export class Engine {
   readonly #options: EngineOptions
-  readonly #holder = `${hostname()}/${process.pid}`
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
   readonly #ended = new AbortController()
   readonly #oldTopics = new Bell()
   #backlogs: BacklogGuard | undefined
-  #edit: Promise<unknown> = Promise.resolve()
+  /** the resources that have taken effect here */
+  #applied: Known = { databases: [], sinks: [] }
+  #applying: Promise<void> = Promise.resolve()
+  #nextReload: Promise<void> | undefined
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -74,11 +79,8 @@ export class Engine {
   }
 
   async start(): Promise<void> {
-    const { cache } = this.#options
     this.#supervisor.start()
-    for (const database of cache.databases) await this.#route(database)
-    for (const sink of cache.sinks) this.#superviseSink(sink)
-    for (const database of cache.databases) if (database.slot.status === 'active') this.#superviseSource(database)
+    await this.#apply(this.#options.cache)
     this.#backlogs = new BacklogGuard(
       () => this.#bounded(),
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
@@ -117,6 +119,8 @@ export class Engine {
       .flatMap(({ id, name }): Readiness['waiting'][number][] => {
         const status = this.#sources.get(id)?.status()
         if (status?.state === 'streaming') return []
+        const owner = this.#sources.get(id)?.standby?.owner
+        if (owner !== undefined && this.#options.nodes.live.has(owner)) return [] // that node says how it is
         const error = status?.lastError?.error
         return [
           {
@@ -131,32 +135,47 @@ export class Engine {
     return { ready: waiting.length === 0, waiting }
   }
 
-  /** One at a time: each begins with what the one before it left. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
-  updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
-    const edit = this.#edit.then(() => this.#updateSink(sinkId, changes))
-    this.#edit = edit.catch(() => undefined)
-    return edit
-  }
-
-  async #updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
-    const { cache, resources, store } = this.#options
-    const before = this.#sinkNow(sinkId)
-    const name = changes.name ?? before.name
-    if (name !== before.name && cache.findSink(before.accountId, name)) {
-      throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
-    }
-    const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
-    const database = this.#database(databaseId)
-    refuseMissing(await missingNames(database.connection, newNames(namesOf(settings), before)))
+  /** @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+    const { resources, store } = this.#options
+    const known = this.#sinkNow(sinkId)
+    // asked of the source before the row is locked: it may take its time to answer
+    const { connection } = this.#database(known.databaseId)
+    refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }), known)))
     await store.transaction(async (query) => {
+      await query('select from sink where id = $1 for update', [sinkId]) // one edit at a time, of all processes: each begins with what the one before it left
+      const { sinks } = await resources.load(query)
+      const before = sinks.find(({ id }) => id === sinkId)
+      if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
+      const name = changes.name ?? before.name
+      if (sinks.some((other) => other.id !== sinkId && other.accountId === before.accountId && other.name === name)) {
+        throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
+      }
+      const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
       await resources.renameSink(query, sinkId, name)
       await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
     })
-    cache.replace(await resources.load(store.query))
-    const sink = this.#sinkNow(sinkId)
-    this.#sinks.get(sinkId)?.update(sink, database)
-    await this.#route(database)
-    return sink
+    await this.reload()
+    return this.#sinkNow(sinkId)
+  }
+
+  /**
+   * Settles when what the state database holds at this moment has taken effect here; callers that come while one waits
+   * for its turn share it. What fails is tried again by the next one, and touches nothing else.
+   */
+  reload(): Promise<void> {
+    this.#nextReload ??= this.#inTurn(async () => {
+      this.#nextReload = undefined // who comes from here on may have stored something that is not read any more
+      const { cache, resources, store } = this.#options
+      cache.replace(await resources.load(store.query))
+      await this.#apply(cache)
+    })
+    return this.#nextReload
+  }
+
+  /** A source that has given up, or waits, tries again at once: what it stopped at was mended elsewhere. */
+  retrySource(databaseId: string): void {
+    this.#sources.get(databaseId)?.retry()
   }
 
   /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
@@ -168,15 +187,46 @@ export class Engine {
     return accepted
   }
 
-  /** Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. */
-  async #route(database: Database): Promise<void> {
-    const { cache, store } = this.#options
-    const sinks = cache.sinks
-      .filter((sink) => sink.databaseId === database.id && sink.status !== 'disabled')
-      .map((sink) => this.#routed(sink))
-    const source = this.#sources.get(database.id)
-    if (source) await source.route(sinks)
-    else await saveRoutingVersion(store.query, database.id, sinks)
+  /** One at a time, so that an older reading never replaces a newer one. */
+  #inTurn(work: () => Promise<void>): Promise<void> {
+    const turn = this.#applying.then(work)
+    this.#applying = turn.catch(() => undefined)
+    return turn
+  }
+
+  async #apply({ databases, sinks }: Known): Promise<void> {
+    const now: Known = { databases: [...databases], sinks: [...sinks] }
+    const changes = changesBetween(this.#applied, now)
+    for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
+    const versions = new Map<string, SavedVersion>()
+    for (const { id } of changes.rerouted) versions.set(id, await this.#saveRouting(id))
+    for (const sink of changes.newSinks) this.#superviseSink(sink)
+    for (const id of changes.endedSources) await this.#dismiss(`source/${id}`)
+    for (const database of changes.begunSources) this.#superviseSource(database)
+    const marks = [...versions].map(([id, version]) => this.#sources.get(id)?.mark(version))
+    for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
+    await Promise.all(marks)
+    this.#applied = now
+  }
+
+  /**
+   * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under
+   * the database's lock, so that a process that has read before an edit can't put an older state above a newer one.
+   */
+  async #saveRouting(databaseId: string): Promise<SavedVersion> {
+    const { resources, store } = this.#options
+    return store.transaction(async (query) => {
+      await query('select from source_database where id = $1 for no key update', [databaseId])
+      const { sinks, generations } = await resources.load(query)
+      const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
+      const routes = taking.map((sink) => routed(sink, generations))
+      return saveRoutingVersion(query, databaseId, routes)
+    })
+  }
+
+  async #dismiss(key: string): Promise<void> {
+    this.#supervisor.send({ type: 'dismiss', key })
+    await waitFor(this.#supervisor, ({ context }) => !context.children.has(key), { timeout: Infinity })
   }
 
   #superviseSink(sink: Sink): void {
@@ -218,7 +268,7 @@ export class Engine {
       }),
       log,
       query: store.query,
-      holder: this.#holder,
+      holder: this.#options.nodes.id,
       onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
       observer: {
         delivered: ({ messages, bytes, sinceCommitUs }) => {
@@ -259,13 +309,21 @@ export class Engine {
   }
 
   #startSource(database: Database, meter: SourceMeter): SourceActor {
-    const { log, store } = this.#options
+    const { log, store, nodes } = this.#options
+    const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
     const logger = this.#options.logger.child({ database: database.name, slot: database.slot.name })
     const source = new SourceActor({
       database,
       log,
       state: store.query,
-      holder: this.#holder,
+      holder: this.#options.nodes.id,
+      nameOf,
+      onStandby: (owner) => {
+        logger.info({ owner }, `standby: the source is held by node ${nameOf(owner)}`)
+        // what this process stored before it knew that its own run would not write the marks
+        const mark = async () => source.mark(await this.#saveRouting(database.id))
+        mark().catch((err: unknown) => logger.warn({ err }, 'the routing could not be marked'))
+      },
       observer: {
         ingested: (changes, bytes) => meter.ingested(changes, bytes),
         appended: (_messages, _bytes, latencyUs) => meter.ingested(0, 0, latencyUs),
@@ -288,8 +346,10 @@ export class Engine {
   #sourceGauges(databaseId: string): SourceGauges | undefined {
     const source = this.#sources.get(databaseId)
     if (!source) return undefined
+    if (source.standby) return { isOwner: false } // the owner's figures say how it is
     const { figures, state } = source
     return {
+      isOwner: state === 'streaming',
       slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
       ...(figures ? { bytesInFlight: figures.bytesInFlight, confirmedLagBytes: Number(figures.receivedLsn - figures.confirmedLsn) } : {}),
     }
@@ -354,26 +414,6 @@ export class Engine {
     }
   }
 
-  /** What the source needs to know of a sink. Table names are qualified here, once. */
-  #routed(sink: Sink): RoutedSink {
-    const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
-    const { partitions, grouping, groupColumns } = shapeOf(sink)
-    return {
-      sinkId: sink.id,
-      generation: this.#options.cache.generation(sink.id),
-      partitions,
-      source: {
-        ...schemas,
-        ...(included ? { include_tables: included.map(qualified) } : {}),
-        ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
-      },
-      groupColumns,
-      actions: sink.actions,
-      grouping,
-      timestampFormat: sink.timestamp_format,
-    }
-  }
-
   #sinkNow(id: string): Sink {
     const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
     if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
@@ -406,4 +446,24 @@ async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
     }
   }
   return sizes
+}
+
+/** What the source needs to know of a sink. Table names are qualified here, once. */
+function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
+  const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
+  const { partitions, grouping, groupColumns } = shapeOf(sink)
+  return {
+    sinkId: sink.id,
+    generation: generations.get(sink.id) ?? 1,
+    partitions,
+    source: {
+      ...schemas,
+      ...(included ? { include_tables: included.map(qualified) } : {}),
+      ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
+    },
+    groupColumns,
+    actions: sink.actions,
+    grouping,
+    timestampFormat: sink.timestamp_format,
+  }
 }

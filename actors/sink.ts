@@ -44,6 +44,8 @@ export type Receive = Readonly<{
   shape: Shape
   /** aborted when the client has gone: the wait ends and nothing is taken */
   signal: AbortSignal
+  /** its client is counted elsewhere among those that wait */
+  isCounted?: boolean
 }>
 
 export interface RunningSink {
@@ -142,14 +144,14 @@ class PullSink implements RunningSink {
     this.#actor.start()
   }
 
-  async receive({ batchSize, waitMs, shape, signal }: Receive): Promise<Receipt> {
+  async receive({ batchSize, waitMs, shape, signal, isCounted }: Receive): Promise<Receipt> {
     if (this.#stopping) throw new EngineError('STOPPING', 'the sink is stopping')
     if (signal.aborted) return EMPTY
     const take = () => this.#take(batchSize, shape)
     const taken = take()
     if (taken || waitMs === 0) return taken ?? EMPTY
     const heldMs = this.#status === 'active' ? waitMs : Math.min(waitMs, OFF_HOLD_MS)
-    return (await this.#waiters.wait({ waitMs: heldMs, max: this.#sink.max_waiting, signal, take })) ?? EMPTY
+    return (await this.#waiters.wait({ waitMs: heldMs, max: isCounted ? undefined : this.#sink.max_waiting, signal, take })) ?? EMPTY
   }
 
   async ack(ackIds: readonly string[]): Promise<void> {
@@ -169,21 +171,28 @@ class PullSink implements RunningSink {
   }
 
   async nack(ackIds: readonly string[]): Promise<void> {
-    const { generation } = this.#mustServe()
+    const { generation, shape } = this.#mustServe()
     let named = 0
+    let away: number | undefined // its owner is another process, or not there yet
     for (const [partition, refs] of this.#wire.named(ackIds, generation)) {
       named += refs.offsets.length
-      this.#live.find((p) => p.partition === partition)?.release(refs)
+      const owned = this.#live.find((p) => p.partition === partition)
+      if (owned) owned.release(refs)
+      else if (partition < shape.partitions) away = partition
     }
-    if (generation === 1 || named === ackIds.length) return
-    for (const { owner, origin, refs } of await this.#older(ackIds, generation))
-      this.#live.find((p) => p.names(owner))?.releaseParked(refs, origin)
+    const older = generation > 1 && named < ackIds.length ? await this.#older(ackIds, generation) : []
+    for (const { owner, origin, refs } of older) {
+      const owned = this.#live.find((p) => p.names(owner))
+      if (owned) owned.releaseParked(refs, origin)
+      else away = owner.partition
+    }
+    if (away !== undefined) throw notServed(away)
   }
 
   update(sink: Sink, database: Database): void {
     this.#sink = sink
     this.#wire = pull.open(sink, database)
-    this.#pending.max = sink.max_ack_pending
+    this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#serve()
@@ -299,6 +308,13 @@ class PullSink implements RunningSink {
     if (this.#waiters.count > 0) this.#waiters.serve()
   }
 
+  /** What may be out at once belongs to the sink: other processes that serve partitions of it have their part. */
+  #share(): void {
+    const { max_ack_pending } = this.#sink
+    const partitions = this.#served?.shape.partitions ?? 1
+    this.#pending.max = Math.ceil((max_ack_pending * Math.min(this.#live.length, partitions)) / partitions)
+  }
+
   #setStatus(status: SinkStatus): void {
     this.#status = status
     this.#since = new Date()
@@ -333,10 +349,12 @@ class PullSink implements RunningSink {
         }),
       live: (owned) => {
         this.#live = [...this.#live, owned as OwnedPartition].sort((a, b) => a.partition - b.partition)
+        this.#share()
         this.#serve()
       },
       gone: (owned) => {
         this.#live = this.#live.filter((p) => p !== owned)
+        this.#share()
       },
       failed: (error) => {
         this.#lastError = { error, at: new Date() }

@@ -8,7 +8,7 @@ import type { Database, RoutedSink, RoutingVersion } from '../engine/state/resou
 import type { KeyWatcher, MarkHandler } from '../engine/wal/change-packer.ts'
 import { ReadingGate } from '../engine/wal/gate.ts'
 import { acceptRemedy } from '../engine/wal/history.ts'
-import { emitRoutingMark, saveRoutingVersion } from '../engine/wal/routing-versions.ts'
+import { emitRoutingMark, saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
 import { SourceRun } from '../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../engine/wal/slot.ts'
@@ -26,6 +26,10 @@ export type SourceActorOptions = Readonly<{
   state: Query
   /** names this process to others, in the table of terms */
   holder: string
+  /** what a holder is called, for people */
+  nameOf?: (holder: string) => string
+  /** another process has the source, and this one waits for its lock: told once for each owner */
+  onStandby?: (owner: string) => void
   settings?: Partial<SourceSettings>
   observer?: SourceObserver
   /** held by sinks that can take no more */
@@ -33,6 +37,9 @@ export type SourceActorOptions = Readonly<{
   marks?: ReadonlyMap<string, MarkHandler>
   watcher?: KeyWatcher
 }>
+
+/** How old the owner may be that a standby names. */
+const OWNER_EVERY_MS = 1_000
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
 /** `opening`: connecting, not yet streaming. */
@@ -49,6 +56,8 @@ export class SourceActor implements Running {
   #since = new Date()
   #state: SourceState = 'locking'
   #lockHolder: number | undefined
+  /** while another process has the lock: since when the term was looked at, and its holder */
+  #standby: { owner: string | undefined; lookedAt: number } | undefined
   #phantoms = 0
 
   constructor(options: SourceActorOptions) {
@@ -124,9 +133,19 @@ export class SourceActor implements Running {
    * @returns `isMarked` false: the source can't be reached now; the mark is written when it streams again
    */
   async route(sinks: readonly RoutedSink[]): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
-    const { database, state } = this.#options
-    const { isNew, ...version } = await saveRoutingVersion(state, database.id, sinks)
-    if (!isNew) return { version, isMarked: true }
+    return this.mark(await saveRoutingVersion(this.#options.state, this.#options.database.id, sinks))
+  }
+
+  /** Writes the mark of a version that was saved, unless one has come back already; from any process. */
+  async mark({
+    isPlaced,
+    databaseId,
+    version: number,
+    sinks,
+  }: SavedVersion): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
+    const { database } = this.#options
+    const version = { databaseId, version: number, sinks }
+    if (isPlaced) return { version, isMarked: true }
     try {
       if (this.#run) await emitRoutingMark(this.#run.query, version)
       else await withSession(database, (query) => emitRoutingMark(query, version))
@@ -151,8 +170,14 @@ export class SourceActor implements Running {
     return readSlotLag(this.#run.query, this.#options.database.slot.name)
   }
 
+  /** Set while another process has the source: its holder, as far as it is known. */
+  get standby(): Readonly<{ owner: string | undefined }> | undefined {
+    return this.#state === 'locking' ? this.#standby : undefined
+  }
+
   status(): ActorStatus {
-    const { database } = this.#options
+    const { database, nameOf = String } = this.#options
+    const owner = this.standby?.owner
     const { lastError } = this
     const figures = this.figures
     return {
@@ -160,12 +185,13 @@ export class SourceActor implements Running {
       kind: 'source',
       name: database.name,
       accountId: database.accountId,
-      state: this.#state,
+      state: this.standby ? 'standby' : this.#state,
       since: this.#since,
       ...(lastError ? { lastError: { error: lastError.error, at: lastError.at } } : {}),
       details: {
         slot: database.slot.name,
         ...(this.#state === 'locking' && this.#lockHolder !== undefined ? { lockHeldByPid: this.#lockHolder } : {}),
+        ...(owner === undefined ? {} : { heldBy: nameOf(owner) }),
         ...(figures
           ? {
               confirmedLsn: formatLsn(figures.confirmedLsn),
@@ -194,12 +220,16 @@ export class SourceActor implements Running {
           {
             client: sourceClient(database.connection, `tailrace lock ${name}`),
             slot: name,
-            onWaiting: (pid) => (this.#lockHolder = pid),
+            onWaiting: (pid) => {
+              this.#lockHolder = pid
+              void this.#lookAtOwner()
+            },
           },
           signal,
         ),
       inspect: async (lock, signal) => {
         this.#lockHolder = undefined
+        this.#standby = undefined
         const store = await SourceStore.takeOver(state, database.id, holder)
         await lock.terminateLeftover(signal)
         const saved = await store.load()
@@ -209,6 +239,18 @@ export class SourceActor implements Running {
       },
       stream: (input, signal) => this.#stream(input, signal),
     }
+  }
+
+  /** Who holds the term: asked seldom, for the lock is tried twice a second. */
+  async #lookAtOwner(): Promise<void> {
+    const standby = (this.#standby ??= { owner: undefined, lookedAt: -Infinity })
+    if (performance.now() - standby.lookedAt < OWNER_EVERY_MS) return
+    standby.lookedAt = performance.now()
+    const { state, database, onStandby } = this.#options
+    const owner = await SourceStore.owner(state, database.id).catch(() => undefined)
+    if (owner === undefined || owner === standby.owner) return
+    standby.owner = owner
+    if (this.#standby === standby) onStandby?.(owner)
   }
 
   async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {

@@ -7,8 +7,8 @@ import { EngineError } from '../engine/errors.ts'
 type Waiter<T> = Readonly<{ take: () => T | undefined; end: (taken: T | undefined) => void }>
 export type Wait<T> = Readonly<{
   waitMs: number
-  /** how many may wait at once */
-  max: number
+  /** how many may wait at once; undefined: its client is counted elsewhere */
+  max: number | undefined
   signal: AbortSignal
   /** takes what is there for this waiter; undefined: nothing yet */
   take: () => T | undefined
@@ -16,6 +16,7 @@ export type Wait<T> = Readonly<{
 
 export class Waiters<T> {
   readonly #waiting = new Set<Waiter<T>>()
+  #counted = 0
 
   get count(): number {
     return this.#waiting.size
@@ -23,7 +24,7 @@ export class Waiters<T> {
 
   /** @returns what was taken; undefined: the time is over, the client has gone, or all were ended. @throws EngineError TOO_MANY_WAITING */
   wait({ waitMs, max, signal, take }: Wait<T>): Promise<T | undefined> {
-    if (this.#waiting.size >= max)
+    if (max !== undefined && this.#counted >= max)
       throw new EngineError('TOO_MANY_WAITING', `${max} receives wait for messages of this sink already`, { max })
     const { promise, resolve } = Promise.withResolvers<T | undefined>()
     const giveUp = () => waiter.end(undefined)
@@ -31,13 +32,15 @@ export class Waiters<T> {
     const waiter: Waiter<T> = {
       take,
       end: (taken) => {
-        this.#waiting.delete(waiter)
+        if (!this.#waiting.delete(waiter)) return
+        if (max !== undefined) this.#counted--
         clearTimeout(timer)
         signal.removeEventListener('abort', giveUp)
         resolve(taken)
       },
     }
     this.#waiting.add(waiter)
+    if (max !== undefined) this.#counted++
     signal.addEventListener('abort', giveUp)
     if (signal.aborted) giveUp()
     return promise

@@ -17,6 +17,8 @@ export type ReceiveRequest = Readonly<{
   shape: Shape
   /** aborted when the client has gone or the service stops: the wait ends and no message is taken */
   signal: AbortSignal
+  /** asked on behalf of a client that another place has counted among those that wait (max_waiting) */
+  isCounted?: boolean
 }>
 
 /** Messages taken from a sink for one client. */
@@ -60,6 +62,8 @@ export type ActorStatus = Readonly<{
   lastError?: Readonly<{ error: unknown; at: Date }>
   /** positions, counts: names and numbers only */
   details?: ErrorContext
+  /** of a sink: one row for each partition that this process serves, or is about to */
+  partitions?: readonly ErrorContext[]
 }>
 
 export type Readiness = Readonly<{
@@ -82,6 +86,14 @@ export interface EnginePort {
   /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
    *  @throws EngineError NO_GAP */
   acceptGap(databaseId: string): Promise<string>
+}
+
+/** The engine of this process, as the rest of a cluster uses it. */
+export interface LocalEngine extends EnginePort {
+  /** Settles when what the state database held at the call has taken effect here. */
+  reload(): Promise<void>
+  /** A source that has given up, or waits, tries again at once; any other goes on as it is. */
+  retrySource(databaseId: string): void
 }
 
 /** The resources in memory. */

@@ -1,24 +1,10 @@
 /** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
-import { redactError, redactText } from '../engine/redaction.ts'
-import type { ActorStatus, EnginePort } from './engine-port.ts'
+import type { EnginePort } from './engine-port.ts'
+import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './node-report.ts'
 import type { Operation } from './operation.ts'
 
-const Actor = Type.Object({
-  id: Type.String(),
-  kind: Type.String(),
-  name: Type.Union([Type.String(), Type.Null()]),
-  state: Type.String(),
-  since: Type.Union([Type.String(), Type.Null()]),
-  last_error: Type.Union([
-    Type.Object({ code: Type.Union([Type.String(), Type.Null()]), message: Type.String(), at: Type.String() }),
-    Type.Null(),
-  ]),
-  details: Type.Object({}, { additionalProperties: true }),
-})
-const NodeOut = Type.Object({ name: Type.String(), ready: Type.Boolean(), actors: Type.Array(Actor) })
 const Waiting = Type.Object({
   kind: Type.String(),
   name: Type.String(),
@@ -26,10 +12,13 @@ const Waiting = Type.Object({
   code: Type.Union([Type.String(), Type.Null()]),
 })
 
-export type Identity = Readonly<{ version: string; nodeName: string }>
-
-export function infoOperations({ engine, identity }: Readonly<{ engine: EnginePort; identity: Identity }>): Operation[] {
-  const { version, nodeName } = identity
+/** @param nodes every process of the cluster as one account may see it; absent: this one is alone */
+export function infoOperations({
+  engine,
+  identity,
+  nodes = async () => [{ ...aboutSelf(identity), reachable: true, report: reportOf(engine) }],
+}: Readonly<{ engine: EnginePort; identity: Identity; nodes?: () => Promise<readonly KnownNode[]> }>): Operation[] {
+  const { version } = identity
   return [
     {
       id: 'health',
@@ -72,34 +61,14 @@ export function infoOperations({ engine, identity }: Readonly<{ engine: EnginePo
       methods: ['GET'],
       paths: ['/info', '/api/info'],
       summary: 'Version, nodes, and the state of every actor',
+      description:
+        'Every live process of the cluster: the sources it streams, the sink partitions it serves, and its actors. One that does not answer within a second is listed as not reachable.',
       auth: true,
       answer: {
         description: 'Actors of the account, and those of the process.',
         schema: Type.Object({ version: Type.String(), nodes: Type.Array(NodeOut) }),
       },
-      handle: (_request, _reply, account) => {
-        const own = engine.actors().filter((actor) => actor.accountId === undefined || actor.accountId === account.id)
-        return { version, nodes: [{ name: nodeName, ready: engine.ready().ready, actors: own.map(actorOut) }] }
-      },
+      handle: async (_request, _reply, account) => ({ version, nodes: (await nodes()).map((node) => nodeOut(node, account.id)) }),
     },
   ]
-}
-
-function actorOut({ id, kind, name, state, since, lastError, details }: ActorStatus): Record<string, unknown> {
-  return {
-    id,
-    kind,
-    name: name ?? null,
-    state,
-    since: since?.toISOString() ?? null,
-    last_error: lastError ? { ...errorOut(lastError.error), at: lastError.at.toISOString() } : null,
-    details: details ?? {},
-  }
-}
-
-function errorOut(error: unknown): { code: string | null; message: string } {
-  if (!(error instanceof Error)) return { code: null, message: redactText(String(error)) }
-  const { message } = redactError(error)
-  const code = error instanceof EngineError ? error.code : 'code' in error && typeof error.code === 'string' ? error.code : null
-  return { code, message: String(message) }
 }

@@ -18,9 +18,11 @@ import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { databaseOperations } from './database-routes.ts'
-import { infoOperations, type Identity } from './info-routes.ts'
+import { infoOperations } from './info-routes.ts'
+import type { Identity, KnownNode } from './node-report.ts'
 import { openapiDocument } from './openapi.ts'
 import type { Operation } from './operation.ts'
+import { addPeerRoutes, type PeerService } from './peer-routes.ts'
 import { OpenReceives } from './receive-call.ts'
 import { sinkOperations } from './sink-routes.ts'
 import { streamOperations } from './stream-routes.ts'
@@ -34,6 +36,8 @@ export type ApiOptions = Readonly<{
   logger: Logger
   metrics?: Metrics
   identity: Identity
+  /** of a cluster: what this process does for the others, and how all of them are */
+  cluster?: Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
   limits?: Partial<Limits>
 }>
 
@@ -78,6 +82,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const operations = operationsOf(options, receives)
   for (const operation of operations) addRoutes(app, operation, options.resources)
   addOptions(app, operations)
+  if (options.cluster) addPeerRoutes(app, options.cluster.service, receives)
   try {
     await app.listen({ host, port })
   } catch (cause) {
@@ -90,12 +95,12 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 }
 
 /** Everything that is served. */
-function operationsOf({ engine, resources, identity }: ApiOptions, receives: OpenReceives): Operation[] {
+function operationsOf({ engine, resources, identity, cluster }: ApiOptions, receives: OpenReceives): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
     ...databaseOperations({ engine, resources }),
-    ...infoOperations({ engine, identity }),
+    ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
   let document: Record<string, unknown> | undefined
   operations.push({

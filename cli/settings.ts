@@ -24,6 +24,10 @@ export type Settings = Readonly<{
   dataFolder: string
   /** port 0: no metrics server */
   metrics: Readonly<{ port: number; user: string | undefined; password: string | undefined }>
+  /** brokers of a log that many processes share; empty: the log is in the data folder */
+  kafkaBrokers: readonly string[]
+  /** where the other processes reach this one; absent: made of the address it listens on */
+  nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
   maxMemoryMb: number | undefined
   /** variables that are set and known but have no effect here */
@@ -61,6 +65,14 @@ export const VARIABLES = {
   PG_SSL: variable(oneOf(SSL_MODES), 'TLS to the state database (false)'),
   PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10)'),
   VAULT_KEY: variable(Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }), 'encrypts secrets at rest: 32 bytes in base64', true),
+  KAFKA_BROKERS: variable(
+    Type.String({ pattern: '^[^\\s,]+:\\d{1,5}(\\s*,\\s*[^\\s,]+:\\d{1,5})*$' }),
+    'brokers of a log that many processes share, host:port,… (none: the log is in the data folder)',
+  ),
+  TAILRACE_NODE_ADDRESS: variable(
+    Type.String({ pattern: '^http://[^/?#\\s@]+/?$' }),
+    'where the other processes of a cluster reach this one, http://host:port (the address it listens on; for 0.0.0.0 the first of the machine)',
+  ),
   TAILRACE_DATA: variable(text, 'data folder (./data)'),
   TAILRACE_METRICS_PORT: variable(port(true), 'port of /metrics (8376), 0 = none'),
   SEQUIN_METRICS_PORT: variable(port(true), 'as TAILRACE_METRICS_PORT'),
@@ -104,6 +116,10 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = stateDatabase(values, problems)
   const config = configFile(values, problems)
+  if (values.KAFKA_BROKERS !== undefined && state && values.VAULT_KEY === undefined) {
+    const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
+    problems.push({ name: 'VAULT_KEY', reason })
+  }
   if (problems.length > 0) {
     throw new EngineError('SETTING_INVALID', problems.map(({ name, reason }) => `${name}: ${reason}`).join('; '), {
       variables: [...new Set(problems.map(({ name }) => name))].join(', '),
@@ -131,6 +147,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
       user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),
       password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
     },
+    kafkaBrokers: string('KAFKA_BROKERS')?.split(/\s*,\s*/) ?? [],
+    nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     maxMemoryMb: integer('MAX_MEMORY_MB'),
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(

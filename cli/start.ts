@@ -7,7 +7,9 @@
 import { mkdirSync, readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
+import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
+import { openCluster } from '../api/cluster.ts'
 import { applyConfig } from '../api/config-apply.ts'
 import { parseConfig } from '../api/config-document.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
@@ -19,15 +21,20 @@ import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
 import { PostgresServer } from '../engine/postgres/server.ts'
+import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
+import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore, type Store } from '../engine/state/store.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
+import { nodeAddress } from './node-address.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
 const STATE_DATABASE = 'tailrace'
+/** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
+const HAND_OVER_GRACE_MS = 1_000
 
 export async function start(_args: readonly string[]): Promise<void> {
   const settings = readSettings()
@@ -56,23 +63,53 @@ export async function start(_args: readonly string[]): Promise<void> {
       },
     }),
   )
-  const metrics = new Metrics({ version: version() })
+  const nodes = new NodeRegistry({
+    query: store.query,
+    name: `${hostname()}/${process.pid}`,
+    onError: (err) => logger.warn({ err }, 'this node could not renew its row in the state database'),
+  })
+  const feed = parts.use(
+    new StateFeed(state.connection, (err) => logger.warn({ err }, 'notices of the state database are not heard at the moment')),
+  )
+  const metrics = new Metrics({ version: version(), node: nodes.name })
   const cache = new ResourceCache(await resources.load(store.query))
-  const engine = new Engine({ store, resources, cache, log, metrics, logger })
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes })
   parts.defer(() => engine.stop())
   await engine.start()
 
+  const cluster =
+    settings.kafkaBrokers.length > 0 && settings.vaultKey
+      ? parts.use(
+          openCluster({
+            ...{ engine, feed, logger },
+            ...{ registry: nodes, query: store.query, vaultKey: settings.vaultKey },
+            findSink: (id) => cache.sink(id),
+          }),
+        )
+      : undefined
   const { host, port } = settings.server
   const api = await startApi({
     host,
     port,
-    engine,
+    engine: cluster?.engine ?? engine,
+    ...(cluster && { cluster: cluster.served }),
     resources: cache,
     logger,
     metrics,
-    identity: { version: version(), nodeName: hostname() },
+    identity: { version: version(), nodeId: nodes.id, nodeName: nodes.name },
   })
-  parts.defer(() => api.stop())
+  parts.defer(() => api.stop(cluster ? HAND_OVER_GRACE_MS : undefined))
+  parts.defer(() => nodes.leave()) // before all else: nobody asks a node that is stopping
+  await nodes.join({ address: nodeAddress(settings.nodeAddress, api.url), version: version() })
+  parts.use(
+    watchConfig({
+      feed,
+      fingerprint: () => resources.fingerprint(store.query),
+      reload: () => engine.reload(),
+      onError: (err) => logger.warn({ err }, 'what is stored could not be taken in; it will be tried again'),
+    }),
+  )
+  feed.start()
   const metricsServer = await startMetricsServer({ host, ...settings.metrics, metrics, logger })
   if (metricsServer) parts.use(metricsServer)
   logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)

@@ -98,6 +98,32 @@ export const ERRORS = {
     meaning: 'The service is stopping or the sink is moving.',
     remedy: 'Try again; the message stays in the log.',
   },
+  PARTITION_MOVING: {
+    retry: true,
+    status: 503,
+    meaning: 'The partition of a message has no live owner at the moment: it is moving from one process to another.',
+    remedy: 'Try again; repeating an ack is safe. GET /info shows which process serves which partition.',
+  },
+  PEER_UNREACHABLE: {
+    retry: true,
+    status: 503,
+    meaning: 'The process of the cluster that serves the partition does not answer.',
+    remedy:
+      'Try again: if it is gone, another one takes its partitions over. GET /info shows the processes; check TAILRACE_NODE_ADDRESS of the one named.',
+  },
+  PEER_UNAUTHORIZED: {
+    retry: false,
+    status: 401,
+    meaning: 'A request to an internal path does not carry the signature of this cluster.',
+    remedy:
+      'Internal paths are for the other processes of a cluster only. If it came from one: all need the same VAULT_KEY, and clocks within 5 minutes.',
+  },
+  PEER_REFUSED: {
+    retry: true,
+    status: 503,
+    meaning: 'Another process of the cluster refuses this one, or what answers at its address is not of this cluster.',
+    remedy: 'Give all processes the same VAULT_KEY, their clocks within 5 minutes, and each an address of its own (TAILRACE_NODE_ADDRESS).',
+  },
   INTERNAL: {
     retry: false,
     status: 500,

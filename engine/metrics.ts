@@ -66,7 +66,9 @@ export type PartitionGauges = Readonly<{
 }>
 
 export type SourceGauges = Readonly<{
-  slotHealth: EntityStatus
+  /** this process streams it; false: another one does, or none */
+  isOwner?: boolean
+  slotHealth?: EntityStatus
   databaseHealth?: EntityStatus
   /** bytes of write-ahead log that Postgres keeps for the slot (restart lag) */
   slotSizeBytes?: number
@@ -158,7 +160,11 @@ export class Metrics {
   readonly #sources = new Map<string, SourceEntry>()
   readonly #errorAnswers = new Map<string, number>()
 
-  constructor({ version, processMetrics = true }: { version: string; processMetrics?: boolean }) {
+  readonly #node: string
+
+  /** @param node names this process among those of a cluster */
+  constructor({ version, node = '', processMetrics = true }: { version: string; node?: string; processMetrics?: boolean }) {
+    this.#node = node
     if (processMetrics) collectDefaultMetrics({ register: this.#registry })
     this.#describe('gauge', 'tailrace_build_info', 'Always 1; the label says the version', () => [[{ version }, 1]])
     this.#describeSources()
@@ -222,6 +228,9 @@ export class Metrics {
     gauge('sequin_processing_saturation_percent', 'Share of the time in which decoding was busy', (s) => s.now?.processingSaturationPercent)
     gauge('tailrace_slot_confirmed_lag_bytes', "Confirmed position to the server's end of the log", (s) => s.now?.confirmedLagBytes)
     gauge('tailrace_slot_restart_lag_bytes', "Slot's restart position to the server's end of the log", (s) => s.now?.slotSizeBytes)
+    gauge('tailrace_source_owner', '1: this node streams the source, 0: it stands by', (s) =>
+      s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner),
+    )
     gauge('tailrace_source_bytes_in_flight', 'Bytes received and not yet durable in the log', (s) => s.now?.bytesInFlight)
   }
 
@@ -264,6 +273,11 @@ export class Metrics {
           ),
         ),
       )
+    this.#describe('gauge', 'tailrace_partition_owner', '1 for each partition that this node serves', () =>
+      [...this.#sinks.values()].flatMap(({ labels, now }) =>
+        (now?.partitions ?? []).map(({ partition }) => [{ ...consumerOf(labels), partition, node: this.#node }, 1] as const),
+      ),
+    )
     gauge('tailrace_partition_lag_records', 'Records of the log from the lowest unfinished message on', (p) => p.lagRecords)
     gauge('tailrace_partition_parked_messages', 'Messages that wait outside the log', (p) => p.parkedMessages)
     gauge('tailrace_partition_window_bytes', 'Bytes from the lowest unfinished message to the read head', (p) => p.windowBytes)
@@ -330,7 +344,7 @@ export class Metrics {
 
 const LABEL_NAMES = [
   ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name'],
-  ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code'],
+  ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node'],
 ]
 
 type HistogramConfig = Readonly<{ name: string; help: string; labelNames: string[] }>

@@ -70,6 +70,31 @@ export function readAckIds(ids: readonly string[], tag: string, generation: numb
   return byPartition
 }
 
+/**
+ * Sorts ack ids of all generations by the partition they name, "generation/partition" in decimal as in the key of a term.
+ * What isn't an id of this sink is left out. Only the names are looked at: the owner reads the rest.
+ */
+export function ackIdsByPartition(ids: readonly string[], tag: string): Map<string, string[]> {
+  const byPartition = new Map<string, string[]>()
+  const byPrefix = new Map<string, string[] | undefined>()
+  const start = `${tag}.`
+  for (const id of ids) {
+    if (id.length > MAX_LENGTH || !id.startsWith(start)) continue
+    const generationEnd = id.indexOf('.', start.length)
+    const partitionEnd = id.indexOf('.', generationEnd + 1)
+    if (generationEnd < 0 || partitionEnd < 0) continue
+    const prefix = id.slice(start.length, partitionEnd)
+    if (!byPrefix.has(prefix)) {
+      const generation = readDigits(id, start.length, generationEnd)
+      const partition = readDigits(id, generationEnd + 1, partitionEnd)
+      const named = generation < 0 || partition < 0 ? undefined : `${generation}/${partition}`
+      byPrefix.set(prefix, named === undefined ? undefined : (byPartition.set(named, []).get(named) as string[]))
+    }
+    byPrefix.get(prefix)?.push(id)
+  }
+  return byPartition
+}
+
 /** References of messages of ended generations, side by side. */
 export type OlderRefs = Readonly<{ generations: number[]; partitions: number[]; offsets: number[]; indexes: number[] }>
 

@@ -50,6 +50,8 @@ export type GenerationsOptions = Readonly<{
 type Stored = ServedGeneration & Readonly<{ drained: boolean }>
 
 const REGROUP_ROWS = 500
+/** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
+export const HANDED_OVER = 'handed over'
 
 export class StoredGenerations implements Generations {
   readonly #options: GenerationsOptions
@@ -95,7 +97,7 @@ export class StoredGenerations implements Generations {
     const partitions = Array.from({ length: from.shape.partitions }, (_, partition) => ({ sinkId, generation: from.generation, partition }))
     await ask(
       this.#options.query,
-      `update tailrace.term set term = term + 1, holder = 'handed over' where kind = 'partition' and key = any ($1)`,
+      `update tailrace.term set term = term + 1, holder = '${HANDED_OVER}' where kind = 'partition' and key = any ($1)`,
       [partitions.map(termKey)],
     )
     for (const { partition } of partitions) await this.#hideHeld(from.generation, partition)

@@ -50,6 +50,10 @@ export class ResourceCache {
     return this.databases.find((database) => database.accountId === accountId && database[field] === wanted)
   }
 
+  sink(id: string): Sink | undefined {
+    return this.sinks.find((sink) => sink.id === id)
+  }
+
   database(id: string): Database | undefined {
     return this.databases.find((database) => database.id === id)
   }

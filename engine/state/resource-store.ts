@@ -97,15 +97,30 @@ export class ResourceStore {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }
 
+  /** A text that differs whenever what `load` gives differs: cheap to ask for again and again. */
+  async fingerprint(query: Query): Promise<string> {
+    const { rows } = await query<{ print: string }>(
+      `select md5(string_agg(print, ' ' order by print)) as print from (
+         select 'a' || id || xmin as print from account union all
+         select 't' || id || xmin from api_token union all
+         select 'd' || id || xmin from source_database union all
+         select 's' || id || xmin from sink) rows`, // a row's id and the transaction that wrote it name its version
+    )
+    return rows[0]?.print ?? ''
+  }
+
   async load(query: Query): Promise<Resources> {
-    const [tokens, databases, sinks, generations] = await Promise.all([
-      query<{ hash: string; id: string; name: string }>(
-        `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
-      ),
-      query<DatabaseRow>('select * from source_database order by name'),
-      query<SinkRow>('select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name'),
-      query<{ sink_id: string; newest: number }>('select sink_id, max(generation) as newest from generation group by sink_id'),
-    ])
+    // one after the other, sinks first: whoever stores something meanwhile, a sink that is read has its database and generation
+    const sinks = await query<SinkRow>(
+      'select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name',
+    )
+    const generations = await query<{ sink_id: string; newest: number }>(
+      'select sink_id, max(generation) as newest from generation group by sink_id',
+    )
+    const databases = await query<DatabaseRow>('select * from source_database order by name')
+    const tokens = await query<{ hash: string; id: string; name: string }>(
+      `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
+    )
     return {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),

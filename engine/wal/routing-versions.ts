@@ -9,22 +9,21 @@ import type { Query } from './slot.ts'
 export const ROUTING_MARK = 'tailrace:routing'
 const UNIQUE_VIOLATION = '23505'
 
+/** `isPlaced`: its mark has come back to a source, so it need not be written again. */
+export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced: boolean }>
+
 /**
  * Saves what goes where as the next version; the same as the newest one saves nothing.
  * @param state queries on the state database
  */
-export async function saveRoutingVersion(
-  state: Query,
-  databaseId: string,
-  sinks: readonly RoutedSink[],
-): Promise<RoutingVersion & Readonly<{ isNew: boolean }>> {
+export async function saveRoutingVersion(state: Query, databaseId: string, sinks: readonly RoutedSink[]): Promise<SavedVersion> {
   for (;;) {
     const { rows } = await state(
-      'select version, sinks = $2::jsonb as same from tailrace.routing_version where database_id = $1 order by version desc limit 1',
+      'select version, sinks = $2::jsonb as same, lsn is not null as placed from tailrace.routing_version where database_id = $1 order by version desc limit 1',
       [databaseId, JSON.stringify(sinks)],
     )
     const newest = rows[0]
-    if (newest?.same === true) return { databaseId, version: Number(newest.version), sinks, isNew: false }
+    if (newest?.same === true) return { databaseId, version: Number(newest.version), sinks, isNew: false, isPlaced: newest.placed === true }
     const version = Number(newest?.version ?? 0) + 1
     try {
       await state('insert into tailrace.routing_version (database_id, version, sinks) values ($1, $2, $3)', [
@@ -32,7 +31,7 @@ export async function saveRoutingVersion(
         version,
         JSON.stringify(sinks),
       ])
-      return { databaseId, version, sinks, isNew: true }
+      return { databaseId, version, sinks, isNew: true, isPlaced: false }
     } catch (error) {
       if (!(error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION)) throw error // another process was faster: look again
     }

@@ -48,6 +48,12 @@ export class SourceStore {
     return new SourceStore(query, databaseId, Number(rows[0]?.term))
   }
 
+  /** @returns the holder of the term; undefined: nobody has owned it yet */
+  static async owner(query: Query, databaseId: string): Promise<string | undefined> {
+    const { rows } = await ask(query, `select holder from tailrace.term where kind = 'source' and key = $1`, [databaseId])
+    return rows[0] && String(rows[0].holder)
+  }
+
   async load(): Promise<SavedSource> {
     const source = await ask(
       this.#query,

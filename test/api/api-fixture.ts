@@ -38,7 +38,7 @@ export async function serve(limits: Partial<Limits> = {}): Promise<Fixture> {
     resources: engine,
     metrics,
     logger: createLogger({ level: 'info', format: 'json', destination }),
-    identity: { version: '9.9.9', nodeName: 'node-1' },
+    identity: { version: '9.9.9', nodeId: 'id-1', nodeName: 'node-1' },
     limits,
   })
   const call: Fixture['call'] = async (path, { method, body, raw, headers = {}, token = TOKEN, signal } = {}) => {

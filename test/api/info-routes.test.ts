@@ -47,8 +47,14 @@ test('info shows every actor of the account with its state and last error, witho
     version: '9.9.9',
     nodes: [
       {
+        id: 'id-1',
         name: 'node-1',
+        address: null,
+        version: '9.9.9',
+        reachable: true,
         ready: true,
+        sources: [],
+        partitions: [],
         actors: [
           { id: 'supervisor', kind: 'supervisor', name: null, state: 'running', since: null, last_error: null, details: {} },
           {

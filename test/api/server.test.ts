@@ -134,7 +134,7 @@ test('a port that is taken is named, with the variable that sets another', async
     engine,
     resources: engine,
     logger,
-    identity: { version: '1', nodeName: 'n' },
+    identity: { version: '1', nodeId: 'i', nodeName: 'n' },
   })
   await assert.rejects(
     start,

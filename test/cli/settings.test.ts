@@ -23,6 +23,8 @@ test('with nothing set, everything has its default and the state database is the
     vaultKey: undefined,
     dataFolder: './data',
     metrics: { port: 8376, user: undefined, password: undefined },
+    kafkaBrokers: [],
+    nodeAddress: undefined,
     maxMemoryMb: undefined,
     ignored: [],
     unknown: [],
@@ -124,4 +126,20 @@ test('the vault key is 32 bytes, and the settings can’t be changed afterwards'
   assert.deepEqual(settings.vaultKey, key)
   assert.match(refusal({ VAULT_KEY: Buffer.alloc(31).toString('base64') }).message, /VAULT_KEY/)
   assert.throws(() => Object.assign(settings.server, { port: 1 }), TypeError)
+})
+
+test('a cluster needs a vault key that its processes share; one process with everything embedded makes its own', () => {
+  const cluster = { KAFKA_BROKERS: 'k1:9092, k2:9092', PG_URL: 'postgres://u:p@h/d' }
+  assert.match(refusal(cluster).message, /^VAULT_KEY: is needed with KAFKA_BROKERS .* the same one/)
+  assert.equal(refusal({ ...cluster, VAULT_KEY: 'short' }).message.match(/VAULT_KEY: /g)?.length, 1)
+  const { kafkaBrokers, vaultKey } = readSettings({ ...cluster, VAULT_KEY: Buffer.alloc(32).toString('base64') })
+  assert.deepEqual([kafkaBrokers, vaultKey?.length], [['k1:9092', 'k2:9092'], 32])
+  assert.deepEqual(readSettings({ KAFKA_BROKERS: 'k1:9092' }).kafkaBrokers, ['k1:9092'])
+  assert.match(refusal({ KAFKA_BROKERS: 'k1' }).message, /KAFKA_BROKERS: "k1" came/)
+})
+
+test('the address for peers is an http origin, without a path or credentials', () => {
+  assert.equal(readSettings({ TAILRACE_NODE_ADDRESS: 'http://10.0.0.7:7376' }).nodeAddress, 'http://10.0.0.7:7376')
+  for (const address of ['10.0.0.7:7376', 'http://u:p@h:1', 'http://h/path', 'ftp://h'])
+    assert.match(refusal({ TAILRACE_NODE_ADDRESS: address }).message, /TAILRACE_NODE_ADDRESS/)
 })

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { ackIdPrefix, digitCount, readAckIds, sinkTag, writeDigits } from '../../../engine/dispatch/ack-id.ts'
+import { ackIdPrefix, ackIdsByPartition, digitCount, readAckIds, sinkTag, writeDigits } from '../../../engine/dispatch/ack-id.ts'
 
 const id = (tag: string, generation: number, partition: number, offset: number, index: number): string => {
   const head = Buffer.from(ackIdPrefix(tag, generation, partition))
@@ -61,5 +61,26 @@ test('no text whatever breaks the reading of ack ids', () => {
           for (const n of [...offsets, ...indexes]) assert.ok(Number.isSafeInteger(n) && n >= 0)
       },
     ),
+  )
+})
+
+test('ids are sorted by the partition they name, of every generation, and what is no id of the sink is left out', () => {
+  const [first, again, other, later] = [id(TAG, 1, 0, 5, 0), id(TAG, 1, 0, 6, 1), id(TAG, 1, 37, 5, 0), id(TAG, 2, 0, 5, 0)]
+  const foreign = [
+    id(sinkTag('another'), 1, 0, 5, 0),
+    `${TAG}.1.0`,
+    `${TAG}..0.1.1`,
+    `${TAG}.01.0.1.1`,
+    `${TAG}.1.!.1.1`,
+    '',
+    'x'.repeat(99),
+  ]
+  assert.deepEqual(
+    [...ackIdsByPartition([first, ...foreign, other, again, later], TAG)],
+    [
+      ['1/0', [first, again]],
+      ['1/37', [other]],
+      ['2/0', [later]],
+    ],
   )
 })

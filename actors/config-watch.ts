@@ -1,0 +1,50 @@
+/**
+ * Keeps the running engine to what is stored, whoever stored it: told by a notice of the state database, and by a look
+ * every few seconds, because a notice can be lost. What could not be taken in is tried again with the next look.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { StateFeed } from '../engine/state/state-feed.ts'
+import { Bell } from './bell.ts'
+
+const LOOK_EVERY_MS = 5_000
+
+export type ConfigWatch = Readonly<{
+  feed: Pick<StateFeed, 'watch'>
+  /** differs when what is stored differs */
+  fingerprint: () => Promise<string>
+  reload: () => Promise<void>
+  onError: (error: unknown) => void
+  lookEveryMs?: number
+}>
+
+/** Runs until it is disposed of. */
+export function watchConfig({ feed, fingerprint, reload, onError, lookEveryMs = LOOK_EVERY_MS }: ConfigWatch): AsyncDisposable {
+  const stop = new AbortController()
+  const bell = new Bell()
+  const unwatch = feed.watch(({ about }) => {
+    if (about === 'resources' || about === 'everything') bell.ring()
+  })
+  async function run(): Promise<void> {
+    let applied: string | undefined
+    while (!stop.signal.aborted) {
+      try {
+        const print = await fingerprint() // before the reload: what comes between is seen with the next look
+        if (print !== applied) await reload()
+        applied = print
+        await bell.wait(stop.signal, lookEveryMs)
+      } catch (error) {
+        if (stop.signal.aborted) return
+        onError(error)
+        await sleep(lookEveryMs, undefined, { signal: stop.signal }).catch(() => undefined)
+      }
+    }
+  }
+  const running = run()
+  return {
+    [Symbol.asyncDispose]: async () => {
+      unwatch()
+      stop.abort()
+      await running
+    },
+  }
+}

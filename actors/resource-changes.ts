@@ -1,0 +1,46 @@
+/** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
+import { isDeepStrictEqual as same } from 'node:util'
+import type { Database, Sink } from '../engine/state/resources.ts'
+
+export type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }>
+
+export type ResourceChanges = Readonly<{
+  /** ids of sinks that are gone */
+  goneSinks: readonly string[]
+  newSinks: readonly Sink[]
+  /** edited, or their database's description is: messages carry both */
+  editedSinks: readonly Sink[]
+  /** databases that their sources leave: gone, switched off, or reached in another way from now on */
+  endedSources: readonly string[]
+  begunSources: readonly Database[]
+  /** what goes where may differ */
+  rerouted: readonly Database[]
+}>
+
+export function changesBetween(before: Known, after: Known): ResourceChanges {
+  const oldSinks = new Map(before.sinks.map((sink) => [sink.id, sink]))
+  const newSinks = new Map(after.sinks.map((sink) => [sink.id, sink]))
+  const oldDatabases = new Map(before.databases.map((database) => [database.id, database]))
+  const newDatabases = new Map(after.databases.map((database) => [database.id, database]))
+  const goneSinks = before.sinks.filter(({ id }) => !newSinks.has(id))
+  const addedSinks = after.sinks.filter(({ id }) => !oldSinks.has(id))
+  const changedSinks = after.sinks.filter((sink) => oldSinks.has(sink.id) && !same(sink, oldSinks.get(sink.id)))
+  const rerouted = new Set([...goneSinks, ...addedSinks, ...changedSinks].map(({ databaseId }) => databaseId))
+  return {
+    goneSinks: goneSinks.map(({ id }) => id),
+    newSinks: addedSinks,
+    editedSinks: after.sinks.filter((sink) => {
+      const was = oldSinks.get(sink.id)
+      return was && (!same(sink, was) || !same(oldDatabases.get(sink.databaseId), newDatabases.get(sink.databaseId)))
+    }),
+    endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
+    begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
+    rerouted: after.databases.filter(({ id }) => rerouted.has(id) || !oldDatabases.has(id)),
+  }
+}
+
+const runs = ({ slot }: Database): boolean => slot.status === 'active'
+
+/** A running source has no need to know: only how it reaches the server, and its slot, are its own. */
+const continues = (was: Database | undefined, now: Database | undefined): boolean =>
+  was !== undefined && now !== undefined && runs(was) && runs(now) && same(was.connection, now.connection) && same(was.slot, now.slot)

@@ -1,0 +1,308 @@
+/**
+ * The engine of a whole cluster behind the port of the API: any process answers any call. A receive takes from the
+ * partitions of this process, and when those have nothing, from the owners of the others; acks and nacks go to the owner
+ * of each partition; an edit is told to every process before it is answered.
+ *
+ *  I1. A request hops once: what a peer asks of us goes to our own engine, never through here.
+ *  I2. An ack is answered after every owner has answered that it is durable.
+ *  I3. A client is counted (max_waiting) where it came in, and nowhere else.
+ *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
+ */
+import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
+import { HANDED_OVER } from '../engine/dispatch/generations.ts'
+import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
+import { EngineError, isRetryable } from '../engine/errors.ts'
+import type { Logger } from '../engine/logger.ts'
+import type { Node, NodeRegistry } from '../engine/state/node-registry.ts'
+import type { Owners, PartitionOwners } from '../engine/state/partition-owners.ts'
+import type { Sink } from '../engine/state/resources.ts'
+import type {
+  ActorStatus,
+  EnginePort,
+  Health,
+  LocalEngine,
+  Readiness,
+  Receipt,
+  ReceiveRequest,
+  RunningSink,
+  SinkChanges,
+} from './engine-port.ts'
+import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
+import type { PeerClient } from './peer-client.ts'
+
+export type ClusterOptions = Readonly<{
+  /** of this process */
+  engine: LocalEngine
+  /** a sink as it is stored, whether it runs here or not */
+  findSink: (id: string) => Sink | undefined
+  registry: NodeRegistry
+  owners: PartitionOwners
+  /** the partitions that own messages which ended generations have named */
+  findOlder: (sinkId: string, refs: OlderRefs) => Promise<readonly OwnedRefs[]>
+  peers: PeerClient
+  logger: Logger
+}>
+
+/** A process that doesn't say in this time that an edit has reached it hears of it within seconds by itself. */
+const RELOAD_WITHIN_MS = 2_000
+/** The owners are looked at so often while somebody waits, in case a notice was lost. */
+const LOOK_EVERY_MS = 5_000
+const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
+
+type Failure = Readonly<{ ids: readonly string[]; error: unknown }>
+
+export class ClusterEngine implements EnginePort {
+  readonly #options: ClusterOptions
+  /** per sink: receives that wait, and how often peers were asked */
+  readonly #waiting = new Map<string, number>()
+  #turn = 0
+
+  constructor(options: ClusterOptions) {
+    this.#options = options
+  }
+
+  /** @returns undefined: no process serves it, because it doesn't exist or is off */
+  sink(id: string): RunningSink | undefined {
+    const local = this.#options.engine.sink(id)
+    const sink = this.#options.findSink(id)
+    if (!sink || (!local && sink.status !== 'active')) return local
+    return {
+      receive: (request) => this.#receive(sink, request),
+      ack: (ids) => this.#settle(id, 'ack', ids),
+      nack: (ids) => this.#settle(id, 'nack', ids),
+      health: () => local?.health() ?? ELSEWHERE,
+    }
+  }
+
+  actors(): readonly ActorStatus[] {
+    return this.#options.engine.actors()
+  }
+
+  ready(): Readiness {
+    return this.#options.engine.ready()
+  }
+
+  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+    const sink = await this.#options.engine.updateSink(sinkId, changes)
+    await this.tellPeers()
+    return sink
+  }
+
+  /** Asked of the process whose source has stopped; then all others try again too, so that they stand by. */
+  async acceptGap(databaseId: string): Promise<string> {
+    const { engine, registry, peers } = this.#options
+    const tries = [() => engine.acceptGap(databaseId), ...registry.peers.map((node) => () => peers.acceptGap(node, databaseId))]
+    let refused: unknown
+    for (const accept of tries) {
+      try {
+        const accepted = await accept()
+        engine.retrySource(databaseId)
+        await this.#tellAll((node) => peers.retrySource(node, databaseId))
+        return accepted
+      } catch (error) {
+        const says = error instanceof EngineError && error.code === 'NO_GAP'
+        if (!says || refused === undefined) refused = error // what went wrong tells more than that there was nothing
+      }
+    }
+    throw refused
+  }
+
+  /** Settles when every live process has taken in what is stored now, or has not answered in time. */
+  async tellPeers(): Promise<void> {
+    await this.#tellAll((node) => this.#options.peers.reload(node, RELOAD_WITHIN_MS))
+  }
+
+  async #tellAll(tell: (node: Node) => Promise<void>): Promise<void> {
+    const { registry, logger } = this.#options
+    const told = async (node: Node) => {
+      try {
+        await tell(node)
+      } catch (err) {
+        logger.warn({ node: node.name, err }, 'a node has not said that an edit has reached it; it reads it by itself within seconds')
+      }
+    }
+    await Promise.all(registry.peers.map(told))
+  }
+
+  // ── receive ─────────────────────────────────────────────────────────────────────────────────────
+
+  async #receive(sink: Sink, request: ReceiveRequest): Promise<Receipt> {
+    const { engine } = this.#options
+    const startedAt = performance.now()
+    const local = engine.sink(sink.id)
+    if (local && sink.status !== 'active') return local.receive(request) // off everywhere: it knows how long to hold the client
+    if (local) {
+      const taken = await local.receive({ ...request, waitMs: 0 }).catch((error: unknown) => {
+        if (isRetryable(error)) return EMPTY // it stops or begins anew: others may have something
+        throw error
+      })
+      if (taken.count > 0) return taken
+    }
+    const peers = await this.#peersOf(sink.id)
+    const first = this.#turn++ % Math.max(1, peers.length)
+    const taken = await takeInTurn([...peers.slice(first), ...peers.slice(0, first)], request).catch((error: unknown) => {
+      if (local || request.waitMs > 0) return undefined // others may have something yet
+      throw error
+    })
+    if (taken) return taken
+    if (!local && peers.length === 0 && request.waitMs === 0) throw notServed(sink)
+    const waitMs = Math.floor(request.waitMs - (performance.now() - startedAt))
+    if (waitMs <= 0 || request.signal.aborted) return EMPTY
+    return this.#wait(sink, { ...request, waitMs, isCounted: true })
+  }
+
+  async #wait(sink: Sink, request: ReceiveRequest): Promise<Receipt> {
+    const waiting = this.#waiting.get(sink.id) ?? 0
+    if (waiting >= sink.max_waiting)
+      throw new EngineError('TOO_MANY_WAITING', `${waiting} receives wait for messages of this sink already`, { max: sink.max_waiting })
+    this.#waiting.set(sink.id, waiting + 1)
+    let asked = 0
+    try {
+      const places = async () => {
+        const found = [...this.#localPlace(sink.id), ...(await this.#peersOf(sink.id))]
+        asked += found.length
+        return found
+      }
+      const taken = await waitEverywhere(
+        { places, watch: (listener) => this.#watch(sink.id, listener), lookEveryMs: LOOK_EVERY_MS },
+        request,
+      )
+      if (!taken && asked === 0 && !request.signal.aborted) throw notServed(sink)
+      return taken ?? EMPTY
+    } finally {
+      const left = (this.#waiting.get(sink.id) ?? 1) - 1
+      if (left > 0) this.#waiting.set(sink.id, left)
+      else this.#waiting.delete(sink.id)
+    }
+  }
+
+  #localPlace(sinkId: string): Place[] {
+    const { engine, registry } = this.#options
+    if (!engine.sink(sinkId)) return []
+    const receive = async (request: ReceiveRequest): Promise<Receipt> => {
+      const running = engine.sink(sinkId) // another one after a restart
+      if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
+      return running.receive(request)
+    }
+    return [{ id: registry.id, receive }]
+  }
+
+  /** The other live processes that own partitions of the sink. */
+  async #peersOf(sinkId: string): Promise<Place[]> {
+    const { registry, peers } = this.#options
+    const owners = await this.#ownersOf(sinkId)
+    const holders = new Set(owners?.values())
+    return registry.peers
+      .filter(({ id }) => holders.has(id))
+      .map((node) => ({
+        id: node.id,
+        receive: (request) => peers.receive(node, sinkId, request, (ids) => this.#giveBack(sinkId, ids)),
+      }))
+  }
+
+  #watch(sinkId: string, listener: () => void): () => void {
+    const { registry, owners } = this.#options
+    const unwatchNodes = registry.watch(listener)
+    const unwatchOwners = owners.watch((changed) => {
+      if (changed === undefined || changed === sinkId) listener()
+    })
+    return () => {
+      unwatchNodes()
+      unwatchOwners()
+    }
+  }
+
+  #giveBack(sinkId: string, ids: readonly string[]): void {
+    this.#settle(sinkId, 'nack', ids).catch((err: unknown) => {
+      this.#options.logger.warn(
+        { sink: sinkId, messages: ids.length, err },
+        'messages could not be given back: they come again after ack_wait_ms',
+      )
+    })
+  }
+
+  // ── ack, nack ───────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once */
+  async #settle(sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
+    const tag = sinkTag(sinkId)
+    const parts = ackIdsByPartition(ids, tag)
+    if (parts.size === 0) return
+    const owners = await this.#ownersOf(sinkId)
+    let failures = await this.#send(sinkId, what, parts, owners)
+    if (failures.length > 0 && failures.every(({ error }) => isRetryable(error))) {
+      const again = ackIdsByPartition(
+        failures.flatMap((failure) => failure.ids),
+        tag,
+      )
+      const now = await this.#options.owners.read(sinkId).catch(() => undefined)
+      if (now) for (const partition of again.keys()) if (!now.has(partition)) again.delete(partition) // without a term it has handed out nothing
+      failures = await this.#send(sinkId, what, again, now ?? owners)
+    }
+    const failed = failures.find(({ error }) => !isRetryable(error)) ?? failures[0]
+    if (failed) throw failed.error
+  }
+
+  /** Sends each owner its part, all at once. */
+  async #send(sinkId: string, what: 'ack' | 'nack', named: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<Failure[]> {
+    const { registry } = this.#options
+    const parts = await this.#moved(sinkId, named, owners)
+    const failures: Failure[] = []
+    const byNode = new Map<string, string[]>()
+    for (const partition of parts.keys()) {
+      const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
+      if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
+        failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
+      else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])
+    }
+    const send = async ([holder, partitions]: [string, string[]]) => {
+      const ids =
+        partitions.length === 1 ? (parts.get(partitions[0] as string) as string[]) : partitions.flatMap((p) => parts.get(p) as string[])
+      try {
+        await this.#sendTo(holder, sinkId, what, ids)
+      } catch (error) {
+        failures.push({ ids, error })
+      }
+    }
+    await Promise.all([...byNode].map(send))
+    return failures
+  }
+
+  /** Ids that a generation named which has ended go to whoever has these messages now; those that nobody has are finished. */
+  async #moved(sinkId: string, parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<ReadonlyMap<string, string[]>> {
+    const ended = new Set([...parts.keys()].filter((partition) => owners?.get(partition) === HANDED_OVER))
+    if (ended.size === 0) return parts
+    const tag = sinkTag(sinkId)
+    const now = new Map([...parts].filter(([partition]) => !ended.has(partition)))
+    const ids = [...ended].flatMap((partition) => parts.get(partition) as string[])
+    for (const { owner, origin, refs } of await this.#options.findOlder(sinkId, readOlderAckIds(ids, tag, Infinity))) {
+      const name = `${owner.generation}/${owner.partition}`
+      const prefix = ackIdPrefix(tag, origin.generation, origin.partition)
+      const found = refs.offsets.map((offset, i) => `${prefix}${offset.toString(36)}.${(refs.indexes[i] as number).toString(36)}`)
+      now.set(name, [...(now.get(name) ?? []), ...found])
+    }
+    return now
+  }
+
+  async #sendTo(holder: string, sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
+    const { engine, registry, peers } = this.#options
+    if (holder !== registry.id) return peers.settle(registry.live.get(holder) as Node, sinkId, what, ids)
+    const local = engine.sink(sinkId)
+    if (!local) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
+    await local[what](ids)
+  }
+
+  async #ownersOf(sinkId: string): Promise<Owners | undefined> {
+    try {
+      return await this.#options.owners.of(sinkId)
+    } catch (err) {
+      this.#options.logger.warn({ sink: sinkId, err }, 'the owners of the partitions could not be read')
+      return undefined
+    }
+  }
+}
+
+const ELSEWHERE: Health = { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Served by other nodes', status: 'notice' }] }
+
+const moving = (partition: string) => new EngineError('PARTITION_MOVING', `partition ${partition} has no live owner`, { partition })
+const notServed = (sink: Sink) => new EngineError('SINK_NOT_RUNNING', `no node serves sink ${sink.name} at the moment`, { sink: sink.name })

@@ -1,0 +1,126 @@
+/**
+ * The processes that share a state database. Each writes a row when it starts and renews it every second by the
+ * database's clock; whoever was seen within LIVE_MS is live. Nothing is decided by this list: owners are fenced by their
+ * terms. It says whom to ask, and under which name to show them.
+ */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Query } from './store.ts'
+
+export type Node = Readonly<{
+  /** made at the start of the process: another run of the same process is another node */
+  id: string
+  /** host/pid, for people */
+  name: string
+  /** where its peers reach it, such as "http://10.0.0.7:7376" */
+  address: string
+  version: string
+}>
+
+const BEAT_EVERY_MS = 1_000
+const LIVE_MS = 5_000
+/** Rows of the dead stay so long, so that who held something last still has a name. */
+const FORGET_AFTER = '1 day'
+
+export class NodeRegistry {
+  readonly id: string = randomUUID()
+  readonly name: string
+  readonly #query: Query
+  readonly #onError: (error: unknown) => void
+  readonly #listeners = new Set<() => void>()
+  readonly #stop = new AbortController()
+  #self: Node | undefined
+  #live: ReadonlyMap<string, Node> = new Map()
+  #beating: Promise<void> | undefined
+  #failing = false
+
+  /** @param onError the first heartbeat that fails after one that did not */
+  constructor(options: Readonly<{ query: Query; name: string; onError: (error: unknown) => void }>) {
+    this.#query = options.query
+    this.name = options.name
+    this.#onError = options.onError
+  }
+
+  /** Shows this process to the others, from now on until it leaves. */
+  async join(at: Readonly<{ address: string; version: string }>): Promise<Node> {
+    this.#self = { id: this.id, name: this.name, ...at }
+    await this.#query(`delete from tailrace.node where seen_at < clock_timestamp() - interval '${FORGET_AFTER}'`)
+    await this.#beat()
+    this.#beating ??= this.#keepBeating()
+    return this.#self
+  }
+
+  /** Live nodes by id, this one included, as of the last heartbeat. */
+  get live(): ReadonlyMap<string, Node> {
+    return this.#live
+  }
+
+  /** All other live nodes. */
+  get peers(): readonly Node[] {
+    return [...this.#live.values()].filter(({ id }) => id !== this.id)
+  }
+
+  /** Calls back when nodes have come or gone. @returns ends the subscription */
+  watch(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** Reads the list anew. */
+  async look(): Promise<void> {
+    const { rows } = await this.#query<Node>(LIVE)
+    this.#set(rows)
+  }
+
+  /** The name of a node, also of one that is gone. */
+  async nameOf(id: string): Promise<string | undefined> {
+    const known = this.#live.get(id)
+    if (known) return known.name
+    const { rows } = await this.#query<{ name: string }>('select name from tailrace.node where id::text = $1', [id])
+    return rows[0]?.name
+  }
+
+  /** Takes this process off the list: nobody asks it any more. */
+  async leave(): Promise<void> {
+    this.#stop.abort()
+    await this.#beating
+    if (!this.#self) return
+    this.#self = undefined
+    await this.#query('delete from tailrace.node where id = $1', [this.id]).catch(this.#onError) // it is forgotten in LIVE_MS anyway
+  }
+
+  async #keepBeating(): Promise<void> {
+    const { signal } = this.#stop
+    for (;;) {
+      await sleep(BEAT_EVERY_MS, undefined, { signal }).catch(() => undefined)
+      if (signal.aborted) return
+      try {
+        await this.#beat()
+        this.#failing = false
+      } catch (error) {
+        if (!this.#failing && !signal.aborted) this.#onError(error)
+        this.#failing = true
+      }
+    }
+  }
+
+  async #beat(): Promise<void> {
+    const { id, name, address, version } = this.#self as Node
+    await this.#query(
+      `insert into tailrace.node (id, name, address, version) values ($1, $2, $3, $4)
+       on conflict (id) do update set address = excluded.address, seen_at = clock_timestamp()`,
+      [id, name, address, version],
+    )
+    await this.look()
+  }
+
+  #set(nodes: readonly Node[]): void {
+    const live = new Map(nodes.map((node) => [node.id, node]))
+    const same = live.size === this.#live.size && nodes.every(({ id, address }) => this.#live.get(id)?.address === address)
+    this.#live = live
+    if (!same) for (const listener of this.#listeners) listener()
+  }
+}
+
+const LIVE = `select id, name, address, version from tailrace.node
+              where seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds' order by started_at, id`

@@ -1,0 +1,158 @@
+/** An edit on one process, or by another program, takes effect in every process, and restarts nothing else. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { eventually } from '../engine/wal/source-fixture.ts'
+import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+
+const database = ({ name, connection: c }: TestDatabase, more = '') => `
+  - name: ${name}
+    hostname: ${c.hostname}
+    port: ${c.port}
+    database: ${c.database}
+    username: ${c.username}
+    password: ${JSON.stringify(c.password)}
+    ssl: false
+    slot: { name: s_${name}, create_if_not_exists: true }
+    publication: { name: s_${name}, create_if_not_exists: true }
+    ${more}`
+const sink = (name: string, { name: of }: TestDatabase, more = '') =>
+  `\n  - { name: ${name}, database: ${of}, source: {}, destination: { type: sequin_stream }${more} }`
+const config = (databases: string, sinks: string) => `account: { name: shop }\ndatabases:${databases}\nsinks:${sinks}\n`
+
+async function stage() {
+  const stack = new AsyncDisposableStack()
+  const state = stack.use(await createDatabase())
+  const shop = stack.use(await createDatabase('create table goods (id int primary key); create table users (id int primary key)'))
+  const apply = (text: string) => applyYaml(state.connection, text)
+  await apply(config(database(shop), sink('goods', shop) + sink('others', shop)))
+  return { state: state.connection, db: state, shop, apply, stack, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+}
+
+const idOf = ({ cache }: EngineNode, name: string) => cache.sinks.find((candidate) => candidate.name === name)?.id ?? ''
+const actorsOf = ({ engine }: EngineNode, kind: string) => engine.actors().filter((actor) => actor.kind === kind)
+const streaming = (node: EngineNode, count = 1) =>
+  eventually('streaming', async () => actorsOf(node, 'source').filter(({ state }) => state === 'streaming').length === count || undefined)
+const serving = (node: EngineNode, name: string) =>
+  eventually(`sink ${name}`, async () =>
+    actorsOf(node, 'sink').find((actor) => actor.name === name && actor.partitions?.[0]?.['state'] === 'running'),
+  )
+const take = async (node: EngineNode, name: string, waitMs = 10_000) => {
+  const request = { batchSize: 100, waitMs, shape: 'flat' as const, signal: new AbortController().signal }
+  const { body } = (await node.engine.sink(idOf(node, name))?.receive(request)) ?? assert.fail(`${name} does not run`)
+  const { data } = JSON.parse(body.toString()) as { data: { record: { id: number }; metadata: { consumer: { annotations: object } } }[] }
+  return data
+}
+
+test('an edit on a node that does not stream takes effect on the one that does, and restarts nothing there', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state })
+  await streaming(a)
+  await using b = await startNode({ name: 'b', state: s.state })
+  for (const node of [a, b]) for (const name of ['goods', 'others']) await serving(node, name)
+  const before = [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since }))
+  const terms = await s.db.query('select key, term from tailrace.term order by key')
+  await b.engine.updateSink(idOf(b, 'goods'), { annotations: { team: 'edited' }, source: { include_tables: ['public.users'] } })
+  await a.engine.reload() // what the API tells each node before it answers
+  await s.shop.query('insert into goods values (1); insert into users values (2)')
+  const [message] = await take(a, 'goods')
+  assert.deepEqual([message?.record.id, message?.metadata.consumer.annotations], [2, { team: 'edited' }], 'routing and description are new')
+  assert.deepEqual((await take(a, 'others')).map(({ record }) => record.id).sort(), [1, 2])
+  assert.deepEqual(
+    [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since })),
+    before,
+  )
+  assert.deepEqual(await s.db.query('select key, term from tailrace.term order by key'), terms, 'no partition was taken over anew')
+})
+
+test('what another program stores starts, changes and stops on every node by a notice alone', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
+  await streaming(a) // before the other one comes: its log is the one that has the messages
+  await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
+  await using depot = await createDatabase('create table boxes (id int primary key)')
+  const both = database(s.shop) + database(depot)
+  await s.apply(config(both, sink('goods', s.shop) + sink('late', s.shop) + sink('boxes', depot)))
+  for (const node of [a, b]) for (const name of ['late', 'boxes']) await serving(node, name)
+  const holds = await eventually('the new source streams', async () =>
+    [a, b].find((node) => actorsOf(node, 'source').some(({ name, state }) => name === depot.name && state === 'streaming')),
+  )
+  await depot.query('insert into boxes values (7)')
+  assert.deepEqual(
+    (await take(holds, 'boxes')).map(({ record }) => record.id),
+    [7],
+  )
+  const marked = () => s.db.query(`select from tailrace.routing_version where lsn is null`)
+  await eventually('the new sink is routed to', async () => (await marked()).length === 0 || undefined)
+  await s.shop.query('insert into goods values (8)')
+  assert.deepEqual(
+    (await take(a, 'late')).map(({ record }) => record.id),
+    [8],
+  )
+  await s.db.query(`delete from tailrace.sink where name in ('boxes', 'late')`)
+  await s.db.query('delete from tailrace.source_database where name = $1', [depot.name])
+  for (const node of [a, b]) {
+    await eventually('gone', async () => (actorsOf(node, 'sink').length === 2 && actorsOf(node, 'source').length === 1) || undefined)
+    assert.equal(node.cache.sinks.length, 2)
+  }
+})
+
+test('an edit whose notice is lost is found by a look', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state, hears: false, lookEveryMs: 100 })
+  await s.db.query(`update tailrace.sink set status = 'paused' where name = 'goods'`)
+  await eventually('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused') || undefined)
+})
+
+test('notices are heard again after the session that brought them was cut', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
+  const session = `application_name = 'tailrace notices' and datname = current_database()`
+  const [former] = await eventually('listening', async () => {
+    const rows = await s.db.query<{ pid: number }>(`select pid from pg_stat_activity where ${session} and query = 'listen tailrace'`)
+    return rows.length > 0 ? rows : undefined
+  })
+  await s.db.query(`select pg_terminate_backend($1)`, [former?.pid])
+  await s.db.query(`update tailrace.sink set status = 'paused' where name = 'goods'`) // nobody hears this one
+  await eventually('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused') || undefined)
+})
+
+test('edits of one sink on two nodes at once both stay', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state })
+  await using b = await startNode({ name: 'b', state: s.state })
+  for (let round = 0; round < 10; round++) {
+    await Promise.all([
+      a.engine.updateSink(idOf(a, 'goods'), { annotations: { round } }),
+      b.engine.updateSink(idOf(b, 'goods'), { ack_wait_ms: 1_000 + round }),
+    ])
+    for (const node of [a, b]) {
+      await node.engine.reload()
+      const { annotations, ack_wait_ms } = node.cache.sinks.find(({ name }) => name === 'goods') ?? assert.fail()
+      assert.deepEqual([annotations, ack_wait_ms], [{ round }, 1_000 + round])
+    }
+  }
+})
+
+test('a new address of a database restarts its source and nothing else', async () => {
+  await using s = await stage()
+  await using depot = await createDatabase('create table boxes (id int primary key)')
+  await s.apply(config(database(s.shop) + database(depot), sink('goods', s.shop) + sink('boxes', depot)))
+  await using a = await startNode({ name: 'a', state: s.state })
+  await streaming(a, 2)
+  for (const name of ['goods', 'boxes']) await serving(a, name)
+  const others = () =>
+    [...actorsOf(a, 'sink'), ...actorsOf(a, 'source').filter(({ name }) => name === depot.name)].map(({ id, since }) => ({ id, since }))
+  const before = others()
+  const since = actorsOf(a, 'source').find(({ name }) => name === s.shop.name)?.since
+  await s.db.query(`update tailrace.source_database set connection = jsonb_set(connection, '{hostname}', '"localhost"') where name = $1`, [
+    s.shop.name,
+  ])
+  await eventually('streams again', async () => {
+    const source = actorsOf(a, 'source').find(({ name }) => name === s.shop.name)
+    return (source?.state === 'streaming' && source.since?.getTime() !== since?.getTime()) || undefined
+  })
+  await s.shop.query('insert into goods values (1)')
+  assert.equal((await take(a, 'goods')).length, 1)
+  assert.deepEqual(others(), before)
+})

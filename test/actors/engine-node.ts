@@ -1,0 +1,99 @@
+/** The engine as one of several processes on one state database: with its registry, its notices and its watch of what is
+ *  stored. Each has an embedded log in a folder of its own that says it is the same one, which is enough for whatever is
+ *  about sources and configuration. */
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Engine } from '../../actors/engine.ts'
+import { watchConfig } from '../../actors/config-watch.ts'
+import { applyConfig } from '../../api/config-apply.ts'
+import { parseConfig } from '../../api/config-document.ts'
+import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import { createLogger } from '../../engine/logger.ts'
+import { Metrics } from '../../engine/metrics.ts'
+import { NodeRegistry } from '../../engine/state/node-registry.ts'
+import { ResourceCache } from '../../engine/state/resource-cache.ts'
+import { ResourceStore } from '../../engine/state/resource-store.ts'
+import type { Connection } from '../../engine/state/resources.ts'
+import { Vault } from '../../engine/state/secrets.ts'
+import { StateFeed } from '../../engine/state/state-feed.ts'
+import { openStore, type Store } from '../../engine/state/store.ts'
+import { WatchedLog } from '../engine/wal/source-fixture.ts'
+
+const KEY = Buffer.alloc(32, 3)
+export const resources = new ResourceStore(new Vault(KEY))
+
+class SharedLog extends WatchedLog {
+  override get identity(): string {
+    return 'shared'
+  }
+}
+
+export type NodeOptions = Readonly<{
+  name: string
+  state: Connection
+  /** false: hears no notices, as if every one was lost */
+  hears?: boolean
+  lookEveryMs?: number
+}>
+
+export interface EngineNode extends AsyncDisposable {
+  readonly engine: Engine
+  readonly cache: ResourceCache
+  readonly registry: NodeRegistry
+  readonly store: Store
+  readonly metrics: Metrics
+  /** lines of the log */
+  readonly lines: readonly Record<string, unknown>[]
+  /** Settles when a line for which this holds has been logged. */
+  logged(condition: (line: Record<string, unknown>) => boolean): Promise<void>
+  stop(): Promise<void>
+}
+
+export async function startNode({ name, state, hears = true, lookEveryMs = 5_000 }: NodeOptions): Promise<EngineNode> {
+  await using parts = new AsyncDisposableStack()
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-node-'))
+  parts.defer(() => rm(folder, { recursive: true, force: true }))
+  const store = parts.use(await openStore(state, 5, () => undefined))
+  const log = parts.use(new SharedLog(await openEmbeddedLog(folder, { reserveBytes: () => 0 })))
+  const lines: Record<string, unknown>[] = []
+  const listeners = new Set<() => void>()
+  const destination = {
+    write: (line: string) => {
+      lines.push(JSON.parse(line) as Record<string, unknown>)
+      for (const listener of listeners) listener()
+    },
+  }
+  const logger = createLogger({ level: 'debug', format: 'json', destination })
+  const registry = new NodeRegistry({ query: store.query, name, onError: (err) => logger.warn({ err }, 'heartbeat') })
+  const feed = parts.use(new StateFeed(state, (err) => logger.warn({ err }, 'notices')))
+  const metrics = new Metrics({ version: '1', node: name, processMetrics: false })
+  const cache = new ResourceCache(await resources.load(store.query))
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes: registry })
+  parts.defer(() => engine.stop())
+  await engine.start()
+  await registry.join({ address: 'http://127.0.0.1:1', version: '1' })
+  parts.defer(() => registry.leave())
+  parts.use(
+    watchConfig({
+      feed,
+      fingerprint: () => resources.fingerprint(store.query),
+      reload: () => engine.reload(),
+      onError: (err) => logger.warn({ err }, 'reload'),
+      lookEveryMs,
+    }),
+  )
+  if (hears) feed.start()
+  const owned = parts.move()
+  const stop = () => owned.disposeAsync()
+  const logged = async (condition: (line: Record<string, unknown>) => boolean) => {
+    while (!lines.some(condition)) await new Promise<void>((resolve) => listeners.add(resolve))
+  }
+  return { engine, cache, registry, store, metrics, lines, logged, stop, [Symbol.asyncDispose]: stop }
+}
+
+/** Stores what a configuration file says, as another program would. */
+export async function applyYaml(state: Connection, text: string): Promise<void> {
+  await using store = await openStore(state, 2, () => undefined)
+  await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources)
+}

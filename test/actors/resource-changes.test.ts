@@ -1,0 +1,40 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { changesBetween } from '../../actors/resource-changes.ts'
+import { DATABASE, SINK } from './sink-fixture.ts'
+
+const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [] }
+const known = { databases: [DATABASE], sinks: [SINK] }
+
+test('the same resources, read again, change nothing', () => {
+  assert.deepEqual(changesBetween(known, structuredClone(known)), NOTHING)
+})
+
+test('everything is new to an engine that begins', () => {
+  assert.deepEqual(changesBetween({ databases: [], sinks: [] }, known), {
+    ...NOTHING,
+    newSinks: [SINK],
+    begunSources: [DATABASE],
+    rerouted: [DATABASE],
+  })
+})
+
+test('an edit of a sink reaches it and the routing; an edit of the description of its database reaches the sink alone', () => {
+  const sink = { ...SINK, status: 'paused' as const }
+  assert.deepEqual(changesBetween(known, { ...known, sinks: [sink] }), { ...NOTHING, editedSinks: [sink], rerouted: [DATABASE] })
+  const database = { ...DATABASE, annotations: { team: 'b' } }
+  assert.deepEqual(changesBetween(known, { ...known, databases: [database] }), { ...NOTHING, editedSinks: [SINK] })
+})
+
+test('a source begins anew when it is reached in another way, ends when it is switched off or gone, and not otherwise', () => {
+  const elsewhere = { ...DATABASE, connection: { ...DATABASE.connection, hostname: 'other' } }
+  const moved = changesBetween(known, { ...known, databases: [elsewhere] })
+  assert.deepEqual([moved.endedSources, moved.begunSources], [[DATABASE.id], [elsewhere]])
+  const off = { ...DATABASE, slot: { ...DATABASE.slot, status: 'disabled' as const } }
+  const switchedOff = changesBetween(known, { ...known, databases: [off] })
+  assert.deepEqual([switchedOff.endedSources, switchedOff.begunSources], [[DATABASE.id], []])
+  const on = changesBetween({ ...known, databases: [off] }, known)
+  assert.deepEqual([on.endedSources, on.begunSources], [[], [DATABASE]])
+  const gone = changesBetween(known, { databases: [], sinks: [] })
+  assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id] })
+})

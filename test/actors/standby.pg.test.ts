@@ -1,0 +1,140 @@
+/** Several processes and one source: one streams, the others stand by, and take over when it ends, however it ends. */
+import assert from 'node:assert/strict'
+import { fork, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { eventually } from '../engine/wal/source-fixture.ts'
+import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+
+const TAKEOVER_MS = 5_000
+
+const config = ({ name, connection: c }: TestDatabase) => `
+account: { name: shop }
+databases:
+  - name: shop
+    hostname: ${c.hostname}
+    port: ${c.port}
+    database: ${c.database}
+    username: ${c.username}
+    password: ${JSON.stringify(c.password)}
+    ssl: false
+    slot: { name: s_${name}, create_if_not_exists: true }
+    publication: { name: s_${name}, create_if_not_exists: true }
+sinks:
+  - { name: goods, database: shop, source: {}, destination: { type: sequin_stream } }
+`
+
+async function stage() {
+  const stack = new AsyncDisposableStack()
+  const state = stack.use(await createDatabase())
+  const source = stack.use(await createDatabase('create table goods (id int primary key)'))
+  await applyYaml(state.connection, config(source))
+  return { state, source, stack, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+}
+
+/** Another process with the source, streaming. */
+async function owner(state: TestDatabase): Promise<ChildProcess & AsyncDisposable> {
+  const child = fork(join(import.meta.dirname, 'run-node.ts'), [JSON.stringify(state.connection)], {
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  })
+  for (;;) {
+    const [message] = (await once(child, 'message')) as [{ state?: string }]
+    if (message.state === 'streaming') break
+  }
+  const end = async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const exited = once(child, 'exit')
+    child.kill('SIGKILL')
+    await exited
+  }
+  return Object.assign(child, { [Symbol.asyncDispose]: end })
+}
+
+const sourceOf = ({ engine }: EngineNode) => engine.actors().find(({ kind }) => kind === 'source')
+const stateOf = (node: EngineNode, state: string) => eventually(`source ${state}`, async () => sourceOf(node)?.state === state || undefined)
+
+/** What is written from now on comes out of this node. */
+async function delivers(node: EngineNode, source: TestDatabase, id: number): Promise<void> {
+  await source.query('insert into goods values ($1)', [id])
+  const sink = await eventually('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
+  for (;;) {
+    const { body, count } = await sink.receive({ batchSize: 100, waitMs: 10_000, shape: 'flat', signal: new AbortController().signal })
+    assert.ok(count > 0, 'nothing came in 10 s')
+    if (body.includes(`"record":{"id":${id}}`)) return
+  }
+}
+
+test('a standby is ready, and says in status, log and metrics which node has the source', async () => {
+  await using s = await stage()
+  await using first = await startNode({ name: 'first', state: s.state.connection })
+  await stateOf(first, 'streaming')
+  await using second = await startNode({ name: 'second', state: s.state.connection })
+  await second.logged(({ message }) => message === 'standby: the source is held by node first')
+  assert.equal(sourceOf(second)?.state, 'standby')
+  assert.equal(sourceOf(second)?.details?.['heldBy'], 'first')
+  assert.deepEqual(second.engine.ready(), { ready: true, waiting: [] })
+  const [of1, of2] = [await first.metrics.text(), await second.metrics.text()]
+  assert.match(of1, /^tailrace_source_owner\{.*\} 1$/m)
+  assert.match(of1, /^sequin_entity_health\{entity_type="replication_slot".*status="ok"\} 1$/m)
+  assert.match(of2, /^tailrace_source_owner\{.*\} 0$/m)
+  assert.doesNotMatch(of2, /replication_slot"/, 'the owner says how the slot is')
+  assert.match(of1, /^tailrace_partition_owner\{.*partition="0",node="first"\} 1$/m)
+})
+
+test('after SIGKILL of the owner a standby streams within five seconds', async () => {
+  await using s = await stage()
+  await using child = await owner(s.state)
+  await using standby = await startNode({ name: 'standby', state: s.state.connection })
+  await stateOf(standby, 'standby')
+  await s.source.query('insert into goods values (1)') // goes to the owner
+  const killedAt = performance.now()
+  child.kill('SIGKILL')
+  await delivers(standby, s.source, 2)
+  const tookMs = performance.now() - killedAt
+  assert.ok(tookMs < TAKEOVER_MS, `${tookMs} ms`)
+  assert.equal(sourceOf(standby)?.state, 'streaming')
+})
+
+test('after a clean stop of the owner a standby streams at once', async () => {
+  await using s = await stage()
+  await using child = await owner(s.state)
+  await using standby = await startNode({ name: 'standby', state: s.state.connection })
+  await stateOf(standby, 'standby')
+  const exited = once(child, 'exit')
+  child.kill('SIGTERM')
+  await exited
+  const exitedAt = performance.now()
+  await stateOf(standby, 'streaming')
+  assert.ok(performance.now() - exitedAt < 1_500, `${performance.now() - exitedAt} ms`)
+})
+
+test('a frozen owner loses the source within five seconds, and stands by when it thaws', async () => {
+  await using s = await stage()
+  await using child = await owner(s.state)
+  await using standby = await startNode({ name: 'standby', state: s.state.connection })
+  await stateOf(standby, 'standby')
+  const frozenAt = performance.now()
+  child.kill('SIGSTOP')
+  await delivers(standby, s.source, 1)
+  assert.ok(performance.now() - frozenAt < TAKEOVER_MS, `${performance.now() - frozenAt} ms`)
+  child.kill('SIGCONT')
+  for (;;) {
+    const [message] = (await once(child, 'message')) as [{ state?: string }]
+    if (message.state === 'standby') break
+  }
+  await delivers(standby, s.source, 2)
+})
+
+test('a source that nobody live holds is not ready on the standby either', async () => {
+  await using s = await stage()
+  await using first = await startNode({ name: 'first', state: s.state.connection })
+  await stateOf(first, 'streaming')
+  await using second = await startNode({ name: 'second', state: s.state.connection })
+  await stateOf(second, 'standby')
+  await eventually('ready', async () => second.engine.ready().ready || undefined)
+  await s.state.query(`update tailrace.term set holder = 'a program that nobody knows' where kind = 'source'`)
+  const waiting = await eventually('not ready', async () => second.engine.ready().waiting[0])
+  assert.deepEqual([waiting.kind, waiting.name, waiting.state], ['database', 'shop', 'standby'])
+})
