@@ -54,6 +54,10 @@ export async function start(_args: readonly string[]): Promise<void> {
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
   const access = await configure(settings, server, store, resources, folder.path, logger)
 
+  if (settings.kafkaBrokers.length > 0) {
+    // processes with a log each would deliver half of the changes each
+    throw new EngineError('SETTING_INVALID', 'KAFKA_BROKERS: this version keeps its log in the data folder alone; unset it')
+  }
   mkdirSync(join(folder.path, 'log'), { recursive: true, mode: 0o700 })
   const log = parts.use(
     await openEmbeddedLog(join(folder.path, 'log'), {
