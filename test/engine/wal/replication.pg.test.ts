@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
 import type { ClientConfig } from 'pg'
 import { EngineError } from '../../../engine/errors.ts'
@@ -9,6 +11,30 @@ import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
 const slotOf = (db: TestDatabase) => `r_${db.name}`
+
+/** A line that lets a test look at what goes to the server, and swallow what comes back. */
+async function relay(serverPort: number, { toServer, passes }: { toServer: (chunk: Buffer) => void; passes: () => boolean }) {
+  const sockets: Socket[] = []
+  const server = createServer((near) => {
+    const far = connect(serverPort, '127.0.0.1')
+    sockets.push(near, far)
+    near.on('error', () => undefined).on('close', () => far.destroy())
+    far.on('error', () => undefined).on('close', () => near.destroy())
+    near.on('data', (chunk) => {
+      toServer(chunk)
+      far.write(chunk)
+    })
+    far.on('data', (chunk) => passes() && near.write(chunk))
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    port: (server.address() as AddressInfo).port,
+    [Symbol.asyncDispose]: async () => {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((closed) => server.close(closed))
+    },
+  }
+}
 
 async function prepared(): Promise<TestDatabase> {
   const db = await createDatabase('create table t (id int primary key); create publication "Pub, with comma" for all tables')
@@ -92,6 +118,24 @@ test('a server that falls silent without a word is given up, after it was asked'
   const error = await stream.ended
   assert.equal(error?.code, 'SOURCE_UNREACHABLE')
   assert.ok(Number(error.context.silentMs) >= 300)
+})
+
+test('a server that is silent is asked for an answer before it is given up', async () => {
+  await using db = await prepared()
+  const asked: boolean[] = []
+  let isSilent = false
+  await using line = await relay(db.connection.port, {
+    toServer: (chunk) => {
+      // CopyData with a status: 'd', length, 'r', three positions and a time, then whether an answer is wanted
+      if (isSilent && chunk[0] === 0x64 && chunk[5] === 0x72) asked.push(chunk[38] === 1)
+    },
+    passes: () => !isSilent,
+  })
+  const stream = connection(db, { port: line.port, walSenderTimeoutMs: 300 })
+  await stream.open()
+  isSilent = true
+  assert.equal((await stream.ended)?.code, 'SOURCE_UNREACHABLE')
+  assert.ok(asked.filter((wanted) => wanted).length >= 3, `${asked}`)
 })
 
 test('an idle server is not taken for a silent one', async () => {

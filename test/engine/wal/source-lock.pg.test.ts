@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
 import { SourceLock } from '../../../engine/wal/source-lock.ts'
+import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase } from '../../services/postgres.ts'
 
 const never = new AbortController().signal
@@ -63,4 +64,16 @@ test('a terminated session loses the lock at once', async () => {
   )
   assert.equal((await lock.lost).code, 'SOURCE_UNREACHABLE')
   assert.ok(!lock.held)
+})
+
+test('a holder whose line falls silent knows that the lock is lost, and the next one gets it', async () => {
+  await using db = await createDatabase()
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
+  const { username: user, password, database } = db.connection
+  const lock = await SourceLock.acquire({ client: { host: '127.0.0.1', port: proxy.port, user, password, database }, slot: 'one' }, never)
+  const next = SourceLock.acquire({ client: { connectionString: db.url }, slot: 'one' }, never)
+  proxy.fallSilent()
+  assert.equal((await lock.lost).code, 'SOURCE_UNREACHABLE')
+  assert.equal(lock.held, false)
+  await (await next).release()
 })
