@@ -3,22 +3,28 @@
  * the actors as events. What the API asks for is answered from memory.
  *
  * An edit of a sink takes three steps: stored, told to its actor (which restarts nothing), and, when it changes what
- * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log.
+ * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log. An
+ * edit of what decides the partition begins another generation: its topic is read when the former one is delivered.
  */
 import { hostname } from 'node:os'
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import { StoredGenerations } from '../engine/dispatch/generations.ts'
+import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
+import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
+import { qualified, shapeOf } from '../engine/state/generation-shape.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { saveRoutingVersion } from '../engine/wal/routing-versions.ts'
 import { BacklogGuard, type BacklogOf } from './backlog.ts'
+import { Bell } from './bell.ts'
 import { SourceActor } from './source-actor.ts'
-import { startSink, topicOf, type Receive, type Receipt, type RunningSink } from './sink.ts'
+import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 
@@ -45,8 +51,8 @@ export type Readiness = Readonly<{
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
 }>
 
-/** The generation of a sink's topics; it grows when its partitioning changes. */
-const GENERATION = 1
+/** How often it is looked whether sources have passed what keeps the topics of ended generations. */
+const OLD_TOPICS_MS = 2_000
 const MB = 1024 * 1024
 
 export class Engine {
@@ -55,7 +61,10 @@ export class Engine {
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
+  readonly #ended = new AbortController()
+  readonly #oldTopics = new Bell()
   #backlogs: BacklogGuard | undefined
+  #edit: Promise<unknown> = Promise.resolve()
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -68,17 +77,20 @@ export class Engine {
     const { cache } = this.#options
     this.#supervisor.start()
     for (const database of cache.databases) await this.#route(database)
-    for (const sink of cache.sinks) await this.#superviseSink(sink)
+    for (const sink of cache.sinks) this.#superviseSink(sink)
     for (const database of cache.databases) if (database.slot.status === 'active') this.#superviseSource(database)
     this.#backlogs = new BacklogGuard(
       () => this.#bounded(),
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
+    this.#oldTopics.ring()
+    void this.#deleteOldTopics()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     this.#backlogs?.[Symbol.dispose]()
+    this.#ended.abort()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
   }
@@ -119,18 +131,23 @@ export class Engine {
     return { ready: waiting.length === 0, waiting }
   }
 
-  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+  /** One at a time: each begins with what the one before it left. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
+    const edit = this.#edit.then(() => this.#updateSink(sinkId, changes))
+    this.#edit = edit.catch(() => undefined)
+    return edit
+  }
+
+  async #updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
     const { cache, resources, store } = this.#options
     const before = this.#sinkNow(sinkId)
-    if (changes.partitions !== undefined && changes.partitions !== before.partitions) {
-      throw new EngineError('VALIDATION_FAILED', 'partitions of a running sink cannot be changed yet', { partitions: 'cannot be changed' })
-    }
     const name = changes.name ?? before.name
     if (name !== before.name && cache.findSink(before.accountId, name)) {
       throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
     }
     const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
     const database = this.#database(databaseId)
+    refuseMissing(await missingNames(database.connection, newNames(namesOf(settings), before)))
     await store.transaction(async (query) => {
       await resources.renameSink(query, sinkId, name)
       await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
@@ -142,18 +159,27 @@ export class Engine {
     return sink
   }
 
+  /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
+  async acceptGap(databaseId: string): Promise<string> {
+    const source = this.#sources.get(databaseId)
+    if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
+    const accepted = await source.acceptGap()
+    this.#options.logger.warn({ database: this.#database(databaseId).name, accepted }, 'a gap was accepted')
+    return accepted
+  }
+
   /** Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. */
   async #route(database: Database): Promise<void> {
     const { cache, store } = this.#options
-    const sinks = cache.sinks.filter((sink) => sink.databaseId === database.id && sink.status !== 'disabled').map(routed)
+    const sinks = cache.sinks
+      .filter((sink) => sink.databaseId === database.id && sink.status !== 'disabled')
+      .map((sink) => this.#routed(sink))
     const source = this.#sources.get(database.id)
     if (source) await source.route(sinks)
     else await saveRoutingVersion(store.query, database.id, sinks)
   }
 
-  async #superviseSink(sink: Sink): Promise<void> {
-    const { log } = this.#options
-    await log.createTopic(topicOf(sink.id, GENERATION), sink.partitions)
+  #superviseSink(sink: Sink): void {
     const key = `sink/${sink.id}`
     this.#supervisor.send({
       type: 'supervise',
@@ -182,7 +208,14 @@ export class Engine {
     return startSink({
       sink,
       database: this.#database(sink.databaseId),
-      generation: GENERATION,
+      generations: new StoredGenerations({
+        ...{ sinkId: sink.id, log, query: store.query },
+        ackWaitMs: () => this.#sinkNow(sink.id).ack_wait_ms,
+        handedOver: (generation) => {
+          logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
+          this.#oldTopics.ring()
+        },
+      }),
       log,
       query: store.query,
       holder: this.#holder,
@@ -265,15 +298,11 @@ export class Engine {
   /** The sinks whose source waits when their backlog is full. */
   #bounded(): readonly BacklogOf[] {
     const { cache, log } = this.#options
+    let sizes: Promise<ReadonlyMap<string, number>> | undefined
     return cache.sinks.flatMap((sink) => {
       const source = this.#sources.get(sink.databaseId)
       if (!source || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
-      const topic = topicOf(sink.id, GENERATION)
-      const bytes = async () => {
-        let sum = 0
-        for (let partition = 0; partition < sink.partitions; partition++) sum += (await log.stats(topic, partition)).bytes
-        return sum
-      }
+      const bytes = async () => ((sizes ??= backlogSizes(log)), (await sizes).get(sink.id) ?? 0)
       return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate: source.gate, bytes }]
     })
   }
@@ -307,6 +336,44 @@ export class Engine {
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 
+  async #deleteOldTopics(): Promise<void> {
+    const { store, log, logger } = this.#options
+    const { signal } = this.#ended
+    let waiting = false
+    while (!signal.aborted) {
+      await this.#oldTopics.wait(signal, waiting ? OLD_TOPICS_MS : Infinity)
+      if (signal.aborted) return
+      try {
+        const old = await deleteOldTopics(store.query, log)
+        waiting = old.waiting
+        for (const topic of old.deleted) logger.info({ topic }, 'the topic of an ended generation is deleted')
+      } catch (err) {
+        waiting = true
+        if (!signal.aborted) logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
+      }
+    }
+  }
+
+  /** What the source needs to know of a sink. Table names are qualified here, once. */
+  #routed(sink: Sink): RoutedSink {
+    const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
+    const { partitions, grouping, groupColumns } = shapeOf(sink)
+    return {
+      sinkId: sink.id,
+      generation: this.#options.cache.generation(sink.id),
+      partitions,
+      source: {
+        ...schemas,
+        ...(included ? { include_tables: included.map(qualified) } : {}),
+        ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
+      },
+      groupColumns,
+      actions: sink.actions,
+      grouping,
+      timestampFormat: sink.timestamp_format,
+    }
+  }
+
   #sinkNow(id: string): Sink {
     const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
     if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
@@ -328,24 +395,15 @@ const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'pau
   paused: 'paused',
 }
 
-/** What the source needs to know of a sink. Table names are qualified here, once. */
-function routed(sink: Sink): RoutedSink {
-  const qualified = (table: string) => (table.includes('.') ? table : `public.${table}`)
-  const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
-  return {
-    sinkId: sink.id,
-    generation: GENERATION,
-    partitions: sink.partitions,
-    source: {
-      ...schemas,
-      ...(included ? { include_tables: included.map(qualified) } : {}),
-      ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
-    },
-    groupColumns: Object.fromEntries(
-      sink.tables.flatMap(({ name, group_column_names: columns }) => (columns ? [[qualified(name), columns]] : [])),
-    ),
-    actions: sink.actions,
-    grouping: sink.message_grouping,
-    timestampFormat: sink.timestamp_format,
+/** Bytes of all topics of each sink, whatever generation they are of. */
+async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
+  const sizes = new Map<string, number>()
+  for (const { topic, partitions } of await log.topics()) {
+    const sinkId = topic.slice(0, topic.lastIndexOf('.'))
+    for (let partition = 0; partition < partitions; partition++) {
+      const stats = await log.stats(topic, partition).catch(() => undefined) // deleted meanwhile
+      sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
+    }
   }
+  return sizes
 }

@@ -8,15 +8,18 @@
  *  I2. An ack settles after the commit that holds it is durable, or is refused.
  *  I3. After `close` nothing is handed out, and no ack settles well.
  */
+import { once } from 'node:events'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
+import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
 import { Pack } from '../engine/log/pack.ts'
+import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import type { Stage } from '../transforms/stage.ts'
 import { Bell } from './bell.ts'
@@ -33,6 +36,8 @@ export type PartitionOptions = Readonly<{
   /** names this process in the state database */
   holder: string
   grouping: boolean
+  /** where its generation opens, once that is known */
+  opensAt: Position | undefined
   keyed: boolean
   settings: () => DispatchSettings
   pending: AckPending
@@ -42,12 +47,17 @@ export type PartitionOptions = Readonly<{
   observer: SinkObserver
   /** something may be deliverable that wasn't */
   deliverable: () => void
+  /** the last pack of the generation was met and nothing before it is unfinished: recorded */
+  drained: () => void
+  /** what stands in the way of that for so long is parked (correctness 24) */
+  drainAfterMs?: number
 }>
 
 /** Trims are gathered: each is a write of its own. */
 const TRIM_EVERY_MS = 250
 /** How old the figures of the log may be that status shows. */
 const STATS_EVERY_MS = 1_000
+const DRAIN_AFTER_MS = 30_000
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
 
@@ -76,9 +86,9 @@ export class OwnedPartition {
     this.#store = store
     this.#dispatcher = dispatcher
     this.#committed = committed
-    const { observer, clock } = options
+    const { observer, clock, drained, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
-      ...{ dispatcher, store, observer, clock },
+      ...{ dispatcher, store, observer, clock, drained, drainAfterMs },
       isClosed: () => this.#closed,
       commit: () => this.#commitNow(),
       moved: () => this.#moved(),
@@ -88,12 +98,12 @@ export class OwnedPartition {
 
   /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
   static async takeOver(options: PartitionOptions): Promise<OwnedPartition> {
-    const { log, query, topic, key, holder, grouping, keyed, pending, clock } = options
+    const { log, query, topic, key, holder, grouping, keyed, pending, clock, opensAt } = options
     const store = await ParkedStore.takeOver(query, key, { grouping, holder })
     const commit = await log.committed(topic, key.partition)
     const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
     const { next: head } = await log.stats(topic, key.partition)
-    const restore = { commit, head, parkedRefs: refs, parkedGroups: groups }
+    const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
     const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, pending, restore, clock })
     const taken = dispatcher.commitPoint(store.term)
     await log.commit(topic, key.partition, taken)
@@ -107,6 +117,11 @@ export class OwnedPartition {
     return this.#options.key.partition
   }
 
+  /** Whether a batch has the names of this partition: else those of one that it was parked in. */
+  names({ generation, partition }: Origin): boolean {
+    return generation === this.#options.key.generation && partition === this.#options.key.partition
+  }
+
   // ── the loops ───────────────────────────────────────────────────────────────────────────────────
 
   /** Reads the log into the window for as long as there is room. */
@@ -116,7 +131,9 @@ export class OwnedPartition {
       const dispatcher = this.#dispatcher
       let sliceStart = performance.now()
       for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
-        const staged = stage(Pack.decode(pack), signal)
+        const decoded = Pack.decode(pack)
+        if (decoded.header.closing) return this.#close(signal)
+        const staged = stage(decoded, signal)
         const view = staged instanceof Promise ? await staged : staged
         if (signal.aborted) return
         dispatcher.offer(offset, view)
@@ -176,16 +193,19 @@ export class OwnedPartition {
 
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
 
-  take(max: number, bytes: TakeBytes): Batch | undefined {
-    if (this.#closed) return undefined
+  /** @returns the messages taken, in batches of one name; none: there is nothing to deliver */
+  take(max: number, bytes: TakeBytes): readonly Batch[] {
+    if (this.#closed) return []
     this.#lapse()
     const batch = this.#dispatcher.take(max, bytes)
     this.#changed() // also when nothing came: what was looked at may turn out to block the window
-    if (!batch) return undefined
-    const first = batch.views[0] as Batch['views'][number]
-    const sinceCommitUs = Date.now() * 1000 - first.commitTimeUs(batch.places[0] as number)
-    this.#options.observer.delivered({ messages: batch.views.length, bytes: batch.bytes, sinceCommitUs })
-    return batch
+    if (!batch) return []
+    const batches = [...batch.others, batch].filter(({ views }) => views.length > 0)
+    const { views, places } = batches[0] as Batch
+    const sinceCommitUs = Date.now() * 1000 - (views[0] as Batch['views'][number]).commitTimeUs(places[0] as number)
+    const messages = batches.reduce((sum, each) => sum + each.views.length, 0)
+    this.#options.observer.delivered({ messages, bytes: batches.reduce((sum, each) => sum + each.bytes, 0), sinceCommitUs })
+    return batches
   }
 
   /** Settles when the end of these messages is durable. @throws EngineError ACK_NOT_DURABLE, STOPPING, STATE_UNAVAILABLE */
@@ -194,9 +214,26 @@ export class OwnedPartition {
     const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs)
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
-    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishParked(elsewhere))
+    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
     await durable
     if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
+  }
+
+  /** The same of messages parked under another generation: durable when it settles; unknown ones are ignored. */
+  async finishParked(refs: RefList, origin: Origin): Promise<void> {
+    this.#mustLive()
+    await this.#parked.inTurn(async () => {
+      this.#mustLive()
+      await this.#parked.finish(refs, origin)
+    })
+  }
+
+  /** Messages of another generation come back. */
+  releaseParked(refs: RefList, origin: Origin, lease?: number): void {
+    if (this.#closed) return
+    if (this.#dispatcher.releaseParked(refs, origin, lease) === 0) return
+    this.#changed()
+    this.#options.deliverable()
   }
 
   /** Messages come back. @param lease only those still held under it */
@@ -245,13 +282,14 @@ export class OwnedPartition {
   /** Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
   figures(): Figures {
     const d = this.#dispatcher
+    const head = d.closed ? d.window.nextOffset : Math.max(this.#head, d.window.nextOffset) // the last pack is nobody's message
     return {
       partition: this.partition,
       committed: this.#committed.offset,
       committedIndex: this.#committed.index,
       read: d.window.nextOffset,
-      head: Math.max(this.#head, d.window.nextOffset),
-      lag: Math.max(this.#head, d.window.nextOffset) - this.#committed.offset,
+      head,
+      lag: head - this.#committed.offset,
       inFlight: d.inFlight,
       parked: d.parked.openRows,
       parkedGroups: d.parked.size,
@@ -262,7 +300,7 @@ export class OwnedPartition {
   }
 
   /** What keeps messages from flowing, if anything does. */
-  get trouble(): { code: string; message: string } | undefined {
+  get trouble(): { code: ErrorCode; message: string } | undefined {
     const { trouble: error, jammed } = this.#parked
     if (error !== undefined)
       return {
@@ -278,6 +316,13 @@ export class OwnedPartition {
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  /** The generation ends here; nothing is read any more. */
+  async #close(signal: AbortSignal): Promise<void> {
+    this.#dispatcher.close()
+    this.#changed()
+    if (!signal.aborted) await once(signal, 'abort')
+  }
 
   #loop(work: () => Promise<void>): Promise<void> {
     const loop = work()
@@ -312,7 +357,7 @@ export class OwnedPartition {
   }
 
   /** What the parked store has or is getting, unless it could not be parked and is in the window again. */
-  async #finishParked(refs: RefList): Promise<void> {
+  async #finishMoved(refs: RefList): Promise<void> {
     this.#mustLive()
     const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : undefined

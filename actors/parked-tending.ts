@@ -5,11 +5,14 @@
  *  I1. One step with the store at a time, so that its answers are told to the dispatcher in the order of its decisions.
  *  I2. Row durable, then finished in the log, then committed. Before the row is written, what is finished below it is
  *      durable: after a crash it would come back behind it.
- *  I3. A store that fails changes nothing: what should have moved is as it was, and everything else goes on.
+ *  I3. A partition is recorded as drained only after the commit of everything before its last pack is durable; what keeps it
+ *      from that for too long is parked.
+ *  I4. A store that fails changes nothing: what should have moved is as it was, and everything else goes on.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
+import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { ParkedStore } from '../engine/dispatch/parked-store.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
@@ -30,6 +33,10 @@ export type TendingOptions = Readonly<{
   moved: () => void
   /** the durable commit's lowest unfinished message */
   committed: () => MessageRef
+  /** what keeps a closed partition from being drained is parked after this */
+  drainAfterMs: number
+  /** recorded: nothing of the generation is left here but parked messages */
+  drained: () => void
 }>
 
 /** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
@@ -51,6 +58,9 @@ export class ParkedTending {
   #fullSince: number | undefined
   #parkedAt = -Infinity
   #mayHaveDone = true
+  /** since when only what clients hold, or gave back, keeps a closed partition from being drained */
+  #leftSince: number | undefined
+  #recorded = false
   #trouble: unknown
 
   constructor(options: TendingOptions) {
@@ -72,6 +82,11 @@ export class ParkedTending {
     const { parking, settings, window } = dispatcher
     if (dispatcher.room() || window.cursor < window.end) this.#fullSince = undefined
     else this.#fullSince ??= clock()
+    if (dispatcher.closed && window.cursor === window.end && this.#leftSince === undefined) {
+      this.#leftSince = clock()
+      this.#bell.ring()
+    }
+    if (dispatcher.drained && !this.#recorded) this.#bell.ring()
     if (parking.hasDiscards || this.#wantsLoading() || (!parking.full && parking.stuck(settings.windowBytes))) this.#bell.ring()
   }
 
@@ -92,7 +107,7 @@ export class ParkedTending {
         await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
         continue
       }
-      await this.#bell.wait(signal, Math.max(1, this.#parkAt() - clock()))
+      await this.#bell.wait(signal, Math.max(1, Math.min(this.#parkAt(), this.#leaveAt()) - clock()))
     }
   }
 
@@ -103,9 +118,10 @@ export class ParkedTending {
     return turn
   }
 
-  /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. */
-  async finish(refs: RefList): Promise<void> {
+  /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation has named */
+  async finish({ offsets, indexes }: RefList, origin?: Origin): Promise<void> {
     const { dispatcher, store, observer, moved, isClosed } = this.#options
+    const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
     const rows = await store.end(refs, 'done')
     if (rows.length === 0 || isClosed()) return
     dispatcher.parking.parkedEnded(rows)
@@ -117,6 +133,7 @@ export class ParkedTending {
   async #tend(): Promise<void> {
     await this.#discard()
     await this.#park()
+    await this.#recordDrained()
     await this.#load()
     if (!this.#mayHaveDone) return
     this.#mayHaveDone = false
@@ -142,12 +159,12 @@ export class ParkedTending {
       parking.moved(moves)
       moved()
       try {
-        const refs = { offsets: groups.map((g) => g.offset), indexes: groups.map((g) => g.index) }
-        if (groups.length > 0) parking.parkedEnded(await store.end(refs, 'discarded', DISCARD_REASON))
+        if (groups.length > 0) parking.parkedEnded(await store.end(groups, 'discarded', DISCARD_REASON))
       } finally {
         parking.notDiscarded(groups) // those that were not ended
       }
       observer.discarded(moves.length + groups.length)
+      this.#mayHaveDone = true // older ones may go
       moved()
     }
   }
@@ -155,9 +172,11 @@ export class ParkedTending {
   async #park(): Promise<void> {
     const { dispatcher, store, observer, clock, isClosed, commit, moved } = this.#options
     const { parking, settings } = dispatcher
-    while (this.#parkAt() <= clock() && !isClosed()) {
+    while (!isClosed()) {
+      const all = this.#leaveAt() <= clock()
+      if (!all && this.#parkAt() > clock()) return
       const since = this.#fullSince
-      const moves = parking.toPark(settings.windowBytes)
+      const moves = parking.toPark(settings.windowBytes, all)
       if (moves.length === 0) return
       try {
         await commit()
@@ -172,6 +191,22 @@ export class ParkedTending {
       moved()
       if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
     }
+  }
+
+  async #recordDrained(): Promise<void> {
+    const { dispatcher, store, commit, isClosed, drained } = this.#options
+    if (!dispatcher.drained || this.#recorded || isClosed()) return
+    await commit()
+    await store.recordDrained()
+    this.#recorded = true
+    drained()
+  }
+
+  /** When what keeps the partition from being drained is to be parked; Infinity: nothing does, or not yet. */
+  #leaveAt(): number {
+    const { dispatcher, drainAfterMs } = this.#options
+    if (this.#leftSince === undefined || dispatcher.drained || dispatcher.parking.full) return Infinity
+    return this.#leftSince + drainAfterMs
   }
 
   /** When what blocks the window is to be parked; Infinity: nothing does. */
@@ -189,9 +224,9 @@ export class ParkedTending {
       const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
       try {
         const byKey = new Map(groups.map((group) => [group.key, group]))
-        for (const { key, offset, index, view } of await store.fetch(groups)) {
+        for (const { key, view, ...ref } of await store.fetch(groups)) {
           const group = byKey.get(key)
-          if (group) parked.loaded(group, offset, index, view)
+          if (group) parked.loaded(group, ref, view)
         }
         const missing = groups.filter((group) => group.state === 'loading').length
         if (missing > 0) throw new EngineError('INTERNAL', `${missing} parked groups have no open message in the store`)

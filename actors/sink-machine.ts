@@ -1,14 +1,21 @@
 /**
- * One sink: which of its partitions run here, and whether it hands out.
+ * One sink: which generation of it is served, which of its partitions run here, and whether it hands out.
  *
- *   subscribing ─subscribed─▶ serving ─stop─▶ stopping ─all partitions stopped, or too long─▶ unsubscribing ─▶ stopped
- *        │ error               status: active ⇄ paused ⇄ disabled
- *        └─────▶ failed
+ *   choosing ─chosen─▶ subscribing ─subscribed─▶ serving ─all of it drained─▶ leaving ─all partitions stopped─▶ parting
+ *    ▲ ▲  │ error           │ error                 │ stop                                                         │
+ *    │ │  ▼                 ▼                       ▼                                                              │
+ *    │ waiting            failed                 stopping ─all stopped, or too long─▶ unsubscribing ─▶ stopped     │
+ *    └───────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+ *   serving: delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
+ *   status: active ⇄ paused ⇄ disabled, in any state
  *
  *  I1. One partition actor for each assigned partition; a revoked one is void when the listener returns.
  *  I2. An edit restarts nothing: it reaches the sink as an event.
  *  I3. A partition that fails is restarted by its own machine and doesn't touch the others.
- *  I4. The subscription ends after every partition has drained, so that nobody else takes over before.
+ *  I4. The subscription ends after every partition has stopped, so that nobody else takes over before.
+ *  I5. Another generation is chosen only when every partition of the served one is recorded as drained, wherever it ran, and
+ *      none of its actors is left here: what they hold of it is written down before it goes to the next.
+ *  I6. Until then the partitions stay: what is parked is delivered, and acks count.
  */
 import { assign, enqueueActions, fromPromise, setup, type ActorRefFrom } from 'xstate'
 import { sinkPartitionMachine, type PartitionWork } from './sink-partition.ts'
@@ -16,10 +23,20 @@ import { sinkPartitionMachine, type PartitionWork } from './sink-partition.ts'
 export type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
 export type SinkStatus = 'active' | 'paused' | 'disabled'
 
+/** What is served: the machine keeps it, and knows only how it is named. */
+export type Served = Readonly<{ generation: number }>
+
 export interface SinkWork {
+  /** The generation to serve now. */
+  choose(): Promise<Served>
+  /** Whether all partitions of it are drained, in whatever process. */
+  isDrained(served: Served): Promise<boolean>
   /** Tells which partitions are served here; the calls may come before it settles. */
-  subscribe(listener: { assigned: (partition: number) => void; revoked: (partition: number) => void }): Promise<AsyncDisposable>
-  partition(partition: number): PartitionWork
+  subscribe(
+    served: Served,
+    listener: { assigned: (partition: number) => void; revoked: (partition: number) => void },
+  ): Promise<AsyncDisposable>
+  partition(served: Served, partition: number): PartitionWork
   /** handing out begins or ends */
   status(status: SinkStatus): void
 }
@@ -27,32 +44,47 @@ export interface SinkWork {
 type Context = {
   work: SinkWork
   status: SinkStatus
+  served: Served | undefined
   partitions: ReadonlyMap<number, PartitionActor>
+  /** those that met the end of the served generation */
+  drained: ReadonlySet<number>
+  attempt: number
   subscription: AsyncDisposable | undefined
   lastError: { error: unknown; at: Date } | undefined
 }
 type Events =
   | { type: 'assigned'; partition: number }
   | { type: 'revoked'; partition: number }
+  /** recorded as drained */
+  | { type: 'drained'; generation: number; partition: number }
   | { type: 'status'; status: SinkStatus }
   | { type: 'stop' }
   | { type: `xstate.done.actor.partition.${string}` }
 
 /** A partition that can't write its last commit in this time is given up: a restart then presumes what was in flight. */
 const DRAIN_MS = 10_000
+/** How often it is asked whether other processes have drained their partitions. */
+const WATCH_MS = 1_000
+const FIRST_MS = 100
+const MAX_MS = 30_000
+const servedBy = (context: Context): Served => context.served as Served
 
 export const sinkMachine = setup({
   types: { input: {} as { work: SinkWork; status: SinkStatus }, context: {} as Context, events: {} as Events },
   actors: {
     partition: sinkPartitionMachine,
-    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; send: (event: Events) => void }>(async ({ input, signal }) => {
-      const subscription = await input.work.subscribe({
-        assigned: (partition) => input.send({ type: 'assigned', partition }),
-        revoked: (partition) => input.send({ type: 'revoked', partition }),
-      })
-      if (signal.aborted) await subscription[Symbol.asyncDispose]() // stopped meanwhile
-      return subscription
-    }),
+    choose: fromPromise<Served, SinkWork>(({ input }) => input.choose()),
+    isDrained: fromPromise<boolean, { work: SinkWork; served: Served }>(({ input }) => input.work.isDrained(input.served)),
+    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; served: Served; send: (event: Events) => void }>(
+      async ({ input, signal }) => {
+        const subscription = await input.work.subscribe(input.served, {
+          assigned: (partition) => input.send({ type: 'assigned', partition }),
+          revoked: (partition) => input.send({ type: 'revoked', partition }),
+        })
+        if (signal.aborted) await subscription[Symbol.asyncDispose]() // stopped meanwhile
+        return subscription
+      },
+    ),
     unsubscribe: fromPromise<void, AsyncDisposable | undefined>(async ({ input }) => input?.[Symbol.asyncDispose]()),
   },
   actions: {
@@ -60,7 +92,10 @@ export const sinkMachine = setup({
       partitions: ({ context, event, spawn }) => {
         if (event.type !== 'assigned') return context.partitions
         const { partition } = event
-        const actor = spawn('partition', { id: `partition.${partition}`, input: { work: context.work.partition(partition) } })
+        const actor = spawn('partition', {
+          id: `partition.${partition}`,
+          input: { work: context.work.partition(servedBy(context), partition) },
+        })
         return new Map(context.partitions).set(partition, actor)
       },
     }),
@@ -77,6 +112,14 @@ export const sinkMachine = setup({
     revokePartitions: enqueueActions(({ context, enqueue }) => {
       for (const actor of context.partitions.values()) enqueue.sendTo(actor, { type: 'revoked' })
     }),
+    keepDrained: assign({
+      drained: ({ context, event }) => (event.type === 'drained' ? new Set(context.drained).add(event.partition) : context.drained),
+    }),
+    keepServed: assign({
+      served: ({ context, event }) => ('output' in event ? (event.output as Served) : context.served),
+      drained: () => new Set<number>(),
+      attempt: () => 0,
+    }),
     keepStatus: assign({ status: ({ context, event }) => (event.type === 'status' ? event.status : context.status) }),
     tellStatus: ({ context }) => context.work.status(context.status),
     keepSubscription: assign({
@@ -87,34 +130,84 @@ export const sinkMachine = setup({
   guards: {
     isNew: ({ context, event }) => event.type === 'assigned' && !context.partitions.has(event.partition),
     noPartitions: ({ context }) => context.partitions.size === 0,
+    isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
+    allDrained: ({ context }) => context.partitions.size > 0 && [...context.partitions.keys()].every((p) => context.drained.has(p)),
   },
-  delays: { drain: DRAIN_MS },
+  delays: {
+    drain: DRAIN_MS,
+    watch: WATCH_MS,
+    backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
+  },
 }).createMachine({
   id: 'sink',
   context: ({ input }) => ({
     work: input.work,
     status: input.status,
+    served: undefined,
     partitions: new Map(),
+    drained: new Set(),
+    attempt: 0,
     subscription: undefined,
     lastError: undefined,
   }),
-  initial: 'subscribing',
+  initial: 'choosing',
   on: {
     'xstate.done.actor.partition.*': { actions: 'forgetStopped' },
     revoked: { actions: 'revoke' },
+    drained: { guard: 'isServed', actions: 'keepDrained' },
     status: { actions: ['keepStatus', 'tellStatus'] },
   },
   states: {
+    choosing: {
+      on: { stop: 'stopped' },
+      invoke: {
+        src: 'choose',
+        input: ({ context }) => context.work,
+        onDone: { target: 'subscribing', actions: 'keepServed' },
+        onError: { target: 'waiting', actions: ['keepError', assign({ attempt: ({ context }) => context.attempt + 1 })] },
+      },
+    },
+    waiting: { on: { stop: 'stopped' }, after: { backOff: 'choosing' } },
     subscribing: {
       on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
       invoke: {
         src: 'subscribe',
-        input: ({ context, self }) => ({ work: context.work, send: (event: Events) => self.send(event) }),
+        input: ({ context, self }) => ({ work: context.work, served: servedBy(context), send: (event: Events) => self.send(event) }),
         onDone: { target: 'serving', actions: 'keepSubscription' },
         onError: { target: 'failed', actions: 'keepError' },
       },
     },
-    serving: { on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' } },
+    serving: {
+      on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
+      initial: 'delivering',
+      states: {
+        delivering: { always: { guard: 'allDrained', target: 'asking' } },
+        asking: {
+          invoke: {
+            src: 'isDrained',
+            input: ({ context }) => ({ work: context.work, served: servedBy(context) }),
+            onDone: [{ guard: ({ event }) => event.output, target: '#sink.leaving' }, { target: 'watching' }],
+            onError: { target: 'watching', actions: 'keepError' },
+          },
+        },
+        watching: { after: { watch: 'delivering' } },
+      },
+    },
+    leaving: {
+      entry: 'stopPartitions',
+      on: { stop: 'stopping' },
+      always: { guard: 'noPartitions', target: 'parting' },
+      after: { drain: { target: 'parting', actions: 'revokePartitions' } },
+    },
+    parting: {
+      on: { stop: 'unsubscribing' },
+      invoke: {
+        src: 'unsubscribe',
+        input: ({ context }) => context.subscription,
+        onDone: 'choosing',
+        onError: { target: 'choosing', actions: 'keepError' },
+      },
+    },
     stopping: {
       entry: 'stopPartitions',
       always: { guard: 'noPartitions', target: 'unsubscribing' },

@@ -6,20 +6,24 @@
  *  I2. Waiting receives are served in the order they came, and woken by a message, a nack, a lapse or an ack that frees
  *      a group: never by polling.
  *  I3. What a receive took and could not give to its client goes back at once.
+ *  I4. An ack_id of an ended generation means the parked message that has it, whoever delivers that now.
  */
 import { createActor, type ActorRefFrom } from 'xstate'
 import { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
+import type { Generations, ServedGeneration } from '../engine/dispatch/generations.ts'
+import { findParked, type OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import { topicOf } from '../engine/wal/routing.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import { EMPTY_ANSWER, pull } from '../sinks/pull.ts'
 import type { PullWire, Shape } from '../sinks/sink.ts'
 import { identity } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
-import { sinkMachine, type SinkStatus } from './sink-machine.ts'
+import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { PartitionWork } from './sink-partition.ts'
 import type { ActorStatus, Figures, HealthCheck } from './status.ts'
@@ -61,7 +65,7 @@ export interface RunningSink {
 export type SinkOptions = Readonly<{
   sink: Sink
   database: Database
-  generation: number
+  generations: Generations
   log: Log
   /** the state database */
   query: Query
@@ -70,6 +74,8 @@ export type SinkOptions = Readonly<{
   observer: SinkObserver
   /** a partition failed and will be tried again */
   onFailure?: (error: unknown, partition: number) => void
+  /** what keeps an ended generation from being drained is parked after this */
+  drainAfterMs?: number
   /** monotonic milliseconds */
   clock?: () => number
 }>
@@ -81,9 +87,7 @@ const OFF_HOLD_MS = 1_000
 const MB = 1024 * 1024
 const EMPTY: Receipt = { body: EMPTY_ANSWER, count: 0, giveBack: () => undefined }
 
-export const topicOf = (sinkId: string, generation: number): string => `${sinkId}.${generation}`
-
-/** Starts serving a sink whose topic exists. */
+/** Starts serving a sink. */
 export function startSink(options: SinkOptions): RunningSink {
   return new PullSink(options)
 }
@@ -95,6 +99,7 @@ class PullSink implements RunningSink {
   readonly #waiters = new Waiters<Receipt>()
   readonly #pending: AckPending
   #sink: Sink
+  #served: ServedGeneration | undefined
   #wire: PullWire
   #status: SinkStatus
   /** the partitions that hand out, and the one that is asked first next time */
@@ -114,8 +119,11 @@ class PullSink implements RunningSink {
     this.#wire = pull.open(sink, database)
     this.#pending = new AckPending(sink.max_ack_pending)
     const work = {
-      subscribe: (listener: Parameters<Log['subscribe']>[1]) => options.log.subscribe(topicOf(sink.id, options.generation), listener),
-      partition: (partition: number) => this.#partition(partition),
+      choose: async () => (this.#served = await options.generations.serve()),
+      isDrained: ({ generation }: Served) => options.generations.isDrained(generation),
+      subscribe: ({ generation }: Served, listener: Parameters<Log['subscribe']>[1]) =>
+        options.log.subscribe(topicOf({ sinkId: sink.id, generation }), listener),
+      partition: (served: Served, partition: number) => this.#partition(served as ServedGeneration, partition),
       status: (status: SinkStatus) => this.#setStatus(status),
     }
     this.#actor = createActor(sinkMachine, { input: { work, status: sink.status } })
@@ -123,7 +131,7 @@ class PullSink implements RunningSink {
     this.ended = ended.promise
     this.ended.catch(() => undefined) // the supervisor watches it; nobody may
     this.#actor.subscribe((snapshot) => {
-      const state = String(snapshot.value)
+      const state = typeof snapshot.value === 'string' ? snapshot.value : (Object.keys(snapshot.value)[0] as string)
       if (state !== this.#state) this.#since = new Date()
       this.#state = state
       if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
@@ -145,21 +153,31 @@ class PullSink implements RunningSink {
   }
 
   async ack(ackIds: readonly string[]): Promise<void> {
+    const { generation, shape } = this.#mustServe()
     const ends: Promise<void>[] = []
-    for (const [partition, refs] of this.#wire.named(ackIds, this.#options.generation)) {
+    let named = 0
+    for (const [partition, refs] of this.#wire.named(ackIds, generation)) {
+      named += refs.offsets.length
       const owned = this.#live.find((p) => p.partition === partition)
       if (owned) ends.push(owned.finish(refs))
-      else if (partition < this.#sink.partitions)
-        ends.push(Promise.reject(new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })))
+      else if (partition < shape.partitions) ends.push(Promise.reject(notServed(partition)))
     }
+    if (generation > 1 && named < ackIds.length) ends.push(this.#ackOlder(ackIds, generation))
     // all of them, so that what could be acked is, before the first failure is told
     const failed = (await Promise.allSettled(ends)).find((end) => end.status === 'rejected')
     if (failed) throw failed.reason
   }
 
   async nack(ackIds: readonly string[]): Promise<void> {
-    for (const [partition, refs] of this.#wire.named(ackIds, this.#options.generation))
+    const { generation } = this.#mustServe()
+    let named = 0
+    for (const [partition, refs] of this.#wire.named(ackIds, generation)) {
+      named += refs.offsets.length
       this.#live.find((p) => p.partition === partition)?.release(refs)
+    }
+    if (generation === 1 || named === ackIds.length) return
+    for (const { owner, origin, refs } of await this.#older(ackIds, generation))
+      this.#live.find((p) => p.names(owner))?.releaseParked(refs, origin)
   }
 
   update(sink: Sink, database: Database): void {
@@ -175,7 +193,7 @@ class PullSink implements RunningSink {
     const partitions = [...this.#actor.getSnapshot().context.partitions.values()].map((actor) => actor.getSnapshot())
     const failed =
       partitions.find((p) => p.matches('waiting'))?.context.lastError?.error ??
-      (this.#state === 'failed' ? this.#lastError?.error : undefined)
+      (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined)
     const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined)
     const ready = this.#state === 'serving' && partitions.every((p) => p.matches('running'))
     const off = this.#status !== 'active'
@@ -204,7 +222,12 @@ class PullSink implements RunningSink {
       state: this.#state === 'serving' ? this.#status : this.#state,
       since: this.#since,
       ...(this.#lastError ? { lastError: this.#lastError } : {}),
-      details: { waiting: this.#waiters.count, ackPending: this.#pending.count },
+      details: {
+        generation: this.#served?.generation ?? 0,
+        partitions: this.#served?.shape.partitions ?? 0,
+        waiting: this.#waiters.count,
+        ackPending: this.#pending.count,
+      },
       partitions: rows,
     }
   }
@@ -228,11 +251,11 @@ class PullSink implements RunningSink {
     let bytes = MAX_ANSWER_BYTES
     for (let i = 0; i < live.length && left > 0; i++) {
       const owned = live[(this.#turn + i) % live.length] as OwnedPartition
-      const batch = owned.take(left, { max: bytes, overhead, first: batches.length === 0 })
-      if (!batch) continue
-      batches.push({ batch, owned })
-      left -= batch.views.length
-      bytes -= batch.bytes + batch.views.length * overhead
+      for (const batch of owned.take(left, { max: bytes, overhead, first: batches.length === 0 })) {
+        batches.push({ batch, owned })
+        left -= batch.views.length
+        bytes -= batch.bytes + batch.views.length * overhead
+      }
     }
     this.#turn = live.length > 0 ? (this.#turn + 1) % live.length : 0
     if (batches.length === 0) return undefined
@@ -244,9 +267,32 @@ class PullSink implements RunningSink {
       ),
       count: max - left,
       giveBack: () => {
-        for (const { batch, owned } of batches) owned.release(batch, batch.lease)
+        for (const { batch, owned } of batches) {
+          if (owned.names(batch)) owned.release(batch, batch.lease)
+          else owned.releaseParked(batch, batch, batch.lease)
+        }
       },
     }
+  }
+
+  /** @throws EngineError STOPPING: no generation is served yet */
+  #mustServe(): ServedGeneration {
+    if (!this.#served) throw new EngineError('STOPPING', 'the sink is starting')
+    return this.#served
+  }
+
+  /** An owner that has moved on since it was looked up is not here any more: the ack is to be sent again. */
+  async #ackOlder(ackIds: readonly string[], generation: number): Promise<void> {
+    for (const { owner, origin, refs } of await this.#older(ackIds, generation)) {
+      const owned = this.#live.find((p) => p.names(owner))
+      if (!owned) throw notServed(owner.partition)
+      await owned.finishParked(refs, origin)
+    }
+  }
+
+  async #older(ackIds: readonly string[], generation: number): Promise<readonly OwnedRefs[]> {
+    const refs = this.#wire.namedBefore(ackIds, generation)
+    return refs.offsets.length === 0 ? [] : findParked(this.#options.query, this.#sink.id, refs)
   }
 
   #serve(): void {
@@ -260,7 +306,8 @@ class PullSink implements RunningSink {
   }
 
   #settings(): DispatchSettings {
-    const { ack_wait_ms, max_retry_count, max_memory_mb, partitions } = this.#sink
+    const { ack_wait_ms, max_retry_count, max_memory_mb } = this.#sink
+    const partitions = this.#served?.shape.partitions ?? 1
     return {
       ackWaitMs: ack_wait_ms,
       maxDeliveries: max_retry_count === null ? null : Math.min(max_retry_count, 0xffff),
@@ -268,20 +315,21 @@ class PullSink implements RunningSink {
     }
   }
 
-  #partition(partition: number): PartitionWork {
-    const { log, query, holder, observer, generation, onFailure, clock = () => performance.now() } = this.#options
-    const { id: sinkId, message_grouping: grouping } = this.#sink
+  #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork {
+    const { log, query, holder, observer, onFailure, drainAfterMs, clock = () => performance.now() } = this.#options
+    const { id: sinkId } = this.#sink
     return {
       takeOver: () =>
         OwnedPartition.takeOver({
-          ...{ log, query, holder, observer, clock, grouping },
-          topic: topicOf(sinkId, generation),
+          ...{ log, query, holder, observer, clock, grouping, opensAt, ...(drainAfterMs === undefined ? {} : { drainAfterMs }) },
+          topic: topicOf({ sinkId, generation }),
           key: { sinkId, generation, partition },
           keyed: pull.keyed,
           pending: this.#pending,
           stage: identity,
           settings: () => this.#settings(),
           deliverable: () => this.#serve(),
+          drained: () => this.#actor.send({ type: 'drained', generation, partition }),
         }),
       live: (owned) => {
         this.#live = [...this.#live, owned as OwnedPartition].sort((a, b) => a.partition - b.partition)
@@ -297,6 +345,8 @@ class PullSink implements RunningSink {
     }
   }
 }
+
+const notServed = (partition: number) => new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })
 
 const told = (error: unknown) => ({
   code: error instanceof EngineError ? error.code : 'INTERNAL',

@@ -3,17 +3,18 @@ import { Client } from 'pg'
 import { createActor, type ActorRefFrom } from 'xstate'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
-import { formatLsn, type Lsn } from '../engine/lsn.ts'
+import { formatLsn, parseLsn, type Lsn } from '../engine/lsn.ts'
 import type { Database, RoutedSink, RoutingVersion } from '../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../engine/wal/change-packer.ts'
 import { ReadingGate } from '../engine/wal/gate.ts'
+import { acceptRemedy } from '../engine/wal/history.ts'
 import { emitRoutingMark, saveRoutingVersion } from '../engine/wal/routing-versions.ts'
 import { SourceRun } from '../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../engine/wal/slot.ts'
 import { sourceClient } from '../engine/wal/source-client.ts'
 import { SourceLock } from '../engine/wal/source-lock.ts'
-import { SourceStore, type SavedSource } from '../engine/wal/source-store.ts'
+import { acceptGap, acceptLog, SourceStore, type SavedSource } from '../engine/wal/source-store.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
 import type { ActorStatus } from './status.ts'
 import type { Running } from './supervised.ts'
@@ -94,6 +95,23 @@ export class SourceActor implements Running {
   /** Another try after a failure that a user has mended, or at once instead of waiting. */
   retry(): void {
     this.#actor.send({ type: 'retry' })
+  }
+
+  /**
+   * Goes on although changes are missing, because a user who has read what it stopped at says so.
+   * @returns the message of the failure that is accepted
+   * @throws EngineError NO_GAP: it did not stop at missing changes
+   */
+  async acceptGap(): Promise<string> {
+    const { database, state, log } = this.#options
+    const { code, message, error } = this.lastError ?? {}
+    const slotAt = error instanceof EngineError ? error.context.slotConfirmed : undefined
+    if (this.#state !== 'failed' || message === undefined || (code !== 'LOG_CHANGED' && typeof slotAt !== 'string'))
+      throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
+    if (code === 'LOG_CHANGED') await acceptLog(state, database.id, log.identity)
+    else await acceptGap(state, database.id, parseLsn(String(slotAt)))
+    this.retry()
+    return message
   }
 
   async stop(): Promise<void> {
@@ -252,6 +270,6 @@ const logChanged = (database: Database, saved: string, found: string): EngineErr
   new EngineError(
     'LOG_CHANGED',
     `the source "${database.name}" has been writing to log ${saved}, this is log ${found}: what the former one holds undelivered is not in it. ` +
-      `To go on without it, run in the state database: update tailrace.source set log_identity = '${found}' where database_id = '${database.id}'; then backfill the tables`,
+      `To go on without it, ${acceptRemedy(database.name)}`,
     { database: database.name, saved, found },
   )

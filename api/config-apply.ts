@@ -8,13 +8,18 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import { EngineError } from '../engine/errors.ts'
 import { provision, type Provisioned } from '../engine/postgres/provision.ts'
+import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../engine/postgres/source-names.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { SinkSettings } from '../engine/state/resources.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 
-/** @throws EngineError CONFIG_INVALID: file, line and reason */
-export async function applyConfig(document: ConfigDocument, store: Store, resources: ResourceStore): Promise<void> {
+/**
+ * @returns what should be known but stops nothing: names of stored sinks that their source no longer has
+ * @throws EngineError CONFIG_INVALID: file, line and reason
+ */
+export async function applyConfig(document: ConfigDocument, store: Store, resources: ResourceStore): Promise<readonly string[]> {
   const made: Provisioned[] = []
   try {
     const known = await knownDatabases(document, store.query)
@@ -22,7 +27,9 @@ export async function applyConfig(document: ConfigDocument, store: Store, resour
       const provision = await at(document, database.line, () => provisioned(database, known.has(database.input.name)))
       if (provision) made.push(provision)
     }
+    const notices = await checkNames(document, store.query)
     await store.transaction((query) => write(document, query, resources))
+    return notices
   } catch (error) {
     const left: string[] = []
     for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message)) // the first failure is the one to tell
@@ -65,15 +72,33 @@ async function write(document: ConfigDocument, query: Query, resources: Resource
         database,
       ])
       if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
-      const kept = await query<{ database_id: string; partitions: number }>(
-        `select database_id, (settings ->> 'partitions')::int as partitions from sink where account_id = $1 and name = $2`,
-        [account.id, input.settings.name],
-      )
+      const kept = await query<{ database_id: string }>('select database_id from sink where account_id = $1 and name = $2', [
+        account.id,
+        input.settings.name,
+      ])
       if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
         throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
       await resources.saveSink(query, account, rows[0].id, input)
     })
   }
+}
+
+/** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
+async function checkNames(document: ConfigDocument, query: Query): Promise<readonly string[]> {
+  const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
+    'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
+    [document.account],
+  )
+  const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
+  const notices: string[] = []
+  for (const { line, database: name, input } of document.sinks) {
+    const database = document.databases.find((one) => one.input.name === name)
+    if (!database) continue // known from before, or told when the sink is written
+    const missing = await missingNames(database.input.connection, namesOf(input.settings))
+    await at(document, line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
+    for (const one of missing) notices.push(`${document.file}:${line}: the sink "${input.settings.name}" ${reasonOf(one)}`)
+  }
+  return notices
 }
 
 async function knownDatabases({ account }: ConfigDocument, query: Query): Promise<ReadonlySet<string>> {

@@ -5,9 +5,10 @@
  *   account: { name }            api_tokens: [{ name, token }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
+import { X509Certificate } from 'node:crypto'
 import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
-import { isMap, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
+import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
 import { EngineError } from '../engine/errors.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
 import type { DatabaseInput, SinkInput } from '../engine/state/resource-store.ts'
@@ -82,6 +83,8 @@ const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'sinks'])
 const DATABASE_NOT_YET = ['primary']
 const NOT_YET = new Set(['users', 'functions', 'transforms', 'http_endpoints', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
+/** Postgres cuts longer ones without an error, so that what is made is never found again. */
+const MAX_NAME_BYTES = 63
 
 const ajv = new Ajv({ allErrors: true })
 const checkAccount = ajv.compile(Account)
@@ -200,14 +203,16 @@ function checkSection(reader: Reader, key: string): void {
   if (SECTIONS.has(key)) return
   const offset = keyOffset(reader, key)
   if (NOT_YET.has(key)) throw reader.wrong(offset, `the section "${key}" is not supported yet`)
-  // any other key may hold an anchor for the sections below it; without one it is most likely misspelt
-  let anchored = false
-  visit(reader.document.getIn([key], true) as Node, {
-    Node: (_, node) => void (anchored ||= 'anchor' in node && node.anchor !== undefined),
-  })
+  // any other key may hold anchors for the sections below it; without one it is most likely misspelt. Of a misspelt section
+  // a single value may well have an anchor, so inside only a mapping or a list with one makes a holder of them
+  const held = reader.document.getIn([key], true)
+  let anchored = isAnchored(held)
+  if (isNode(held)) visit(held, { Collection: (_, node) => void (anchored ||= isAnchored(node)) })
   if (!anchored)
     throw reader.wrong(offset, `unknown section "${key}"; known are ${[...SECTIONS].join(', ')}, and any mapping with an &anchor`)
 }
+
+const isAnchored = (node: unknown): boolean => isNode(node) && 'anchor' in node && node.anchor !== undefined
 
 function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): ConfiguredDatabase {
   const here = (field: string, reason: string) => reader.wrong(reader.at('databases', i, field), `${field}: ${reason}`)
@@ -216,6 +221,8 @@ function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): Conf
   if (slotName === undefined) throw here('slot', 'is missing: slot: { name: …, create_if_not_exists: true }')
   if (publicationName === undefined) throw here('publication', 'is missing: publication: { name: …, create_if_not_exists: true }')
   if (!/^[a-z0-9_]{1,63}$/.test(slotName)) throw here('slot', `"${slotName.slice(0, 80)}" is not a slot name: up to 63 of a-z, 0-9 and "_"`)
+  if (Buffer.byteLength(publicationName) > MAX_NAME_BYTES)
+    throw here('publication', `"${publicationName.slice(0, 80)}" is too long: Postgres takes names of up to ${MAX_NAME_BYTES} bytes`)
   const { init_sql: initSql } = form.publication ?? {}
   return {
     line: reader.line(reader.at('databases', i)),
@@ -237,6 +244,8 @@ function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): Conf
 
 function connectionOf(form: DatabaseForm, here: (field: string, reason: string) => EngineError): Connection {
   const ssl = form.ssl ?? true
+  if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
+    throw here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
   const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
   if (form.url === undefined) {
     if (form.hostname === undefined) throw here('hostname', 'is missing (or give url)')
@@ -261,6 +270,15 @@ function connectionOf(form: DatabaseForm, here: (field: string, reason: string) 
     password: decodeURIComponent(url.password),
     ssl,
     ...ca,
+  }
+}
+
+/** Node takes any text as an authority, and then knows none. */
+function isCertificate(pem: string): boolean {
+  try {
+    return new X509Certificate(pem).subject !== ''
+  } catch {
+    return false
   }
 }
 

@@ -1,7 +1,7 @@
 /**
  * What the HTTP layer needs of the running engine and of the resources held in memory, and nothing more. The process
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
- * them asks a database, except `updateSink`.
+ * them asks a database, except `updateSink` and `acceptGap`.
  */
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Account, Database, Sink, SinkSettings, Destination } from '../engine/state/resources.ts'
@@ -79,6 +79,9 @@ export interface EnginePort {
   /** Settles when the change has taken effect (routing included) with the sink as it is then.
    *  @throws EngineError NOT_FOUND, VALIDATION_FAILED */
   updateSink(sinkId: string, changes: SinkChanges): Promise<Sink>
+  /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
+   *  @throws EngineError NO_GAP */
+  acceptGap(databaseId: string): Promise<string>
 }
 
 /** The resources in memory. */
@@ -89,5 +92,6 @@ export interface ResourcePort {
   findSink(accountId: string, idOrName: string): Sink | undefined
   /** by name */
   listSinks(accountId: string): readonly Sink[]
-  findDatabase(accountId: string, id: string): Database | undefined
+  /** @param idOrName as above */
+  findDatabase(accountId: string, idOrName: string): Database | undefined
 }

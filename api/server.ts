@@ -17,6 +17,7 @@ import type { Account } from '../engine/state/resources.ts'
 import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
+import { databaseOperations } from './database-routes.ts'
 import { infoOperations, type Identity } from './info-routes.ts'
 import { openapiDocument } from './openapi.ts'
 import type { Operation } from './operation.ts'
@@ -93,6 +94,7 @@ function operationsOf({ engine, resources, identity }: ApiOptions, receives: Ope
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
+    ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity }),
   ]
   let document: Record<string, unknown> | undefined

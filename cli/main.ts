@@ -1,5 +1,5 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
-import { parseArgs } from 'node:util'
+import { parseArgs, type ParseArgsConfig } from 'node:util'
 import { EngineError, ERRORS } from '../engine/errors.ts'
 import { version } from './version.ts'
 
@@ -8,6 +8,10 @@ type Command = Readonly<{
   summary: string
   /** @param args what follows the command's name */
   run: (args: readonly string[]) => Promise<void> | void
+  /** beside --help; one that is not named is refused */
+  options?: NonNullable<ParseArgsConfig['options']>
+  /** takes words behind its name */
+  words?: true
 }>
 
 // Each command loads its own modules, so that `tailrace version` doesn't wait for a database driver.
@@ -21,6 +25,14 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'demo write | token',
     summary: 'make some changes in the demo database, or print its API token',
     run: async (args) => (await import('./demo.ts')).demo(args),
+    words: true,
+  },
+  source: {
+    usage: 'source accept-gap NAME [--token T] [--url U]',
+    summary: 'let the source of a database go on although changes are missing',
+    run: async (args) => (await import('./source.ts')).source(args),
+    options: { token: { type: 'string' }, url: { type: 'string' } },
+    words: true,
   },
   version: { usage: 'version', summary: 'print the version', run: () => print(version()) },
   help: { usage: 'help', summary: 'print this', run: () => print(help()) },
@@ -45,7 +57,8 @@ export async function main(argv: readonly string[]): Promise<void> {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!command) return misunderstood(`unknown command "${name}"`)
   try {
-    parseArgs({ args: rest, strict: true, allowPositionals: name === 'demo', options: { help: { type: 'boolean', short: 'h' } } })
+    const { options, words = false } = command
+    parseArgs({ args: rest, strict: true, allowPositionals: words, options: { help: { type: 'boolean', short: 'h' }, ...options } })
   } catch (error) {
     return misunderstood(`${name}: ${(error as Error).message}`)
   }

@@ -45,7 +45,7 @@ export async function start(_args: readonly string[]): Promise<void> {
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
-  const access = await configure(settings, server, store, resources, folder.path)
+  const access = await configure(settings, server, store, resources, folder.path, logger)
 
   mkdirSync(join(folder.path, 'log'), { recursive: true, mode: 0o700 })
   const log = parts.use(
@@ -98,12 +98,13 @@ async function configure(
   store: Store,
   resources: ResourceStore,
   folder: string,
+  logger: Logger,
 ): Promise<DemoAccess | undefined> {
   const { config } = settings
   if (config) {
     const file = 'path' in config ? config.path : 'CONFIG_FILE_YAML'
     const source = 'path' in config ? readConfig(config.path) : config.yaml
-    await applyConfig(parseConfig(source, file, configVariables()), store, resources)
+    for (const notice of await applyConfig(parseConfig(source, file, configVariables()), store, resources)) logger.warn(notice)
     return undefined
   }
   return server && ensureDemo({ server, store, resources, folder })

@@ -136,6 +136,19 @@ export const ERRORS = {
     meaning: 'The source database refuses the login, the database or a permission.',
     remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables.',
   },
+  SOURCE_ENCODING: {
+    retry: false,
+    status: 422,
+    meaning: 'A value of the source database can not be sent as UTF-8. In a database of the encoding SQL_ASCII Postgres checks no value.',
+    remedy:
+      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), accept the gap as SLOT_GAP says, and backfill.',
+  },
+  TLS_REFUSED: {
+    retry: false,
+    status: 422,
+    meaning: 'No TLS connection to a database comes about that could be trusted: its certificate, its name, or no TLS at all.',
+    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server.',
+  },
   SOURCE_FAILED: {
     retry: false,
     status: 500,
@@ -158,7 +171,7 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'The write-ahead log of the source ends below what it had already sent: it was restored from an older copy.',
-    remedy: 'The message has the SQL that accepts it; then backfill the tables.',
+    remedy: 'Accept it by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
   },
   WAL_LEVEL_TOO_LOW: {
     retry: false,
@@ -218,13 +231,21 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'The replication slot stands above what was made durable: changes between the two positions are lost to it.',
-    remedy: 'The message names both positions and has the SQL that accepts the gap; then backfill the tables.',
+    remedy:
+      'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
+  },
+  NO_GAP: {
+    retry: false,
+    status: 409,
+    meaning: 'The source has not stopped at missing changes, so there is nothing to accept.',
+    remedy: 'GET /info shows the state of the source and its last error.',
   },
   LOG_CHANGED: {
     retry: false,
     status: 409,
     meaning: 'The log is not the one this source has been writing to.',
-    remedy: 'Start with the former data folder, or accept the loss with the SQL of the message and backfill.',
+    remedy:
+      'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and backfill.',
   },
   LOG_APPEND_FAILED: {
     retry: true,
@@ -280,6 +301,12 @@ export const ERRORS = {
     meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
     remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
   },
+  PARKING_FULL: {
+    retry: true,
+    status: 503,
+    meaning: 'A partition has parked as many blocked groups as it may, so it reads no further; nothing is lost.',
+    remedy: 'Acknowledge the messages of the sink that keep coming again, or let max_retry_count discard them; reading goes on by itself.',
+  },
   // ── start ───────────────────────────────────────────────────────────────────────────────────────
   SETTING_INVALID: {
     retry: false,
@@ -311,6 +338,12 @@ export const ERRORS = {
     status: 500,
     meaning: 'A secret in the state database was encrypted under another key.',
     remedy: 'Start with the VAULT_KEY (or the data folder) that it was stored with.',
+  },
+  SERVICE_UNREACHABLE: {
+    retry: true,
+    status: 503,
+    meaning: 'A command found no running Tailrace.',
+    remedy: 'Start it, or name its address with --url.',
   },
   DEMO_MISSING: {
     retry: false,

@@ -3,7 +3,16 @@
  * the log: a body is stored without what belongs to one sink, and with its metadata left open; what follows it is the
  * same for all messages of a sink and computed once.
  */
-import { ackIdPrefix, digitCount, readAckIds, sinkTag, writeDigits, type RefList } from '../engine/dispatch/ack-id.ts'
+import {
+  ackIdPrefix,
+  digitCount,
+  readAckIds,
+  readOlderAckIds,
+  sinkTag,
+  writeDigits,
+  type OlderRefs,
+  type RefList,
+} from '../engine/dispatch/ack-id.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { PullDestination, type Database, type Sink } from '../engine/state/resources.ts'
 import type { DestinationType, PullWire, Shape } from './sink.ts'
@@ -84,6 +93,10 @@ class PullAnswers implements PullWire {
 
   named(ids: readonly string[], generation: number): Map<number, RefList> {
     return readAckIds(ids, this.#tag, generation)
+  }
+
+  namedBefore(ids: readonly string[], generation: number): OlderRefs {
+    return readOlderAckIds(ids, this.#tag, generation)
   }
 }
 

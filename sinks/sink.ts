@@ -7,7 +7,7 @@
  */
 import type { TSchema } from 'typebox'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import type { RefList } from '../engine/dispatch/ack-id.ts'
+import type { OlderRefs, RefList } from '../engine/dispatch/ack-id.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 
 export interface DestinationType<Wire> {
@@ -31,6 +31,8 @@ export interface PullWire {
   encode(batches: readonly Batch[], shape: Shape): Buffer
   /** Which messages the ids of a later answer mean, by partition; ids that aren't of this sink and generation are left out. */
   named(ids: readonly string[], generation: number): Map<number, RefList>
+  /** The same of ids that an earlier generation gave. */
+  namedBefore(ids: readonly string[], generation: number): OlderRefs
 }
 
 /** How one element of an answer looks: record, changes, … beside `ack_id`, or under `data`. */

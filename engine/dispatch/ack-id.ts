@@ -70,6 +70,25 @@ export function readAckIds(ids: readonly string[], tag: string, generation: numb
   return byPartition
 }
 
+/** References of messages of ended generations, side by side. */
+export type OlderRefs = Readonly<{ generations: number[]; partitions: number[]; offsets: number[]; indexes: number[] }>
+
+/** The ids of this sink that name a generation below `before`: parked messages keep theirs. What isn't one is left out. */
+export function readOlderAckIds(ids: readonly string[], tag: string, before: number): OlderRefs {
+  const refs: OlderRefs = { generations: [], partitions: [], offsets: [], indexes: [] }
+  for (const id of ids) {
+    if (id.length > MAX_LENGTH || !id.startsWith(`${tag}.`)) continue
+    const parts = id.slice(tag.length + 1).split('.')
+    const [generation = -1, partition = -1, offset = -1, index = -1] = parts.map((text) => readDigits(text, 0, text.length))
+    if (parts.length !== 4 || generation < 1 || generation >= before || partition < 0 || offset < 0 || index < 0) continue
+    refs.generations.push(generation)
+    refs.partitions.push(partition)
+    refs.offsets.push(offset)
+    refs.indexes.push(index)
+  }
+  return refs
+}
+
 /** @returns the number, or -1: empty, a foreign character, a leading zero, or not a safe integer */
 function readDigits(text: string, from: number, to: number): number {
   if (from >= to) return -1

@@ -14,6 +14,8 @@ export type Batch = {
   readonly indexes: number[]
   /** of the bodies */
   bytes: number
+  /** taken with it: messages parked under earlier generations, each batch named by its place there; under the same lease */
+  readonly others: Batch[]
 }
 
 export const emptyBatch = (generation: number, partition: number, lease: number): Batch => ({
@@ -25,4 +27,5 @@ export const emptyBatch = (generation: number, partition: number, lease: number)
   offsets: [],
   indexes: [],
   bytes: 0,
+  others: [],
 })

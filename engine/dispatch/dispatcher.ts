@@ -9,7 +9,7 @@
  *      because what is finished below them is durable before their rows are (the owner commits in between).
  *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
  */
-import type { Commit, MessageRef } from '../log/log.ts'
+import type { Commit, InFlight, MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
 import { PART, type Position } from '../position.ts'
 import { refList, type RefList } from './ack-id.ts'
@@ -17,7 +17,7 @@ import type { AckPending } from './ack-pending.ts'
 import { emptyBatch, type Batch } from './batch.ts'
 import { filterBefore, finishedRefs, handOutTarget, wantsHandOut } from './commit-point.ts'
 import { OpenMessages } from './open-messages.ts'
-import { ParkedGroups } from './parked-groups.ts'
+import { ParkedGroups, type Origin } from './parked-groups.ts'
 import { Parking } from './parking.ts'
 import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
 import { STATE, Window, type PackView, type WindowPack } from './window.ts'
@@ -78,6 +78,7 @@ export class Dispatcher {
   #filter: Position
   #restoring = true
   #handedOut: MessageRef = START
+  #closed = false
 
   constructor(options: DispatcherOptions) {
     this.#options = options
@@ -88,8 +89,8 @@ export class Dispatcher {
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
     this.parking = new Parking(this.#open, options.clock)
     for (const facts of options.restore.parkedGroups) {
-      const until = this.#restored.invisibleUntil(facts.offset, facts.index)
-      this.parked.restore(facts, until, this.#restored.presumes)
+      const { first, later } = this.#restored.parkedUntil(facts)
+      this.parked.restore(facts, first, later)
     }
   }
 
@@ -112,6 +113,18 @@ export class Dispatcher {
   room(): boolean {
     const { window } = this
     return window.base === window.end || (window.bytes < this.settings.windowBytes && window.freshBytes < READ_AHEAD_BYTES)
+  }
+
+  /** The generation's last pack was met: nothing of it comes after what was read. It stays unfinished, so that a restart meets it again. */
+  close(): void {
+    this.#closed = true
+  }
+  get closed(): boolean {
+    return this.#closed
+  }
+  /** Everything before the last pack is finished; parked messages may be left. */
+  get drained(): boolean {
+    return this.#closed && this.window.base === this.window.end
   }
 
   dispose(): void {
@@ -171,20 +184,21 @@ export class Dispatcher {
     const now = this.#options.clock()
     this.lapse(now)
     const lease = this.#open.leases.reserve()
-    const call: Call = { batch: emptyBatch(this.#options.generation, this.#options.partition, lease), seqs: [], max, bytes, full: false }
+    const batch = emptyBatch(this.#options.generation, this.#options.partition, lease)
+    const call: Call = { batch, seqs: [], max, bytes, count: 0, taken: 0, full: false }
     const endsAt = now + this.settings.ackWaitMs
     this.#takeParked(call, endsAt)
     this.#takeReady(call)
     this.#takeFresh(call)
     if (call.seqs.length) this.#open.leases.hold(lease, endsAt, call.seqs)
-    return call.batch.views.length ? call.batch : undefined
+    return call.count ? call.batch : undefined
   }
 
   #takeParked(call: Call, endsAt: number): void {
     for (let group = this.parked.peek(); group; group = this.parked.peek()) {
       if (!group.pending && this.#open.pendingFull) return
       const view = group.view as MessageView
-      if (!put(call, view, 0, group.offset, group.index)) return
+      if (!put(call, view, 0, group.offset, group.index, group.origin)) return
       if (!group.pending) this.#open.countPending(1)
       this.parked.take(call.batch.lease, endsAt)
     }
@@ -276,6 +290,16 @@ export class Dispatcher {
     return { finished, heldUntil, elsewhere, early }
   }
 
+  /** Messages parked under another generation come back. @param lease only those still held under it @returns how many */
+  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number): number {
+    let released = 0
+    for (let i = 0; i < offsets.length; i++) {
+      const group = this.parked.firstAt(offsets[i] as number, indexes[i] as number, origin)
+      if (group && (lease === undefined || group.lease === lease) && this.parked.release(group)) released++
+    }
+    return released
+  }
+
   /** Messages come back: deliverable at once. @param lease only those still held under it @returns how many */
   release({ offsets, indexes }: RefList, lease?: number): number {
     const w = this.window
@@ -285,8 +309,7 @@ export class Dispatcher {
       const index = indexes[i] as number
       const seq = w.seqOf(offset, index)
       if (seq < 0) {
-        const group = this.parked.firstAt(offset, index)
-        if (group && (lease === undefined || group.lease === lease) && this.parked.release(group)) released++
+        released += this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
         continue
       }
       const slot = seq & w.mask
@@ -369,8 +392,8 @@ export class Dispatcher {
   #inFlightNow(): Commit['inFlight'] {
     const now = this.#options.clock()
     const w = this.window
-    if (this.#restored.hidesUnread(w.nextOffset)) return undefined
-    const held: { message: MessageRef; invisibleForMs: number }[] = []
+    if (this.#restored.hidesUnread(this.#closed ? w.nextOffset + 1 : w.nextOffset)) return undefined
+    const held: InFlight[] = []
     for (const lease of this.#open.leases.held())
       for (const seq of lease.seqs)
         if (seq >= w.base && w.states[seq & w.mask] === STATE.inFlight && w.leases[seq & w.mask] === lease.number)
@@ -378,7 +401,8 @@ export class Dispatcher {
     for (const group of this.parked.groups()) {
       if (group.notBefore > now) return undefined
       if (group.state !== 'inFlight') continue
-      held.push({ message: { offset: group.offset, index: group.index }, invisibleForMs: Math.max(0, group.endsAt - now) })
+      const { offset, index, origin } = group
+      held.push({ message: { offset, index }, invisibleForMs: Math.max(0, group.endsAt - now), ...(origin ? { origin } : {}) })
     }
     return held
   }
@@ -391,26 +415,40 @@ type Call = {
   readonly seqs: number[]
   readonly max: number
   readonly bytes: TakeBytes
+  /** messages and bytes so far, those of other generations included */
+  count: number
+  taken: number
   full: boolean
 }
 
 /** Adds a message if it fits. @returns false: it doesn't, and the call is full */
-function put(call: Call, view: MessageView, place: number, offset: number, index: number): boolean {
-  const { batch } = call
-  const count = batch.views.length
-  const bytes = batch.bytes + view.bodyEnd(place) - view.bodyStart(place)
+function put(call: Call, view: MessageView, place: number, offset: number, index: number, origin?: Origin): boolean {
+  const { count } = call
+  const size = view.bodyEnd(place) - view.bodyStart(place)
   const must = count === 0 && call.bytes.first
-  if (count >= call.max || (!must && bytes + (count + 1) * call.bytes.overhead > call.bytes.max)) {
+  if (count >= call.max || (!must && call.taken + size + (count + 1) * call.bytes.overhead > call.bytes.max)) {
     call.full = true
     return false
   }
+  const batch = origin ? batchOf(call.batch, origin) : call.batch
   batch.views.push(view)
   batch.places.push(place)
   batch.offsets.push(offset)
   batch.indexes.push(index)
-  batch.bytes = bytes
+  batch.bytes += size
+  call.taken += size
+  call.count = count + 1
   if (count + 1 === call.max) call.full = true
   return true
+}
+
+/** The last of the others when it has this origin: what comes lowest first stays so. */
+function batchOf({ others, lease }: Batch, { generation, partition }: Origin): Batch {
+  const last = others.at(-1)
+  if (last?.generation === generation && last.partition === partition) return last
+  const batch = emptyBatch(generation, partition, lease)
+  others.push(batch)
+  return batch
 }
 
 /** The first message whose position is above the filter, by halves: positions in a pack grow. */

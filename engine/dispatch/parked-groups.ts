@@ -7,10 +7,22 @@
  */
 import type { MessageView } from '../log/message-view.ts'
 
+/** Where a message was parked whose generation has ended: with offset and index its name. Absent: it is of this partition. */
+export type Origin = Readonly<{ generation: number; partition: number }>
 /** One open group as the store knows it: its first message, and how many it holds. */
-export type ParkedGroupFacts = Readonly<{ key: number; open: number; offset: number; index: number; deliveries: number }>
+export type ParkedGroupFacts = Readonly<{
+  key: number
+  open: number
+  offset: number
+  index: number
+  deliveries: number
+  origin?: Origin | undefined
+  /** of messages taken over from an ended generation: how long the first one, and any of them, may still be with a client */
+  hiddenMs?: number
+  anyHiddenMs?: number
+}>
 /** A message the store has finished or discarded. */
-export type ParkedRef = Readonly<{ key: number; offset: number; index: number }>
+export type ParkedRef = Readonly<{ key: number; offset: number; index: number; origin?: Origin | undefined }>
 /** How a message was held when it was parked. */
 export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean }>
 
@@ -22,6 +34,7 @@ export type ParkedGroup = {
   /** the first message; offset -1: not known until it is fetched */
   offset: number
   index: number
+  origin: Origin | undefined
   deliveries: number
   /** counts as delivered and unacknowledged */
   pending: boolean
@@ -36,9 +49,13 @@ export type ParkedGroup = {
 /** Names a message by one number; also the key of a message that is its own group. A record holds fewer than 2^20. */
 export const refKey = (offset: number, index: number): number => offset * 1_048_576 + index
 
+/** The name of any parked message: a number for those of this partition, a text for the others. */
+export const nameOf = (offset: number, index: number, origin: Origin | undefined): number | string =>
+  origin ? `${origin.generation}.${origin.partition}.${offset}.${index}` : refKey(offset, index)
+
 export class ParkedGroups {
   readonly #byKey = new Map<number, ParkedGroup>()
-  readonly #byFirst = new Map<number, ParkedGroup>()
+  readonly #byFirst = new Map<number | string, ParkedGroup>()
   /** groups whose first message may be delivered and has no body yet */
   readonly #toLoad = new Set<ParkedGroup>()
   /** loaded, lowest message first */
@@ -64,8 +81,8 @@ export class ParkedGroups {
   groups(): Iterable<ParkedGroup> {
     return this.#byKey.values()
   }
-  firstAt(offset: number, index: number): ParkedGroup | undefined {
-    return this.#byFirst.get(refKey(offset, index))
+  firstAt(offset: number, index: number, origin?: Origin): ParkedGroup | undefined {
+    return this.#byFirst.get(nameOf(offset, index, origin))
   }
 
   /** A message is now in the store; messages of a group come lowest first. @returns whether it is its group's first */
@@ -77,7 +94,7 @@ export class ParkedGroups {
       if (held.endsAt > known.notBefore) known.notBefore = held.endsAt
       return false
     }
-    const group = this.#add(key, 1, offset, index)
+    const group = this.#add({ key, open: 1, offset, index })
     group.deliveries = held.deliveries
     group.pending = held.pending
     group.lease = held.lease
@@ -87,14 +104,15 @@ export class ParkedGroups {
   }
 
   /**
-   * A group found in the store at the take-over, whose first message stays invisible until a time (0: visible).
-   * @param presumed it is not known whether, so later ones may be with a client as well
+   * A group found in the store at the take-over.
+   * @param invisibleUntil of its first message (monotonic ms; 0: visible)
+   * @param laterUntil of those after it, which may be with a client as well
    */
-  restore(facts: ParkedGroupFacts, invisibleUntil: number, presumed: boolean): void {
+  restore(facts: ParkedGroupFacts, invisibleUntil: number, laterUntil: number): void {
     this.openRows += facts.open
-    const group = this.#add(facts.key, facts.open, facts.offset, facts.index)
+    const group = this.#add(facts)
     group.deliveries = facts.deliveries
-    if (presumed && facts.open > 1) group.notBefore = invisibleUntil
+    if (facts.open > 1) group.notBefore = laterUntil
     if (invisibleUntil > 0) this.#hold(group, invisibleUntil)
     else this.#toLoad.add(group)
   }
@@ -117,13 +135,13 @@ export class ParkedGroups {
     return chosen
   }
 
-  loaded(group: ParkedGroup, offset: number, index: number, view: MessageView): void {
+  loaded(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'>, view: MessageView): void {
     if (group.state !== 'loading') return
-    this.#setFirst(group, offset, index)
+    this.#setFirst(group, offset, index, origin)
     group.state = 'ready'
     group.view = view
     this.readyBytes += view.buffer.length
-    insert(this.#ready, group, (a, b) => a.offset - b.offset || a.index - b.index)
+    insert(this.#ready, group, compareAge)
   }
 
   notLoaded(group: ParkedGroup): void {
@@ -181,12 +199,12 @@ export class ParkedGroups {
    * A row of a group is finished or discarded.
    * @returns whether it was delivered and counted, and whether the group has nothing in the store any more
    */
-  finish({ key, offset, index }: ParkedRef, now: number): { pending: boolean; emptied: boolean } {
+  finish({ key, offset, index, origin }: ParkedRef, now: number): { pending: boolean; emptied: boolean } {
     const group = this.#byKey.get(key)
     if (!group) return { pending: false, emptied: false }
     this.openRows--
     group.open--
-    const first = group.offset === offset && group.index === index
+    const first = group.offset >= 0 && nameOf(group.offset, group.index, group.origin) === nameOf(offset, index, origin)
     const pending = first && group.pending
     if (group.open === 0) {
       this.#leave(group)
@@ -205,13 +223,14 @@ export class ParkedGroups {
     return { pending, emptied: false }
   }
 
-  #add(key: number, open: number, offset: number, index: number): ParkedGroup {
+  #add({ key, open, offset, index, origin }: Omit<ParkedGroupFacts, 'deliveries'>): ParkedGroup {
     const group: ParkedGroup = {
       key,
       open,
       state: 'idle',
       offset: -1,
       index: 0,
+      origin: undefined,
       deliveries: 0,
       pending: false,
       lease: 0,
@@ -220,15 +239,16 @@ export class ParkedGroups {
       view: undefined,
     }
     this.#byKey.set(key, group)
-    this.#setFirst(group, offset, index)
+    this.#setFirst(group, offset, index, origin)
     return group
   }
 
-  #setFirst(group: ParkedGroup, offset: number, index: number): void {
-    if (group.offset >= 0) this.#byFirst.delete(refKey(group.offset, group.index))
+  #setFirst(group: ParkedGroup, offset: number, index: number, origin?: Origin): void {
+    if (group.offset >= 0) this.#byFirst.delete(nameOf(group.offset, group.index, group.origin))
     group.offset = offset
     group.index = index
-    if (offset >= 0) this.#byFirst.set(refKey(offset, index), group)
+    group.origin = origin
+    if (offset >= 0) this.#byFirst.set(nameOf(offset, index, origin), group)
   }
 
   #idle(group: ParkedGroup): void {
@@ -263,6 +283,13 @@ export class ParkedGroups {
     }
     group.state = 'idle'
   }
+}
+
+/** Those of earlier generations first. */
+function compareAge(a: ParkedGroup, b: ParkedGroup): number {
+  const generations =
+    a.origin && b.origin ? a.origin.generation - b.origin.generation : Number(b.origin !== undefined) - Number(a.origin !== undefined)
+  return generations || a.offset - b.offset || a.index - b.index
 }
 
 /** Inserts behind what is not greater, looking from the end, where most belong. */

@@ -4,7 +4,11 @@
  * the term is locked while a write lasts, so a take-over sees it or prevents it.
  *
  * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
- * without it a restart would take the message from the log again. `discarded` rows stay, as the record of what was given up.
+ * without it a restart would take the message from the log again. The newest
+ * `discarded` rows of a sink stay, as the record of what was given up.
+ *
+ * A row keeps the name of its message, which is its place in the log (generation, partition, offset, index), and has an
+ * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
 import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
@@ -12,28 +16,37 @@ import type { MessageView } from '../log/message-view.ts'
 import type { ActionCode } from '../log/pack.ts'
 import { formatLsn, parseLsn } from '../lsn.ts'
 import type { Part } from '../position.ts'
+import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
-import { refList, type RefList } from './ack-id.ts'
+import { refList, type OlderRefs, type RefList } from './ack-id.ts'
 import { ParkedMessage } from './parked-message.ts'
-import { refKey, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
+import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
 import type { Move } from './parking.ts'
 
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
-export type LoadedMessage = Readonly<{ key: number; offset: number; index: number; view: MessageView }>
+export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
+/** Where parked messages are found that are named by an earlier generation. */
+export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
+/** The newest of a sink (contract 12.3). */
+const KEPT_DISCARDED = 1_000
 type Row = Readonly<Record<string, unknown>>
 
 /** $1 term's key, $2 term, $3 sink, $4 generation, $5 partition */
 const OWNER = `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share)`
-const MINE = `sink_id = $3::text::uuid and generation = $4::int and partition = $5::int`
-const REFS = `unnest($6::bigint[], $7::int[]) as r (o, i)`
+const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
+/** the same without an owner's term */
+const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
+const BY_POSITION = 'history, lsn, idx, part'
 
 export class ParkedStore {
   readonly term: number
   readonly #query: Query
   readonly #key: PartitionKey
   readonly #grouping: boolean
+  /** keys of messages of ended generations that are groups of their own: below 0, so that they are nobody else's */
+  readonly #keysElsewhere = new Map<number | string, number>()
 
   private constructor(query: Query, key: PartitionKey, grouping: boolean, term: number) {
     this.#query = query
@@ -61,18 +74,21 @@ export class ParkedStore {
   async load(from: MessageRef): Promise<{ groups: ParkedGroupFacts[]; refs: RefList }> {
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
-    const where = 'where sink_id = $1::text::uuid and generation = $2 and partition = $3'
+    const row = 'generation, partition, record_offset, record_index, attempts'
+    const hidden = 'extract(epoch from next_try_at - now()) * 1000'
     const open = await ask(
       this.#query,
       this.#grouping
-        ? `select distinct on (group_hash) group_hash, record_offset, record_index, attempts, count(*) over (partition by group_hash) as open
-           from tailrace.parked ${where} and state = 'open' order by group_hash, record_offset, record_index`
-        : `select record_offset, record_index, attempts, 1 as open from tailrace.parked ${where} and state = 'open' order by record_offset, record_index`,
+        ? `select distinct on (group_hash) group_hash, ${row}, count(*) over of_group as open, ${hidden} as hidden, max(${hidden}) over of_group as any_hidden
+           from tailrace.parked where ${MINE_READ} and state = 'open' window of_group as (partition by group_hash) order by group_hash, ${BY_POSITION}`
+        : `select ${row}, 1 as open, ${hidden} as hidden, 0 as any_hidden
+           from tailrace.parked where ${MINE_READ} and state = 'open' order by ${BY_POSITION}`,
       mine,
     )
     const above = await ask(
       this.#query,
-      `select record_offset, record_index from tailrace.parked ${where} and record_offset >= $4 order by record_offset, record_index`,
+      `select record_offset, record_index from tailrace.parked
+       where sink_id = $1::text::uuid and generation = $2 and partition = $3 and record_offset >= $4 order by record_offset, record_index`,
       [...mine, from.offset],
     )
     const refs = refList()
@@ -80,16 +96,22 @@ export class ParkedStore {
       refs.offsets.push(Number(row.record_offset))
       refs.indexes.push(Number(row.record_index))
     }
-    const groups = open.rows.map((row) => ({ ...this.#ref(row), open: Number(row.open), deliveries: Number(row.attempts) }))
+    const groups = open.rows.map((row) => ({
+      ...this.#ref(row),
+      open: Number(row.open),
+      deliveries: Number(row.attempts),
+      hiddenMs: Number(row.hidden ?? 0),
+      anyHiddenMs: Number(row.any_hidden ?? 0),
+    }))
     return { groups, refs }
   }
 
   /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
   async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
     await this.#write(
-      `insert into tailrace.parked (sink_id, generation, partition, state, error, history, lsn, idx, part, record_offset, record_index,
-         group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts)
-       select $3::text::uuid, $4::int, $5::int, $6, $7, m.* from owner,
+      `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, state, error, history, lsn, idx, part,
+         record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts)
+       select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, $6, $7, m.* from owner,
          unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
            $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[]) as m
        on conflict (sink_id, history, lsn, idx, part) do nothing`,
@@ -100,46 +122,86 @@ export class ParkedStore {
   /** The first open message of each group. */
   async fetch(groups: readonly ParkedGroup[]): Promise<LoadedMessage[]> {
     const { sinkId, generation, partition } = this.#key
-    const where = `where sink_id = $1::text::uuid and generation = $2 and partition = $3 and state = 'open'`
     const mine = [sinkId, generation, partition]
     const { rows } = this.#grouping
       ? await ask(
           this.#query,
-          `select distinct on (group_hash) * from tailrace.parked ${where} and group_hash = any ($4::bigint[])
-           order by group_hash, record_offset, record_index`,
+          `select distinct on (group_hash) * from tailrace.parked where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[])
+           order by group_hash, ${BY_POSITION}`,
           [...mine, groups.map((g) => g.key)],
         )
       : await ask(
           this.#query,
-          `select p.* from tailrace.parked p join unnest($4::bigint[], $5::int[]) as r (o, i) on p.record_offset = r.o and p.record_index = r.i ${where}`,
-          [...mine, groups.map((g) => g.offset), groups.map((g) => g.index)],
+          `select p.* from tailrace.parked p join unnest($4::int[], $5::int[], $6::bigint[], $7::int[]) as r (g, p, o, i)
+             on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
+           where ${MINE_READ} and state = 'open'`,
+          [...mine, ...this.#names(groups)],
         )
     return rows.map((row) => ({ ...this.#ref(row), view: toView(row) }))
   }
 
   /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
-  async end({ offsets, indexes }: RefList, state: 'done' | 'discarded', reason: string | null = null): Promise<ParkedRef[]> {
+  async end(refs: readonly Omit<ParkedRef, 'key'>[], state: 'done' | 'discarded', reason: string | null = null): Promise<ParkedRef[]> {
     const rows = await this.#write(
-      `update tailrace.parked p set state = $8, error = coalesce($9, p.error) from owner, ${REFS}
-       where ${MINE} and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
-      [offsets, indexes, state, reason],
-      'p.group_hash, p.record_offset, p.record_index',
+      `update tailrace.parked p set state = $10, error = coalesce($11, p.error)
+       from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[]) as r (g, p, o, i)
+       where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
+      [...this.#names(refs), state, reason],
+      'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index',
     )
     return rows.map((row) => this.#ref(row))
   }
 
-  /** Removes what is done below the durably committed message. */
+  /** Removes, of what is discarded, all but the newest rows of the sink, and what is done: below the durably committed message, and what is done of generations that no log holds any more. */
   async removeDone(below: MessageRef): Promise<void> {
     await this.#write(
-      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'done' and (p.record_offset, p.record_index) < ($6::bigint, $7::int)`,
+      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'done'
+         and ((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))`,
       [below.offset, below.index],
     )
+    // as long as the log may bring its message again, a discarded row keeps it from being delivered
+    await this.#write(
+      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'discarded'
+         and ((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))
+         and (p.inserted_at, p.history, p.lsn, p.idx, p.part) < (
+           select d.inserted_at, d.history, d.lsn, d.idx, d.part from tailrace.parked d where d.sink_id = $3::text::uuid and d.state = 'discarded'
+           order by d.inserted_at desc, d.history desc, d.lsn desc, d.idx desc, d.part desc offset ${KEPT_DISCARDED - 1} limit 1)`,
+      [below.offset, below.index],
+    )
+  }
+
+  /** The generation's last pack was met and nothing before it is unfinished, parked messages aside. */
+  async recordDrained(): Promise<void> {
+    await this.#write(
+      `insert into tailrace.drained_partition as d (sink_id, generation, partition) select $3::text::uuid, $4::int, $5::int from owner
+       on conflict (sink_id, generation, partition) do update set drained_at = d.drained_at`,
+      [],
+    )
+  }
+
+  #names(refs: readonly Omit<ParkedRef, 'key'>[]): unknown[] {
+    const origins = refs.map(({ origin }) => origin ?? this.#key)
+    return [
+      origins.map(({ generation }) => generation),
+      origins.map(({ partition }) => partition),
+      refs.map(({ offset }) => offset),
+      refs.map(({ index }) => index),
+    ]
   }
 
   #ref(row: Row): ParkedRef {
     const offset = Number(row.record_offset)
     const index = Number(row.record_index)
-    return { key: this.#grouping ? Number(row.group_hash) : refKey(offset, index), offset, index }
+    const origin = { generation: Number(row.generation), partition: Number(row.partition) }
+    if (origin.generation === this.#key.generation && origin.partition === this.#key.partition)
+      return { key: this.#grouping ? Number(row.group_hash) : refKey(offset, index), offset, index }
+    return { key: this.#grouping ? Number(row.group_hash) : this.#keyElsewhere(nameOf(offset, index, origin)), offset, index, origin }
+  }
+
+  #keyElsewhere(name: number | string): number {
+    const known = this.#keysElsewhere.get(name) ?? -1 - this.#keysElsewhere.size
+    this.#keysElsewhere.set(name, known)
+    return known
   }
 
   /** @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE */
@@ -158,6 +220,30 @@ export class ParkedStore {
       })
     return rows[0]?.written as Row[]
   }
+}
+
+/**
+ * Which partitions own messages that earlier generations have named; finished and unknown ones are left out.
+ * @throws EngineError STATE_UNAVAILABLE
+ */
+export async function findParked(
+  query: Query,
+  sinkId: string,
+  { generations, partitions, offsets, indexes }: OlderRefs,
+): Promise<OwnedRefs[]> {
+  const { rows } = await ask(
+    query,
+    `select p.owner_generation, p.owner_partition, p.generation, p.partition, array_agg(p.record_offset) as offsets, array_agg(p.record_index) as indexes
+     from tailrace.parked p join unnest($2::int[], $3::int[], $4::bigint[], $5::int[]) as r (g, p, o, i)
+       on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
+     where p.sink_id = $1::text::uuid and p.state = 'open' group by 1, 2, 3, 4`,
+    [sinkId, generations, partitions, offsets, indexes],
+  )
+  return rows.map((row) => ({
+    owner: { generation: Number(row.owner_generation), partition: Number(row.owner_partition) },
+    origin: { generation: Number(row.generation), partition: Number(row.partition) },
+    refs: { offsets: (row.offsets as unknown[]).map(Number), indexes: (row.indexes as unknown[]).map(Number) },
+  }))
 }
 
 function columnsOf(moves: readonly Move[]): unknown[] {
@@ -191,20 +277,4 @@ function toView(row: Row): ParkedMessage {
     groupKey: Buffer.from(String(row.group_key)),
     body: row.body as Buffer,
   })
-}
-
-async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
-  try {
-    return await query(sql, params)
-  } catch (error) {
-    if (error instanceof EngineError) throw error
-    const sqlstate = error instanceof Error && 'code' in error ? String(error.code) : ''
-    const refused = /^[0-9A-Z]{5}$/.test(sqlstate) && !/^(08|53|57)/.test(sqlstate) // the server answers, and says no
-    throw new EngineError(
-      refused ? 'INTERNAL' : 'STATE_UNAVAILABLE',
-      `the state database: ${error instanceof Error ? error.message : String(error)}`,
-      { sqlstate },
-      { cause: error },
-    )
-  }
 }

@@ -53,11 +53,14 @@ export class Parking {
     return window.bytes >= windowBytes && window.base < window.end && window.cursor === window.end && !pendingFull && !anyReady
   }
 
-  /** The lowest open messages, in bulk, until the window has room again. Each must come back by `moved` or `notMoved`. */
-  toPark(windowBytes: number): Move[] {
+  /**
+   * The lowest open messages, in bulk, until the window has room again. Each must come back by `moved` or `notMoved`.
+   * @param all whatever was looked at, full window or not: the generation is to end
+   */
+  toPark(windowBytes: number, all = false): Move[] {
     const { window: w, ranges } = this.#open
     const moves: Move[] = []
-    if (!this.stuck(windowBytes) || this.#moving.size > 0 || this.full) return moves
+    if ((!all && !this.stuck(windowBytes)) || this.#moving.size > 0 || this.full) return moves
     const byRanges = ranges.count > MAX_RANGES
     let bytes = 0
     let freed = 0
@@ -66,7 +69,7 @@ export class Parking {
       const pack = w.packOf(seq)
       if (last && pack !== last) freed += last.bytes
       last = pack
-      if (!byRanges && w.bytes - freed <= windowBytes * PARK_TO) break
+      if (!all && !byRanges && w.bytes - freed <= windowBytes * PARK_TO) break
       const state = w.states[seq & w.mask]
       if (state !== STATE.inFlight && state !== STATE.waiting && state !== STATE.ready) continue
       const move = this.#start(seq, 'park')

@@ -5,7 +5,7 @@
 import type { Commit, FinishedRange, MessageRef } from '../log/log.ts'
 import { ORIGIN, type Position } from '../position.ts'
 import type { RefList } from './ack-id.ts'
-import type { ParkedGroupFacts } from './parked-groups.ts'
+import { nameOf, type ParkedGroupFacts } from './parked-groups.ts'
 
 export type Restore = Readonly<{
   /** the last durable commit; none: the partition starts at the log's beginning */
@@ -15,6 +15,8 @@ export type Restore = Readonly<{
   /** messages at or above the committed offset that the parked store holds */
   parkedRefs: RefList
   parkedGroups: readonly ParkedGroupFacts[]
+  /** where the generation opens: without a commit nothing up to there is accepted (correctness 17) */
+  opensAt?: Position | undefined
 }>
 
 export const START: MessageRef = { offset: 0, index: 0 }
@@ -31,6 +33,10 @@ export class Restored {
   readonly #finished: readonly FinishedRange[]
   readonly #parked = new Map<number, number[]>()
   readonly #inFlight = new Map<number, Map<number, number>>()
+  readonly #fromElsewhere = new Map<number | string, number>()
+  readonly #hasCommit: boolean
+  readonly #now: number
+  readonly #ackWaitMs: number
   readonly #hiddenBelow: MessageRef
   readonly #hiddenUntil: number
   readonly #presumes: boolean
@@ -42,7 +48,7 @@ export class Restored {
   constructor(restore: Restore, now: number, ackWaitMs: number) {
     const { commit } = restore
     this.next = commit?.next ?? START
-    this.filter = commit?.filter ?? ORIGIN
+    this.filter = commit?.filter ?? restore.opensAt ?? ORIGIN
     this.handedOut = commit?.handedOut ?? START
     this.#finished = commit?.finished ?? []
     const head = { offset: restore.head, index: 0 }
@@ -51,7 +57,14 @@ export class Restored {
     this.#hiddenBelow = commit?.inFlight ? START : this.ackableBelow
     this.#hiddenUntil = now + ackWaitMs
     this.#presumes = commit?.inFlight === undefined
-    for (const { message, invisibleForMs } of commit?.inFlight ?? []) {
+    this.#hasCommit = commit !== undefined
+    this.#now = now
+    this.#ackWaitMs = ackWaitMs
+    for (const { message, invisibleForMs, origin } of commit?.inFlight ?? []) {
+      if (origin) {
+        this.#fromElsewhere.set(nameOf(message.offset, message.index, origin), now + Math.min(invisibleForMs, ackWaitMs))
+        continue
+      }
       const ofRecord = this.#inFlight.get(message.offset) ?? new Map<number, number>()
       ofRecord.set(message.index, now + Math.min(invisibleForMs, ackWaitMs))
       this.#inFlight.set(message.offset, ofRecord)
@@ -92,9 +105,16 @@ export class Restored {
     return compareRefs({ offset, index }, this.#hiddenBelow) < 0 ? this.#hiddenUntil : 0
   }
 
-  /** Nothing exact is known: whatever was promised may be with a client. */
-  get presumes(): boolean {
-    return this.#presumes
+  /** Until when the first message of a parked group stays invisible, and how long a later one of it may be with a client. */
+  parkedUntil({ offset, index, origin, hiddenMs = 0, anyHiddenMs = 0 }: ParkedGroupFacts): { first: number; later: number } {
+    if (origin === undefined) {
+      const first = this.invisibleUntil(offset, index)
+      return { first, later: this.#presumes ? first : 0 }
+    }
+    const until = (ms: number) => (ms > 0 ? this.#now + Math.min(ms, this.#ackWaitMs) : 0)
+    if (!this.#hasCommit) return { first: until(hiddenMs), later: until(anyHiddenMs) } // just taken over from an ended generation
+    if (this.#presumes) return { first: this.#hiddenUntil, later: this.#hiddenUntil }
+    return { first: this.#fromElsewhere.get(nameOf(offset, index, origin)) ?? 0, later: 0 }
   }
 
   /** Whether the message is known to be with a client, rather than possibly. */

@@ -40,7 +40,15 @@ export type EmbeddedLogOptions = Readonly<{
   onFatal?: (error: EngineError) => void
 }>
 
-type PartitionState = { first: number; next: number; bytes: number; waiting: Set<() => void> }
+type PartitionState = {
+  first: number
+  /** of what is on disk */
+  next: number
+  bytes: number
+  /** of the open append: what else writes the counters must not take it back */
+  placed: { records: number; bytes: number }
+  waiting: Set<() => void>
+}
 type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
 type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
@@ -61,6 +69,8 @@ class EmbeddedLog implements Log {
   readonly #folder: string
   readonly #options: Required<EmbeddedLogOptions>
   #free = { checkedAt: 0, appendedSince: 0, enough: true }
+  /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
+  #lastTopic = 0
   #closed = false
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
@@ -71,12 +81,7 @@ class EmbeddedLog implements Log {
     return log
   }
 
-  private constructor(
-    root: RootDatabase,
-    commits: RootDatabase<StoredCommit, string>,
-    folder: string,
-    options: EmbeddedLogOptions,
-  ) {
+  private constructor(root: RootDatabase, commits: RootDatabase<StoredCommit, string>, folder: string, options: EmbeddedLogOptions) {
     this.#root = root
     this.#commits = commits
     this.#folder = folder
@@ -106,6 +111,7 @@ class EmbeddedLog implements Log {
       void this.#meta.put('format', FORMAT)
       await this.#flushed(this.#meta.put('identity', this.identity))
     }
+    this.#lastTopic = (this.#meta.get('topics') as number | undefined) ?? 0
     for (const { key, value } of this.#meta.getRange({ start: 'topic:', end: 'topic;' })) {
       const { number, partitions } = value as StoredTopic
       this.#topics.set(key.slice('topic:'.length), this.#loadTopic(key.slice('topic:'.length), number, partitions))
@@ -122,7 +128,7 @@ class EmbeddedLog implements Log {
         end: recordKey(number, partition, next, 0),
         limit: 1,
       })
-      return { first: key ? offsetOf(key) : next, next, bytes: counters?.bytes ?? 0, waiting: new Set() }
+      return { first: key ? offsetOf(key) : next, next, bytes: counters?.bytes ?? 0, placed: { records: 0, bytes: 0 }, waiting: new Set() }
     })
     return { name, number, partitions: states, deleted: false }
   }
@@ -133,7 +139,7 @@ class EmbeddedLog implements Log {
       if (existing.partitions.length === partitions) return
       throw new EngineError('INTERNAL', `topic ${name} has ${existing.partitions.length} partitions, not ${partitions}`)
     }
-    const number = ((this.#meta.get('topics') as number | undefined) ?? 0) + 1
+    const number = ++this.#lastTopic // not asked of the disk: another topic may be on its way there
     this.#topics.set(name, this.#loadTopic(name, number, partitions))
     void this.#meta.put('topics', number)
     await this.#flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
@@ -166,10 +172,10 @@ class EmbeddedLog implements Log {
     if (this.#failed.has(progress.source))
       throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
     const placed = records.map((record) => ({ record: this.#stored(record), topic: this.#topic(record.topic), offset: 0 }))
+    const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
     try {
       await this.#requireSpace(records)
       let last: Promise<boolean> | undefined
-      const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
       for (const item of placed) {
         const { partition, pack } = item.record
         const state = this.#partition(item.topic, partition)
@@ -178,6 +184,7 @@ class EmbeddedLog implements Log {
         touched.set(state, { ...after, next: after.next + 1, bytes: after.bytes + pack.length })
         last = this.#records.put(recordKey(item.topic.number, partition, item.offset, pack.length), pack)
       }
+      for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
         last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
       last = this.#meta.put(`progress:${progress.source}`, positionToJson(progress.position))
@@ -191,6 +198,8 @@ class EmbeddedLog implements Log {
     } catch (error) {
       this.#failed.add(progress.source)
       throw error
+    } finally {
+      for (const state of touched.keys()) state.placed = { records: 0, bytes: 0 }
     }
   }
 
@@ -240,6 +249,7 @@ class EmbeddedLog implements Log {
     const state = this.#partition(topic, partition)
     const reached = (pack: Buffer): boolean => {
       const header = Pack.header(pack)
+      if (header.closing) return true // empty, and nothing comes after it
       return 'timeMs' in at ? header.maxCommitTimeUs >= at.timeMs * 1000 : comparePositions(header.last, at.position) > 0
     }
     // commit times and positions grow along a partition, so the first record that reaches is found by halving
@@ -320,7 +330,8 @@ class EmbeddedLog implements Log {
         state.bytes -= key.readUInt32BE(14)
         void this.#records.remove(key)
       }
-      const counters = { next: state.next, bytes: state.bytes } satisfies Counters
+      const { next, bytes, placed } = state
+      const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
       if (!topic.deleted) await this.#flushed(this.#meta.put(countersKey(topic.name, partition), counters))
       else await nextTurn()
     }

@@ -28,6 +28,13 @@ export type LogRecord = Readonly<{
 export type MessageRef = Readonly<{ offset: number; index: number }>
 export type FinishedRange = Readonly<{ from: MessageRef; to: MessageRef }>
 
+/** @property origin of a message that was parked under another generation, and is named by its place there */
+export type InFlight = Readonly<{
+  message: MessageRef
+  invisibleForMs: number
+  origin?: Readonly<{ generation: number; partition: number }>
+}>
+
 export type Commit = Readonly<{
   /** the lowest unfinished message */
   next: MessageRef
@@ -38,7 +45,7 @@ export type Commit = Readonly<{
   /** messages below this may be with a client: invisible for a visibility time after a crash */
   handedOut: MessageRef
   /** after a clean stop: the messages that really are with a client, and how long they stay invisible */
-  inFlight?: readonly Readonly<{ message: MessageRef; invisibleForMs: number }>[]
+  inFlight?: readonly InFlight[]
   term: number
 }>
 

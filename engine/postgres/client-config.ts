@@ -18,11 +18,14 @@ export function clientConfig(connection: Connection, applicationName: string, op
   }
 }
 
-/** libpq's modes: `require` (and true) encrypts without checking, verify-ca checks the chain, verify-full the name too. */
-function tls({ ssl, caCert, hostname }: Connection): ClientConfig['ssl'] {
+/**
+ * libpq's modes: `require` (and true) encrypts without checking, verify-ca checks the chain, verify-full the name too. As
+ * with libpq, `require` checks the chain as soon as it has an authority to check with. The name is the host's, which pg hands on.
+ */
+function tls({ ssl, caCert }: Connection): ClientConfig['ssl'] {
   if (ssl === false || ssl === 'disable') return false
+  if ((ssl === true || ssl === 'require') && caCert === undefined) return { rejectUnauthorized: false }
   const ca = caCert === undefined ? {} : { ca: caCert }
-  if (ssl === true || ssl === 'require') return { rejectUnauthorized: false, ...ca }
-  if (ssl === 'verify-full') return { rejectUnauthorized: true, servername: hostname, ...ca }
+  if (ssl === 'verify-full') return { rejectUnauthorized: true, ...ca }
   return { rejectUnauthorized: true, checkServerIdentity: () => undefined, ...ca }
 }

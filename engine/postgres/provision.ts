@@ -6,6 +6,7 @@ import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
 import { clientConfig } from './client-config.ts'
+import { tlsRefusal } from './tls-refusal.ts'
 
 export type Provision = Readonly<{
   slot: Readonly<{ name: string; create: boolean }>
@@ -18,7 +19,7 @@ export type Provisioned = Readonly<{ slotCreated: boolean; publicationCreated: b
 const SLOT_LIMIT_MS = 15_000
 const QUERY_CANCELED = '57014'
 
-/** @throws EngineError SOURCE_UNREACHABLE, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
+/** @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
   const client = new Client(clientConfig(connection, 'tailrace set-up'))
   client.on('error', () => {}) // the query under way tells it
@@ -26,10 +27,13 @@ export async function provision(connection: Connection, wanted: Provision): Prom
     await client.connect()
   } catch (cause) {
     const { hostname, port, database } = connection
+    const where = `the database ${database} at ${hostname}:${port}`
+    const refusal = tlsRefusal(cause, where)
+    if (refusal) throw refusal
     const text = cause instanceof Error ? cause.message : String(cause)
     throw new EngineError(
       isRefusal(cause) ? 'SOURCE_REFUSED' : 'SOURCE_UNREACHABLE',
-      `the database ${database} at ${hostname}:${port}: ${text}`,
+      `${where}: ${text}`,
       { hostname, port, database },
       { cause },
     )

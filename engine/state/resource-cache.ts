@@ -23,6 +23,11 @@ export class ResourceCache {
     return this.#resources.sinks
   }
 
+  /** The newest generation of a sink: the one that messages go to once the source has met its mark. */
+  generation(sinkId: string): number {
+    return this.#resources.generations.get(sinkId) ?? 1
+  }
+
   findAccount(tokenHash: string): Account | undefined {
     return this.#resources.tokens.get(tokenHash)
   }
@@ -38,8 +43,11 @@ export class ResourceCache {
     return this.sinks.filter((sink) => sink.accountId === accountId)
   }
 
-  findDatabase(accountId: string, id: string): Database | undefined {
-    return this.databases.find((database) => database.accountId === accountId && database.id === id)
+  /** The same of a database. */
+  findDatabase(accountId: string, idOrName: string): Database | undefined {
+    const field = UUID.test(idOrName) ? 'id' : 'name'
+    const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
+    return this.databases.find((database) => database.accountId === accountId && database[field] === wanted)
   }
 
   database(id: string): Database | undefined {

@@ -1,5 +1,7 @@
 /** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
-import type { Account, Connection, Database, Destination, Sink, SinkSettings } from './resources.ts'
+import { Value } from 'typebox/value'
+import { shapeOf } from './generation-shape.ts'
+import { SinkSettings, type Account, type Connection, type Database, type Destination, type Sink } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
 import { hashToken } from './tokens.ts'
@@ -20,6 +22,8 @@ export type Resources = Readonly<{
   tokens: ReadonlyMap<string, Account>
   databases: readonly Database[]
   sinks: readonly Sink[]
+  /** the newest one of each sink, by its id */
+  generations: ReadonlyMap<string, number>
 }>
 
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
@@ -69,6 +73,7 @@ export class ResourceStore {
     return (rows[0] as { id: string }).id
   }
 
+  /** Another shape than that of the newest generation begins the next one, in the same transaction. */
   async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
     const { name, status, database: _, ...rest } = settings
     const { rows } = await query<{ id: string }>(
@@ -78,7 +83,14 @@ export class ResourceStore {
        returning id`,
       [account.id, databaseId, name, status, rest, destination],
     )
-    return (rows[0] as { id: string }).id
+    const { id } = rows[0] as { id: string }
+    await query(
+      `insert into generation (sink_id, generation, shape)
+       select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1
+       having coalesce((select shape from generation where sink_id = $1 order by generation desc limit 1) <> $2::jsonb, true)`,
+      [id, JSON.stringify(shapeOf(settings))],
+    )
+    return id
   }
 
   async renameSink(query: Query, sinkId: string, name: string): Promise<void> {
@@ -86,26 +98,25 @@ export class ResourceStore {
   }
 
   async load(query: Query): Promise<Resources> {
-    const [tokens, databases, sinks] = await Promise.all([
+    const [tokens, databases, sinks, generations] = await Promise.all([
       query<{ hash: string; id: string; name: string }>(
         `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
       ),
       query<DatabaseRow>('select * from source_database order by name'),
       query<SinkRow>('select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name'),
+      query<{ sink_id: string; newest: number }>('select sink_id, max(generation) as newest from generation group by sink_id'),
     ])
     return {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),
       sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination }) => ({
-        ...settings,
+        ...whole({ ...settings, name, database, status }),
         id,
         accountId: account_id,
         databaseId: database_id,
-        database,
-        name,
-        status,
         destination,
       })),
+      generations: new Map(generations.rows.map(({ sink_id, newest }) => [sink_id, newest])),
     }
   }
 
@@ -121,6 +132,9 @@ export class ResourceStore {
     }
   }
 }
+
+/** With the defaults of settings that came after the version that stored it. */
+const whole = (stored: Partial<SinkSettings>): SinkSettings => Value.Default(SinkSettings, stored) as SinkSettings
 
 type DatabaseRow = {
   id: string
@@ -142,6 +156,6 @@ type SinkRow = {
   database: string
   name: string
   status: Sink['status']
-  settings: Omit<SinkSettings, 'name' | 'database' | 'status'>
+  settings: Partial<Omit<SinkSettings, 'name' | 'database' | 'status'>>
   destination: Destination
 }

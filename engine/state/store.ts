@@ -4,9 +4,10 @@
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Pool, type PoolClient } from 'pg'
+import { Client, Pool, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig } from '../postgres/client-config.ts'
+import { tlsRefusal } from '../postgres/tls-refusal.ts'
 import type { Connection } from './resources.ts'
 
 type Row = Record<string, unknown>
@@ -22,29 +23,49 @@ const MIGRATIONS = join(import.meta.dirname, 'migrations')
 /** Any number that is ours: one process migrates at a time. */
 const MIGRATION_LOCK = 7_376_001
 const MIGRATION_LOCK_LIMIT = '60s'
+/** What any statement may take, parked messages in bulk included; without a limit a server that hangs would hold each request for ever. */
+const STATEMENT_LIMIT_MS = 20_000
+const CONNECT_LIMIT_MS = 10_000
 /** A session that ends while it is lent out tells it to the next statement; without a listener it would end the process. */
 const unheard = (): void => {}
 
-/** @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE */
-export async function openStore(connection: Connection, poolSize: number, onIdleError: (error: Error) => void): Promise<Store> {
-  const pool = new Pool({ ...clientConfig(connection, 'tailrace state', '-c search_path=tailrace,public'), max: poolSize })
+/**
+ * @param statementLimitMs what a statement may take; only tests say another than the product's
+ * @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE, TLS_REFUSED
+ */
+export async function openStore(
+  connection: Connection,
+  poolSize: number,
+  onIdleError: (error: Error) => void,
+  statementLimitMs = STATEMENT_LIMIT_MS,
+): Promise<Store> {
+  const config = clientConfig(connection, 'tailrace state', '-c search_path=tailrace,public')
+  const pool = new Pool({
+    ...config,
+    max: poolSize,
+    connectionTimeoutMillis: Math.min(CONNECT_LIMIT_MS, statementLimitMs), // waiting for a free session included
+    statement_timeout: statementLimitMs,
+    query_timeout: Math.ceil(statementLimitMs * 1.25), // for a server that can't even say that it gave up
+  })
   pool.on('error', onIdleError)
   const store: Store = {
-    query: (sql, params) => pool.query(sql, params && [...params]),
+    query: (sql, params) => answered(pool.query(sql, params && [...params])),
     async transaction(work) {
-      const client = await pool.connect()
+      const client = await answered(pool.connect())
       client.on('error', unheard)
       try {
-        await client.query('begin')
-        const result = await work((sql, params) => client.query(sql, params && [...params]))
-        await client.query('commit')
+        await answered(client.query('begin'))
+        const result = await work((sql, params) => answered(client.query(sql, params && [...params])))
+        await answered(client.query('commit'))
         client.release()
         return result
       } catch (error) {
-        await client.query('rollback').then(
-          () => client.release(),
-          (lost: Error) => client.release(lost),
-        )
+        if (isUnavailable(error)) client.release(true) // nothing passes on it any more; the server undoes what was begun
+        else
+          await client.query('rollback').then(
+            () => client.release(),
+            (lost: Error) => client.release(lost),
+          )
         throw error
       } finally {
         client.off('error', unheard)
@@ -53,29 +74,29 @@ export async function openStore(connection: Connection, poolSize: number, onIdle
     [Symbol.asyncDispose]: () => pool.end(),
   }
   try {
-    const client = await pool.connect()
-    client.on('error', unheard)
-    await migrate(client)
+    await migrate(config)
     return store
   } catch (error) {
     await pool.end()
     if (error instanceof EngineError) throw error
     const { hostname, port, database } = connection
+    const where = `the state database ${database} at ${hostname}:${port}`
+    const refusal = tlsRefusal(error, where)
+    if (refusal) throw refusal
     const text = error instanceof Error ? error.message : String(error)
-    throw new EngineError(
-      'STATE_UNAVAILABLE',
-      `the state database ${database} at ${hostname}:${port}: ${text}`,
-      { hostname, port, database },
-      { cause: error },
-    )
+    throw new EngineError('STATE_UNAVAILABLE', `${where}: ${text}`, { hostname, port, database }, { cause: error })
   }
 }
 
-async function migrate(client: PoolClient): Promise<void> {
+/** On a session of its own: a migration takes the time it takes. */
+async function migrate(config: ClientConfig): Promise<void> {
   const files = readdirSync(MIGRATIONS)
     .filter((file) => /^\d{4}-.*\.sql$/.test(file))
     .sort()
+  const client = new Client(config)
+  client.on('error', unheard)
   try {
+    await client.connect()
     await client.query(`set lock_timeout = '${MIGRATION_LOCK_LIMIT}'`) // another process may be frozen while it holds it
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
     await client.query('reset lock_timeout')
@@ -101,11 +122,26 @@ async function migrate(client: PoolClient): Promise<void> {
       await client.query('insert into tailrace.migration (number, name) values ($1, $2)', [i + 1, file])
       await client.query('commit')
     }
-    await client.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK])
-    client.off('error', unheard)
-    client.release()
+  } finally {
+    await client.end().catch(unheard) // its lock ends with it, and a transaction that failed
+  }
+}
+
+const isUnavailable = (error: unknown): boolean => error instanceof EngineError && error.code === 'STATE_UNAVAILABLE'
+
+/**
+ * What the server says of a statement passes through. That it is away, overloaded, stopping or too slow (classes 08, 53,
+ * 57) is ours to tell, as are failures without a SQLSTATE: of the socket, and of the driver's own limits.
+ */
+async function answered<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer
   } catch (error) {
-    client.release(true) // the session, its transaction and its lock end with it
-    throw error
+    if (!(error instanceof Error) || error instanceof TypeError || error instanceof RangeError) throw error
+    const sqlstate = 'code' in error && typeof error.code === 'string' ? error.code : ''
+    if (/^[0-9A-Z]{5}$/.test(sqlstate) && sqlstate !== 'EPIPE' && !/^(08|53|57)/.test(sqlstate)) throw error
+    throw new EngineError('STATE_UNAVAILABLE', `the state database: ${error.message}`, sqlstate === '' ? {} : { sqlstate }, {
+      cause: error,
+    })
   }
 }

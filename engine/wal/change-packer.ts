@@ -135,9 +135,9 @@ export class ChangePacker implements PgoutputHandler {
     this.#relations.set(relation.oid, relation)
   }
 
-  /** @param ended topics that get their last pack here */
+  /** @param ended topics that get their last pack here, unless the log has it already: then they may be deleted by now */
   finishMark(ended: readonly Readonly<{ topic: string; generation: number; partitions: number }>[]): void {
-    for (const home of ended) {
+    for (const home of this.#cursor.isDurable ? [] : ended) {
       for (let partition = 0; partition < home.partitions; partition++) this.#packing.close(home, partition)
     }
     this.#setHead()

@@ -7,6 +7,8 @@ import { EngineError } from '../errors.ts'
 
 const HEADER_BYTES = 5
 const USUAL_BYTES = 64 * 1024
+/** The server builds a message in one buffer (MaxAllocSize, below 1 GiB); the length counts itself. */
+const MAX_LENGTH = 0x3fff_ffff + 4
 
 /** Gets one whole frame, or the part of it that concerns the reader; the bytes are valid during the call. */
 export type OnFrame = (bytes: Buffer, start: number, end: number) => void
@@ -22,7 +24,7 @@ export class FrameSplitter {
     this.#onFrame = onFrame
   }
 
-  /** @throws EngineError MESSAGE_MALFORMED: a length below four; and what `onFrame` throws */
+  /** @throws EngineError MESSAGE_MALFORMED: a length below four or above 1 GiB; and what `onFrame` throws */
   push(chunk: Buffer): void {
     let at = this.#length > 0 ? this.#complete(chunk) : 0
     while (chunk.length - at >= HEADER_BYTES) {
@@ -71,6 +73,7 @@ export class FrameSplitter {
 
 function frameBytes(bytes: Buffer, at: number): number {
   const length = bytes.readUInt32BE(at + 1)
-  if (length < 4) throw new EngineError('MESSAGE_MALFORMED', `a frame of the server says that it has ${length} bytes`)
+  if (length < 4 || length > MAX_LENGTH)
+    throw new EngineError('MESSAGE_MALFORMED', `a frame of the server says that it has ${length} bytes`)
   return length + 1
 }

@@ -79,7 +79,8 @@ export function succession(known: readonly Incarnation[], system: System): Succe
 const lower = (a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined => (a === undefined || (b !== undefined && b < a) ? b : a)
 
 export type StartFacts = Readonly<{
-  databaseId: string
+  /** name of the database, for the remedy */
+  database: string
   slot: string
   /** what was confirmed as saved; undefined before the first run */
   saved: Lsn | undefined
@@ -136,8 +137,9 @@ export function decideStart(facts: StartFacts): Start {
   return { confirmed: slotConfirmed > saved ? slotConfirmed : saved, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
 }
 
-const acceptSql = ({ databaseId, slotConfirmed }: StartFacts): string =>
-  `update tailrace.source set accepted_gap = '${formatLsn(slotConfirmed)}' where database_id = '${databaseId}'`
+/** What a user says to go on although changes are missing; the source starts again by it. */
+export const acceptRemedy = (database: string): string =>
+  `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then backfill its tables`
 
 function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
   const slotAt = formatLsn(facts.slotConfirmed)
@@ -146,8 +148,7 @@ function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
     limit === undefined
       ? `the server is another one (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); changes up to ${savedAt} of the former one are durable`
       : `changes up to ${savedAt} are durable, those from there to ${slotAt} can't be read from it`
-  const remedy = `accept it by: ${acceptSql(facts)}; then start the source again and backfill its tables`
-  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${remedy}`, {
+  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${acceptRemedy(facts.database)}`, {
     slot: facts.slot,
     saved: savedAt,
     slotConfirmed: slotAt,
@@ -158,8 +159,8 @@ function wentBack(facts: StartFacts, seen: Lsn): EngineError {
   const end = formatLsn(facts.system.flushedLsn)
   return new EngineError(
     'SOURCE_WENT_BACK',
-    `the server's log ends at ${end}, but it had sent changes up to ${formatLsn(seen)}. To go on with a new history, accept it by: ${acceptSql(facts)}; then start the source again and backfill its tables`,
-    { slot: facts.slot, flushed: end, seen: formatLsn(seen) },
+    `the server's log ends at ${end}, but it had sent changes up to ${formatLsn(seen)}. To go on with a new history, ${acceptRemedy(facts.database)}`,
+    { slot: facts.slot, flushed: end, seen: formatLsn(seen), slotConfirmed: formatLsn(facts.slotConfirmed) },
   )
 }
 

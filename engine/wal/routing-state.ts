@@ -4,7 +4,7 @@
  */
 import type { Lsn } from '../lsn.ts'
 import { comparePositions, PART, type Position } from '../position.ts'
-import type { RoutingVersion } from '../state/resources.ts'
+import type { RoutedSink, RoutingVersion } from '../state/resources.ts'
 import type { Relation } from './relation.ts'
 import { compileTargets, topicOf, type Target } from './routing.ts'
 import type { PlacedVersion } from './source-store.ts'
@@ -25,6 +25,8 @@ export class RoutingState {
   readonly #placed: PlacedVersion[]
   #active: RoutingVersion = NOTHING
   #next = 0
+  /** each sink as the last version that had it named it: one that was off meanwhile may come back with another generation */
+  readonly #last = new Map<string, RoutedSink>()
   readonly #targets = new Map<Relation, readonly RelationTarget[]>()
 
   constructor(versions: readonly PlacedVersion[]) {
@@ -47,7 +49,7 @@ export class RoutingState {
 
   /** A mark took effect. @returns the topics whose generation ends here */
   switchTo(version: RoutingVersion): readonly Readonly<{ topic: string; generation: number; partitions: number }>[] {
-    const ended = endedGenerations(this.#active, version)
+    const ended = this.#endedBy(version)
     while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++
     this.#activate(version)
     return ended
@@ -75,14 +77,17 @@ export class RoutingState {
 
   #activate(version: RoutingVersion): void {
     this.#active = version
+    for (const sink of version.sinks) this.#last.set(sink.sinkId, sink)
     this.#targets.clear()
   }
-}
 
-/** Sinks that go on with another generation: their old topics get a last pack. A sink that is gone has no reader to tell. */
-function endedGenerations(from: RoutingVersion, to: RoutingVersion) {
-  const generations = new Map(to.sinks.map((sink) => [sink.sinkId, sink.generation]))
-  return from.sinks
-    .filter((sink) => (generations.get(sink.sinkId) ?? sink.generation) !== sink.generation)
-    .map((sink) => ({ topic: topicOf(sink), generation: sink.generation, partitions: sink.partitions }))
+  /** Sinks that go on with another generation: their old topics get a last pack. */
+  #endedBy(version: RoutingVersion) {
+    return version.sinks.flatMap(({ sinkId, generation }) => {
+      const former = this.#last.get(sinkId)
+      return former && former.generation !== generation
+        ? [{ topic: topicOf(former), generation: former.generation, partitions: former.partitions }]
+        : []
+    })
+  }
 }

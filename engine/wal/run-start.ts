@@ -41,7 +41,7 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const durable = await log.progress(database.id)
   const former = saved.incarnations.at(-1)?.history ?? 0
   const start = decideStart({
-    databaseId: database.id,
+    database: database.name,
     slot: database.slot.name,
     saved: saved.confirmed,
     slotConfirmed: slot.confirmedLsn,

@@ -370,7 +370,7 @@ export class SourceRun {
   #switchRouting(content: Buffer): void {
     const { store, database } = this.#options
     const number = parseRoutingMark(content, database.id)
-    const position = this.#cursor.position
+    const { position, isDurable } = this.#cursor
     if (number === undefined || number <= this.#routing.active.version) return this.#packer.finishMark([])
     this.#wait(`saving routing version ${number}`, async () => {
       const found = await store.routingVersion(number)
@@ -378,7 +378,7 @@ export class SourceRun {
         this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
         return this.#packer.finishMark([])
       }
-      await makeTopics(this.#options.log, found.routing)
+      if (!isDurable) await makeTopics(this.#options.log, found.routing) // else they were made, and some may be gone again
       const stands = await store.placeVersion(number, position)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts

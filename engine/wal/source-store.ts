@@ -6,6 +6,7 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
+import { ask } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { Query } from './slot.ts'
@@ -178,10 +179,16 @@ export class SourceStore {
     return rows[0] && this.#placed(rows[0])
   }
 
-  /** Saves where a version takes effect, once for all runs. @returns the position that stands */
+  /** Saves where a version takes effect, once for all runs, and with it where generations that it names first open. @returns the position that stands */
   async placeVersion(version: number, position: Position): Promise<Position> {
     const rows = await this.#write(
-      `update tailrace.routing_version v
+      `, opened as (
+         update tailrace.generation g set history = coalesce(v.history, $4::int), lsn = coalesce(v.lsn, $5::pg_lsn), idx = coalesce(v.idx, $6::int)
+         from owner, tailrace.routing_version v, jsonb_array_elements(v.sinks) s
+         where v.database_id = $1::text::uuid and v.version = $3::int and g.lsn is null
+           and g.sink_id::text = s ->> 'sinkId' and g.generation = (s ->> 'generation')::int
+       )
+       update tailrace.routing_version v
        set history = coalesce(v.history, $4::int), lsn = coalesce(v.lsn, $5::pg_lsn), idx = coalesce(v.idx, $6::int)
        from owner where v.database_id = $1::text::uuid and v.version = $3::int`,
       [version, position.history, formatLsn(position.lsn), position.idx],
@@ -215,19 +222,18 @@ export class SourceStore {
   }
 }
 
-function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
-  if (row.lsn === null || row.lsn === undefined) return undefined
-  return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
+/** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
+export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {
+  await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
 }
 
-async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
-  try {
-    return await query(sql, params)
-  } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : ''
-    const isSql = /^[0-9A-Z]{5}$/.test(code) && !/^(08|53|57)/.test(code)
-    const text = error instanceof Error ? error.message : String(error)
-    if (error instanceof EngineError) throw error
-    throw new EngineError(isSql ? 'INTERNAL' : 'STATE_UNAVAILABLE', `the state database: ${text}`, { sqlstate: code }, { cause: error })
-  }
+/** The same of a log: what another one held undelivered is given up. */
+export async function acceptLog(query: Query, databaseId: string, logIdentity: string): Promise<void> {
+  await ask(query, 'update tailrace.source set log_identity = $2 where database_id = $1', [databaseId, logIdentity])
+}
+
+/** Of a row with history, lsn and idx; undefined while it has none. */
+export function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
+  if (row.lsn === null || row.lsn === undefined) return undefined
+  return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
 }

@@ -3,13 +3,16 @@ import assert from 'node:assert/strict'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { startSink, topicOf, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink.ts'
+import { startSink, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink.ts'
 import type { SinkObserver } from '../../actors/sink-observer.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
 import { ACTION, PackBuilder } from '../../engine/log/pack.ts'
 import { PART, type Part } from '../../engine/position.ts'
+import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
 import type { Query } from '../../engine/wal/slot.ts'
 import type { Shape } from '../../sinks/sink.ts'
 
@@ -58,6 +61,11 @@ export function emptyState(): Query {
   return async (sql) => ({
     rows: sql.includes('insert into tailrace.term') ? [{ term: ++term }] : sql.includes('as held') ? [{ held: 1, written: [] }] : [],
   })
+}
+
+/** A sink that never had another shape. */
+function onlyGeneration(sink: Sink): Generations {
+  return { serve: async () => ({ generation: 1, shape: shapeOf(sink), opensAt: undefined }), isDrained: async () => false }
 }
 
 /** Renders messages as one pack. Group hashes: one number for each name. */
@@ -178,7 +186,7 @@ export class Fixture implements AsyncDisposable {
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-sink-'))
     const log = await openEmbeddedLog(folder, { reserveBytes: () => 0 })
     const sink = { ...SINK, ...settings }
-    await log.createTopic(topicOf(sink.id, 1), sink.partitions)
+    await log.createTopic(topicOf({ sinkId: sink.id, generation: 1 }), sink.partitions)
     const fixture = new Fixture(folder, log, sink, options.query ?? emptyState())
     if (options.start !== false) await fixture.start()
     return fixture
@@ -187,7 +195,8 @@ export class Fixture implements AsyncDisposable {
   async start(options: Partial<SinkOptions> = {}): Promise<void> {
     const { query = this.#query, ...others } = options
     this.process = new Process(this.log, query)
-    const common = { sink: this.#settings, database: DATABASE, generation: 1, holder: 'test', observer: this.counts }
+    const generations = options.generations ?? onlyGeneration(this.#settings)
+    const common = { sink: this.#settings, database: DATABASE, generations, holder: 'test', observer: this.counts }
     const sink = startSink({ ...common, log: this.process.log, query: this.process.query, ...others })
     this.sink = sink
     this.#stops.push(() => sink.stop())
@@ -196,8 +205,9 @@ export class Fixture implements AsyncDisposable {
 
   /** Settles when every partition runs: asked by a receive that finds what it may. */
   async running(): Promise<void> {
-    while (this.sink.status().partitions?.some((p) => p['state'] !== 'running') ?? true)
-      await new Promise<void>((resolve) => void setImmediate(resolve))
+    const runs = ({ state, partitions = [] }: ReturnType<RunningSink['status']>) =>
+      state !== 'choosing' && partitions.length > 0 && partitions.every((p) => p['state'] === 'running')
+    while (!runs(this.sink.status())) await new Promise<void>((resolve) => void setImmediate(resolve))
   }
 
   /** The process dies: what it has not made durable is lost, and it says nothing more. */
@@ -213,12 +223,12 @@ export class Fixture implements AsyncDisposable {
   /** Appends one record. */
   async append(messages: readonly Message[], partition = 0): Promise<void> {
     const lsn = (this.#lsn += 16n)
-    const record = { topic: topicOf(SINK.id, 1), partition, pack: packOf(lsn, messages) }
+    const record = { topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition, pack: packOf(lsn, messages) }
     await this.log.append([record], { source: 'test', position: { history: 0, lsn, idx: messages.length, part: PART.row } })
   }
 
   async appendPack(pack: Buffer, partition = 0): Promise<void> {
-    await this.log.append([{ topic: topicOf(SINK.id, 1), partition, pack }], {
+    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition, pack }], {
       source: 'test',
       position: { history: 0, lsn: this.#lsn, idx: 0, part: PART.row },
     })

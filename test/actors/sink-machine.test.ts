@@ -7,13 +7,26 @@ import type { Owned, PartitionWork } from '../../actors/sink-partition.ts'
 
 const idle = (signal: AbortSignal) => new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
 
+type Listener = Parameters<SinkWork['subscribe']>[1]
+
 class Script implements SinkWork {
   readonly said: string[] = []
-  listener: Parameters<SinkWork['subscribe']>[0] | undefined
+  listener: Listener | undefined
+  generation = 1
+  /** what is asked of the state database, by the machine: answered by the test */
+  choices: PromiseWithResolvers<void>[] = []
+  drainedElsewhere = false
   subscribed = Promise.withResolvers<void>()
   drains = new Map<number, PromiseWithResolvers<void>>()
 
-  async subscribe(listener: Parameters<SinkWork['subscribe']>[0]): Promise<AsyncDisposable> {
+  async choose(): Promise<{ generation: number }> {
+    await this.choices.shift()?.promise
+    return { generation: this.generation++ }
+  }
+  async isDrained(): Promise<boolean> {
+    return this.drainedElsewhere
+  }
+  async subscribe(_served: unknown, listener: Listener): Promise<AsyncDisposable> {
     this.listener = listener
     listener.assigned(0) // as the embedded log does: before it settles
     listener.assigned(1)
@@ -22,7 +35,7 @@ class Script implements SinkWork {
       [Symbol.asyncDispose]: async () => void this.said.push('unsubscribed'),
     }
   }
-  partition(partition: number): PartitionWork {
+  partition(_served: unknown, partition: number): PartitionWork {
     const drained = Promise.withResolvers<void>()
     this.drains.set(partition, drained)
     const owned: Owned = {
@@ -49,8 +62,7 @@ class Script implements SinkWork {
 const settle = async () => {
   for (let i = 0; i < 20; i++) await Promise.resolve()
 }
-async function start() {
-  const work = new Script()
+async function start(work = new Script()) {
   const clock = new SimulatedClock()
   const actor = createActor(sinkMachine, { input: { work, status: 'active' }, clock })
   actor.start()
@@ -64,7 +76,7 @@ test('partitions assigned before the subscription has settled run, and each only
   assert.equal(actor.getSnapshot().value, 'subscribing')
   work.subscribed.resolve()
   await settle()
-  assert.equal(actor.getSnapshot().value, 'serving')
+  assert.ok(actor.getSnapshot().matches('serving'))
   work.listener?.assigned(1)
   await settle()
   assert.equal(said.length, 2)
@@ -123,4 +135,56 @@ test('a subscription that fails ends the sink with its error, and its partitions
   assert.equal(actor.getSnapshot().value, 'failed')
   assert.equal((actor.getSnapshot().context.lastError?.error as Error).message, 'no topic')
   assert.deepEqual(said.slice(2).sort(), ['close 0', 'close 1', 'gone 0', 'gone 1'])
+})
+
+test('the next generation is chosen when every partition here and elsewhere is drained, and all of them have stopped', async () => {
+  const { work, clock, actor, said } = await start()
+  work.subscribed.resolve()
+  await settle()
+  const drained = (partition: number, generation = 1) => actor.send({ type: 'drained', generation, partition })
+  drained(0)
+  drained(1, 7)
+  await settle()
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' }, 'one of another generation says nothing')
+  drained(1)
+  await settle()
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'watching' }, 'other processes still deliver')
+  assert.equal(said.length, 2, 'and the partitions here go on')
+  work.drainedElsewhere = true
+  clock.increment(1_000)
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'leaving')
+  const [first, second] = [...work.drains.values()]
+  first?.resolve()
+  await settle()
+  assert.equal(work.generation, 2, 'nothing is chosen while a partition is left')
+  second?.resolve()
+  await settle()
+  assert.deepEqual(said.slice(2), ['gone 0', 'gone 1', 'unsubscribed', 'live 0', 'live 1'])
+  assert.equal(actor.getSnapshot().context.served?.generation, 2)
+  assert.equal(actor.getSnapshot().context.drained.size, 0)
+})
+
+test('a choice that fails is made again after a while; a stop meanwhile ends the sink', async () => {
+  const work = new Script()
+  const failing = () => {
+    const choice = Promise.withResolvers<void>()
+    choice.reject(new Error('the state database is away'))
+    choice.promise.catch(() => undefined)
+    return choice
+  }
+  work.choices = [failing(), failing(), Promise.withResolvers()]
+  const { clock, actor } = await start(work)
+  assert.equal(actor.getSnapshot().value, 'waiting')
+  clock.increment(100)
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'waiting')
+  clock.increment(100)
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'waiting', 'longer than the first time')
+  clock.increment(100)
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'choosing')
+  actor.send({ type: 'stop' })
+  assert.equal(actor.getSnapshot().value, 'stopped')
 })

@@ -1,8 +1,8 @@
 /** Parking and discarding through a running pull sink, on a real log and a real state database. */
 import assert from 'node:assert/strict'
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { test } from 'node:test'
-import { topicOf } from '../../actors/sink.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
 import { worst } from '../../actors/status.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/slot.ts'
@@ -13,10 +13,12 @@ const LONG_MS = 20_000
 /** 32 kB: a window that a few records fill. */
 const SMALL_MB = 1 / 32
 
-const spine = await readFile(new URL('../../engine/state/migrations/0001-spine.sql', import.meta.url), 'utf8')
+const MIGRATIONS = new URL('../../engine/state/migrations/', import.meta.url)
+const files = (await readdir(MIGRATIONS)).sort()
+const schema = (await Promise.all(files.map((file) => readFile(new URL(file, MIGRATIONS), 'utf8')))).join(';\n')
 
 async function stateDatabase(): Promise<TestDatabase> {
-  const db = await createDatabase(`create schema tailrace; set search_path = tailrace; ${spine}`)
+  const db = await createDatabase(`create schema tailrace; set search_path = tailrace; ${schema}`)
   await db.query('insert into tailrace.account (id, name) values ($1, $2)', [SINK.accountId, 'a'])
   await db.query(
     `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
@@ -100,7 +102,7 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
   assert.deepEqual(await rows(db, 'open'), [])
   while ((await rows(db, 'done')).length > 0) await new Promise((resolve) => setTimeout(resolve, 10))
-  const topic = topicOf(SINK.id, 1)
+  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
   while ((await f.log.stats(topic, 0)).first < 61) await new Promise((resolve) => setTimeout(resolve, 20))
 })
 
@@ -254,6 +256,22 @@ test('a message delivered max_retry_count times is discarded with a record, park
   const next = await f.receive(1, LONG_MS)
   assert.deepEqual(idsOf(next), [1])
   assert.equal((await rows(db, 'discarded')).length, 2)
+})
+
+test('of what was discarded the newest 1,000 are kept', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 100, max_retry_count: 1, max_memory_mb: 8 })
+  const discard = async (from: number, to: number) => {
+    await f.append(Array.from({ length: to - from }, (_, i) => ({ id: from + i, group: `g${from + i}` })))
+    await f.gather(to - from)
+    const isThere = async () => (await rows(db, 'discarded')).some(({ record_key: key }) => key === `["g${to - 1}"]`)
+    while (!(await isThere())) await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  await discard(0, 1_050)
+  for (let last = 1_050; last < 1_100 && (await rows(db, 'discarded')).length > 1_000; last++) await discard(last, last + 1) // when they are below a commit
+  const kept = (await rows(db, 'discarded')).map(({ record_key: key }) => Number(/\d+/.exec(key)?.[0])).sort((a, b) => a - b)
+  assert.equal(kept.length, 1_000)
+  assert.equal((kept.at(-1) as number) - (kept[0] as number), 999, 'the newest, without a gap')
 })
 
 test('messages without groups are parked one by one', async () => {

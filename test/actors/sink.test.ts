@@ -1,7 +1,7 @@
 /** Contract 3.3–3.6 through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { topicOf } from '../../actors/sink.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
 import { worst } from '../../actors/status.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, SINK } from './sink-fixture.ts'
@@ -260,8 +260,8 @@ test('after a crash acked messages never come again, and open ones after their v
   const before = await f.receive(3, LONG_MS)
   await f.sink.ack(acksOf(before).slice(1, 2))
   f.crash()
-  await f.start()
   const since = performance.now()
+  await f.start()
   const after = await f.gather(3)
   assert.ok(performance.now() - since >= 295, 'not before the visibility time from the take-over')
   assert.deepEqual(idsOf(after), [1, 3, 4])
@@ -330,7 +330,7 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
     // the log was trimmed behind the last commit: a log of its own holds the same records
     await using again = await Fixture.open({ ack_wait_ms: 40 }, { start: false })
     for (let r = 0; r < 6; r++) await again.append([0, 1, 2, 3].map((i) => ({ id: r * 4 + i, group: `g${(r + i) % 5}` })))
-    await again.log.commit(topicOf(SINK.id, 1), 0, commit)
+    await again.log.commit(topicOf({ sinkId: SINK.id, generation: 1 }), 0, commit)
     await again.start()
     const came: number[] = []
     while (came.length < expected.size) {
@@ -367,7 +367,7 @@ test('records below the committed one are deleted from the log', async () => {
   for (let i = 0; i < 5; i++) await f.append([{ id: i }])
   const got = await f.gather(5)
   await f.sink.ack([0, 1, 3].map((i) => acksOf(got)[i] as string))
-  const topic = topicOf(SINK.id, 1)
+  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
   while ((await f.log.stats(topic, 0)).first < 2) await new Promise((resolve) => setTimeout(resolve, 20))
   assert.equal((await f.log.stats(topic, 0)).first, 2, 'record 2 is open')
   await f.sink.ack(acksOf(got))

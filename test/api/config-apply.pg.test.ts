@@ -99,6 +99,32 @@ test('a slot or publication that may not be created is told with the SQL that ma
   assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: false }])
 })
 
+test('a sink that names what its source does not have is refused with its line; what has gone since is a notice', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const sink = (fields: string) => config(s.source, slot).replace('source: {}', fields)
+  for (const [fields, reason] of [
+    [
+      'source: { include_tables: [public.goods, public.goodz] }',
+      'source.include_tables names the table public.goodz, which the source database does',
+    ],
+    ['source: { exclude_tables: [goodz] }', 'source.exclude_tables names the table public.goodz, which the source database does'],
+    ['source: { include_schemas: [pubic] }', 'source.include_schemas names the schema pubic, which the source database does'],
+    ['source: {}, tables: [{ name: goods, group_column_names: [id, colour] }]', 'tables names the column colour, which public.goods does'],
+  ] as const)
+    await assert.rejects(s.apply(sink(fields)), {
+      code: 'CONFIG_INVALID',
+      message: new RegExp(`^shop\\.yaml:15: .*${reason.replaceAll('.', '\\.')} not have`),
+    })
+  assert.deepEqual([await slotsOf(s.source), (await s.load()).sinks], [[], []])
+  const right = sink('source: { include_tables: [goods], exclude_schemas: [public] }, tables: [{ name: goods, group_column_names: [id] }]')
+  assert.deepEqual(await s.apply(right), [])
+  await s.source.query('alter table goods rename to wares')
+  const notices = await s.apply(right)
+  assert.match(notices[0] ?? '', /^shop\.yaml:15: the sink "goods" names the table public\.goods, which the source database does not have/)
+  await assert.rejects(s.apply(right.replace('include_tables: [goods]', 'include_tables: [goods, more]')), /public\.more/)
+})
+
 test('a server that can not be reached is told with its address', async () => {
   await using s = await stage()
   const unreachable = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')

@@ -4,6 +4,7 @@ import fc from 'fast-check'
 import { stringify } from 'yaml'
 import { parseConfig } from '../../api/config-document.ts'
 import { EngineError } from '../../engine/errors.ts'
+import { authority } from '../services/tls-postgres.ts'
 
 const VALID = `
 account:
@@ -87,6 +88,28 @@ sinks:
     sinks.map(({ input }) => input.settings.name),
     ['one', 'two'],
   )
+})
+
+test('an anchor on a value inside does not excuse a misspelt section; one on a mapping or list does, or on the value itself', () => {
+  refused(VALID.replace('sinks:', 'snks:').replace('name: goods', 'name: &name goods'), /^tailrace\.yaml:17:1: unknown section "snks"/)
+  refused(`<<: { extra: 1 }\n${VALID}`, /unknown section "extra"/)
+  for (const holder of ['tables: &t [public.goods]', 'shared: { sink: &s { source: {} } }', 'host: &h pg.internal', 'all: [&a { b: 1 }]'])
+    assert.equal(parse(`${holder}\n${VALID}`).account, 'shop')
+})
+
+test('names that Postgres would cut are refused', () => {
+  refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: slot: .* is not a slot name: up to 63/)
+  refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: publication: .* is too long: .* up to 63 bytes/)
+  refused(VALID.replace('cdc_pub', 'ü'.repeat(32)), /up to 63 bytes/)
+  assert.equal(parse(VALID.replace('cdc_pub', 'p'.repeat(63))).databases[0]?.input.publicationName.length, 63)
+})
+
+test('a ca_cert has to be a certificate, and is taken with its lines', async () => {
+  const pem = await authority('ca')
+  const withCa = (text: string) => VALID.replace('ssl: verify-full', `ssl: verify-full\n    ca_cert: ${JSON.stringify(text)}`)
+  assert.equal(parse(withCa(pem)).databases[0]?.input.connection.caCert, pem)
+  refused(withCa('/etc/ssl/ca.pem'), /^tailrace\.yaml:15:\d+: ca_cert: is not a certificate in PEM/)
+  refused(withCa(pem.replace(/[A-Z]{3}/g, 'AAA').replace(/AAAIN AAATIFICATE/, 'BEGIN CERTIFICATE')), /ca_cert: is not a certificate/)
 })
 
 test('variables are replaced in values, with their defaults, and a port stays a number', () => {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { EngineError } from '../../engine/errors.ts'
-import { GOODS_ID, message, OTHER, SHOP } from './scripted-engine.ts'
+import { DATABASE, GOODS_ID, message, OTHER, SHOP } from './scripted-engine.ts'
 import { serve } from './api-fixture.ts'
 
 test('liveness, readiness and version answer anyone; readiness names what does not stream', async () => {
@@ -76,6 +76,8 @@ type Operation = {
 test('the OpenAPI document describes what is served: answers fit its schemas', async () => {
   await using s = await serve()
   s.goods.push(message('a1'), message('a2'), message('a3'))
+  s.engine.databases = [DATABASE]
+  s.engine.gaps.set(DATABASE.id, 'a gap')
   const { body } = await s.call('/api/openapi.json', { token: null })
   const { openapi, paths, components } = body as {
     openapi: string
@@ -88,7 +90,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
   assert.equal(new Set(ids).size, ids.length, 'operation ids are unique')
   for (const [path, methods] of Object.entries(paths)) {
     for (const [method, operation] of Object.entries(methods)) {
-      const place = path.replace('{id_or_name}', GOODS_ID)
+      const place = path.replace('{id_or_name}', path.includes('postgres_databases') ? DATABASE.id : GOODS_ID)
       const sent = !operation.requestBody ? undefined : path.endsWith('ack') ? { ack_ids: ['a1'] } : {}
       const answer = await s.call(place, { method: method.toUpperCase(), ...(sent && { body: sent }) })
       const schema = operation.responses['200']?.content['application/json']?.schema ?? assert.fail(path)

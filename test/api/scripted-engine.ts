@@ -2,7 +2,7 @@
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash } from 'node:crypto'
 import { EngineError } from '../../engine/errors.ts'
-import type { Account, Sink } from '../../engine/state/resources.ts'
+import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type {
   ActorStatus,
   EnginePort,
@@ -113,6 +113,9 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   readonly running = new Map<string, ScriptedSink>()
   readonly sinks = new Map<string, Sink>()
   readonly updates: { sinkId: string; changes: SinkChanges }[] = []
+  databases: readonly Database[] = []
+  /** what sources have stopped at, by id of their database */
+  readonly gaps = new Map<string, string>()
   statuses: ActorStatus[] = []
   readiness: Readiness = { ready: true, waiting: [] }
 
@@ -150,9 +153,25 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   listSinks(accountId: string): readonly Sink[] {
     return [...this.sinks.values()].filter((sink) => sink.accountId === accountId)
   }
-  findDatabase(): undefined {
-    return undefined
+  findDatabase(accountId: string, idOrName: string): Database | undefined {
+    return this.databases.find((database) => database.accountId === accountId && [database.id, database.name].includes(idOrName))
   }
+  async acceptGap(databaseId: string): Promise<string> {
+    const stoppedAt = this.gaps.get(databaseId)
+    if (stoppedAt === undefined) throw new EngineError('NO_GAP', 'the source has not stopped at missing changes')
+    this.gaps.delete(databaseId)
+    return stoppedAt
+  }
+}
+
+export const DATABASE: Database = {
+  id: '55555555-5555-4555-8555-555555555555',
+  accountId: SHOP.id,
+  name: 'shop.main',
+  connection: { hostname: 'h', port: 1, database: 'd', username: 'u', password: 'p', ssl: false },
+  poolSize: 1,
+  annotations: {},
+  slot: { id: '66666666-6666-4666-8666-666666666666', name: 's', publication: 'p', status: 'active' },
 }
 
 const SINK: Sink = {

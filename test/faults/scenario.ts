@@ -116,7 +116,14 @@ export class Scenario implements AsyncDisposable {
       const goal = oracle.acked + messages
       return oracle.untilAcked(() => goal, IDLE_MS)
     })
-    await this.#orClientFailure(Promise.all(waits))
+    try {
+      await this.#orClientFailure(Promise.all(waits))
+    } catch (error) {
+      const info = await this.service.get('/info').catch((reason: Error) => reason.message)
+      throw new Error(`${(error as Error).message}\n${JSON.stringify(info)}\n${this.service.failure('stands still').message}`, {
+        cause: error,
+      })
+    }
     this.checkSoFar()
   }
 

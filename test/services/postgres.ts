@@ -107,10 +107,10 @@ async function copyOf(primary: PostgresServer, binaries: Binaries): Promise<Post
 
 let shared: Promise<string> | undefined
 
-export async function createDatabase(ddl?: string, options: Readonly<{ server?: string }> = {}): Promise<TestDatabase> {
+export async function createDatabase(ddl?: string, options: Readonly<{ server?: string; encoding?: string }> = {}): Promise<TestDatabase> {
   const serverUrl = options.server ?? process.env.TEST_PG_URL ?? (await (shared ??= startPostgres().then(({ url }) => url)))
   const name = `t_${process.pid}_${Math.random().toString(36).slice(2, 10)}`
-  await once(serverUrl, `create database ${name} template template0`)
+  await once(serverUrl, `create database ${name} template template0 ${options.encoding ? `encoding '${options.encoding}'` : ''}`)
   const url = Object.assign(new URL(serverUrl), { pathname: `/${name}` }).href
   const client = await connect(url)
   const clients = [client]

@@ -350,7 +350,7 @@ export class World {
       )
       assert.ok(first, 'a parked group has an open message')
       const pack = Pack.decode(this.#log[first.ref.offset]?.pack as Buffer)
-      parked.loaded(group, first.ref.offset, first.ref.index, onlyOne(pack, first.ref.index))
+      parked.loaded(group, first.ref, onlyOne(pack, first.ref.index))
     }
   }
 }

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { openEmbeddedLog, type EmbeddedLogOptions } from '../../../engine/log/embedded.ts'
 import type { Commit, Log } from '../../../engine/log/log.ts'
-import { ACTION, PackBuilder } from '../../../engine/log/pack.ts'
+import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
 
 const at = (lsn: number, idx = 0): Position => ({ history: 0, lsn: BigInt(lsn), idx, part: 1 })
@@ -202,6 +202,39 @@ test('a reader ends when it is aborted, when its topic is deleted and when the l
   await assert.rejects(log.stats('other.1', 0), { code: 'LOG_TOPIC_UNKNOWN' })
   await log[Symbol.asyncDispose]()
   await readers[2]
+})
+
+test('a trim while records are being appended takes none of them back', async () => {
+  await using dir = await folder()
+  for (let lsn = 1; lsn <= 90; lsn += 3) {
+    const log = await opened(dir.path)
+    assert.equal((await log.stats('sink.1', 0)).next, lsn - 1, 'all that was appended before')
+    await append(log, lsn)
+    await append(log, lsn + 1)
+    const appending = append(log, lsn + 2)
+    for (let turn = 0; turn < lsn % 9; turn++) await new Promise((resolve) => setImmediate(resolve))
+    await Promise.all([appending, log.trim('sink.1', 0, lsn)])
+    const { bytes } = await log.stats('sink.1', 0)
+    await log[Symbol.asyncDispose]()
+    await using again = await opened(dir.path)
+    assert.equal((await again.stats('sink.1', 0)).bytes, bytes)
+  }
+})
+
+test('topics that are made at the same time keep their records apart, and so does one made after a deletion', async () => {
+  await using dir = await folder()
+  await using log = await opened(dir.path)
+  await Promise.all([log.createTopic('a.1', 1), log.createTopic('b.1', 1)])
+  const records = ['a.1', 'b.1'].map((topic, i) => ({ topic, partition: 0, pack: pack(i + 1, i + 1) }))
+  await log.append(records, { source: 'shop', position: at(2) })
+  const first = async (topic: string) => {
+    for await (const record of log.read(topic, 0, 0, new AbortController().signal)) return Pack.header(record.pack).first.lsn
+  }
+  assert.deepEqual([await first('a.1'), await first('b.1')], [1n, 2n])
+  await log.deleteTopic('b.1')
+  await log.createTopic('c.1', 1)
+  await log.append([{ topic: 'c.1', partition: 0, pack: pack(3, 3) }], { source: 'shop', position: at(3) })
+  assert.deepEqual([await first('a.1'), await first('c.1')], [1n, 3n])
 })
 
 test('the identity of a log stays, and another log has another', async () => {

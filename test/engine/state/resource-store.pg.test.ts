@@ -107,3 +107,22 @@ test('a state that was encrypted under another key is SECRET_UNREADABLE', async 
   })
   await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2))).load(store.query), { code: 'SECRET_UNREADABLE' })
 })
+
+test('settings that an older version did not store come with their defaults, and nothing else changes', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const sink = sinkOf('orders', 'shop', { batch_size: 7, annotations: { a: null }, source: { include_tables: ['public.a'] } })
+  await store.transaction(async (query) => {
+    const account = await resources.saveAccount(query, 'main')
+    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
+    await resources.saveSink(query, account, id, sink)
+  })
+  const [before] = (await resources.load(store.query)).sinks
+  await db.query(
+    `update tailrace.sink set settings = settings - array['max_backlog_mb', 'ack_wait_ms', 'actions', 'max_retry_count', 'tables']`,
+  )
+  const [after] = (await resources.load(store.query)).sinks
+  assert.deepEqual(after, before)
+  assert.equal(after?.max_backlog_mb, 10_240)
+})

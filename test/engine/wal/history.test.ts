@@ -21,7 +21,7 @@ const system = (timeline: number, ancestors: System['ancestors'] = [], over: Par
   ...over,
 })
 const facts = (over: Partial<StartFacts>): StartFacts => ({
-  databaseId: 'db',
+  database: 'shop',
   slot: 's',
   saved: 500n,
   slotConfirmed: 500n,
@@ -113,12 +113,12 @@ test('a slot that forgot confirmations in a crash goes on from what was saved', 
   assert.equal(decideStart(facts({ slotConfirmed: 450n })).confirmed, 500n)
 })
 
-test('a slot above what was saved is a gap, which names both positions and the SQL that accepts exactly this one', () => {
+test('a slot above what was saved is a gap, which names both positions and the command that accepts it', () => {
   assert.throws(
     () => decideStart(facts({ slotConfirmed: 501n })),
     (error) => {
       assert.ok(fails('SLOT_GAP')(error))
-      assert.match((error as Error).message, /0\/1F4.*0\/1F5.*update tailrace\.source set accepted_gap = '0\/1F5'/s)
+      assert.match((error as Error).message, /0\/1F4.*0\/1F5.*npx tailrace source accept-gap shop /s)
       return true
     },
   )

@@ -86,6 +86,8 @@ export type FixtureOptions = Readonly<{
   sinks?: readonly RoutedSink[]
   /** of another server than the shared one */
   server?: string
+  /** of the source; the default is that of the server, UTF8 */
+  encoding?: string
   createSlot?: boolean
 }>
 
@@ -113,8 +115,8 @@ export class SourceFixture implements AsyncDisposable {
     this.log = new WatchedLog(log)
   }
 
-  static async create({ ddl, sinks = [routedSink()], server, createSlot = true }: FixtureOptions = {}): Promise<SourceFixture> {
-    const db = await createDatabase(ddl, server === undefined ? {} : { server })
+  static async create({ ddl, sinks = [routedSink()], server, encoding, createSlot = true }: FixtureOptions = {}): Promise<SourceFixture> {
+    const db = await createDatabase(ddl, { ...(server === undefined ? {} : { server }), ...(encoding === undefined ? {} : { encoding }) })
     const stateDb = await createDatabase()
     const state = await openStore(stateDb.connection, 4, () => undefined)
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-source-'))

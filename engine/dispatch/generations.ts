@@ -1,0 +1,176 @@
+/**
+ * The generations of one sink, oldest first: which one is delivered, and what it hands to the next. All of it stands in
+ * the state database and the log, so that any process can go on wherever another one died.
+ *
+ *   waiting ─its routing mark came back─▶ open ─the next one opens─▶ closed ─every partition drained─▶ handed over ─▶ topic deleted
+ *
+ *  G1. One generation is delivered at a time, the oldest that is not handed over (correctness 24, invariant 9).
+ *  G2. A hand-over begins when every partition is recorded as drained, and first raises the terms of all of them: no former
+ *      owner can end a message that has gone to another.
+ *  G3. Each step of a hand-over can be repeated: what has moved is found at its new owner, and the mark that all of it has
+ *      is written last.
+ *  G4. What may be with a client stays invisible for as long as it would have: exactly after a clean end, else for a whole
+ *      visibility time.
+ */
+import type { Log } from '../log/log.ts'
+import type { Position } from '../position.ts'
+import { ask } from '../state/asking.ts'
+import { sameGroups, type GenerationShape } from '../state/generation-shape.ts'
+import { topicOf } from '../wal/routing.ts'
+import type { Query } from '../wal/slot.ts'
+import { toPosition } from '../wal/source-store.ts'
+import { termKey } from './parked-store.ts'
+import { regroup } from './rekeying.ts'
+
+export type ServedGeneration = Readonly<{
+  generation: number
+  shape: GenerationShape
+  /** nothing up to there is its own; undefined: the source has not met its mark yet */
+  opensAt: Position | undefined
+}>
+
+/** What a sink needs of its generations. */
+export interface Generations {
+  /** The one to deliver now, its topic made; hands over what is drained before. @throws EngineError STATE_UNAVAILABLE */
+  serve(): Promise<ServedGeneration>
+  /** Whether every partition, in whatever process, is recorded as drained. */
+  isDrained(generation: number): Promise<boolean>
+}
+
+export type GenerationsOptions = Readonly<{
+  sinkId: string
+  log: Log
+  query: Query
+  /** visibility time of the sink */
+  ackWaitMs: () => number
+  /** a generation has ended: its topic may go when the source has passed it */
+  handedOver?: (generation: number) => void
+}>
+
+type Stored = ServedGeneration & Readonly<{ drained: boolean }>
+
+const REGROUP_ROWS = 500
+
+export class StoredGenerations implements Generations {
+  readonly #options: GenerationsOptions
+
+  constructor(options: GenerationsOptions) {
+    this.#options = options
+  }
+
+  async serve(): Promise<ServedGeneration> {
+    const { sinkId, log } = this.#options
+    const stored = await this.#load()
+    for (const [i, each] of stored.entries()) {
+      const next = stored.slice(i + 1).find(({ opensAt }) => opensAt !== undefined)
+      if (next && each.opensAt === undefined) await this.#markHandedOver(each) // a later mark came first: it never held
+      else if (next && each.drained) await this.#handOver(each, next)
+      else {
+        await log.createTopic(topicOf({ sinkId, generation: each.generation }), each.shape.partitions)
+        return each
+      }
+    }
+    throw new Error(`sink ${sinkId} has no generation`)
+  }
+
+  async isDrained(generation: number): Promise<boolean> {
+    return (await this.#load()).some((each) => each.generation === generation && each.drained)
+  }
+
+  /** Those that are not handed over, oldest first. */
+  async #load(): Promise<Stored[]> {
+    const { rows } = await this.#ask(
+      `select g.generation, g.shape, g.history, g.lsn, g.idx,
+         (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation) as drained
+       from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
+    )
+    return rows.map((row) => {
+      const shape = row.shape as GenerationShape
+      return { generation: Number(row.generation), shape, opensAt: toPosition(row), drained: Number(row.drained) >= shape.partitions }
+    })
+  }
+
+  async #handOver(from: Stored, to: Stored): Promise<void> {
+    const { sinkId } = this.#options
+    const partitions = Array.from({ length: from.shape.partitions }, (_, partition) => ({ sinkId, generation: from.generation, partition }))
+    await ask(
+      this.#options.query,
+      `update tailrace.term set term = term + 1, holder = 'handed over' where kind = 'partition' and key = any ($1)`,
+      [partitions.map(termKey)],
+    )
+    for (const { partition } of partitions) await this.#hideHeld(from.generation, partition)
+    await this.#ask(`delete from tailrace.parked where sink_id = $1::text::uuid and owner_generation = $2 and state = 'done'`, [
+      from.generation,
+    ])
+    if (to.shape.grouping && !sameGroups(from.shape, to.shape)) await this.#regroup(from, to)
+    else
+      await this.#ask(
+        `update tailrace.parked set owner_generation = $3, owner_partition = (group_hash % $4)::int
+         where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open'`,
+        [from.generation, to.generation, to.shape.partitions],
+      )
+    await this.#markHandedOver(from)
+  }
+
+  /** Says of each parked message of a partition for how long it may still be with a client. */
+  async #hideHeld(generation: number, partition: number): Promise<void> {
+    const { log, sinkId } = this.#options
+    const held = (await log.committed(topicOf({ sinkId, generation }), partition))?.inFlight
+    const origins = held?.map(({ origin }) => origin ?? { generation, partition }) ?? []
+    await this.#ask(
+      `update tailrace.parked p set next_try_at = case when $4 then now() + $5 * interval '1 ms' else now() + (
+         select r.ms * interval '1 ms' from unnest($6::int[], $7::int[], $8::bigint[], $9::int[], $10::float8[]) as r (g, p, o, i, ms)
+         where r.g = p.generation and r.p = p.partition and r.o = p.record_offset and r.i = p.record_index) end
+       where sink_id = $1::text::uuid and owner_generation = $2 and owner_partition = $3 and state = 'open'`,
+      [
+        ...[generation, partition, held === undefined, this.#options.ackWaitMs()],
+        origins.map((origin) => origin.generation),
+        origins.map((origin) => origin.partition),
+        held?.map(({ message }) => message.offset) ?? [],
+        held?.map(({ message }) => message.index) ?? [],
+        held?.map(({ invisibleForMs }) => invisibleForMs) ?? [],
+      ],
+    )
+  }
+
+  async #regroup(from: Stored, to: Stored): Promise<void> {
+    for (;;) {
+      const { rows } = await this.#ask(
+        `select history, lsn::text, idx, part, relation, record_key, flags, body from tailrace.parked
+         where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open' limit ${REGROUP_ROWS}`,
+        [from.generation],
+      )
+      if (rows.length === 0) return
+      const groups = rows.map((row) =>
+        regroup(
+          { relation: Number(row.relation), recordKey: String(row.record_key), flags: Number(row.flags), body: row.body as Buffer },
+          to.shape,
+        ),
+      )
+      await this.#ask(
+        `update tailrace.parked p set owner_generation = $2, owner_partition = (r.hash % $3)::int, group_hash = r.hash, group_key = r.key, flags = r.flags
+         from unnest($4::int[], $5::pg_lsn[], $6::int[], $7::smallint[], $8::bigint[], $9::text[], $10::smallint[]) as r (history, lsn, idx, part, hash, key, flags)
+         where p.sink_id = $1::text::uuid and p.history = r.history and p.lsn = r.lsn and p.idx = r.idx and p.part = r.part`,
+        [
+          ...[to.generation, to.shape.partitions],
+          ...['history', 'lsn', 'idx', 'part'].map((column) => rows.map((row) => row[column])),
+          groups.map(({ hash }) => hash),
+          groups.map(({ groupKey }) => groupKey),
+          groups.map(({ flags }) => flags),
+        ],
+      )
+    }
+  }
+
+  async #markHandedOver({ generation }: Stored): Promise<void> {
+    await this.#ask(
+      'update tailrace.generation set drained_at = now() where sink_id = $1::text::uuid and generation = $2 and drained_at is null',
+      [generation],
+    )
+    this.#options.handedOver?.(generation)
+  }
+
+  #ask(sql: string, params: readonly unknown[] = []): ReturnType<Query> {
+    return ask(this.#options.query, sql, [this.#options.sinkId, ...params])
+  }
+}

@@ -1,0 +1,80 @@
+/** Edits of a sink against a real state and source. */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { Engine } from '../../actors/engine.ts'
+import { newSink } from '../../api/sink-form.ts'
+import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import { createLogger } from '../../engine/logger.ts'
+import { Metrics } from '../../engine/metrics.ts'
+import { ResourceCache } from '../../engine/state/resource-cache.ts'
+import { ResourceStore } from '../../engine/state/resource-store.ts'
+import { Vault } from '../../engine/state/secrets.ts'
+import { openStore } from '../../engine/state/store.ts'
+import { createDatabase } from '../services/postgres.ts'
+
+/** A sink "orders" of everything, in an engine whose actors do not run. */
+async function stage() {
+  const stack = new AsyncDisposableStack()
+  const source = stack.use(await createDatabase('create table goods (id int primary key, size int); create schema sales'))
+  const state = stack.use(await createDatabase())
+  const store = stack.use(await openStore(state.connection, 3, () => {}))
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-engine-'))
+  stack.defer(() => rm(folder, { recursive: true, force: true }))
+  const log = stack.use(await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
+  const resources = new ResourceStore(new Vault(randomBytes(32)))
+  await store.transaction(async (query) => {
+    const account = await resources.saveAccount(query, 'main')
+    const named = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p' }
+    const id = await resources.saveDatabase(query, account, { ...named, connection: source.connection })
+    await resources.saveSink(query, account, id, newSink({ name: 'orders', database: 'shop', destination: { type: 'stream' } }))
+  })
+  const cache = new ResourceCache(await resources.load(store.query))
+  const metrics = new Metrics({ version: '0', processMetrics: false })
+  const logger = createLogger({ level: 'error', format: 'json' })
+  const engine = new Engine({ store, resources, cache, log, metrics, logger })
+  const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)
+  return { source, cache, edit, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+}
+
+test('an edit that names what the source does not have is refused with a reason for each field, and changes nothing', async () => {
+  await using s = await stage()
+  const before = s.cache.sinks
+  const wrong = s.edit({
+    source: { include_tables: ['public.goods', 'goodz'], exclude_schemas: ['sale'] },
+    tables: [
+      { name: 'public.goods', group_column_names: ['id', 'colour'] },
+      { name: 'sales.nothing', group_column_names: ['id'] },
+    ],
+  })
+  await assert.rejects(wrong, {
+    code: 'VALIDATION_FAILED',
+    context: {
+      'source.include_tables': 'names the table public.goodz, which the source database does not have',
+      'source.exclude_schemas': 'names the schema sale, which the source database does not have',
+      tables:
+        'names the column colour, which public.goods does not have and names the table sales.nothing, which the source database does not have',
+    },
+  })
+  assert.deepEqual(s.cache.sinks, before)
+})
+
+test('names that the sink had already may be sent back after they have gone, and other edits go on', async () => {
+  await using s = await stage()
+  const named = { source: { include_tables: ['goods'] }, tables: [{ name: 'goods', group_column_names: ['size'] }] }
+  await s.edit(named)
+  await s.source.query('drop table goods')
+  await s.edit({ ...named, batch_size: 3 })
+  const [sink] = s.cache.sinks
+  assert.deepEqual([sink?.batch_size, sink?.source], [3, named.source])
+})
+
+test('a source that is away can not be asked: the edit is taken', async () => {
+  await using s = await stage()
+  await s.source[Symbol.asyncDispose]()
+  const sink = await s.edit({ source: { include_tables: ['sales.later'] } })
+  assert.deepEqual(sink.source, { include_tables: ['sales.later'] })
+})

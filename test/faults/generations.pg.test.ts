@@ -1,0 +1,91 @@
+/**
+ * Partitions of a sink that is in use are changed, up and down, by a client of the API: nothing is lost, nothing comes out
+ * of order within a row, and what was acked stays away, whatever is killed when.
+ */
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import { Scenario, withSeed } from './scenario.ts'
+import type { Service } from './service.ts'
+import { seeds } from './size.ts'
+
+const SINKS = [{ name: 'one', ack_wait_ms: 1_000, partitions: 1 }]
+
+for (const seed of seeds(2)) {
+  test(`partitions go from 1 to 4 to 2 under load, with SIGKILLs in between (seed ${seed})`, async (context) => {
+    await withSeed(seed, 'generations.pg.test.ts', async () => {
+      await using scenario = await Scenario.create({ seed, sinks: SINKS })
+      const { service, random } = scenario
+      await service.startReady()
+      service.forgetConfigFile() // it says 1
+      scenario.write()
+      scenario.receive()
+      await scenario.untilMore(random.int(20, 200))
+      for (const partitions of [4, 2]) {
+        await setPartitions(service, partitions)
+        await sleep(random.int(0, 1_500))
+        await service.kill()
+        scenario.checkSoFar()
+        await service.startReady()
+        await scenario.untilMore(random.int(20, 200))
+      }
+      assert.equal(await untilGeneration(service, 3), 2, 'partitions of the generation that is delivered')
+      await scenario.settle()
+      context.diagnostic(`${scenario.workload.changes} changes, ${scenario.redeliveries} redeliveries, ${service.starts} starts`)
+    })
+  })
+}
+
+test('changes that come faster than the sink can follow are taken one after the other, and one of the file after them', async () => {
+  await withSeed(21, 'generations.pg.test.ts', async () => {
+    await using scenario = await Scenario.create({ seed: 21, sinks: SINKS })
+    const { service } = scenario
+    await service.startReady()
+    scenario.write()
+    scenario.receive()
+    for (const partitions of [3, 1, 5, 2]) {
+      await setPartitions(service, partitions)
+      await scenario.untilMore(5)
+    }
+    assert.equal(await untilGeneration(service, 5), 2)
+    await scenario.untilMore(50)
+    await scenario.settle() // starts again with the file, which says 1
+    assert.equal(await untilGeneration(service, 6), 1)
+    await untilLogged(service, 'the topic of an ended generation is deleted', 5)
+    await service.stop()
+    await using log = await openEmbeddedLog(join(service.dataFolder, 'log'))
+    const topics = (await log.topics()).map(({ topic, partitions }) => `${topic.split('.')[1]}: ${partitions}`)
+    assert.deepEqual(topics, ['6: 1'])
+  })
+})
+
+async function setPartitions(service: Service, partitions: number): Promise<void> {
+  const { status, body } = await service.patch('/api/sinks/one', { partitions })
+  assert.equal(status, 200, JSON.stringify(body))
+}
+
+async function untilLogged(service: Service, text: string, times: number): Promise<void> {
+  const deadline = performance.now() + 30_000
+  while (service.log().split(text).length <= times) {
+    if (performance.now() > deadline) throw service.failure(`"${text}" was logged ${service.log().split(text).length - 1} times`)
+    await sleep(50)
+  }
+}
+
+type Actor = Readonly<{ kind: string; state: string; details: { generation?: number; partitions?: number } }>
+
+/** @returns how many partitions it has. @throws Error it isn't delivered within half a minute */
+async function untilGeneration(service: Service, generation: number): Promise<number> {
+  const deadline = performance.now() + 30_000
+  let last: unknown
+  while (performance.now() < deadline) {
+    const { body } = await service.get('/info')
+    last = body
+    const sink = (body as { nodes: { actors: Actor[] }[] }).nodes.flatMap(({ actors }) => actors).find(({ kind }) => kind === 'sink')
+    if (sink?.details.generation === generation && sink.state === 'active') return sink.details.partitions ?? 0
+    await sleep(50)
+  }
+  throw service.failure(`generation ${generation} is not delivered: ${JSON.stringify(last)}`)
+}
