@@ -81,7 +81,13 @@ export interface Log extends AsyncDisposable {
   trim(topic: TopicName, partition: number, before: number): Promise<void>
   /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */
   offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
-  stats(topic: TopicName, partition: number): Promise<PartitionStats>
+  /** @param maxAgeMs how old the figures may be, where asking for them has a price (0) */
+  stats(topic: TopicName, partition: number, maxAgeMs?: number): Promise<PartitionStats>
   /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
   subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
+  /**
+   * Whether what was assigned of a subscribed topic is surely still this process's: asked right before anything is handed
+   * out, because a process that was frozen goes on before it hears that others took over (correctness 19).
+   */
+  holds(topic: TopicName): boolean
 }

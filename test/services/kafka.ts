@@ -9,7 +9,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
-import { connect, createServer } from 'node:net'
+import { connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -41,6 +41,8 @@ export async function startKafka(options: Readonly<{ settings?: Readonly<Record<
   const start = async () => {
     const child = spawn('java', [...JVM, '-cp', jars, 'kafka.Kafka', settings], { stdio: ['ignore', 'ignore', 'pipe'], detached: true })
     server = child
+    child.unref() // whoever forgets it may still end
+    ;(child.stderr as unknown as Socket).unref()
     let log = ''
     child.stderr.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-20_000)))
     endWithProcess(child.pid as number, folder)
@@ -126,7 +128,9 @@ async function jarFolder(): Promise<string> {
 function run(program: string, args: readonly string[]): void {
   const { error, status, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8' })
   if (error)
-    throw new Error(`${program} can't be run (${error.message}); a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS`)
+    throw new Error(
+      `${program} can't be run (${error.message}); a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS`,
+    )
   if (status !== 0) throw new Error(`${program} ${args.at(-1)}: ${stderr}${stdout}`)
 }
 

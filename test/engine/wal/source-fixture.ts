@@ -64,6 +64,7 @@ export class WatchedLog implements Log {
   offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
   stats: Log['stats'] = (topic, partition) => this.inner.stats(topic, partition)
   subscribe: Log['subscribe'] = (topic, listener) => this.inner.subscribe(topic, listener)
+  holds: Log['holds'] = (topic) => this.inner.holds(topic)
   async [Symbol.asyncDispose](): Promise<void> {
     await this.inner[Symbol.asyncDispose]()
   }
