@@ -11,6 +11,7 @@ import { Type, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import type { Connection } from '../engine/state/resources.ts'
+import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
 
 export type Settings = Readonly<{
   server: Readonly<{ host: string; port: number }>
@@ -22,6 +23,8 @@ export type Settings = Readonly<{
   /** 32 bytes that encrypt secrets at rest; absent: made once and kept in the data folder */
   vaultKey: Buffer | undefined
   dataFolder: string
+  /** absent: the log is embedded, in the data folder */
+  kafka: KafkaSettings | undefined
   /** port 0: no metrics server */
   metrics: Readonly<{ port: number; user: string | undefined; password: string | undefined }>
   /** bound of all read-ahead windows together; absent: by the machine's memory */
@@ -41,6 +44,8 @@ const variable = (schema: TSchema, description: string, secret = false): Variabl
 export const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
 const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
+const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
+const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
 /** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
@@ -68,6 +73,27 @@ export const VARIABLES = {
   SEQUIN_METRICS_USER: variable(text, 'as TAILRACE_METRICS_USER'),
   TAILRACE_METRICS_PASSWORD: variable(text, 'password of /metrics', true),
   SEQUIN_METRICS_PASSWORD: variable(text, 'as TAILRACE_METRICS_PASSWORD', true),
+  KAFKA_BROKERS: variable(text, 'brokers of a log in Kafka, host:port with commas between; without it the log is in the data folder'),
+  KAFKA_TOPIC_PREFIX: variable(
+    Type.String({ pattern: '^[A-Za-z0-9._-]{1,100}$' }),
+    'in front of the names of its topics and groups (tailrace.)',
+  ),
+  KAFKA_REPLICATION_FACTOR: variable(Type.Integer({ minimum: 1, maximum: 99 }), 'copies of each partition (3, or as many as brokers)'),
+  KAFKA_SESSION_TIMEOUT_MS: variable(
+    Type.Integer({ minimum: 1_000, maximum: 300_000 }),
+    'a process silent for so long loses its partitions, ms (6000)',
+  ),
+  KAFKA_TLS: variable(oneOf(KAFKA_TLS_MODES), 'TLS to the brokers (false; true when a file is named); unverified takes any certificate'),
+  KAFKA_TLS_CA_FILE: variable(text, 'PEM file of the authority that signs their certificates'),
+  KAFKA_TLS_CERT_FILE: variable(text, 'PEM file of our own certificate'),
+  KAFKA_TLS_KEY_FILE: variable(text, 'PEM file of its key'),
+  KAFKA_SASL_MECHANISM: variable(oneOf(SASL_MECHANISMS), 'how we log in at the brokers'),
+  KAFKA_SASL_USERNAME: variable(text, 'user, for plain and scram'),
+  KAFKA_SASL_PASSWORD: variable(text, "the user's password", true),
+  KAFKA_SASL_OAUTH_URL: variable(text, 'token endpoint, for oauthbearer (client credentials)'),
+  KAFKA_SASL_OAUTH_CLIENT_ID: variable(text, 'client there'),
+  KAFKA_SASL_OAUTH_CLIENT_SECRET: variable(text, 'its secret', true),
+  KAFKA_SASL_OAUTH_SCOPE: variable(text, 'scope that is asked for'),
   MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
@@ -104,6 +130,10 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = stateDatabase(values, problems)
   const config = configFile(values, problems)
+  const kafka = kafkaSettings(
+    (name) => values[name as Name]?.toString(),
+    (name, reason) => problems.push({ name, reason }),
+  )
   if (problems.length > 0) {
     throw new EngineError('SETTING_INVALID', problems.map(({ name, reason }) => `${name}: ${reason}`).join('; '), {
       variables: [...new Set(problems.map(({ name }) => name))].join(', '),
@@ -126,6 +156,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     state,
     vaultKey: vaultKey === undefined ? undefined : Buffer.from(vaultKey, 'base64'),
     dataFolder: string('TAILRACE_DATA') ?? './data',
+    kafka,
     metrics: {
       port: integer('TAILRACE_METRICS_PORT', 'SEQUIN_METRICS_PORT') ?? 8376,
       user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),

@@ -4,7 +4,7 @@
  *
  *   data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration ▸ log ▸ sinks ▸ sources ▸ API, metrics
  */
-import { mkdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { Engine } from '../actors/engine.ts'
@@ -14,7 +14,6 @@ import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError } from '../engine/errors.ts'
-import { openEmbeddedLog } from '../engine/log/embedded.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
@@ -24,6 +23,7 @@ import { ResourceStore } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { openStore, type Store } from '../engine/state/store.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
+import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
@@ -47,15 +47,7 @@ export async function start(_args: readonly string[]): Promise<void> {
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
   const access = await configure(settings, server, store, resources, folder.path, logger)
 
-  mkdirSync(join(folder.path, 'log'), { recursive: true, mode: 0o700 })
-  const log = parts.use(
-    await openEmbeddedLog(join(folder.path, 'log'), {
-      onFatal: (error) => {
-        logger.fatal({ err: error }, error.message)
-        process.exit(1) // nothing more may be answered: what the disk holds is unknown
-      },
-    }),
-  )
+  const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
   const metrics = new Metrics({ version: version() })
   const cache = new ResourceCache(await resources.load(store.query))
   const engine = new Engine({ store, resources, cache, log, metrics, logger })

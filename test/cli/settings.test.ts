@@ -22,6 +22,7 @@ test('with nothing set, everything has its default and the state database is the
     state: undefined,
     vaultKey: undefined,
     dataFolder: './data',
+    kafka: undefined,
     metrics: { port: 8376, user: undefined, password: undefined },
     maxMemoryMb: undefined,
     ignored: [],
@@ -124,4 +125,39 @@ test('the vault key is 32 bytes, and the settings can’t be changed afterwards'
   assert.deepEqual(settings.vaultKey, key)
   assert.match(refusal({ VAULT_KEY: Buffer.alloc(31).toString('base64') }).message, /VAULT_KEY/)
   assert.throws(() => Object.assign(settings.server, { port: 1 }), TypeError)
+})
+
+test('with KAFKA_BROKERS the log is in Kafka; what belongs to it is checked together', () => {
+  const { kafka } = readSettings({
+    ...{ KAFKA_BROKERS: 'a:9093, [::1]:9094,b', KAFKA_TOPIC_PREFIX: 'shop-', KAFKA_TLS_CA_FILE: '/ca.pem' },
+    ...{ KAFKA_SASL_MECHANISM: 'scram-sha-512', KAFKA_SASL_USERNAME: 'u', KAFKA_SASL_PASSWORD: ' p ' },
+  })
+  assert.deepEqual(kafka, {
+    brokers: [
+      { host: 'a', port: 9093 },
+      { host: '::1', port: 9094 },
+      { host: 'b', port: 9092 },
+    ],
+    prefix: 'shop-',
+    replication: undefined,
+    sessionTimeoutMs: 6000,
+    tls: { caFile: '/ca.pem', certFile: undefined, keyFile: undefined, verify: true },
+    sasl: { mechanism: 'scram-sha-512', username: 'u', password: ' p ' },
+  })
+  for (const [env, named] of [
+    [{ KAFKA_TLS: 'true' }, 'KAFKA_TLS'],
+    [{ KAFKA_BROKERS: 'a:0' }, 'KAFKA_BROKERS'],
+    [{ KAFKA_BROKERS: 'kafka://a:9092' }, 'KAFKA_BROKERS'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TOPIC_PREFIX: 'ö' }, 'KAFKA_TOPIC_PREFIX'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TLS: 'false', KAFKA_TLS_CA_FILE: 'x' }, 'KAFKA_TLS_CA_FILE'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TLS_CERT_FILE: 'x' }, 'KAFKA_TLS_KEY_FILE'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_SASL_MECHANISM: 'plain', KAFKA_SASL_USERNAME: 'u' }, 'KAFKA_SASL_PASSWORD'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_SASL_USERNAME: 'u' }, 'KAFKA_SASL_USERNAME'],
+    [
+      { KAFKA_BROKERS: 'a', KAFKA_SASL_MECHANISM: 'oauthbearer', KAFKA_SASL_OAUTH_URL: 'x' },
+      'KAFKA_SASL_OAUTH_CLIENT_ID, KAFKA_SASL_OAUTH_CLIENT_SECRET, KAFKA_SASL_OAUTH_URL',
+    ],
+  ] as const)
+    assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
+  assert.doesNotMatch(refusal({ KAFKA_SASL_PASSWORD: 'hunter2X' }).message, /hunter2X/)
 })

@@ -111,6 +111,7 @@ class KafkaLog implements Log {
   async deleteTopic(topic: TopicName): Promise<void> {
     const name = this.#topics.nameOf(topic)
     await this.#topics.delete(topic)
+    this.#offsets.forget(name)
     this.#sizes.drop(topic)
     this.#commits.forget(topic)
     await this.#memory.dropCheckpoints(topic)
@@ -121,8 +122,8 @@ class KafkaLog implements Log {
     }
   }
 
-  topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
-    return this.#topics.list()
+  topics(maxAgeMs = 0): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+    return this.#topics.list(maxAgeMs)
   }
 
   async beginRun(source: string): Promise<void> {
@@ -200,7 +201,10 @@ class KafkaLog implements Log {
   }
 
   async stats(topic: TopicName, partition: number, maxAgeMs = 0): Promise<PartitionStats> {
-    const { first, next } = await this.#offsets.bounds(this.#topics.nameOf(topic), partition, maxAgeMs)
+    const name = this.#topics.nameOf(topic)
+    const { first, next } = await (maxAgeMs > 0
+      ? this.#offsets.recentBounds(name, partition, maxAgeMs)
+      : this.#offsets.bounds(name, partition))
     return { first, next, bytes: await this.#sizes.between(topic, partition, first, next) }
   }
 

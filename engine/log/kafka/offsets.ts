@@ -1,10 +1,10 @@
-/** Bounds of partitions, places by time, and trims. Questions about one partition that come together are asked once. */
+/** Bounds of partitions, places by time, and trims. */
 import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
 
 export type Bounds = Readonly<{ first: number; next: number }>
-type Known = { bounds: Promise<Bounds>; askedAt: number }
+type Known = { bounds: Promise<readonly Bounds[]>; askedAt: number }
 type Trim = { wanted: number; done: number; at: number; timer: NodeJS.Timeout | undefined }
 
 const EARLIEST = -2
@@ -23,21 +23,31 @@ export class Offsets {
     this.#brokers = brokers
   }
 
-  /** First offset kept and the next one, asked no longer ago than `maxAgeMs`. @param topic as Kafka knows it */
-  bounds(topic: string, partition: number, maxAgeMs = 0): Promise<Bounds> {
-    const key = `${topic}/${partition}`
-    const known = this.#known.get(key)
-    if (known && maxAgeMs > 0 && performance.now() - known.askedAt < maxAgeMs) return known.bounds
-    const bounds = this.#ask(topic, partition)
-    const entry = { bounds, askedAt: performance.now() }
-    this.#known.set(key, entry)
-    bounds.catch(() => this.#known.get(key) === entry && this.#known.delete(key))
-    return bounds
+  /** First offset kept and the next one. @param topic as Kafka knows it */
+  async bounds(topic: string, partition: number): Promise<Bounds> {
+    const [[first], [next]] = await Promise.all([this.#list(topic, [partition], EARLIEST), this.#list(topic, [partition], LATEST)])
+    return { first: first ?? 0, next: next ?? 0 }
+  }
+
+  /** The same, asked no longer ago than `maxAgeMs`, for all partitions of the topic at once. */
+  async recentBounds(topic: string, partition: number, maxAgeMs: number): Promise<Bounds> {
+    let known = this.#known.get(topic)
+    if (!known || performance.now() - known.askedAt > maxAgeMs) {
+      const entry = { bounds: this.#allBounds(topic), askedAt: performance.now() }
+      this.#known.set(topic, (known = entry))
+      entry.bounds.catch(() => this.#known.get(topic) === entry && this.#known.delete(topic))
+    }
+    return (await known.bounds)[partition] ?? this.bounds(topic, partition)
+  }
+
+  forget(topic: string): void {
+    this.#known.delete(topic)
+    for (const key of this.#trims.keys()) if (key.startsWith(`${topic}/`)) this.#trims.delete(key)
   }
 
   /** The first record whose latest commit is at or after a time, in ms since the epoch. */
   async atTime(topic: string, partition: number, timeMs: number): Promise<number | undefined> {
-    const offset = await this.#list(topic, partition, Math.max(0, Math.ceil(timeMs)))
+    const [offset = -1] = await this.#list(topic, [partition], Math.max(0, Math.ceil(timeMs)))
     return offset < 0 ? undefined : offset
   }
 
@@ -69,20 +79,30 @@ export class Offsets {
       if (kafkaCode(error) !== 'OFFSET_OUT_OF_RANGE') throw error // trimmed further by another
     }
     if (offset === wanted) trim.done = wanted
-    this.#known.delete(`${topic}/${partition}`)
+    this.#known.delete(topic)
   }
 
-  async #ask(topic: string, partition: number): Promise<Bounds> {
-    const [first, next] = await Promise.all([this.#list(topic, partition, EARLIEST), this.#list(topic, partition, LATEST)])
-    return { first, next }
+  async #allBounds(topic: string): Promise<readonly Bounds[]> {
+    const { leaders } = await patiently(() => this.#brokers.layout(topic))
+    const bounds: Bounds[] = []
+    await Promise.all(
+      [...new Set(leaders)].map(async (leader) => {
+        const partitions = [...leaders.keys()].filter((partition) => leaders[partition] === leader)
+        const [firsts, nexts] = await Promise.all([this.#list(topic, partitions, EARLIEST), this.#list(topic, partitions, LATEST)])
+        for (const [i, partition] of partitions.entries()) bounds[partition] = { first: firsts[i] ?? 0, next: nexts[i] ?? 0 }
+      }),
+    )
+    return bounds
   }
 
-  async #list(topic: string, partition: number, timestamp: number): Promise<number> {
+  /** @param partitions of one leader @returns in their order; -1: none */
+  async #list(topic: string, partitions: readonly number[], timestamp: number): Promise<number[]> {
     const request = {
       ...{ replicaId: NO_REPLICA, isolationLevel: READ_UNCOMMITTED },
-      topics: [{ topic, partitions: [{ partition, timestamp }] }],
+      topics: [{ topic, partitions: partitions.map((partition) => ({ partition, timestamp })) }],
     }
-    const { responses } = await patiently(() => this.#brokers.leader(topic, partition, (broker) => broker.listOffsets(request)))
-    return Number(responses[0]?.partitions[0]?.offset ?? -1)
+    const { responses } = await patiently(() => this.#brokers.leader(topic, partitions[0] ?? 0, (broker) => broker.listOffsets(request)))
+    const found = new Map(responses[0]?.partitions.map(({ partition, offset }) => [partition, Number(offset)]))
+    return partitions.map((partition) => found.get(partition) ?? -1)
   }
 }

@@ -19,6 +19,8 @@ export type TopicSettings = Readonly<{
   maxRecordBytes: number
 }>
 
+type Listed = Readonly<{ topic: TopicName; partitions: number }>
+
 /** What a record may be when the brokers don't tell: their own default. */
 const DEFAULT_RECORD_BYTES = 1_048_588
 const SEGMENT_BYTES = 64 * 1024 * 1024
@@ -30,6 +32,7 @@ const TOPIC_RESOURCE = 2
 export class Topics {
   readonly #brokers: Brokers
   readonly #settings: TopicSettings
+  #listed: { topics: Promise<readonly Listed[]>; at: number } | undefined
   readonly #limits = new Map<string, Promise<number>>()
 
   constructor(brokers: Brokers, settings: TopicSettings) {
@@ -46,6 +49,7 @@ export class Topics {
   async create(topic: TopicName, partitions: number): Promise<void> {
     const name = this.nameOf(topic)
     if (!(await this.#exists(name))) await this.#make(name, partitions)
+    this.#listed = undefined
     const { leaders } = await this.#brokers.layout(name)
     if (leaders.length !== partitions)
       throw new EngineError('INTERNAL', `topic ${name} has ${leaders.length} partitions, not ${partitions}`, { topic: name })
@@ -55,14 +59,25 @@ export class Topics {
   async delete(topic: TopicName): Promise<void> {
     const name = this.nameOf(topic)
     this.#limits.delete(name)
+    this.#listed = undefined
     if (!(await this.#exists(name))) return
     await this.#controller((broker) => broker.deleteTopics({ topics: [name], timeout: WAIT_MS }), 'UNKNOWN_TOPIC_OR_PARTITION')
     await this.#until(async () => !(await this.#exists(name)), `topic ${name} is still there`)
   }
 
-  async list(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+  /** @param maxAgeMs how old the answer may be as to what other processes made or deleted */
+  async list(maxAgeMs: number): Promise<readonly Listed[]> {
+    if (!this.#listed || performance.now() - this.#listed.at > maxAgeMs) {
+      const listed = { topics: this.#list(), at: performance.now() }
+      this.#listed = listed
+      listed.topics.catch(() => this.#listed === listed && (this.#listed = undefined))
+    }
+    return this.#listed.topics
+  }
+
+  async #list(): Promise<readonly Listed[]> {
     const { prefix } = this.#settings
-    const { topicMetadata } = await this.#brokers.describe(true)
+    const { topicMetadata } = await patiently(() => this.#brokers.describe(true))
     return topicMetadata
       .filter(({ topic }) => topic.startsWith(prefix) && OURS.test(topic.slice(prefix.length)))
       .map(({ topic, partitionMetadata }) => ({ topic: topic.slice(prefix.length), partitions: partitionMetadata.length }))
@@ -187,4 +202,5 @@ export class Topics {
   }
 }
 
-const OURS = /^.+\.\d+$/
+/** `<sink id>.<generation>`: another prefix may begin like this one. */
+const OURS = /^[^.]+\.\d+$/
