@@ -435,13 +435,17 @@ const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'pau
   paused: 'paused',
 }
 
+/** How old may be what a backlog's size is made of. */
+const TOPICS_MAX_AGE_MS = 30_000
+const STATS_MAX_AGE_MS = 1_000
+
 /** Bytes of all topics of each sink, whatever generation they are of. */
 async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
   const sizes = new Map<string, number>()
-  for (const { topic, partitions } of await log.topics()) {
+  for (const { topic, partitions } of await log.topics(TOPICS_MAX_AGE_MS)) {
     const sinkId = topic.slice(0, topic.lastIndexOf('.'))
     for (let partition = 0; partition < partitions; partition++) {
-      const stats = await log.stats(topic, partition).catch(() => undefined) // deleted meanwhile
+      const stats = await log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
       sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
     }
   }

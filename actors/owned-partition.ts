@@ -6,7 +6,8 @@
  *  I1. Nothing is read or handed out before the term is taken, the parked rows and the commit are read, and a commit of
  *      this owner is durable.
  *  I2. An ack settles after the commit that holds it is durable, or is refused.
- *  I3. After `close` nothing is handed out, and no ack settles well.
+ *  I3. After `close` nothing is handed out, and no ack settles well; nor is anything handed out while the log can't be
+ *      sure that the partition is still this process's.
  */
 import { once } from 'node:events'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
@@ -178,7 +179,7 @@ export class OwnedPartition {
       let trimmed = -1
       while (!signal.aborted) {
         const below = this.#committed.offset
-        const { next, bytes } = await this.#options.log.stats(this.#options.topic, this.partition)
+        const { next, bytes } = await this.#options.log.stats(this.#options.topic, this.partition, STATS_EVERY_MS)
         this.#head = next
         this.#logBytes = bytes
         if (below > trimmed) {
@@ -195,7 +196,7 @@ export class OwnedPartition {
 
   /** @returns the messages taken, in batches of one name; none: there is nothing to deliver */
   take(max: number, bytes: TakeBytes): readonly Batch[] {
-    if (this.#closed) return []
+    if (this.#closed || !this.#options.log.holds(this.#options.topic)) return []
     this.#lapse()
     const batch = this.#dispatcher.take(max, bytes)
     this.#changed() // also when nothing came: what was looked at may turn out to block the window

@@ -11,6 +11,7 @@ import { Type, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import type { Connection } from '../engine/state/resources.ts'
+import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
 
 export type Settings = Readonly<{
   server: Readonly<{ host: string; port: number }>
@@ -22,10 +23,10 @@ export type Settings = Readonly<{
   /** 32 bytes that encrypt secrets at rest; absent: made once and kept in the data folder */
   vaultKey: Buffer | undefined
   dataFolder: string
+  /** absent: the log is embedded, in the data folder */
+  kafka: KafkaSettings | undefined
   /** port 0: no metrics server */
   metrics: Readonly<{ port: number; user: string | undefined; password: string | undefined }>
-  /** brokers of a log that many processes share; empty: the log is in the data folder */
-  kafkaBrokers: readonly string[]
   /** where the other processes reach this one; absent: made of the address it listens on */
   nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
@@ -45,6 +46,8 @@ const variable = (schema: TSchema, description: string, secret = false): Variabl
 export const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
 const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
+const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
+const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
 /** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
@@ -65,10 +68,6 @@ export const VARIABLES = {
   PG_SSL: variable(oneOf(SSL_MODES), 'TLS to the state database (false)'),
   PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10)'),
   VAULT_KEY: variable(Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }), 'encrypts secrets at rest: 32 bytes in base64', true),
-  KAFKA_BROKERS: variable(
-    Type.String({ pattern: '^[^\\s,]+:\\d{1,5}(\\s*,\\s*[^\\s,]+:\\d{1,5})*$' }),
-    'brokers of a log that many processes share, host:port,… (none: the log is in the data folder)',
-  ),
   TAILRACE_NODE_ADDRESS: variable(
     Type.String({ pattern: '^http://[^/?#\\s@]+/?$' }),
     'where the other processes of a cluster reach this one, http://host:port (the address it listens on; for 0.0.0.0 the first of the machine)',
@@ -80,6 +79,27 @@ export const VARIABLES = {
   SEQUIN_METRICS_USER: variable(text, 'as TAILRACE_METRICS_USER'),
   TAILRACE_METRICS_PASSWORD: variable(text, 'password of /metrics', true),
   SEQUIN_METRICS_PASSWORD: variable(text, 'as TAILRACE_METRICS_PASSWORD', true),
+  KAFKA_BROKERS: variable(text, 'brokers of a log in Kafka, host:port with commas between; without it the log is in the data folder'),
+  KAFKA_TOPIC_PREFIX: variable(
+    Type.String({ pattern: '^[A-Za-z0-9._-]{1,100}$' }),
+    'in front of the names of its topics and groups (tailrace.)',
+  ),
+  KAFKA_REPLICATION_FACTOR: variable(Type.Integer({ minimum: 1, maximum: 99 }), 'copies of each partition (3, or as many as brokers)'),
+  KAFKA_SESSION_TIMEOUT_MS: variable(
+    Type.Integer({ minimum: 1_000, maximum: 300_000 }),
+    'a process silent for so long loses its partitions, ms (6000)',
+  ),
+  KAFKA_TLS: variable(oneOf(KAFKA_TLS_MODES), 'TLS to the brokers (false; true when a file is named); unverified takes any certificate'),
+  KAFKA_TLS_CA_FILE: variable(text, 'PEM file of the authority that signs their certificates'),
+  KAFKA_TLS_CERT_FILE: variable(text, 'PEM file of our own certificate'),
+  KAFKA_TLS_KEY_FILE: variable(text, 'PEM file of its key'),
+  KAFKA_SASL_MECHANISM: variable(oneOf(SASL_MECHANISMS), 'how we log in at the brokers'),
+  KAFKA_SASL_USERNAME: variable(text, 'user, for plain and scram'),
+  KAFKA_SASL_PASSWORD: variable(text, "the user's password", true),
+  KAFKA_SASL_OAUTH_URL: variable(text, 'token endpoint, for oauthbearer (client credentials)'),
+  KAFKA_SASL_OAUTH_CLIENT_ID: variable(text, 'client there'),
+  KAFKA_SASL_OAUTH_CLIENT_SECRET: variable(text, 'its secret', true),
+  KAFKA_SASL_OAUTH_SCOPE: variable(text, 'scope that is asked for'),
   MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
@@ -116,7 +136,11 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = stateDatabase(values, problems)
   const config = configFile(values, problems)
-  if (values.KAFKA_BROKERS !== undefined && state && values.VAULT_KEY === undefined) {
+  const kafka = kafkaSettings(
+    (name) => values[name as Name]?.toString(),
+    (name, reason) => problems.push({ name, reason }),
+  )
+  if (kafka && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
     problems.push({ name: 'VAULT_KEY', reason })
   }
@@ -142,12 +166,12 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     state,
     vaultKey: vaultKey === undefined ? undefined : Buffer.from(vaultKey, 'base64'),
     dataFolder: string('TAILRACE_DATA') ?? './data',
+    kafka,
     metrics: {
       port: integer('TAILRACE_METRICS_PORT', 'SEQUIN_METRICS_PORT') ?? 8376,
       user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),
       password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
     },
-    kafkaBrokers: string('KAFKA_BROKERS')?.split(/\s*,\s*/) ?? [],
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     maxMemoryMb: integer('MAX_MEMORY_MB'),
     ignored: IGNORED.filter((name) => given(name) !== undefined),

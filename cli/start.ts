@@ -4,7 +4,7 @@
  *
  *   data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration ▸ log ▸ sinks ▸ sources ▸ API, metrics
  */
-import { mkdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
@@ -16,7 +16,6 @@ import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError } from '../engine/errors.ts'
-import { openEmbeddedLog } from '../engine/log/embedded.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
@@ -29,6 +28,7 @@ import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore, type Store } from '../engine/state/store.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { nodeAddress } from './node-address.ts'
+import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
@@ -54,19 +54,7 @@ export async function start(_args: readonly string[]): Promise<void> {
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
   const access = await configure(settings, server, store, resources, folder.path, logger)
 
-  if (settings.kafkaBrokers.length > 0) {
-    // processes with a log each would deliver half of the changes each
-    throw new EngineError('SETTING_INVALID', 'KAFKA_BROKERS: this version keeps its log in the data folder alone; unset it')
-  }
-  mkdirSync(join(folder.path, 'log'), { recursive: true, mode: 0o700 })
-  const log = parts.use(
-    await openEmbeddedLog(join(folder.path, 'log'), {
-      onFatal: (error) => {
-        logger.fatal({ err: error }, error.message)
-        process.exit(1) // nothing more may be answered: what the disk holds is unknown
-      },
-    }),
-  )
+  const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
   const nodes = new NodeRegistry({
     query: store.query,
     name: `${hostname()}/${process.pid}`,
@@ -82,7 +70,7 @@ export async function start(_args: readonly string[]): Promise<void> {
   await engine.start()
 
   const cluster =
-    settings.kafkaBrokers.length > 0 && settings.vaultKey
+    settings.kafka && settings.vaultKey
       ? parts.use(
           openCluster({
             ...{ engine, feed, logger },

@@ -315,6 +315,31 @@ export const ERRORS = {
     meaning: 'The disk did not take a write of the log, so what it holds is unknown and the process ended.',
     remedy: 'Check the disk, then start again: everything that was not durable is read again from Postgres.',
   },
+  LOG_UNREACHABLE: {
+    retry: true,
+    status: 503,
+    meaning: 'No broker of Kafka can be reached or answers in time, or a partition has no leader at the moment.',
+    remedy: 'Nothing is lost: work goes on by itself once the brokers answer. Check KAFKA_BROKERS, the network and the brokers.',
+  },
+  LOG_REFUSED: {
+    retry: false,
+    status: 500,
+    meaning: 'Kafka refuses the login, a permission or a setting.',
+    remedy: 'The message has the broker’s own text; docs/kafka.md lists the rights and settings that are needed.',
+  },
+  LOG_RECORD_TOO_LARGE: {
+    retry: false,
+    status: 500,
+    meaning: 'A message is larger than a record of its topic in Kafka may be.',
+    remedy: 'Raise max.message.bytes of the topic that the message names; the source then goes on where it stopped.',
+  },
+  LOG_TRUNCATED: {
+    retry: true,
+    status: 503,
+    meaning: 'A partition in Kafka ends below what was already read of it: the brokers have lost records.',
+    remedy:
+      'Reading begins again at what the partition still holds, so messages may come twice; backfill the tables. Do not allow unclean leader elections.',
+  },
   LOG_TOO_NEW: {
     retry: false,
     status: 500,

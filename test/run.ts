@@ -1,16 +1,18 @@
 /**
- * `npm test`: runs every *.test.ts below test/ with one Postgres for all of them, and ends with the runner's own closing
- * lines, so that the count of tests is the last thing seen.
+ * `npm test`: runs every *.test.ts below test/ with one Postgres and one Kafka broker for all of them, and ends with the
+ * runner's own closing lines, so that the count of tests is the last thing seen.
  *
  *   node test/run.ts [--long [--seeds N]] [pattern …]     a pattern: part of a file's path, or a glob
  *
- * `TEST_PG_URL` names another server to test against. Without it one is started (test/services/postgres.ts). Where that
- * can't be done, the tests that need it (*.pg.test.ts) are left out and named, or, with CI set, the run fails.
+ * `TEST_PG_URL` and `TEST_KAFKA_BROKERS` name other servers to test against. Without them they are started
+ * (test/services/). Where that can't be done, the tests that need one (*.pg.test.ts, *.kafka.test.ts; those of Kafka may
+ * use both) are left out and named, or, with CI set, the run fails.
  */
 import { spawn } from 'node:child_process'
 import { globSync } from 'node:fs'
 import { dirname, matchesGlob, sep } from 'node:path'
 import { parseArgs } from 'node:util'
+import { startKafka } from './services/kafka.ts'
 import { startPostgres } from './services/postgres.ts'
 
 const root = dirname(import.meta.dirname)
@@ -35,16 +37,37 @@ const env: Record<string, string | undefined> = { ...process.env }
 if (values.long) env.TAILRACE_TEST_LONG = '1'
 if (values.seeds !== undefined) env.TAILRACE_TEST_SEEDS = values.seeds
 
-const needsPostgres = (file: string): boolean => file.endsWith('.pg.test.ts')
+type Service = Readonly<{
+  name: string
+  variable: string
+  needs: (file: string) => boolean
+  /** @returns what the variable says */
+  start: (services: AsyncDisposableStack) => Promise<string>
+}>
+const SERVICES: readonly Service[] = [
+  {
+    name: 'POSTGRES',
+    variable: 'TEST_PG_URL',
+    needs: (file) => /\.(pg|kafka)\.test\.ts$/.test(file),
+    start: async (services) => services.use(await startPostgres()).url,
+  },
+  {
+    name: 'KAFKA',
+    variable: 'TEST_KAFKA_BROKERS',
+    needs: (file) => file.endsWith('.kafka.test.ts'),
+    start: async (services) => services.use(await startKafka()).address,
+  },
+]
 await using services = new AsyncDisposableStack()
-if (!env.TEST_PG_URL && files.some(needsPostgres)) {
+for (const { name, variable, needs, start } of SERVICES) {
+  if (env[variable] || !files.some(needs)) continue
   try {
-    env.TEST_PG_URL = services.use(await startPostgres()).url
+    env[variable] = await start(services)
   } catch (error) {
     if (env.CI) throw error
-    const left = files.filter(needsPostgres)
-    process.stderr.write(`\nNO POSTGRES: ${(error as Error).message}\nLeft out, not passed: ${left.join(' ')}\n\n`)
-    files = files.filter((file) => !needsPostgres(file))
+    const left = files.filter(needs)
+    process.stderr.write(`\nNO ${name}: ${(error as Error).message}\nLeft out, not passed: ${left.join(' ')}\n\n`)
+    files = files.filter((file) => !needs(file))
   }
 }
 

@@ -279,6 +279,10 @@ class EmbeddedLog implements Log {
     }
   }
 
+  holds(): boolean {
+    return true // the data folder is locked
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return
     this.#closed = true

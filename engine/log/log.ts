@@ -67,7 +67,8 @@ export interface Log extends AsyncDisposable {
   readonly identity: string
   createTopic(topic: TopicName, partitions: number): Promise<void>
   deleteTopic(topic: TopicName): Promise<void>
-  topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
+  /** @param maxAgeMs how old the answer may be, where asking has a price (0) */
+  topics(maxAgeMs?: number): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
   /** Takes up appending for a new run of a source. Called before its first append: forgets a failed append before it. */
   beginRun(source: string): Promise<void>
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
@@ -81,7 +82,13 @@ export interface Log extends AsyncDisposable {
   trim(topic: TopicName, partition: number, before: number): Promise<void>
   /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */
   offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
-  stats(topic: TopicName, partition: number): Promise<PartitionStats>
+  /** @param maxAgeMs as in `topics` */
+  stats(topic: TopicName, partition: number, maxAgeMs?: number): Promise<PartitionStats>
   /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
   subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
+  /**
+   * Whether what was assigned of a subscribed topic is surely still this process's: asked right before anything is handed
+   * out, because a process that was frozen goes on before it hears that others took over (correctness 19).
+   */
+  holds(topic: TopicName): boolean
 }

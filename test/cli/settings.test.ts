@@ -22,8 +22,8 @@ test('with nothing set, everything has its default and the state database is the
     state: undefined,
     vaultKey: undefined,
     dataFolder: './data',
+    kafka: undefined,
     metrics: { port: 8376, user: undefined, password: undefined },
-    kafkaBrokers: [],
     nodeAddress: undefined,
     maxMemoryMb: undefined,
     ignored: [],
@@ -132,14 +132,48 @@ test('a cluster needs a vault key that its processes share; one process with eve
   const cluster = { KAFKA_BROKERS: 'k1:9092, k2:9092', PG_URL: 'postgres://u:p@h/d' }
   assert.match(refusal(cluster).message, /^VAULT_KEY: is needed with KAFKA_BROKERS .* the same one/)
   assert.equal(refusal({ ...cluster, VAULT_KEY: 'short' }).message.match(/VAULT_KEY: /g)?.length, 1)
-  const { kafkaBrokers, vaultKey } = readSettings({ ...cluster, VAULT_KEY: Buffer.alloc(32).toString('base64') })
-  assert.deepEqual([kafkaBrokers, vaultKey?.length], [['k1:9092', 'k2:9092'], 32])
-  assert.deepEqual(readSettings({ KAFKA_BROKERS: 'k1:9092' }).kafkaBrokers, ['k1:9092'])
-  assert.match(refusal({ KAFKA_BROKERS: 'k1' }).message, /KAFKA_BROKERS: "k1" came/)
+  const { kafka, vaultKey } = readSettings({ ...cluster, VAULT_KEY: Buffer.alloc(32).toString('base64') })
+  assert.deepEqual([kafka?.brokers.map(({ host }) => host), vaultKey?.length], [['k1', 'k2'], 32])
+  assert.equal(readSettings({ KAFKA_BROKERS: 'k1:9092' }).kafka?.brokers.length, 1)
 })
 
 test('the address for peers is an http origin, without a path or credentials', () => {
   assert.equal(readSettings({ TAILRACE_NODE_ADDRESS: 'http://10.0.0.7:7376' }).nodeAddress, 'http://10.0.0.7:7376')
   for (const address of ['10.0.0.7:7376', 'http://u:p@h:1', 'http://h/path', 'ftp://h'])
     assert.match(refusal({ TAILRACE_NODE_ADDRESS: address }).message, /TAILRACE_NODE_ADDRESS/)
+})
+
+test('with KAFKA_BROKERS the log is in Kafka; what belongs to it is checked together', () => {
+  const { kafka } = readSettings({
+    ...{ KAFKA_BROKERS: 'a:9093, [::1]:9094,b', KAFKA_TOPIC_PREFIX: 'shop-', KAFKA_TLS_CA_FILE: '/ca.pem' },
+    ...{ KAFKA_SASL_MECHANISM: 'scram-sha-512', KAFKA_SASL_USERNAME: 'u', KAFKA_SASL_PASSWORD: ' p ' },
+  })
+  assert.deepEqual(kafka, {
+    brokers: [
+      { host: 'a', port: 9093 },
+      { host: '::1', port: 9094 },
+      { host: 'b', port: 9092 },
+    ],
+    prefix: 'shop-',
+    replication: undefined,
+    sessionTimeoutMs: 6000,
+    tls: { caFile: '/ca.pem', certFile: undefined, keyFile: undefined, verify: true },
+    sasl: { mechanism: 'scram-sha-512', username: 'u', password: ' p ' },
+  })
+  for (const [env, named] of [
+    [{ KAFKA_TLS: 'true' }, 'KAFKA_TLS'],
+    [{ KAFKA_BROKERS: 'a:0' }, 'KAFKA_BROKERS'],
+    [{ KAFKA_BROKERS: 'kafka://a:9092' }, 'KAFKA_BROKERS'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TOPIC_PREFIX: 'ö' }, 'KAFKA_TOPIC_PREFIX'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TLS: 'false', KAFKA_TLS_CA_FILE: 'x' }, 'KAFKA_TLS_CA_FILE'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_TLS_CERT_FILE: 'x' }, 'KAFKA_TLS_KEY_FILE'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_SASL_MECHANISM: 'plain', KAFKA_SASL_USERNAME: 'u' }, 'KAFKA_SASL_PASSWORD'],
+    [{ KAFKA_BROKERS: 'a', KAFKA_SASL_USERNAME: 'u' }, 'KAFKA_SASL_USERNAME'],
+    [
+      { KAFKA_BROKERS: 'a', KAFKA_SASL_MECHANISM: 'oauthbearer', KAFKA_SASL_OAUTH_URL: 'x' },
+      'KAFKA_SASL_OAUTH_CLIENT_ID, KAFKA_SASL_OAUTH_CLIENT_SECRET, KAFKA_SASL_OAUTH_URL',
+    ],
+  ] as const)
+    assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
+  assert.doesNotMatch(refusal({ KAFKA_SASL_PASSWORD: 'hunter2X' }).message, /hunter2X/)
 })

@@ -54,7 +54,7 @@ export class WatchedLog implements Log {
   }
   createTopic: Log['createTopic'] = (topic, partitions) => this.inner.createTopic(topic, partitions)
   deleteTopic: Log['deleteTopic'] = (topic) => this.inner.deleteTopic(topic)
-  topics: Log['topics'] = () => this.inner.topics()
+  topics: Log['topics'] = (maxAgeMs) => this.inner.topics(maxAgeMs)
   beginRun: Log['beginRun'] = (source) => this.inner.beginRun(source)
   progress: Log['progress'] = (source) => this.inner.progress(source)
   read: Log['read'] = (topic, partition, from, signal) => this.inner.read(topic, partition, from, signal)
@@ -62,8 +62,9 @@ export class WatchedLog implements Log {
   committed: Log['committed'] = (topic, partition) => this.inner.committed(topic, partition)
   trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
   offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
-  stats: Log['stats'] = (topic, partition) => this.inner.stats(topic, partition)
+  stats: Log['stats'] = (topic, partition, maxAgeMs) => this.inner.stats(topic, partition, maxAgeMs)
   subscribe: Log['subscribe'] = (topic, listener) => this.inner.subscribe(topic, listener)
+  holds: Log['holds'] = (topic) => this.inner.holds(topic)
   async [Symbol.asyncDispose](): Promise<void> {
     await this.inner[Symbol.asyncDispose]()
   }

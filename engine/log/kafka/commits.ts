@@ -1,0 +1,183 @@
+/**
+ * Commits of sink partitions: an offset in Kafka with our text beside it, and a checkpoint in the state database as second
+ * memory (correctness 16, 18).
+ *
+ *  C1. A commit settles when Kafka has it; one whose ranges don't fit beside the offset, when the state database has it too.
+ *  C2. A commit without our text is not believed (a tool may have set the offset), nor one above the partition's end.
+ *  C3. After a partition was revoked nothing of its former owner is committed by this process: its term is fenced.
+ *  C4. `restore` looks after every commit of this process has settled.
+ */
+import { EngineError } from '../../errors.ts'
+import type { Commit, TopicName } from '../log.ts'
+import type { Brokers } from './brokers.ts'
+import { commitFromText, commitToText, type Numbered } from './commit-text.ts'
+import type { Generation } from './membership.ts'
+import { patiently } from './patience.ts'
+import type { SecondMemory } from './second-memory.ts'
+
+export type CommitsOptions = Readonly<{
+  brokers: Brokers
+  memory: SecondMemory
+  /** of a topic, in Kafka; also of its group */
+  nameOf: (topic: TopicName) => string
+  /** what a commit goes out under: `outside` when nobody here is a member of the group; undefined: the partition is not ours */
+  generationOf: (topic: TopicName, partition: number) => Generation | 'outside' | undefined
+  /** characters that brokers take beside an offset */
+  maxTextLength: number
+  notice: (text: string, error?: unknown) => void
+}>
+
+type Partition = {
+  term: number
+  number: number
+  /** commits of a lower or equal term come from a former owner */
+  fencedTerm: number
+  committed: Commit | undefined
+  open: Promise<unknown>
+  /** the last commit is not in the second memory */
+  unsaved: Numbered | undefined
+}
+
+const CHECKPOINT_EVERY_MS = 5_000
+const NO_GENERATION = -1
+
+export class Commits implements AsyncDisposable {
+  readonly #options: CommitsOptions
+  readonly #partitions = new Map<string, Partition>()
+  readonly #closed = new AbortController()
+  #timer: NodeJS.Timeout | undefined
+  #saving: Promise<void> = Promise.resolve()
+
+  constructor(options: CommitsOptions) {
+    this.#options = options
+  }
+
+  /** @throws EngineError PARTITION_FENCED, LOG_UNREACHABLE, LOG_REFUSED, STATE_UNAVAILABLE */
+  async commit(topic: TopicName, partition: number, commit: Commit): Promise<void> {
+    const of = this.#of(topic, partition)
+    if (commit.term <= of.fencedTerm || commit.term < of.term) throw fenced(topic, partition)
+    if (commit.term > of.term) Object.assign(of, { term: commit.term, number: 0 })
+    const numbered = { commit, number: ++of.number }
+    const work = of.open.then(() => this.#write(topic, partition, of, numbered))
+    of.open = work.catch(() => undefined)
+    await work
+  }
+
+  /**
+   * The last commit of the partition's last owner, as far as it is remembered.
+   * @param end the partition's next offset
+   */
+  async restore(topic: TopicName, partition: number, end: () => Promise<number>): Promise<Commit | undefined> {
+    await this.#partitions.get(key(topic, partition))?.open
+    const { memory, nameOf, notice } = this.#options
+    const groupId = nameOf(topic)
+    const [{ responses }, checkpoint] = await Promise.all([
+      patiently(() =>
+        this.#options.brokers.coordinator(groupId, (broker) =>
+          broker.offsetFetch({ groupId, topics: [{ topic: groupId, partitions: [{ partition }] }] }),
+        ),
+      ),
+      memory.checkpoint(topic, partition),
+    ])
+    const found = responses[0]?.partitions.find((p) => p.partition === partition)
+    const offset = Number(found?.offset ?? -1)
+    const told = offset < 0 ? undefined : commitFromText(found?.metadata ?? null, offset)
+    if (offset >= 0 && !told) notice(`the offset ${offset} of ${groupId}/${partition} was not committed by us and is not believed`)
+    const isNewest = checkpoint && (!told || compare(checkpoint, told) >= 0)
+    if (told && !told.isWhole && !isNewest)
+      notice(`finished messages of ${groupId}/${partition} were not found in the state database: some will come again`)
+    const restored = isNewest ? checkpoint : told
+    if (!restored) return undefined
+    const next = await end()
+    if (restored.commit.next.offset <= next) return restored.commit
+    notice(
+      `${groupId}/${partition} ends at ${next}, below the committed offset ${restored.commit.next.offset}: it is read from its start again`,
+    )
+    return undefined
+  }
+
+  /** The partition is no longer served here. */
+  fence(topic: TopicName, partition: number): void {
+    const of = this.#of(topic, partition)
+    of.fencedTerm = of.term
+  }
+
+  forget(topic: TopicName): void {
+    for (const name of this.#partitions.keys()) if (name.startsWith(`${topic}/`)) this.#partitions.delete(name)
+  }
+
+  /** Writes down what the second memory doesn't have yet. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed.abort()
+    clearTimeout(this.#timer)
+    await Promise.all([...this.#partitions.values()].map((of) => of.open))
+    await this.#saveAll()
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  async #write(topic: TopicName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
+    const { commit } = numbered
+    const { text, isWhole } = commitToText(numbered, this.#options.maxTextLength)
+    const goesBack = of.committed !== undefined && commit.next.offset < of.committed.next.offset
+    // what Kafka can't hold, and what an older checkpoint would contradict, is durable in the state database first
+    const first = !isWhole || goesBack || commit.inFlight !== undefined
+    if (first) await this.#options.memory.saveCheckpoint(topic, partition, numbered)
+    await patiently(() => this.#send(topic, partition, commit, text), this.#closed.signal)
+    of.committed = commit
+    of.unsaved = first ? undefined : numbered
+    if (!first && !this.#closed.signal.aborted) this.#timer ??= setTimeout(() => this.#onTime(), CHECKPOINT_EVERY_MS).unref()
+  }
+
+  async #send(topic: TopicName, partition: number, commit: Commit, text: string): Promise<void> {
+    const of = this.#of(topic, partition)
+    const generation = this.#options.generationOf(topic, partition)
+    if (generation === undefined || commit.term <= of.fencedTerm) throw fenced(topic, partition)
+    const groupId = this.#options.nameOf(topic)
+    await this.#options.brokers.coordinator(groupId, (broker) =>
+      broker.offsetCommit({
+        groupId,
+        groupGenerationId: generation === 'outside' ? NO_GENERATION : generation.generationId,
+        memberId: generation === 'outside' ? '' : generation.memberId,
+        topics: [{ topic: groupId, partitions: [{ partition, offset: String(commit.next.offset), metadata: text }] }],
+      }),
+    )
+  }
+
+  #onTime(): void {
+    this.#timer = undefined
+    this.#saving = this.#saving.then(() => this.#saveAll())
+  }
+
+  async #saveAll(): Promise<void> {
+    for (const [name, of] of this.#partitions) {
+      const { unsaved } = of
+      if (!unsaved) continue
+      of.unsaved = undefined
+      const at = name.lastIndexOf('/')
+      try {
+        await this.#options.memory.saveCheckpoint(name.slice(0, at), Number(name.slice(at + 1)), unsaved)
+      } catch (error) {
+        if (error instanceof EngineError && error.code === 'PARTITION_FENCED') continue // the later owner writes its own
+        of.unsaved ??= unsaved
+        this.#options.notice(`the checkpoint of ${name} could not be saved`, error)
+        if (!this.#closed.signal.aborted) this.#timer ??= setTimeout(() => this.#onTime(), CHECKPOINT_EVERY_MS).unref()
+      }
+    }
+  }
+
+  #of(topic: TopicName, partition: number): Partition {
+    const name = key(topic, partition)
+    let of = this.#partitions.get(name)
+    if (!of) {
+      of = { term: -1, number: 0, fencedTerm: -1, committed: undefined, open: Promise.resolve(), unsaved: undefined }
+      this.#partitions.set(name, of)
+    }
+    return of
+  }
+}
+
+const key = (topic: TopicName, partition: number) => `${topic}/${partition}`
+const compare = (a: Numbered, b: Numbered): number => a.commit.term - b.commit.term || a.number - b.number
+const fenced = (topic: TopicName, partition: number) =>
+  new EngineError('PARTITION_FENCED', `partition ${partition} of ${topic} is not served here any more`, { topic, partition })

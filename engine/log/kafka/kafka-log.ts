@@ -1,0 +1,262 @@
+/**
+ * The log at home in Kafka: one topic for each generation of a sink, one consumer group for each topic, so that a change
+ * of one rebalances no other. What Kafka doesn't keep, or not for ever, is in the state database (second-memory.ts).
+ *
+ * Differences from the embedded log that callers meet:
+ *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
+ *  - progress is saved every second, so a run may append up to a second's worth again;
+ *  - a trim may come a moment later than it is asked for.
+ */
+import { EngineError } from '../../errors.ts'
+import type { Position } from '../../position.ts'
+import { comparePositions } from '../../position.ts'
+import type { Query } from '../../wal/slot.ts'
+import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from '../log.ts'
+import { Pack } from '../pack.ts'
+import { Brokers } from './brokers.ts'
+import { Commits } from './commits.ts'
+import { addressOf, type KafkaConnection } from './connection.ts'
+import { Membership } from './membership.ts'
+import { Offsets } from './offsets.ts'
+import { patiently } from './patience.ts'
+import { Producer } from './producer.ts'
+import { ProgressKeeper } from './progress-keeper.ts'
+import { fetchOnce, readPartition, totalOf } from './reader.ts'
+import { SecondMemory } from './second-memory.ts'
+import { COUNTER_HEADER, Sizes, type Counted } from './sizes.ts'
+import { Topics } from './topics.ts'
+
+export type KafkaLogOptions = Readonly<{
+  connection: KafkaConnection
+  /** in front of the names of topics and groups ("tailrace.") */
+  prefix?: string
+  /** copies of each partition; absent: 3, or as many as there are brokers */
+  replication?: number | undefined
+  /** of the state database */
+  query: Query
+  /** what an operator should hear of: not a failure of any call */
+  notice?: (text: string, error?: unknown) => void
+  /** a process that is silent for so long loses its partitions (6,000, the least that brokers allow) */
+  sessionTimeoutMs?: number
+  /** limit of one append (20,000) */
+  appendTimeoutMs?: number
+  /** characters that brokers take beside a committed offset: their offset.metadata.max.bytes (4,096) */
+  maxCommitLength?: number
+}>
+
+const DEFAULTS = { prefix: 'tailrace.', sessionTimeoutMs: 6_000, appendTimeoutMs: 20_000, maxCommitLength: 4_096 } as const
+const MAX_RECORD_BYTES = 64 * 1024 * 1024
+
+/** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
+export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
+  const brokers = new Brokers(options.connection)
+  try {
+    const { clusterId } = await patiently(() => brokers.describe())
+    return new KafkaLog({ ...DEFAULTS, ...options, notice: options.notice ?? (() => undefined) }, brokers, clusterId ?? 'unnamed')
+  } catch (cause) {
+    brokers.close()
+    if (!(cause instanceof EngineError) || cause.code !== 'LOG_UNREACHABLE') throw cause
+    const named = options.connection.brokers.map(addressOf).join(', ')
+    throw new EngineError('LOG_UNREACHABLE', `none of the brokers ${named} can be reached: ${cause.message}`, { brokers: named }, { cause })
+  }
+}
+
+type Options = KafkaLogOptions & Required<Pick<KafkaLogOptions, keyof typeof DEFAULTS | 'notice'>>
+
+class KafkaLog implements Log {
+  readonly identity: string
+  readonly #options: Options
+  /** for questions and administration; commits have connections of their own, so that they wait for none of these */
+  readonly #brokers: Brokers
+  readonly #commitBrokers: Brokers
+  readonly #topics: Topics
+  readonly #offsets: Offsets
+  readonly #sizes: Sizes
+  readonly #memory: SecondMemory
+  readonly #commits: Commits
+  readonly #progress: ProgressKeeper
+  readonly #producers = new Map<string, Producer>()
+  readonly #members = new Map<TopicName, Membership>()
+  readonly #closed = new AbortController()
+
+  constructor(options: Options, brokers: Brokers, clusterId: string) {
+    const { connection, prefix, notice } = options
+    this.#options = options
+    this.#brokers = brokers
+    this.#commitBrokers = new Brokers(connection)
+    this.identity = `kafka:${clusterId}/${prefix}`
+    this.#topics = new Topics(brokers, { prefix, replication: options.replication, maxRecordBytes: MAX_RECORD_BYTES })
+    this.#offsets = new Offsets(brokers)
+    this.#sizes = new Sizes((topic, partition, offset) => this.#counted(topic, partition, offset))
+    this.#memory = new SecondMemory(options.query, this.identity)
+    this.#progress = new ProgressKeeper(this.#memory, notice)
+    this.#commits = new Commits({
+      brokers: this.#commitBrokers,
+      memory: this.#memory,
+      nameOf: (topic) => this.#topics.nameOf(topic),
+      generationOf: (topic, partition) => {
+        const member = this.#members.get(topic)
+        return member ? member.generationOf(partition) : 'outside'
+      },
+      maxTextLength: options.maxCommitLength,
+      notice,
+    })
+  }
+
+  createTopic(topic: TopicName, partitions: number): Promise<void> {
+    return this.#topics.create(topic, partitions)
+  }
+
+  /** With its group and what is remembered of it. */
+  async deleteTopic(topic: TopicName): Promise<void> {
+    const name = this.#topics.nameOf(topic)
+    await this.#topics.delete(topic)
+    this.#offsets.forget(name)
+    this.#sizes.drop(topic)
+    this.#commits.forget(topic)
+    await this.#memory.dropCheckpoints(topic)
+    try {
+      await this.#commitBrokers.coordinator(name, (broker) => broker.deleteGroups([name]))
+    } catch (error) {
+      this.#options.notice(`the group ${name} of a deleted topic is left to expire`, error)
+    }
+  }
+
+  topics(maxAgeMs = 0): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+    return this.#topics.list(maxAgeMs)
+  }
+
+  async beginRun(source: string): Promise<void> {
+    this.#producers.get(source)?.close()
+    this.#producers.delete(source)
+    await this.#progress.flush(source)
+    const { connection, appendTimeoutMs } = this.#options
+    const producer = await Producer.begin({
+      ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
+      lastTotal: async (topic, partition) => {
+        const { first, next } = await this.#bounds(topic, partition)
+        return next > first ? ((await this.#counted(topic, partition, next - 1))?.total ?? 0) : 0
+      },
+    })
+    this.#producers.set(source, producer)
+  }
+
+  async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
+    const producer = this.#producers.get(progress.source)
+    if (!producer) throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
+    try {
+      await producer.append(records)
+    } catch (error) {
+      producer.close()
+      if (this.#producers.get(progress.source) === producer) this.#producers.delete(progress.source)
+      throw error
+    }
+    this.#progress.reached(progress)
+  }
+
+  progress(source: string): Promise<Position | undefined> {
+    return this.#progress.of(source)
+  }
+
+  async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord> {
+    const { connection } = this.#options
+    const records = readPartition({
+      ...{ connection, partition, from, brokers: this.#brokers },
+      topic: this.#topics.nameOf(topic),
+      signal: AbortSignal.any([signal, this.#closed.signal]),
+      bounds: () => this.#bounds(topic, partition),
+    })
+    for await (const { offset, pack, total } of records) {
+      this.#sizes.read(topic, partition, offset, { size: pack.length, total })
+      yield { offset, pack }
+    }
+  }
+
+  commit(topic: TopicName, partition: number, commit: Commit): Promise<void> {
+    return this.#commits.commit(topic, partition, commit)
+  }
+
+  committed(topic: TopicName, partition: number): Promise<Commit | undefined> {
+    return this.#commits.restore(topic, partition, async () => (await this.#bounds(topic, partition)).next)
+  }
+
+  trim(topic: TopicName, partition: number, before: number): Promise<void> {
+    return this.#offsets.trim(this.#topics.nameOf(topic), partition, before)
+  }
+
+  async offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number> {
+    const name = this.#topics.nameOf(topic)
+    const { first, next } = await this.#bounds(topic, partition)
+    if ('timeMs' in at) return (await this.#offsets.atTime(name, partition, at.timeMs)) ?? next
+    let low = first
+    let high = next
+    while (low < high) {
+      const middle = Math.floor((low + high) / 2)
+      const [message] = await fetchOnce(this.#brokers, name, partition, middle)
+      const isAbove = message?.value && comparePositions(Pack.header(message.value).last, at.position) > 0
+      if (isAbove) high = middle
+      else low = Math.max(middle, Number(message?.offset ?? middle)) + 1
+    }
+    return Math.min(low, next)
+  }
+
+  async stats(topic: TopicName, partition: number, maxAgeMs = 0): Promise<PartitionStats> {
+    const name = this.#topics.nameOf(topic)
+    const { first, next } = await (maxAgeMs > 0
+      ? this.#offsets.recentBounds(name, partition, maxAgeMs)
+      : this.#offsets.bounds(name, partition))
+    return { first, next, bytes: await this.#sizes.between(topic, partition, first, next) }
+  }
+
+  async subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {
+    if (this.#members.has(topic)) throw new EngineError('INTERNAL', `this process has subscribed to ${topic} already`, { topic })
+    const { connection, sessionTimeoutMs, notice } = this.#options
+    const name = this.#topics.nameOf(topic)
+    const member = new Membership({
+      ...{ connection, sessionTimeoutMs, notice, topic: name, groupId: name, brokers: this.#brokers },
+      listener: {
+        assigned: (partition) => listener.assigned(partition),
+        revoked: (partition) => {
+          this.#commits.fence(topic, partition)
+          listener.revoked(partition)
+        },
+      },
+    })
+    this.#members.set(topic, member)
+    const leave = async () => {
+      await member.stop()
+      if (this.#members.get(topic) === member) this.#members.delete(topic)
+    }
+    try {
+      await member.start()
+    } catch (error) {
+      await leave()
+      throw error
+    }
+    return { [Symbol.asyncDispose]: leave }
+  }
+
+  holds(topic: TopicName): boolean {
+    return this.#members.get(topic)?.holds ?? false
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed.signal.aborted) return
+    this.#closed.abort()
+    await Promise.all([...this.#members.values()].map((member) => member.stop()))
+    for (const producer of this.#producers.values()) producer.close()
+    await this.#progress[Symbol.asyncDispose]()
+    await this.#commits[Symbol.asyncDispose]()
+    this.#commitBrokers.close()
+    this.#brokers.close()
+  }
+
+  #bounds(topic: TopicName, partition: number): Promise<Readonly<{ first: number; next: number }>> {
+    return this.#offsets.bounds(this.#topics.nameOf(topic), partition)
+  }
+
+  async #counted(topic: TopicName, partition: number, offset: number): Promise<Counted | undefined> {
+    const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
+    return message && { size: message.value?.length ?? 0, total: totalOf(message.headers[COUNTER_HEADER]) }
+  }
+}

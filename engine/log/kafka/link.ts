@@ -1,0 +1,127 @@
+/**
+ * One connection to one broker, for one purpose: a broker answers the requests of a connection one after the other, so what
+ * waits on purpose (a fetch, a join) has a connection of its own. Every call has a deadline; when it passes, the connection
+ * is cut, because an answer that comes late would hold up the next ones. A link that failed stays closed: its owner makes
+ * another.
+ */
+import { connect as connectTcp, isIP, type Socket } from 'node:net'
+import { connect as connectTls } from 'node:tls'
+import { EngineError } from '../../errors.ts'
+import { addressOf, type BrokerAddress, type KafkaConnection } from './connection.ts'
+import { toLogError } from './failure.ts'
+import { makeBroker, type Broker } from './kafkajs.ts'
+
+const CONNECT_TIMEOUT_MS = 10_000
+const REQUEST_TIMEOUT_MS = 15_000
+const KEEP_ALIVE_MS = 30_000
+/** A link is replaced when so much of the time its authentication holds has passed. */
+const RETIRE_AT = 0.8
+
+export class Link {
+  readonly address: BrokerAddress
+  readonly #broker: Broker
+  readonly #socket: () => Socket | undefined
+  readonly #requestTimeoutMs: number
+  readonly #retiresAt: number
+  #closed = false
+
+  private constructor(address: BrokerAddress, broker: Broker, socket: () => Socket | undefined, limits: readonly [number, number]) {
+    this.address = address
+    this.#broker = broker
+    this.#socket = socket
+    ;[this.#requestTimeoutMs, this.#retiresAt] = limits
+    socket()?.once('close', () => (this.#closed = true))
+  }
+
+  /** Connects and authenticates. @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, STOPPING: aborted meanwhile */
+  static async open(connection: KafkaConnection, address: BrokerAddress, signal?: AbortSignal): Promise<Link> {
+    const connectTimeoutMs = connection.connectTimeoutMs ?? CONNECT_TIMEOUT_MS
+    let socket: Socket | undefined
+    const { broker, sessionLifetimeMs } = makeBroker({
+      ...address,
+      clientId: connection.clientId,
+      connectTimeoutMs,
+      sasl: saslOf(connection),
+      socketFactory: ({ onConnect }) => (socket = dial(connection, address, onConnect)),
+    })
+    const cut = () => socket?.destroy(new Error('cut'))
+    signal?.addEventListener('abort', cut, { once: true })
+    try {
+      if (signal?.aborted) throw stopped(address)
+      await within(connectTimeoutMs, broker.connect(), () => cut())
+      const lifetimeMs = sessionLifetimeMs()
+      const retiresAt = lifetimeMs > 0 ? performance.now() + lifetimeMs * RETIRE_AT : Infinity
+      return new Link(address, broker, () => socket, [connection.requestTimeoutMs ?? REQUEST_TIMEOUT_MS, retiresAt])
+    } catch (error) {
+      cut()
+      throw signal?.aborted ? stopped(address) : toLogError(error, { broker: addressOf(address) })
+    } finally {
+      signal?.removeEventListener('abort', cut)
+    }
+  }
+
+  /** Whether it may be used for the next call. */
+  get usable(): boolean {
+    return !this.#closed && performance.now() < this.#retiresAt
+  }
+
+  /**
+   * @param waitsMs how long the broker is asked to wait before it answers, beyond the limit of any request
+   * @throws EngineError as `toLogError` says
+   */
+  async call<T>(what: (broker: Broker) => Promise<T>, waitsMs = 0): Promise<T> {
+    const context = { broker: addressOf(this.address) }
+    if (this.#closed) throw new EngineError('LOG_UNREACHABLE', `the connection to ${context.broker} is closed`, context)
+    try {
+      return await within(this.#requestTimeoutMs + waitsMs, what(this.#broker), () => this.close())
+    } catch (error) {
+      throw toLogError(error, context)
+    }
+  }
+
+  /** Cuts the connection: open calls fail. */
+  close(): void {
+    this.#closed = true
+    const socket = this.#socket()
+    if (socket && !socket.destroyed) socket.destroy(new Error('the connection was closed')) // without an error kafkajs would not reject what is open
+  }
+}
+
+function dial({ tls }: KafkaConnection, { host, port }: BrokerAddress, onConnect: () => void): Socket {
+  const socket = tls
+    ? connectTls(
+        {
+          ...{ host, port },
+          ...(isIP(host) ? {} : { servername: host }),
+          ...(tls.ca === undefined ? {} : { ca: tls.ca }),
+          ...(tls.cert === undefined ? {} : { cert: tls.cert }),
+          ...(tls.key === undefined ? {} : { key: tls.key }),
+          rejectUnauthorized: tls.verify ?? true,
+        },
+        onConnect,
+      )
+    : connectTcp({ host, port }, onConnect)
+  return socket.setNoDelay(true).setKeepAlive(true, KEEP_ALIVE_MS)
+}
+
+function saslOf({ sasl }: KafkaConnection): object | null {
+  if (!sasl) return null
+  if (sasl.mechanism !== 'oauthbearer') return sasl
+  return { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: await sasl.token() }) }
+}
+
+async function within<T>(limitMs: number, work: Promise<T>, late: () => void): Promise<T> {
+  const timeout = Promise.withResolvers<never>()
+  const timer = setTimeout(() => {
+    timeout.reject(new EngineError('LOG_UNREACHABLE', `a broker has not answered within ${limitMs} ms`))
+    late()
+  }, limitMs)
+  work.catch(() => undefined) // may fail after it was given up
+  try {
+    return await Promise.race([work, timeout.promise])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+const stopped = (address: BrokerAddress) => new EngineError('STOPPING', `connecting to ${addressOf(address)} was given up`)

@@ -1,0 +1,242 @@
+/**
+ * This process as a member of a sink's consumer group: which partitions it serves, and whether that is still so. Written on
+ * the group protocol itself, because what a user of kafkajs's consumer can't see decides here (correctness 19):
+ *
+ *   M1. Every join ends what was assigned before, also when it brings the same partitions again: `revoked` has returned for
+ *       all of them before the join is asked for, `assigned` comes after it is answered.
+ *   M2. `holds` is true only while the last answered heartbeat was sent less than 2/3 of the session time ago, by the
+ *       monotonic clock: a frozen process that goes on knows it before it hears of it. Beyond that time everything is
+ *       revoked, and assigned again if a heartbeat is answered after all.
+ *   M3. A commit goes out under the generation and member id of this assignment, so brokers refuse it from a former one.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { EngineError } from '../../errors.ts'
+import type { AssignmentListener } from '../log.ts'
+import { assignPartitions } from './assignment.ts'
+import type { Brokers } from './brokers.ts'
+import type { KafkaConnection } from './connection.ts'
+import { kafkaCode } from './failure.ts'
+import { MemberAssignment, MemberMetadata, type JoinedGroup } from './kafkajs.ts'
+import { Link } from './link.ts'
+
+export type MembershipOptions = Readonly<{
+  connection: KafkaConnection
+  brokers: Brokers
+  groupId: string
+  /** as Kafka knows it */
+  topic: string
+  listener: AssignmentListener
+  /** a member that is silent for so long has lost its partitions */
+  sessionTimeoutMs: number
+  /** it could not be reached, or joined again */
+  notice: (text: string, error?: unknown) => void
+}>
+/** What a commit is sent under. */
+export type Generation = Readonly<{ generationId: number; memberId: string }>
+
+type Current = Generation & Readonly<{ partitions: readonly number[] }>
+
+const PROTOCOL = 'tailrace-sticky-1'
+const PROTOCOL_VERSION = 0
+/** A share of the session time. */
+const HEARTBEAT_EVERY = 1 / 6
+const HELD_FOR = 2 / 3
+/** How long the coordinator waits for members that have not joined again. */
+const REBALANCE_TIMEOUT_MS = 10_000
+const FIRST_PAUSE_MS = 100
+const MAX_PAUSE_MS = 2_000
+const LEAVE_LIMIT_MS = 2_000
+
+export class Membership {
+  readonly #options: MembershipOptions
+  readonly #stop = new AbortController()
+  readonly #joined = Promise.withResolvers<void>()
+  readonly #announced = new Set<number>()
+  #memberId = ''
+  #current: Current | undefined
+  #link: Link | undefined
+  #joining = false
+  #answeredAt = -Infinity
+  #expiry: NodeJS.Timeout | undefined
+  #loop: Promise<void> | undefined
+
+  constructor(options: MembershipOptions) {
+    this.#options = options
+    this.#joined.promise.catch(() => undefined)
+  }
+
+  /** Settles after the first join. Goes on trying while brokers can't be reached. @throws EngineError LOG_REFUSED, LOG_TOPIC_UNKNOWN */
+  start(): Promise<void> {
+    this.#loop ??= this.#run()
+    return this.#joined.promise
+  }
+
+  get holds(): boolean {
+    return performance.now() - this.#answeredAt < this.#options.sessionTimeoutMs * HELD_FOR
+  }
+
+  /** What a commit of a partition goes out under; undefined: it is not ours, or perhaps no longer. */
+  generationOf(partition: number): Generation | undefined {
+    return this.#announced.has(partition) && this.holds ? this.#current : undefined
+  }
+
+  /** Revokes everything and leaves, so that others take over at once. */
+  async stop(): Promise<void> {
+    this.#revoke()
+    this.#stop.abort()
+    const link = this.#link
+    if (this.#joining) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS)]) // without its answer we don't know as whom to leave
+    if (this.#memberId !== '' && link?.usable) {
+      const leaving = link.call((broker) => broker.leaveGroup({ groupId: this.#options.groupId, memberId: this.#memberId }))
+      await Promise.race([leaving.catch(() => undefined), delay(LEAVE_LIMIT_MS)])
+    }
+    link?.close()
+    await this.#loop
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stop
+    const { brokers, connection, groupId, notice } = this.#options
+    let pauseMs = FIRST_PAUSE_MS
+    while (!signal.aborted) {
+      const startedAt = performance.now()
+      try {
+        this.#link = await Link.open(connection, await brokers.coordinatorOf(groupId))
+        await this.#serve(this.#link)
+      } catch (error) {
+        this.#link?.close()
+        if (signal.aborted) break
+        brokers.forgetCoordinator(groupId)
+        if (!mayPass(error)) this.#joined.reject(error)
+        notice(`the group ${groupId} can't be served at the moment`, error)
+        if (performance.now() - startedAt > MAX_PAUSE_MS) pauseMs = FIRST_PAUSE_MS
+        await delay(pauseMs, undefined, { signal }).catch(() => undefined)
+        pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
+      }
+    }
+    this.#joined.reject(new EngineError('STOPPING', `the group ${groupId} was left`))
+  }
+
+  async #serve(link: Link): Promise<void> {
+    const { signal } = this.#stop
+    const { groupId, sessionTimeoutMs } = this.#options
+    while (!signal.aborted) {
+      if (!this.#current) await this.#join(link)
+      else if (!link.usable) return
+      await delay(sessionTimeoutMs * HEARTBEAT_EVERY, undefined, { signal }).catch(() => undefined)
+      const current = this.#current
+      if (signal.aborted || !current) continue
+      const sentAt = performance.now()
+      try {
+        await link.call((broker) => broker.heartbeat({ groupId, groupGenerationId: current.generationId, memberId: current.memberId }))
+        this.#answered(sentAt)
+      } catch (error) {
+        if (!this.#mustJoin(error)) throw error
+      }
+    }
+  }
+
+  /** Whether the error ends this generation: then everything is revoked, and the group joined again. */
+  #mustJoin(error: unknown): boolean {
+    const code = kafkaCode(error)
+    if (code !== 'REBALANCE_IN_PROGRESS' && code !== 'ILLEGAL_GENERATION' && code !== 'UNKNOWN_MEMBER_ID') return false
+    if (code === 'UNKNOWN_MEMBER_ID') this.#memberId = ''
+    this.#revoke()
+    return true
+  }
+
+  async #join(link: Link): Promise<void> {
+    const { groupId, topic, sessionTimeoutMs, brokers } = this.#options
+    const had = this.#had
+    this.#joining = true
+    try {
+      const metadata = MemberMetadata.encode({
+        version: PROTOCOL_VERSION,
+        topics: [topic],
+        userData: Buffer.from(JSON.stringify({ had })),
+      })
+      const joined = await link.call(
+        (broker) =>
+          broker.joinGroup({
+            ...{ groupId, sessionTimeout: sessionTimeoutMs, rebalanceTimeout: REBALANCE_TIMEOUT_MS, memberId: this.#memberId },
+            groupProtocols: [{ name: PROTOCOL, metadata }],
+          }),
+        REBALANCE_TIMEOUT_MS + sessionTimeoutMs,
+      )
+      this.#memberId = joined.memberId
+      const { generationId, memberId } = joined
+      let groupAssignment: { memberId: string; memberAssignment: Buffer }[] = []
+      if (joined.leaderId === memberId) {
+        brokers.forget(topic)
+        groupAssignment = assign(joined, topic, (await brokers.layout(topic)).leaders.length)
+      }
+      const sentAt = performance.now()
+      const { memberAssignment } = await link.call(
+        (broker) => broker.syncGroup({ groupId, generationId, memberId, groupAssignment }),
+        REBALANCE_TIMEOUT_MS,
+      )
+      if (this.#stop.signal.aborted) return
+      const partitions = MemberAssignment.decode(memberAssignment)?.assignment[topic] ?? []
+      this.#current = { generationId, memberId, partitions }
+      this.#had = partitions
+      this.#answered(sentAt)
+      this.#joined.resolve()
+    } catch (error) {
+      if (!this.#mustJoin(error)) throw error
+    } finally {
+      this.#joining = false
+    }
+  }
+
+  #had: readonly number[] = []
+
+  /** A heartbeat sent then was answered: what is assigned is ours for a while. */
+  #answered(sentAt: number): void {
+    this.#answeredAt = sentAt
+    clearTimeout(this.#expiry)
+    const { sessionTimeoutMs, listener } = this.#options
+    this.#expiry = setTimeout(() => this.#void(), sessionTimeoutMs * HELD_FOR - (performance.now() - sentAt))
+    for (const partition of this.#current?.partitions ?? []) {
+      if (this.#announced.has(partition)) continue
+      this.#announced.add(partition)
+      listener.assigned(partition)
+    }
+  }
+
+  /** Perhaps another serves them already. */
+  #void(): void {
+    for (const partition of [...this.#announced]) {
+      this.#announced.delete(partition)
+      this.#options.listener.revoked(partition)
+    }
+  }
+
+  #revoke(): void {
+    clearTimeout(this.#expiry)
+    this.#void()
+    this.#current = undefined
+    this.#answeredAt = -Infinity
+  }
+}
+
+/** Whether the coordinator may take us later without anybody mending something. */
+const mayPass = (error: unknown): boolean => !(error instanceof EngineError) || error.code !== 'LOG_REFUSED'
+
+function assign({ members }: JoinedGroup, topic: string, partitions: number): { memberId: string; memberAssignment: Buffer }[] {
+  const shares = assignPartitions(
+    members.map(({ memberId, memberMetadata }) => ({ id: memberId, had: hadBy(memberMetadata) })),
+    partitions,
+  )
+  return [...shares].map(([memberId, share]) => ({
+    memberId,
+    memberAssignment: MemberAssignment.encode({ version: PROTOCOL_VERSION, assignment: { [topic]: share }, userData: Buffer.alloc(0) }),
+  }))
+}
+
+function hadBy(metadata: Buffer): readonly number[] {
+  const { userData } = MemberMetadata.decode(metadata)
+  const { had } = JSON.parse(userData?.toString('utf8') || '{}') as { had?: number[] }
+  return had ?? []
+}

@@ -1,0 +1,200 @@
+/**
+ * Appends of one run of a source. One append is open at a time; it is sent again, as it is, until the brokers have it in
+ * all in-sync replicas or the deadline passes: each partition's records carry sequence numbers, so the brokers take a
+ * repeated batch once. After a failure nothing is sent any more; the next run has a producer id of its own
+ * (correctness 4).
+ *
+ * The records of one partition are written in their order, and a batch of them whole or not at all. Over several partitions
+ * an append that failed may be there in some: the next run appends the same again, and readers know it by its positions.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { EngineError, isRetryable } from '../../errors.ts'
+import type { AppendRecord, TopicName } from '../log.ts'
+import { compressPack, Pack } from '../pack.ts'
+import { Brokers } from './brokers.ts'
+import type { KafkaConnection } from './connection.ts'
+import type { ProducedMessage } from './kafkajs.ts'
+import { patiently } from './patience.ts'
+import { COUNTER_HEADER, type Sizes } from './sizes.ts'
+import type { Topics } from './topics.ts'
+
+/** What a request carries at most over all partitions: brokers take 100 MB. */
+const MAX_REQUEST_BYTES = 16 * 1024 * 1024
+/** What a record and its batch cost beside the pack. */
+const RECORD_OVERHEAD_BYTES = 256
+const FIRST_PAUSE_MS = 20
+const MAX_PAUSE_MS = 1_000
+const NO_TRANSACTION_MS = 60_000
+const MAX_SEQUENCE = 0x7fff_ffff
+const ALL_REPLICAS = -1
+
+/** @property total bytes counted into the partition so far */
+type Sequence = { next: number; total: number }
+type Of = Readonly<{
+  connection: KafkaConnection
+  topics: Topics
+  sizes: Sizes
+  /** the counter of the last record of a partition; 0: there is none */
+  lastTotal: (topic: TopicName, partition: number) => Promise<number>
+  /** limit of one append */
+  timeoutMs: number
+}>
+type Batch = { readonly topic: TopicName; readonly partition: number; readonly messages: ProducedMessage[]; bytes: number; total: number }
+
+export class Producer {
+  readonly #brokers: Brokers
+  readonly #of: Of
+  readonly #topics: Topics
+  readonly #id: string
+  readonly #epoch: number
+  readonly #sequences = new Map<string, Sequence>()
+  #closed = false
+
+  private constructor(of: Of, brokers: Brokers, id: string, epoch: number) {
+    this.#of = of
+    this.#brokers = brokers
+    this.#topics = of.topics
+    this.#id = id
+    this.#epoch = epoch
+  }
+
+  /** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
+  static async begin(of: Of): Promise<Producer> {
+    const brokers = new Brokers(of.connection)
+    try {
+      const { producerId, producerEpoch } = await patiently(() =>
+        brokers.any((broker) => broker.initProducerId({ transactionTimeout: NO_TRANSACTION_MS })),
+      )
+      return new Producer(of, brokers, producerId, producerEpoch)
+    } catch (error) {
+      brokers.close()
+      throw error
+    }
+  }
+
+  /** Settles when every record is durable. @throws EngineError LOG_APPEND_TIMEOUT, LOG_RECORD_TOO_LARGE, LOG_REFUSED, LOG_TOPIC_UNKNOWN */
+  async append(records: readonly AppendRecord[]): Promise<void> {
+    const until = performance.now() + this.#of.timeoutMs
+    for (const round of await this.#rounds(records)) await this.#send(round, until)
+  }
+
+  /** Nothing is sent any more; what is open fails. */
+  close(): void {
+    this.#closed = true
+    this.#brokers.close()
+  }
+
+  /** Batches that may be sent together: one for each partition, each no larger than its topic takes. */
+  async #rounds(records: readonly AppendRecord[]): Promise<Batch[][]> {
+    const rounds: { batches: Map<string, Batch>; bytes: number }[] = []
+    const reached = new Map<string, number>()
+    for (const { topic, partition, pack } of records) {
+      const key = `${topic}/${partition}`
+      const limit = await this.#topics.recordLimit(topic)
+      const value = compressPack(pack)
+      const bytes = value.length + RECORD_OVERHEAD_BYTES
+      if (bytes > limit) throw tooLarge(this.#topics.nameOf(topic), value.length, limit)
+      let at = reached.get(key) ?? 0
+      const fits = () => {
+        const round = rounds[at]
+        const batch = round?.batches.get(key)
+        return !round || (round.bytes + bytes <= MAX_REQUEST_BYTES && (batch?.bytes ?? 0) + bytes <= limit)
+      }
+      while (!fits()) at++
+      reached.set(key, at)
+      const round = (rounds[at] ??= { batches: new Map(), bytes: 0 })
+      const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: 0 }
+      round.batches.set(key, batch)
+      const sequence = this.#sequences.get(key) ?? { next: 0, total: await this.#of.lastTotal(topic, partition) }
+      this.#sequences.set(key, sequence)
+      batch.total = sequence.total += value.length
+      batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: { [COUNTER_HEADER]: String(batch.total) } })
+      batch.bytes += bytes
+      round.bytes += bytes
+    }
+    return rounds.map(({ batches }) => [...batches.values()])
+  }
+
+  async #send(round: Batch[], until: number): Promise<void> {
+    let left = round
+    const sent = new Set<Batch>()
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)) {
+      const ends = await Promise.allSettled(
+        (await this.#byLeader(left)).map(({ node, batches }) => this.#produce(node, batches, until, sent)),
+      )
+      const failures = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+      if (failures.length === 0) return
+      left = left.filter((batch) => !sent.has(batch))
+      const fatal = failures.find((error) => !isRetryable(error))
+      if (fatal !== undefined) throw fatal
+      for (const { topic } of left) this.#brokers.forget(this.#topics.nameOf(topic))
+      if (this.#closed || performance.now() + pauseMs > until) throw timedOut(this.#of.timeoutMs, failures[0])
+      await delay(pauseMs)
+    }
+  }
+
+  /** Batches by the broker they go to; those whose leader isn't known at the moment stand alone, and fail. */
+  async #byLeader(batches: readonly Batch[]): Promise<{ node: number | Error; batches: Batch[] }[]> {
+    const groups: { node: number | Error; batches: Batch[] }[] = []
+    for (const batch of batches) {
+      const node = await this.#brokers.leaderOf(this.#topics.nameOf(batch.topic), batch.partition).catch((error: Error) => error)
+      const group = typeof node === 'number' ? groups.find((g) => g.node === node) : undefined
+      if (group) group.batches.push(batch)
+      else groups.push({ node, batches: [batch] })
+    }
+    return groups
+  }
+
+  async #produce(node: number | Error, batches: readonly Batch[], until: number, sent: Set<Batch>): Promise<void> {
+    if (typeof node !== 'number') throw node
+    const timeout = Math.ceil(until - performance.now())
+    if (this.#closed || timeout <= 0) throw new EngineError('LOG_UNREACHABLE', 'the time for this append is over')
+    const topics = new Map<string, { partition: number; firstSequence: number; messages: readonly ProducedMessage[] }[]>()
+    for (const batch of batches) {
+      const name = this.#topics.nameOf(batch.topic)
+      const partitions = topics.get(name) ?? []
+      topics.set(name, partitions)
+      partitions.push({ partition: batch.partition, firstSequence: this.#sequence(batch).next, messages: batch.messages })
+    }
+    const answer = await this.#brokers.node(node, (broker) =>
+      broker.produce({
+        acks: ALL_REPLICAS,
+        timeout,
+        producerId: this.#id,
+        producerEpoch: this.#epoch,
+        topicData: [...topics].map(([topic, partitions]) => ({ topic, partitions })),
+      }),
+    )
+    for (const batch of batches) {
+      const sequence = this.#sequence(batch)
+      const last = sequence.next + batch.messages.length
+      sequence.next = last > MAX_SEQUENCE ? last - MAX_SEQUENCE - 1 : last
+      sent.add(batch)
+      const found = answer.topics.find(({ topicName }) => topicName === this.#topics.nameOf(batch.topic))
+      const base = found?.partitions.find(({ partition }) => partition === batch.partition)?.baseOffset
+      if (base !== undefined) this.#of.sizes.appended(batch.topic, batch.partition, Number(base) + batch.messages.length, batch.total)
+    }
+  }
+
+  #sequence({ topic, partition }: Batch): Sequence {
+    return this.#sequences.get(`${topic}/${partition}`) as Sequence
+  }
+}
+
+/** The latest commit in the pack, so that the brokers find a place in the log by time. Not 0, which would mean: now. */
+const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.floor(Pack.header(pack).maxCommitTimeUs / 1000), Date.now()))
+
+const tooLarge = (topic: string, bytes: number, limit: number) =>
+  new EngineError('LOG_RECORD_TOO_LARGE', `a record of ${bytes} bytes is larger than topic ${topic} takes (max.message.bytes=${limit})`, {
+    topic,
+    bytes,
+    limit,
+  })
+
+const timedOut = (limitMs: number, cause: unknown) =>
+  new EngineError(
+    'LOG_APPEND_TIMEOUT',
+    `Kafka has not taken an append within ${limitMs} ms: ${cause instanceof Error ? cause.message : String(cause)}`,
+    {},
+    { cause },
+  )

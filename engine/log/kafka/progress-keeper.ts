@@ -1,0 +1,58 @@
+/** How far each source's stream is durable in all partitions: at once in memory, every second in the state database (correctness 12). */
+import { comparePositions, type Position } from '../../position.ts'
+import type { Progress } from '../log.ts'
+import type { SecondMemory } from './second-memory.ts'
+
+const SAVE_EVERY_MS = 1_000
+
+export class ProgressKeeper implements AsyncDisposable {
+  readonly #memory: SecondMemory
+  readonly #notice: (text: string, error?: unknown) => void
+  readonly #reached = new Map<string, Position>()
+  #timer: NodeJS.Timeout | undefined
+  #closed = false
+
+  constructor(memory: SecondMemory, notice: (text: string, error?: unknown) => void) {
+    this.#memory = memory
+    this.#notice = notice
+  }
+
+  /** Everything up to the position is durable. */
+  reached({ source, position }: Progress): void {
+    this.#reached.set(source, position)
+    if (!this.#closed) this.#timer ??= setTimeout(() => void this.#save(), SAVE_EVERY_MS).unref()
+  }
+
+  async of(source: string): Promise<Position | undefined> {
+    const reached = this.#reached.get(source)
+    const saved = await this.#memory.progress(source)
+    if (!reached || !saved) return reached ?? saved
+    return comparePositions(reached, saved) > 0 ? reached : saved
+  }
+
+  /** Saves what one source has reached. @throws EngineError STATE_UNAVAILABLE */
+  async flush(source: string): Promise<void> {
+    const position = this.#reached.get(source)
+    if (!position) return
+    await this.#memory.saveProgress(source, position)
+    if (this.#reached.get(source) === position) this.#reached.delete(source)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true
+    clearTimeout(this.#timer)
+    await this.#save()
+  }
+
+  async #save(): Promise<void> {
+    this.#timer = undefined
+    for (const source of [...this.#reached.keys()]) {
+      try {
+        await this.flush(source)
+      } catch (error) {
+        this.#notice('the progress of a source could not be saved', error)
+        if (!this.#closed) this.#timer ??= setTimeout(() => void this.#save(), SAVE_EVERY_MS).unref()
+      }
+    }
+  }
+}

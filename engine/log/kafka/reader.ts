@@ -1,0 +1,187 @@
+/**
+ * Reads one partition from an offset on, over a connection of its own: the broker holds a fetch back until there is
+ * something, and the next one is under way while what came is being used, so there are at most two answers in memory.
+ * Who stops asking for records stops the fetching: nothing is paused or resumed.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { EngineError } from '../../errors.ts'
+import type { LogRecord } from '../log.ts'
+import type { Brokers } from './brokers.ts'
+import type { KafkaConnection } from './connection.ts'
+import { kafkaCode, toLogError } from './failure.ts'
+import type { FetchedMessage } from './kafkajs.ts'
+import { Link } from './link.ts'
+import { patiently } from './patience.ts'
+
+export type ReaderOptions = Readonly<{
+  connection: KafkaConnection
+  /** to find the partition's leader, and its bounds */
+  brokers: Brokers
+  /** as Kafka knows it */
+  topic: string
+  partition: number
+  from: number
+  signal: AbortSignal
+  /** @returns first offset kept and the next one */
+  bounds: () => Promise<Readonly<{ first: number; next: number }>>
+}>
+
+/** The broker answers an idle partition so often. */
+const MAX_WAIT_MS = 10_000
+const MAX_BYTES = 2 * 1024 * 1024
+const FIRST_PAUSE_MS = 50
+const MAX_PAUSE_MS = 1_000
+/** A partition that can't be read for so long is a failure to be told; until then it is waited out. */
+const PATIENCE_MS = 30_000
+/** A topic that is unknown for so long has been deleted: brokers that start know their topics a little late. */
+const UNKNOWN_PATIENCE_MS = 2_000
+const READ_UNCOMMITTED = 0
+
+/**
+ * @returns after an abort, and when the topic has been deleted
+ * @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, LOG_TRUNCATED
+ */
+export async function* readPartition(options: ReaderOptions): AsyncGenerator<LogRecord & { total: number | undefined }> {
+  const { signal } = options
+  const source = new Fetching(options)
+  const cut = () => source.close()
+  signal.addEventListener('abort', cut, { once: true })
+  try {
+    let offset = options.from
+    let fetching = source.fetch(offset)
+    while (!signal.aborted) {
+      const answer = await fetching
+      if (!answer || signal.aborted) return
+      offset = answer.next
+      fetching = source.fetch(offset)
+      fetching.catch(() => undefined) // it is awaited when this answer has been used
+      for (const { offset: text, value, headers } of answer.messages) {
+        if (signal.aborted) return
+        if (value) yield { offset: Number(text), pack: copied(value), total: totalOf(headers.bytes) }
+      }
+    }
+  } finally {
+    signal.removeEventListener('abort', cut)
+    source.close()
+  }
+}
+
+/** The messages at or above an offset that one fetch gets: those of one batch at least, none when there are none. */
+export async function fetchOnce(brokers: Brokers, topic: string, partition: number, offset: number): Promise<readonly FetchedMessage[]> {
+  const asked = request(topic, partition, offset, 1, 0)
+  const { responses } = await patiently(() => brokers.leader(topic, partition, (broker) => broker.fetch(asked)))
+  return wanted(responses[0]?.partitions[0]?.messages ?? [], offset)
+}
+
+export const totalOf = (header: Buffer | Buffer[] | undefined): number | undefined => {
+  const total = Buffer.isBuffer(header) ? Number(header.toString('latin1')) : NaN
+  return Number.isFinite(total) ? total : undefined
+}
+
+type Answer = Readonly<{ messages: readonly FetchedMessage[]; next: number }>
+
+class Fetching {
+  readonly #options: ReaderOptions
+  readonly #closed = new AbortController()
+  #link: Link | undefined
+
+  constructor(options: ReaderOptions) {
+    this.#options = options
+  }
+
+  close(): void {
+    this.#closed.abort()
+    this.#link?.close()
+  }
+
+  /** @returns undefined: closed, or the topic is gone */
+  async fetch(from: number): Promise<Answer | undefined> {
+    let offset = from
+    let pauseMs = FIRST_PAUSE_MS
+    let failingSince: number | undefined
+    while (!this.#closed.signal.aborted) {
+      try {
+        const answer = await this.#fetch(offset)
+        if (answer.messages.length > 0 || answer.next > offset) return answer
+        failingSince = undefined
+        pauseMs = FIRST_PAUSE_MS
+      } catch (error) {
+        if (this.#closed.signal.aborted) return undefined
+        const { brokers, topic } = this.#options
+        if (kafkaCode(error) === 'OFFSET_OUT_OF_RANGE') {
+          offset = await this.#inRange(offset)
+          continue
+        }
+        failingSince ??= performance.now()
+        const failingMs = performance.now() - failingSince
+        const isUnknown = error instanceof EngineError && error.code === 'LOG_TOPIC_UNKNOWN'
+        if (isUnknown && failingMs > UNKNOWN_PATIENCE_MS) return undefined
+        const passes = isUnknown || (error instanceof EngineError && error.code === 'LOG_UNREACHABLE' && failingMs < PATIENCE_MS)
+        if (!passes) throw toLogError(error)
+        brokers.forget(topic)
+        await delay(pauseMs, undefined, { signal: this.#closed.signal }).catch(() => undefined)
+        pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
+      }
+    }
+    return undefined
+  }
+
+  async #fetch(offset: number): Promise<Answer> {
+    const { topic, partition } = this.#options
+    const link = await this.#usableLink()
+    try {
+      const { responses } = await link.call(
+        (broker) => broker.fetch(request(topic, partition, offset, MAX_BYTES, MAX_WAIT_MS)),
+        MAX_WAIT_MS,
+      )
+      const all = wanted(responses[0]?.partitions[0]?.messages ?? [], offset)
+      const last = all.at(-1)
+      return { messages: all.filter((message) => !message.isControlRecord), next: last ? Number(last.offset) + 1 : offset }
+    } catch (error) {
+      link.close() // another broker may lead the partition now
+      throw error
+    }
+  }
+
+  async #usableLink(): Promise<Link> {
+    if (this.#link?.usable) return this.#link
+    this.#link?.close()
+    const { connection, brokers, topic, partition } = this.#options
+    const link = await Link.open(connection, await brokers.leaderAddress(topic, partition), this.#closed.signal)
+    this.#link = link
+    if (this.#closed.signal.aborted) link.close()
+    return link
+  }
+
+  /** Records below were trimmed: on with the first one kept. Above the end: the partition has lost what was there. */
+  async #inRange(offset: number): Promise<number> {
+    const { topic, partition, bounds } = this.#options
+    const { first, next } = await bounds()
+    if (offset < first) return first
+    if (offset <= next) return offset
+    throw new EngineError('LOG_TRUNCATED', `partition ${partition} of ${topic} ends at ${next}, below ${offset} where reading stands`, {
+      topic,
+      partition,
+      next,
+      offset,
+    })
+  }
+}
+
+/** In memory of its own: a pack that stays long would keep the whole answer. Aligned, so that decoding doesn't copy again. */
+function copied(value: Buffer): Buffer {
+  const copy = Buffer.from(new ArrayBuffer(value.length))
+  copy.set(value)
+  return copy
+}
+
+const request = (topic: string, partition: number, offset: number, maxBytes: number, maxWaitTime: number) => ({
+  isolationLevel: READ_UNCOMMITTED,
+  maxWaitTime,
+  minBytes: 1,
+  maxBytes,
+  topics: [{ topic, partitions: [{ partition, fetchOffset: String(offset), maxBytes }] }],
+})
+
+/** A batch comes whole, also when the offset asked for lies inside it. */
+const wanted = (messages: readonly FetchedMessage[], from: number) => messages.filter(({ offset }) => Number(offset) >= from)

@@ -1,0 +1,80 @@
+/**
+ * What a log in Kafka keeps in the state database: a checkpoint of every partition's commit, because Kafka forgets commits
+ * of groups without members and bounds what may stand beside an offset, and how far each source has come (correctness
+ * 12, 18). Every write is refused when a later owner exists or has written.
+ */
+import { EngineError } from '../../errors.ts'
+import { formatLsn, parseLsn } from '../../lsn.ts'
+import type { Part, Position } from '../../position.ts'
+import { ask } from '../../state/asking.ts'
+import type { Query } from '../../wal/slot.ts'
+import type { Commit, TopicName } from '../log.ts'
+import type { Numbered } from './commit-text.ts'
+
+type StoredCommit = Omit<Commit, 'filter'> & { filter: { history: number; lsn: string; idx: number; part: Part } }
+
+export class SecondMemory {
+  readonly #query: Query
+  readonly #log: string
+
+  /** @param log identity of the log */
+  constructor(query: Query, log: string) {
+    this.#query = query
+    this.#log = log
+  }
+
+  /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+  async saveCheckpoint(topic: TopicName, partition: number, { commit, number }: Numbered): Promise<void> {
+    const content: StoredCommit = { ...commit, filter: { ...commit.filter, lsn: formatLsn(commit.filter.lsn) } }
+    const { rows } = await ask(
+      this.#query,
+      `insert into tailrace.log_checkpoint as c (log, topic, partition, term, number, content)
+       select $1::text, $2::text, $3::int, $4::bigint, $5::bigint, $6::jsonb
+       where not exists (select from tailrace.term where kind = 'partition' and key = $2::text || '/' || $3::int and term > $4::bigint)
+       on conflict (log, topic, partition) do update
+         set term = excluded.term, number = excluded.number, content = excluded.content, saved_at = now()
+         where (c.term, c.number) <= (excluded.term, excluded.number)
+       returning partition`,
+      [this.#log, topic, partition, commit.term, number, JSON.stringify(content)],
+    )
+    if (rows.length > 0) return
+    throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} of ${topic}`, { topic, partition })
+  }
+
+  async checkpoint(topic: TopicName, partition: number): Promise<Numbered | undefined> {
+    const { rows } = await ask(
+      this.#query,
+      'select number, content from tailrace.log_checkpoint where log = $1 and topic = $2 and partition = $3',
+      [this.#log, topic, partition],
+    )
+    const row = rows[0]
+    if (!row) return undefined
+    const content = row.content as StoredCommit
+    return { number: Number(row.number), commit: { ...content, filter: { ...content.filter, lsn: parseLsn(content.filter.lsn) } } }
+  }
+
+  async dropCheckpoints(topic: TopicName): Promise<void> {
+    await ask(this.#query, 'delete from tailrace.log_checkpoint where log = $1 and topic = $2', [this.#log, topic])
+  }
+
+  /** Keeps the greater position: what a run made durable stays so, whoever tells it later. */
+  async saveProgress(source: string, { history, lsn, idx, part }: Position): Promise<void> {
+    await ask(
+      this.#query,
+      `insert into tailrace.log_progress as p (log, source, history, lsn, idx, part) values ($1, $2, $3, $4, $5, $6)
+       on conflict (log, source) do update
+         set history = excluded.history, lsn = excluded.lsn, idx = excluded.idx, part = excluded.part, saved_at = now()
+         where (p.history, p.lsn, p.idx, p.part) < (excluded.history, excluded.lsn, excluded.idx, excluded.part)`,
+      [this.#log, source, history, formatLsn(lsn), idx, part],
+    )
+  }
+
+  async progress(source: string): Promise<Position | undefined> {
+    const { rows } = await ask(this.#query, 'select history, lsn, idx, part from tailrace.log_progress where log = $1 and source = $2', [
+      this.#log,
+      source,
+    ])
+    const row = rows[0]
+    return row && { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part }
+  }
+}

@@ -1,0 +1,206 @@
+/**
+ * Topics in Kafka: one for each generation of a sink, named `<prefix><sink id>.<generation>` so that an operator finds it.
+ * Nothing in them expires: what is below the committed offset is deleted by us (correctness 28). Making and deleting may
+ * be repeated.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { EngineError } from '../../errors.ts'
+import type { TopicName } from '../log.ts'
+import type { Brokers } from './brokers.ts'
+import { kafkaCode } from './failure.ts'
+import { patiently } from './patience.ts'
+
+export type TopicSettings = Readonly<{
+  /** in front of every name of ours: topics and groups */
+  prefix: string
+  /** copies of each partition; absent: 3, or as many as there are brokers */
+  replication?: number | undefined
+  /** how large a record may be, when the cluster lets us say so */
+  maxRecordBytes: number
+}>
+
+type Listed = Readonly<{ topic: TopicName; partitions: number }>
+
+/** What a record may be when the brokers don't tell: their own default. */
+const DEFAULT_RECORD_BYTES = 1_048_588
+const SEGMENT_BYTES = 64 * 1024 * 1024
+const DEFAULT_REPLICATION = 3
+const WAIT_MS = 30_000
+const POLL_MS = 50
+const TOPIC_RESOURCE = 2
+
+export class Topics {
+  readonly #brokers: Brokers
+  readonly #settings: TopicSettings
+  #listed: { topics: Promise<readonly Listed[]>; at: number } | undefined
+  readonly #limits = new Map<string, Promise<number>>()
+
+  constructor(brokers: Brokers, settings: TopicSettings) {
+    this.#brokers = brokers
+    this.#settings = settings
+  }
+
+  /** The topic's name in Kafka, and that of its group. */
+  nameOf(topic: TopicName): string {
+    return this.#settings.prefix + topic
+  }
+
+  /** @throws EngineError LOG_REFUSED: not allowed, or the topic exists and would lose messages; INTERNAL: it has other partitions */
+  async create(topic: TopicName, partitions: number): Promise<void> {
+    const name = this.nameOf(topic)
+    if (!(await this.#exists(name))) await this.#make(name, partitions)
+    this.#listed = undefined
+    const { leaders } = await this.#brokers.layout(name)
+    if (leaders.length !== partitions)
+      throw new EngineError('INTERNAL', `topic ${name} has ${leaders.length} partitions, not ${partitions}`, { topic: name })
+    await this.recordLimit(topic)
+  }
+
+  async delete(topic: TopicName): Promise<void> {
+    const name = this.nameOf(topic)
+    this.#limits.delete(name)
+    this.#listed = undefined
+    if (!(await this.#exists(name))) return
+    await this.#controller((broker) => broker.deleteTopics({ topics: [name], timeout: WAIT_MS }), 'UNKNOWN_TOPIC_OR_PARTITION')
+    await this.#until(async () => !(await this.#exists(name)), `topic ${name} is still there`)
+  }
+
+  /** @param maxAgeMs how old the answer may be as to what other processes made or deleted */
+  async list(maxAgeMs: number): Promise<readonly Listed[]> {
+    if (!this.#listed || performance.now() - this.#listed.at > maxAgeMs) {
+      const listed = { topics: this.#list(), at: performance.now() }
+      this.#listed = listed
+      listed.topics.catch(() => this.#listed === listed && (this.#listed = undefined))
+    }
+    return this.#listed.topics
+  }
+
+  async #list(): Promise<readonly Listed[]> {
+    const { prefix } = this.#settings
+    const { topicMetadata } = await patiently(() => this.#brokers.describe(true))
+    return topicMetadata
+      .filter(({ topic }) => topic.startsWith(prefix) && OURS.test(topic.slice(prefix.length)))
+      .map(({ topic, partitionMetadata }) => ({ topic: topic.slice(prefix.length), partitions: partitionMetadata.length }))
+  }
+
+  /**
+   * Bytes that a record of the topic may have, as its configuration says.
+   * @throws EngineError LOG_REFUSED: its configuration would let messages expire
+   */
+  recordLimit(topic: TopicName): Promise<number> {
+    const name = this.nameOf(topic)
+    let limit = this.#limits.get(name)
+    if (!limit) {
+      limit = this.#check(name)
+      this.#limits.set(name, limit)
+      limit.catch(() => this.#limits.delete(name))
+    }
+    return limit
+  }
+
+  async #exists(name: string): Promise<boolean> {
+    this.#brokers.forget(name)
+    try {
+      await patiently(() => this.#brokers.layout(name))
+      return true
+    } catch (error) {
+      if (error instanceof EngineError && error.code === 'LOG_TOPIC_UNKNOWN') return false
+      throw error
+    }
+  }
+
+  async #make(name: string, partitions: number): Promise<void> {
+    const { brokers } = await this.#brokers.describe()
+    const replication = this.#settings.replication ?? Math.min(DEFAULT_REPLICATION, brokers.length)
+    const configs: Record<string, string> = {
+      'retention.ms': '-1',
+      'retention.bytes': '-1',
+      'cleanup.policy': 'delete',
+      'segment.bytes': String(SEGMENT_BYTES),
+      'min.insync.replicas': replication > 1 ? '2' : '1',
+      'unclean.leader.election.enable': 'false',
+      'message.timestamp.type': 'CreateTime',
+      'max.message.bytes': String(this.#settings.maxRecordBytes),
+    }
+    const create = (entries: Record<string, string>) =>
+      this.#controller(
+        (broker) =>
+          broker.createTopics({
+            topics: [
+              {
+                topic: name,
+                numPartitions: partitions,
+                replicationFactor: replication,
+                configEntries: Object.entries(entries).map(([key, value]) => ({ name: key, value })),
+              },
+            ],
+            timeout: WAIT_MS,
+          }),
+        'TOPIC_ALREADY_EXISTS',
+      )
+    try {
+      await create(configs)
+    } catch (error) {
+      const code = kafkaCode(error)
+      if (code !== 'POLICY_VIOLATION' && code !== 'INVALID_CONFIG') throw error
+      const { 'max.message.bytes': _, ...rest } = configs // hosted clusters have a ceiling of their own
+      await create(rest)
+    }
+    await this.#until(async () => {
+      if (!(await this.#exists(name))) return false
+      const { leaders } = await this.#brokers.layout(name)
+      return leaders.every((leader) => leader >= 0)
+    }, `topic ${name} has no leaders`)
+  }
+
+  /** @param harmless what was wanted is so already */
+  async #controller(what: Parameters<Brokers['controller']>[0], harmless: string): Promise<void> {
+    try {
+      await patiently(() => this.#brokers.controller(what, WAIT_MS))
+    } catch (error) {
+      if (kafkaCode(error) !== harmless) throw error
+    }
+  }
+
+  async #until(done: () => Promise<boolean>, otherwise: string): Promise<void> {
+    const until = performance.now() + WAIT_MS
+    for (;;) {
+      const isDone = await done().catch((error: unknown) => {
+        if (error instanceof EngineError && error.code === 'LOG_UNREACHABLE') return false // leaders are being elected
+        throw error
+      })
+      if (isDone) return
+      if (performance.now() > until) throw new EngineError('LOG_UNREACHABLE', `${otherwise} after ${WAIT_MS} ms`)
+      await delay(POLL_MS)
+    }
+  }
+
+  async #check(name: string): Promise<number> {
+    const configs = await this.#configs(name)
+    for (const expiring of ['retention.ms', 'retention.bytes']) {
+      const value = configs.get(expiring) ?? '-1'
+      if (value !== '-1')
+        throw new EngineError(
+          'LOG_REFUSED',
+          `topic ${name} has ${expiring}=${value}, so messages would be deleted before they are delivered: set it to -1`,
+          { topic: name, [expiring]: value },
+        )
+    }
+    return Number(configs.get('max.message.bytes') ?? DEFAULT_RECORD_BYTES)
+  }
+
+  /** Empty when we may not ask. */
+  async #configs(name: string): Promise<ReadonlyMap<string, string>> {
+    const resource = { type: TOPIC_RESOURCE, name, configNames: ['max.message.bytes', 'retention.ms', 'retention.bytes'] }
+    try {
+      const { resources } = await patiently(() => this.#brokers.any((broker) => broker.describeConfigs({ resources: [resource] })))
+      return new Map((resources[0]?.configEntries ?? []).map(({ configName, configValue }) => [configName, configValue ?? '']))
+    } catch (error) {
+      if (error instanceof EngineError && error.code === 'LOG_REFUSED') return new Map()
+      throw error
+    }
+  }
+}
+
+/** `<sink id>.<generation>`: another prefix may begin like this one. */
+const OURS = /^[^.]+\.\d+$/

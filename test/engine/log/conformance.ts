@@ -1,0 +1,276 @@
+/** What every home of the log promises: the same tests for each (embedded.test.ts, kafka.kafka.test.ts). */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { Commit, FinishedRange, Log, LogRecord } from '../../../engine/log/log.ts'
+import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import type { Position } from '../../../engine/position.ts'
+
+/** One log, which may be opened again after it was closed. */
+export interface LogHome extends AsyncDisposable {
+  open(): Promise<Log>
+  /** An append of the source that must fail. */
+  failAppend(log: Log, source: string): Promise<void>
+}
+
+export const TOPIC = 'sink.1'
+export const SOURCE = 'shop'
+export const at = (lsn: number, idx = 0): Position => ({ history: 0, lsn: BigInt(lsn), idx, part: 1 })
+
+export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from(`message ${lsn}`)): Buffer {
+  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  builder.begin(BigInt(lsn), lsn, commitTimeUs)
+  builder.bodies.copy(body)
+  builder.add(0, 1, ACTION.insert, 1, 0, lsn, 0, 0)
+  return builder.encode()
+}
+
+export const append = (log: Log, lsn: number, partition = 0, topic = TOPIC) =>
+  log.append([{ topic, partition, pack: pack(lsn) }], { source: SOURCE, position: at(lsn) })
+
+export async function readSome(log: Log, count: number, from = 0, partition = 0): Promise<LogRecord[]> {
+  const abort = new AbortController()
+  const records: LogRecord[] = []
+  if (count === 0) return records
+  for await (const record of log.read(TOPIC, partition, from, abort.signal)) {
+    records.push(record)
+    if (records.length === count) abort.abort()
+  }
+  return records
+}
+export const offsetsOf = (records: readonly LogRecord[]) => records.map(({ offset }) => offset)
+export const lsnsOf = (records: readonly LogRecord[]) => records.map(({ pack: bytes }) => Number(Pack.decode(bytes).lsn(0)))
+const upTo = (from: number, count: number) => Array.from({ length: count }, (_, i) => from + i)
+
+/** With a topic, and a run begun. */
+export async function started(home: LogHome, partitions = 1): Promise<Log> {
+  const log = await home.open()
+  await log.createTopic(TOPIC, partitions)
+  await log.beginRun(SOURCE)
+  return log
+}
+
+const aCommit = (offset: number, more: Partial<Commit> = {}): Commit => ({
+  next: { offset, index: 3 },
+  filter: { history: 2, lsn: 0xffff_fffe_0000_0001n, idx: 70_000, part: 0 },
+  finished: [],
+  handedOut: { offset: offset + 64, index: 0 },
+  term: 1,
+  ...more,
+})
+
+export function conforms(name: string, home: () => Promise<LogHome>): void {
+  test(`${name}: what was appended is read in order, by a reader at the tail and by one from the start after reopening`, async () => {
+    await using it = await home()
+    {
+      await using log = await started(it)
+      const reading = readSome(log, 50)
+      for (let i = 1; i <= 50; i++) await append(log, i)
+      const records = await reading
+      assert.deepEqual(offsetsOf(records), upTo(0, 50))
+      assert.deepEqual(lsnsOf(records), upTo(1, 50))
+    }
+    await using log = await it.open()
+    assert.deepEqual(lsnsOf(await readSome(log, 40, 10)), upTo(11, 40))
+    assert.deepEqual(await log.progress(SOURCE), at(50))
+    assert.deepEqual(await log.topics(), [{ topic: TOPIC, partitions: 1 }])
+  })
+
+  test(`${name}: an append over several partitions stands in all of them, and each partition has offsets of its own`, async () => {
+    await using it = await home()
+    await using log = await started(it, 3)
+    const record = (partition: number, lsn: number) => ({ topic: TOPIC, partition, pack: pack(lsn) })
+    await log.append([record(0, 1), record(2, 1), record(0, 2)], { source: SOURCE, position: at(2) })
+    const nexts = await Promise.all([0, 1, 2].map(async (p) => (await log.stats(TOPIC, p)).next))
+    assert.deepEqual(nexts, [2, 0, 1])
+    assert.deepEqual(lsnsOf(await readSome(log, 2)), [1, 2])
+    assert.deepEqual(lsnsOf(await readSome(log, 1, 0, 2)), [1])
+  })
+
+  test(`${name}: packs of any size come back as they were`, async () => {
+    await using it = await home()
+    await using log = await started(it)
+    const bodies = [0, 1, 600, 70_000, 3_000_000].map((length, i) => Buffer.alloc(length, `body ${i} `))
+    const records = bodies.map((body, i) => ({ topic: TOPIC, partition: 0, pack: pack(i + 1, i + 1, body) }))
+    await log.append(records, { source: SOURCE, position: at(bodies.length) })
+    for (const [i, record] of (await readSome(log, bodies.length)).entries()) {
+      const { buffer, ...decoded } = bodyOf(record)
+      assert.equal(decoded.length, bodies[i]?.length)
+      assert.ok(buffer.equals(bodies[i] as Buffer), `body ${i}`)
+    }
+  })
+
+  test(`${name}: after a failed append nothing more is appended until a new run begins`, async () => {
+    await using it = await home()
+    await using log = await started(it)
+    await append(log, 1)
+    await it.failAppend(log, SOURCE)
+    await assert.rejects(append(log, 3), { code: 'LOG_APPEND_FAILED' })
+    assert.equal((await log.stats(TOPIC, 0)).next, 1)
+    await log.beginRun(SOURCE)
+    await append(log, 2)
+    assert.deepEqual(lsnsOf(await readSome(log, 2)), [1, 2])
+    assert.deepEqual(await log.progress(SOURCE), at(2))
+  })
+
+  test(`${name}: a commit is found again, whole, also after reopening, and each partition has its own`, async () => {
+    await using it = await home()
+    const finished: FinishedRange[] = [
+      { from: { offset: 7, index: 5 }, to: { offset: 7, index: 9 } },
+      { from: { offset: 7, index: 11 }, to: { offset: 9, index: 0 } },
+      { from: { offset: 12, index: 300 }, to: { offset: 12, index: 301 } },
+    ]
+    const first = aCommit(7, { finished })
+    const clean = aCommit(8, {
+      term: 2,
+      inFlight: [
+        { message: { offset: 8, index: 4 }, invisibleForMs: 30_000 },
+        { message: { offset: 3, index: 1 }, invisibleForMs: 0, origin: { generation: 1, partition: 2 } },
+      ],
+    })
+    {
+      await using log = await started(it, 2)
+      for (let i = 1; i <= 20; i++) await append(log, i)
+      for (let i = 1; i <= 20; i++) await append(log, i, 1)
+      assert.equal(await log.committed(TOPIC, 0), undefined)
+      await log.commit(TOPIC, 0, first)
+      await log.commit(TOPIC, 1, aCommit(1))
+      assert.deepEqual(await log.committed(TOPIC, 0), first)
+      await log.commit(TOPIC, 0, clean)
+    }
+    await using log = await it.open()
+    assert.deepEqual(await log.committed(TOPIC, 0), clean)
+    assert.deepEqual(await log.committed(TOPIC, 1), aCommit(1))
+  })
+
+  test(`${name}: finished messages all over the window are remembered, as many as the dispatcher allows`, async () => {
+    await using it = await home()
+    await using log = await started(it)
+    for (let i = 1; i <= 9; i++) await append(log, i)
+    const step = () => 1 + Math.floor(Math.random() * 5)
+    const finished: FinishedRange[] = []
+    for (let n = 0, offset = 3, index = 0; n < 4_000; n++) {
+      if (index > 200) [offset, index] = [offset + step(), 0]
+      const from = { offset, index: (index += step()) }
+      finished.push({ from, to: { offset, index: (index += step()) } })
+    }
+    const commit = aCommit(3, { next: { offset: 3, index: 0 }, finished })
+    await log.commit(TOPIC, 0, commit)
+    assert.deepEqual(await log.committed(TOPIC, 0), commit)
+  })
+
+  test(`${name}: a trim frees what lies below it, and readers go on at the first record kept`, async () => {
+    await using it = await home()
+    await using log = await started(it)
+    for (let i = 1; i <= 20; i++) await append(log, i)
+    const { bytes } = await log.stats(TOPIC, 0)
+    assert.ok(bytes > 20 * 80, `${bytes} bytes`)
+    await log.trim(TOPIC, 0, 15)
+    assert.deepEqual(offsetsOf(await readSome(log, 5)), [15, 16, 17, 18, 19])
+    const stats = await log.stats(TOPIC, 0)
+    assert.deepEqual({ ...stats, bytes: 0 }, { first: 15, next: 20, bytes: 0 })
+    assert.ok(Math.abs(stats.bytes - bytes / 4) < bytes / 100, `${stats.bytes} of ${bytes} bytes`)
+  })
+
+  test(`${name}: offsets go on after everything was trimmed and the log was reopened`, async () => {
+    await using it = await home()
+    {
+      await using log = await started(it)
+      for (let i = 1; i <= 3; i++) await append(log, i)
+      await log.trim(TOPIC, 0, 99)
+      assert.deepEqual(await log.stats(TOPIC, 0), { first: 3, next: 3, bytes: 0 })
+    }
+    await using log = await it.open()
+    await log.beginRun(SOURCE)
+    await append(log, 4)
+    assert.deepEqual(offsetsOf(await readSome(log, 1)), [3])
+  })
+
+  test(`${name}: a record is found by commit time and by position`, async () => {
+    await using it = await home()
+    await using log = await started(it)
+    for (let i = 1; i <= 9; i++) {
+      await log.append([{ topic: TOPIC, partition: 0, pack: pack(i * 10, i * 1_000_000) }], { source: SOURCE, position: at(i * 10) })
+    }
+    assert.equal(await log.offsetFor(TOPIC, 0, { timeMs: 3000 }), 2)
+    assert.equal(await log.offsetFor(TOPIC, 0, { timeMs: 3001 }), 3)
+    assert.equal(await log.offsetFor(TOPIC, 0, { timeMs: 99_000 }), 9)
+    assert.equal(await log.offsetFor(TOPIC, 0, { position: at(30) }), 3)
+    assert.equal(await log.offsetFor(TOPIC, 0, { position: at(29) }), 2)
+    assert.equal(await log.offsetFor(TOPIC, 0, { position: at(99) }), 9)
+  })
+
+  test(`${name}: a reader ends when it is aborted, when its topic is deleted and when the log closes`, async () => {
+    await using it = await home()
+    const log = await started(it)
+    await log.createTopic('other.1', 1)
+    const abort = new AbortController()
+    const drained = async (topic: string, signal: AbortSignal) => {
+      const seen: number[] = []
+      for await (const { offset } of log.read(topic, 0, 0, signal)) seen.push(offset)
+      return seen
+    }
+    const never = new AbortController().signal
+    const readers = [drained(TOPIC, abort.signal), drained('other.1', never), drained(TOPIC, never)]
+    abort.abort()
+    await readers[0]
+    await log.deleteTopic('other.1')
+    await log.deleteTopic('other.1')
+    await readers[1]
+    await assert.rejects(log.stats('other.1', 0), { code: 'LOG_TOPIC_UNKNOWN' })
+    await log[Symbol.asyncDispose]()
+    await readers[2]
+  })
+
+  test(`${name}: a topic may be made again as it is, and not with other partitions; a deleted one comes back empty`, async () => {
+    await using it = await home()
+    await using log = await started(it, 2)
+    await append(log, 1)
+    await log.commit(TOPIC, 0, aCommit(1))
+    await log.createTopic(TOPIC, 2)
+    await assert.rejects(log.createTopic(TOPIC, 3))
+    assert.equal((await log.stats(TOPIC, 0)).next, 1)
+    await log.deleteTopic(TOPIC)
+    await log.createTopic(TOPIC, 2)
+    assert.equal((await log.stats(TOPIC, 0)).next, 0)
+    assert.equal(await log.committed(TOPIC, 0), undefined)
+  })
+
+  test(`${name}: the only process serves every partition, and none after it has unsubscribed`, async () => {
+    await using it = await home()
+    await using log = await started(it, 3)
+    const served = new Set<number>()
+    const all = Promise.withResolvers<void>()
+    const subscription = await log.subscribe(TOPIC, {
+      assigned: (partition) => {
+        served.add(partition)
+        if (served.size === 3) all.resolve()
+      },
+      revoked: (partition) => served.delete(partition),
+    })
+    await all.promise
+    assert.ok(log.holds(TOPIC))
+    for (let i = 1; i <= 2; i++) await append(log, i)
+    await log.commit(TOPIC, 0, aCommit(1))
+    assert.deepEqual(await log.committed(TOPIC, 0), aCommit(1))
+    await subscription[Symbol.asyncDispose]()
+    assert.equal(served.size, 0)
+  })
+
+  test(`${name}: the identity of a log stays, and another log has another`, async () => {
+    await using it = await home()
+    await using other = await home()
+    const first = await started(it)
+    const { identity } = first
+    await first[Symbol.asyncDispose]()
+    await using again = await it.open()
+    await using different = await started(other)
+    assert.equal(again.identity, identity)
+    assert.notEqual(different.identity, identity)
+  })
+}
+
+function bodyOf({ pack: bytes }: LogRecord): { length: number; buffer: Buffer } {
+  const decoded = Pack.decode(bytes)
+  const buffer = decoded.buffer.subarray(decoded.bodyStart(0), decoded.bodyEnd(0))
+  return { length: buffer.length, buffer }
+}

@@ -1,0 +1,58 @@
+/** Logs in Kafka for tests: each with topics and a state database of its own. */
+import assert from 'node:assert/strict'
+import { openKafkaLog, type KafkaLogOptions } from '../../../engine/log/kafka/kafka-log.ts'
+import { parseBroker, type KafkaConnection } from '../../../engine/log/kafka/connection.ts'
+import type { Log } from '../../../engine/log/log.ts'
+import { openStore, type Query } from '../../../engine/state/store.ts'
+import { kafkaBrokers } from '../../services/kafka.ts'
+import { createDatabase } from '../../services/postgres.ts'
+import { at, pack, type LogHome } from './conformance.ts'
+
+export interface KafkaHome extends LogHome {
+  open(options?: Partial<KafkaLogOptions>): Promise<Log>
+  readonly connection: KafkaConnection
+  readonly prefix: string
+  readonly query: Query
+  /** what the logs told */
+  readonly notices: string[]
+}
+
+/** @param brokers others than those that all tests share */
+export async function kafkaHome(brokers?: readonly string[]): Promise<KafkaHome> {
+  const parts = new AsyncDisposableStack()
+  const database = parts.use(await createDatabase())
+  const store = parts.use(await openStore(database.connection, 4, () => undefined))
+  const connection = {
+    brokers: (brokers ?? (await kafkaBrokers())).map((text) => parseBroker(text) as NonNullable<ReturnType<typeof parseBroker>>),
+    clientId: 'tailrace-test',
+  }
+  const notices: string[] = []
+  const prefix = `${database.name}.`
+  const opened: Log[] = []
+  return {
+    connection,
+    prefix,
+    query: store.query,
+    notices,
+    async open(options = {}) {
+      const log = await openKafkaLog({
+        ...{ connection, prefix, query: store.query, appendTimeoutMs: 5_000 },
+        notice: (text, error) => notices.push(error instanceof Error ? `${text}: ${error.message}` : text),
+        ...options,
+      })
+      opened.push(log)
+      return log
+    },
+    async failAppend(log, source) {
+      await assert.rejects(log.append([{ topic: 'missing.1', partition: 0, pack: pack(2) }], { source, position: at(2) }), {
+        code: 'LOG_TOPIC_UNKNOWN',
+      })
+    },
+    async [Symbol.asyncDispose]() {
+      for (const log of opened) await log[Symbol.asyncDispose]()
+      await using log = await openKafkaLog({ connection, prefix, query: store.query })
+      for (const { topic } of await log.topics()) await log.deleteTopic(topic)
+      await parts.disposeAsync()
+    },
+  }
+}

@@ -1,0 +1,180 @@
+/**
+ * A real Apache Kafka broker for tests: one node in KRaft mode on free ports of 127.0.0.1, from Maven Central's jars
+ * (kafka/pom.xml, kept in a folder of the machine's temporary one, named by the pom). Needs Java 17 or newer, and Maven
+ * for the first time. `kafkaBrokers` gives the one that all test files share (TEST_KAFKA_BROKERS, set by test/run.ts);
+ * `startKafka` a broker of its own to tests that stop or kill it. Everything ends with its scope, and with the process.
+ */
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
+import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
+import { connect, createServer, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+
+export interface TestBroker extends AsyncDisposable {
+  /** host:port */
+  readonly address: string
+  readonly pid: number
+  start(): Promise<void>
+  /** ends it cleanly; its data stays */
+  stop(): Promise<void>
+  /** ends it as a crash does; its data stays */
+  kill(): Promise<void>
+}
+
+const POM = join(import.meta.dirname, 'kafka', 'pom.xml')
+const START_LIMIT_MS = 60_000
+
+export async function startKafka(options: Readonly<{ settings?: Readonly<Record<string, string | number>> }> = {}): Promise<TestBroker> {
+  const jars = join(await jarFolder(), '*')
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-kafka-'))
+  const [port, controllerPort] = await freePorts()
+  const address = `127.0.0.1:${port}`
+  const settings = join(folder, 'server.properties')
+  await writeFile(settings, properties({ port, controllerPort, folder, settings: options.settings ?? {} }))
+  run('java', [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), '-c', settings])
+
+  let server: ChildProcess | undefined
+  const start = async () => {
+    const child = spawn('java', [...JVM, '-cp', jars, 'kafka.Kafka', settings], { stdio: ['ignore', 'ignore', 'pipe'], detached: true })
+    server = child
+    child.unref() // whoever forgets it may still end
+    ;(child.stderr as unknown as Socket).unref()
+    let log = ''
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-20_000)))
+    endWithProcess(child.pid as number, folder)
+    await untilAnswering(port, child, () => log)
+  }
+  const end = async (signal: NodeJS.Signals) => {
+    if (!server || server.exitCode !== null || server.signalCode !== null) return
+    const exited = once(server, 'exit')
+    server.kill(signal)
+    await exited
+  }
+  await start()
+  return {
+    address,
+    get pid() {
+      return server?.pid ?? 0
+    },
+    start,
+    stop: () => end('SIGTERM'),
+    kill: () => end('SIGKILL'),
+    [Symbol.asyncDispose]: async () => {
+      await end('SIGKILL')
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+let shared: Promise<string> | undefined
+
+/** Addresses of the broker that test files share. */
+export async function kafkaBrokers(): Promise<readonly string[]> {
+  const brokers = process.env.TEST_KAFKA_BROKERS ?? (await (shared ??= startKafka().then(({ address }) => address)))
+  return brokers.split(',')
+}
+
+/** The JVM of a test: quick to start, small. */
+const JVM = ['-Xmx512m', '-Xms128m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn']
+
+function properties(at: {
+  port: number
+  controllerPort: number
+  folder: string
+  settings: Readonly<Record<string, string | number>>
+}): string {
+  const all: Record<string, string | number> = {
+    'process.roles': 'broker,controller',
+    'node.id': 1,
+    'controller.quorum.bootstrap.servers': `127.0.0.1:${at.controllerPort}`,
+    listeners: `PLAINTEXT://127.0.0.1:${at.port},CONTROLLER://127.0.0.1:${at.controllerPort}`,
+    'advertised.listeners': `PLAINTEXT://127.0.0.1:${at.port}`,
+    'controller.listener.names': 'CONTROLLER',
+    'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT',
+    'log.dirs': join(at.folder, 'log'),
+    'offsets.topic.replication.factor': 1,
+    'transaction.state.log.replication.factor': 1,
+    'transaction.state.log.min.isr': 1,
+    'share.coordinator.state.topic.replication.factor': 1,
+    'share.coordinator.state.topic.min.isr': 1,
+    'group.initial.rebalance.delay.ms': 0,
+    'offsets.topic.num.partitions': 4,
+    'transaction.state.log.num.partitions': 4,
+    'broker.session.timeout.ms': 3000, // how long a crashed broker's restart waits for its former self
+    'broker.heartbeat.interval.ms': 500,
+    'auto.create.topics.enable': 'true', // as most clusters have it: ours must not come to be by asking for them
+    ...at.settings,
+  }
+  return Object.entries(all)
+    .map(([name, value]) => `${name}=${value}\n`)
+    .join('')
+}
+
+/** The broker's jars, fetched by Maven the first time; several processes may ask at once. */
+async function jarFolder(): Promise<string> {
+  const folder = join(tmpdir(), `tailrace-kafka-jars-${createHash('sha256').update(readFileSync(POM)).digest('hex').slice(0, 12)}`)
+  if (existsSync(folder)) return folder
+  const fetching = `${folder}.${process.pid}`
+  await mkdir(fetching, { recursive: true })
+  run('mvn', ['-B', '-q', '-f', POM, 'dependency:copy-dependencies', '-DincludeScope=runtime', `-DoutputDirectory=${fetching}`])
+  await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
+  return folder
+}
+
+function run(program: string, args: readonly string[]): void {
+  const { error, status, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8' })
+  if (error)
+    throw new Error(
+      `${program} can't be run (${error.message}); a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS`,
+    )
+  if (status !== 0) throw new Error(`${program} ${args.at(-1)}: ${stderr}${stdout}`)
+}
+
+const newClusterId = () => randomBytes(16).toString('base64url').replace(/^-/, 'a')
+
+async function freePorts(): Promise<[number, number]> {
+  const servers = [createServer(), createServer()] as const
+  const ports = await Promise.all(
+    servers.map(async (server) => {
+      server.listen(0, '127.0.0.1')
+      await once(server, 'listening')
+      return (server.address() as { port: number }).port
+    }),
+  )
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
+  return ports as [number, number]
+}
+
+/** A broker of a test must not outlive it, even when the test is killed: a watcher ends it then. */
+function endWithProcess(pid: number, folder: string): void {
+  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${pid} 2>/dev/null || exit 0; sleep 1; done; kill -KILL ${pid}; sleep 1; rm -rf "$1"`
+  spawn('sh', ['-c', script, 'sh', folder], { detached: true, stdio: 'ignore' }).unref()
+}
+
+async function untilAnswering(port: number, server: ChildProcess, log: () => string): Promise<void> {
+  const until = performance.now() + START_LIMIT_MS
+  while (!(await answers(port))) {
+    if (server.exitCode !== null || server.signalCode !== null) throw new Error(`the broker ended at its start:\n${log()}`)
+    if (performance.now() > until) throw new Error(`the broker doesn't answer after ${START_LIMIT_MS} ms:\n${log()}`)
+    await delay(50)
+  }
+}
+
+/** Whether something answers ApiVersions there. */
+function answers(port: number): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>()
+  const socket = connect(port, '127.0.0.1')
+  socket.setTimeout(1_000, () => socket.destroy())
+  socket.on('error', () => undefined)
+  socket.on('close', () => resolve(false))
+  socket.on('connect', () => socket.write(Buffer.from([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff])))
+  socket.on('data', (answer) => {
+    resolve(answer.length >= 10 && answer.readUInt32BE(4) === 1 && answer.readUInt16BE(8) === 0)
+    socket.destroy()
+  })
+  return promise
+}
