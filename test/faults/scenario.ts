@@ -29,6 +29,8 @@ export type ScenarioOptions = Readonly<{
   env?: Readonly<Record<string, string>>
   /** statements per second */
   pace?: number
+  /** processes that share state and log, with clients at each; 1 when absent */
+  nodes?: number
 }>
 
 type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
@@ -40,7 +42,9 @@ const SINKS = [
 ]
 
 export class Scenario implements AsyncDisposable {
+  /** the first of the nodes, and the only one as a rule */
   readonly service: Service
+  readonly nodes: readonly Service[]
   readonly source: TestDatabase
   readonly workload: Workload
   /** for what the test decides by chance */
@@ -52,9 +56,15 @@ export class Scenario implements AsyncDisposable {
   #writer: Promise<void> | undefined
   #clients: Promise<unknown> | undefined
 
-  private constructor(parts: { service: Service; source: Scenario['source']; resources: AsyncDisposableStack; options: ScenarioOptions }) {
-    const { service, source, resources, options } = parts
-    this.service = service
+  private constructor(parts: {
+    nodes: readonly Service[]
+    source: Scenario['source']
+    resources: AsyncDisposableStack
+    options: ScenarioOptions
+  }) {
+    const { nodes, source, resources, options } = parts
+    this.nodes = nodes
+    this.service = nodes[0] as Service
     this.source = source
     this.#resources = resources
     this.random = new Random(options.seed ^ 0x5eed)
@@ -66,10 +76,15 @@ export class Scenario implements AsyncDisposable {
     })
     this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs }) => {
       const oracle = new Oracle({ ackWaitMs })
-      const client = resources.use(new HttpSinkClient({ origin: service.origin, sink: name, token: TOKEN }))
+      const clients = nodes.map(({ origin }) => resources.use(new HttpSinkClient({ origin, sink: name, token: TOKEN })))
+      const client = clients[0] as HttpSinkClient
       const consumers = Array.from(
         { length: CLIENTS },
-        (_, n) => new Consumer({ name: `${name} ${n}`, client, oracle, random: this.random.fork(), ackWaitMs }),
+        (_, n) =>
+          new Consumer({
+            ...{ name: `${name} ${n}`, oracle, random: this.random.fork(), ackWaitMs },
+            client: clients[n % clients.length] as HttpSinkClient,
+          }),
       )
       return { name, ackWaitMs, oracle, client, consumers }
     })
@@ -80,15 +95,19 @@ export class Scenario implements AsyncDisposable {
     const source = options.source ?? resources.use(await createDatabase(DDL))
     if (options.source) await source.query(DDL)
     const { url: stateUrl } = resources.use(await createDatabase())
-    const service = resources.use(
-      await Service.prepare({
-        source: { ...source.connection, ...options.through },
-        stateUrl,
-        sinks: (options.sinks ?? SINKS).map((sink) => ({ tables: CAPTURED, ...sink })),
-        ...(options.env ? { env: options.env } : {}),
-      }),
-    )
-    return new Scenario({ service, source, resources: resources.move(), options })
+    const nodes: Service[] = []
+    for (let n = 0; n < (options.nodes ?? 1); n++)
+      nodes.push(
+        resources.use(
+          await Service.prepare({
+            source: { ...source.connection, ...options.through },
+            stateUrl,
+            sinks: (options.sinks ?? SINKS).map((sink) => ({ tables: CAPTURED, ...sink })),
+            ...(options.env ? { env: options.env } : {}),
+          }),
+        ),
+      )
+    return new Scenario({ nodes, source, resources: resources.move(), options })
   }
 
   /** distinct messages acked so far, over all sinks */
@@ -157,8 +176,8 @@ export class Scenario implements AsyncDisposable {
     for (const { name, oracle } of this.#watched)
       assert.deepEqual(judge(oracle.messages, this.workload.committed, tables), [], `sink ${name}`)
     await this.#nothingLeft('at rest', () => 0)
-    await this.service.kill()
-    await this.service.startReady()
+    await Promise.all(this.nodes.map((node) => node.kill()))
+    await Promise.all(this.nodes.map((node) => node.startReady()))
     await this.#nothingLeft('after a last SIGKILL', (ackWaitMs) => ackWaitMs + 500)
   }
 
