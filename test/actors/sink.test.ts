@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { topicOf } from '../../engine/wal/routing.ts'
 import { worst } from '../../actors/status.ts'
 import { EngineError } from '../../engine/errors.ts'
+import type { Log } from '../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, SINK } from './sink-fixture.ts'
 
 const LONG_MS = 20_000
@@ -284,6 +285,28 @@ test('after a crash an ack from before it counts, while the message is still inv
     }
   }
   assert.deepEqual(idsOf(await f.receive(2, LONG_MS)), [2])
+})
+
+test('an ack that comes after a crash before its message was read again is told to try again, not taken in vain', async () => {
+  await using f = await Fixture.open({ ack_wait_ms: 500 })
+  await f.append([{ id: 1 }, { id: 2 }])
+  const [first] = acksOf(await f.receive(2, LONG_MS))
+  f.crash()
+  const readable = Promise.withResolvers<void>()
+  const read: Log['read'] = async function* (...args) {
+    await readable.promise
+    yield* f.log.read(...args)
+  }
+  const log = new Proxy(f.log, {
+    get: (target, name) => {
+      const value: unknown = name === 'read' ? read : Reflect.get(target, name)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+  await f.start({ log })
+  await assert.rejects(f.sink.ack([first!]), code('ACK_NOT_DURABLE'))
+  readable.resolve()
+  assert.deepEqual(idsOf(await f.gather(2)).sort(), [1, 2]) // nobody was told that it was acked
 })
 
 test('what comes after a crash is not held back by what was promised before it', async () => {
