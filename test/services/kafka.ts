@@ -102,6 +102,7 @@ function properties(at: {
     'share.coordinator.state.topic.replication.factor': 1,
     'share.coordinator.state.topic.min.isr': 1,
     'group.initial.rebalance.delay.ms': 0,
+    'group.min.session.timeout.ms': 1000, // so that tests of lost members needn't wait long
     'offsets.topic.num.partitions': 4,
     'transaction.state.log.num.partitions': 4,
     'broker.session.timeout.ms': 3000, // how long a crashed broker's restart waits for its former self

@@ -38,20 +38,28 @@ export type KafkaLogOptions = Readonly<{
   notice?: (text: string, error?: unknown) => void
   /** a process that is silent for so long loses its partitions (6,000, the least that brokers allow) */
   sessionTimeoutMs?: number
+  /** how long brokers are waited for at the start (10,000) */
+  openTimeoutMs?: number
   /** limit of one append (20,000) */
   appendTimeoutMs?: number
   /** characters that brokers take beside a committed offset: their offset.metadata.max.bytes (4,096) */
   maxCommitLength?: number
 }>
 
-const DEFAULTS = { prefix: 'tailrace.', sessionTimeoutMs: 6_000, appendTimeoutMs: 20_000, maxCommitLength: 4_096 } as const
+const DEFAULTS = {
+  prefix: 'tailrace.',
+  sessionTimeoutMs: 6_000,
+  openTimeoutMs: 10_000,
+  appendTimeoutMs: 20_000,
+  maxCommitLength: 4_096,
+} as const
 const MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 /** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
 export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
   const brokers = new Brokers(options.connection)
   try {
-    const { clusterId } = await patiently(() => brokers.describe())
+    const { clusterId } = await patiently(() => brokers.describe(), undefined, options.openTimeoutMs ?? DEFAULTS.openTimeoutMs)
     return new KafkaLog({ ...DEFAULTS, ...options, notice: options.notice ?? (() => undefined) }, brokers, clusterId ?? 'unnamed')
   } catch (cause) {
     brokers.close()

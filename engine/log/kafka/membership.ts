@@ -28,7 +28,7 @@ export type MembershipOptions = Readonly<{
   listener: AssignmentListener
   /** a member that is silent for so long has lost its partitions */
   sessionTimeoutMs: number
-  /** it could not be reached, or joined again */
+  /** it can't be reached, for a while now */
   notice: (text: string, error?: unknown) => void
 }>
 /** What a commit is sent under. */
@@ -46,6 +46,8 @@ const REBALANCE_TIMEOUT_MS = 10_000
 const FIRST_PAUSE_MS = 100
 const MAX_PAUSE_MS = 2_000
 const LEAVE_LIMIT_MS = 2_000
+/** A coordinator that moves or restarts is back sooner. */
+const TELL_AFTER_MS = 5_000
 
 export class Membership {
   readonly #options: MembershipOptions
@@ -59,6 +61,8 @@ export class Membership {
   #answeredAt = -Infinity
   #expiry: NodeJS.Timeout | undefined
   #loop: Promise<void> | undefined
+  #failingSince: number | undefined
+  #told = false
 
   constructor(options: MembershipOptions) {
     this.#options = options
@@ -98,7 +102,7 @@ export class Membership {
 
   async #run(): Promise<void> {
     const { signal } = this.#stop
-    const { brokers, connection, groupId, notice } = this.#options
+    const { brokers, connection, groupId } = this.#options
     let pauseMs = FIRST_PAUSE_MS
     while (!signal.aborted) {
       const startedAt = performance.now()
@@ -110,8 +114,12 @@ export class Membership {
         if (signal.aborted) break
         brokers.forgetCoordinator(groupId)
         if (!mayPass(error)) this.#joined.reject(error)
-        notice(`the group ${groupId} can't be served at the moment`, error)
         if (performance.now() - startedAt > MAX_PAUSE_MS) pauseMs = FIRST_PAUSE_MS
+        this.#failingSince ??= startedAt
+        if (!this.#told && performance.now() - this.#failingSince > TELL_AFTER_MS) {
+          this.#told = true
+          this.#options.notice(`the group ${groupId} can't be joined at the moment`, error)
+        }
         await delay(pauseMs, undefined, { signal }).catch(() => undefined)
         pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
       }
@@ -195,6 +203,8 @@ export class Membership {
   /** A heartbeat sent then was answered: what is assigned is ours for a while. */
   #answered(sentAt: number): void {
     this.#answeredAt = sentAt
+    this.#failingSince = undefined
+    this.#told = false
     clearTimeout(this.#expiry)
     const { sessionTimeoutMs, listener } = this.#options
     this.#expiry = setTimeout(() => this.#void(), sessionTimeoutMs * HELD_FOR - (performance.now() - sentAt))

@@ -1,0 +1,104 @@
+/** The log while brokers fail, refuse, or are not there. */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { test } from 'node:test'
+import { openKafkaLog } from '../../../engine/log/kafka/kafka-log.ts'
+import { Brokers } from '../../../engine/log/kafka/brokers.ts'
+import type { Commit } from '../../../engine/log/log.ts'
+import { startKafka } from '../../services/kafka.ts'
+import { append, at, lsnsOf, pack, readSome, SOURCE, started, TOPIC } from './conformance.ts'
+import { kafkaHome } from './kafka-home.ts'
+
+const upTo = (count: number) => Array.from({ length: count }, (_, i) => i + 1)
+
+test('a broker that is killed and comes back has lost nothing that was appended or committed, and everything goes on', async () => {
+  await using broker = await startKafka()
+  await using home = await kafkaHome([broker.address])
+  const log = await home.open({ appendTimeoutMs: 30_000 })
+  await log.createTopic(TOPIC, 1)
+  await log.beginRun(SOURCE)
+  const reading = readSome(log, 40)
+  for (let i = 1; i <= 20; i++) await append(log, i)
+  const commit: Commit = { next: { offset: 7, index: 0 }, filter: at(7), finished: [], handedOut: { offset: 9, index: 0 }, term: 1 }
+  await log.commit(TOPIC, 0, commit)
+  const appending = (async () => {
+    for (let i = 21; i <= 40; i++) await append(log, i)
+  })()
+  await broker.kill()
+  await broker.start()
+  await appending
+  assert.deepEqual(lsnsOf(await reading), upTo(40), 'the reader that was open')
+  assert.deepEqual(lsnsOf(await readSome(log, 40)), upTo(40), 'each once')
+  assert.deepEqual(await log.committed(TOPIC, 0), commit)
+  assert.deepEqual(await log.progress(SOURCE), at(40))
+})
+
+test('an append that brokers do not take in time fails, and is not sent later: the next run appends it', async () => {
+  await using broker = await startKafka()
+  await using home = await kafkaHome([broker.address])
+  const log = await home.open({ appendTimeoutMs: 1_500 })
+  await log.createTopic(TOPIC, 1)
+  await log.beginRun(SOURCE)
+  await append(log, 1)
+  await broker.kill()
+  const startedAt = performance.now()
+  await assert.rejects(append(log, 2), { code: 'LOG_APPEND_TIMEOUT' })
+  assert.ok(performance.now() - startedAt < 3_000)
+  await assert.rejects(append(log, 3), { code: 'LOG_APPEND_FAILED' })
+  await broker.start()
+  await log.beginRun(SOURCE)
+  await append(log, 2)
+  assert.deepEqual(lsnsOf(await readSome(log, 2)), [1, 2])
+  assert.equal((await log.stats(TOPIC, 0)).next, 2)
+})
+
+test('a record larger than its topic takes is refused with both sizes, and a smaller one goes through afterwards', async () => {
+  await using home = await kafkaHome()
+  await using log = await started(home)
+  const big = { topic: TOPIC, partition: 0, pack: pack(1, 1, randomBytes(65 * 1024 * 1024)) }
+  await assert.rejects(log.append([big], { source: SOURCE, position: at(1) }), (error: { code: string; message: string }) => {
+    assert.equal(error.code, 'LOG_RECORD_TOO_LARGE')
+    assert.match(error.message, /max\.message\.bytes=67108864/)
+    return true
+  })
+  await log.beginRun(SOURCE)
+  await append(log, 1)
+  assert.deepEqual(lsnsOf(await readSome(log, 1)), [1])
+})
+
+test('an append of more than a request may carry is written in pieces, in order', async () => {
+  await using home = await kafkaHome()
+  await using log = await started(home, 2)
+  const packs = upTo(10).map((lsn) => ({ topic: TOPIC, partition: lsn % 2, pack: pack(lsn, lsn, randomBytes(4 * 1024 * 1024)) }))
+  await log.append(packs, { source: SOURCE, position: at(10) })
+  assert.deepEqual(lsnsOf(await readSome(log, 5, 0, 0)), [2, 4, 6, 8, 10])
+  assert.deepEqual(lsnsOf(await readSome(log, 5, 0, 1)), [1, 3, 5, 7, 9])
+})
+
+test('a topic that would let messages expire is refused, by name and setting', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open()
+  const brokers = new Brokers(home.connection)
+  const topic = `${home.prefix}expiring.1`
+  const configEntries = [{ name: 'retention.ms', value: '3600000' }]
+  await brokers.controller((broker) =>
+    broker.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: 1, configEntries }], timeout: 5_000 }),
+  )
+  brokers.close()
+  await assert.rejects(log.createTopic('expiring.1', 1), { code: 'LOG_REFUSED', message: new RegExp(`${topic} has retention.ms=3600000`) })
+})
+
+test('brokers that are not there are named in the error', async () => {
+  const query = async () => ({ rows: [] })
+  const connection = { brokers: [{ host: '127.0.0.1', port: 9 }], clientId: 'tailrace-test' }
+  await assert.rejects(openKafkaLog({ connection, query, openTimeoutMs: 300 }), { code: 'LOG_UNREACHABLE', message: /127\.0\.0\.1:9/ })
+})
+
+test('a topic is not made by asking for it, although the brokers would', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open()
+  await log.beginRun(SOURCE)
+  await assert.rejects(log.stats('absent.1', 0), { code: 'LOG_TOPIC_UNKNOWN' })
+  await assert.rejects(append(log, 1, 0, 'absent.1'), { code: 'LOG_TOPIC_UNKNOWN' })
+  assert.deepEqual(await log.topics(), [])
+})

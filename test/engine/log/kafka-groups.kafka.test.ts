@@ -1,0 +1,135 @@
+/** Several processes on one sink's topic: each log stands for one. */
+import assert from 'node:assert/strict'
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { join as path } from 'node:path'
+import { test } from 'node:test'
+import type { AssignmentListener, Commit, Log } from '../../../engine/log/log.ts'
+import { startKafka } from '../../services/kafka.ts'
+import { at, TOPIC } from './conformance.ts'
+import { kafkaHome } from './kafka-home.ts'
+
+const SESSION_MS = 1_500
+const commitOf = (offset: number, term: number): Commit => ({
+  next: { offset, index: 0 },
+  filter: at(offset),
+  finished: [],
+  handedOut: { offset, index: 0 },
+  term,
+})
+
+/** What one process is told of its partitions, in order. */
+class Served implements AssignmentListener {
+  readonly events: string[] = []
+  readonly partitions = new Set<number>()
+  readonly #waiting = new Set<() => void>()
+
+  readonly assigned = (partition: number) => {
+    assert.ok(!this.partitions.has(partition), 'assigned twice')
+    this.partitions.add(partition)
+    this.#happened(`+${partition}`)
+  }
+  readonly revoked = (partition: number) => {
+    assert.ok(this.partitions.delete(partition), 'revoked without having it')
+    this.#happened(`-${partition}`)
+  }
+  async until(reached: () => boolean): Promise<void> {
+    while (!reached()) await new Promise<void>((resolve) => this.#waiting.add(resolve))
+  }
+  #happened(event: string): void {
+    this.events.push(event)
+    for (const resolve of this.#waiting) resolve()
+    this.#waiting.clear()
+  }
+}
+
+async function join(log: Log) {
+  const served = new Served()
+  return { served, subscription: await log.subscribe(TOPIC, served) }
+}
+
+test('partitions spread over processes, each is served by one, and every join ends what was assigned before', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 4)
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 4)
+  await using second = await home.open({ sessionTimeoutMs: SESSION_MS })
+  const b = await join(second)
+  await b.served.until(() => b.served.partitions.size === 2)
+  await a.served.until(() => a.served.partitions.size === 2)
+  assert.deepEqual([...a.served.partitions, ...b.served.partitions].sort(), [0, 1, 2, 3])
+  const before = a.served.events.slice(0, 8)
+  assert.deepEqual(before.slice(4).sort(), ['-0', '-1', '-2', '-3'], 'all were revoked, also those that came back')
+  await b.subscription[Symbol.asyncDispose]()
+  assert.equal(b.served.partitions.size, 0)
+  await a.served.until(() => a.served.partitions.size === 4)
+  assert.ok(log.holds(TOPIC))
+  assert.ok(!second.holds(TOPIC))
+  await a.subscription[Symbol.asyncDispose]()
+})
+
+test('a commit of a former owner is refused, from another process and from this one', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 2)
+  await log.beginRun('shop')
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 2)
+  await log.commit(TOPIC, 0, commitOf(0, 1))
+  await log.commit(TOPIC, 1, commitOf(0, 1))
+  await using second = await home.open({ sessionTimeoutMs: SESSION_MS })
+  const b = await join(second)
+  await a.served.until(() => a.served.partitions.size === 1)
+  for (const partition of [0, 1])
+    await assert.rejects(log.commit(TOPIC, partition, commitOf(0, 1)), { code: 'PARTITION_FENCED' }, `term 1 of partition ${partition}`)
+  const [kept] = a.served.partitions
+  await log.commit(TOPIC, kept as number, commitOf(0, 2))
+  const moved = 1 - (kept as number)
+  await assert.rejects(log.commit(TOPIC, moved, commitOf(0, 2)), { code: 'PARTITION_FENCED' })
+  await b.served.until(() => b.served.partitions.has(moved))
+  await second.commit(TOPIC, moved, commitOf(0, 2))
+  await using outside = await home.open()
+  await assert.rejects(outside.commit(TOPIC, moved, commitOf(0, 3)), { code: 'PARTITION_FENCED' }, 'one that never joined')
+  assert.equal((await second.committed(TOPIC, moved))?.term, 2)
+})
+
+test('a process that falls silent knows that it may have lost its partitions before others get them', async () => {
+  await using broker = await startKafka()
+  await using home = await kafkaHome([broker.address])
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 1)
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 1)
+  process.kill(broker.pid, 'SIGSTOP') // no heartbeat is answered
+  const stoppedAt = performance.now()
+  try {
+    await a.served.until(() => a.served.partitions.size === 0)
+    assert.ok(!log.holds(TOPIC))
+    const heldMs = performance.now() - stoppedAt
+    assert.ok(heldMs <= SESSION_MS * 0.9, `held on for ${heldMs} ms`)
+    await assert.rejects(log.commit(TOPIC, 0, commitOf(0, 1)), { code: 'PARTITION_FENCED' })
+  } finally {
+    process.kill(broker.pid, 'SIGCONT')
+  }
+  await a.served.until(() => a.served.partitions.size === 1)
+  assert.ok(log.holds(TOPIC))
+})
+
+test('the partitions of a killed process are served by another as soon as its session has ended', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 1)
+  const { brokers } = home.connection
+  const child = fork(path(import.meta.dirname, 'join-until-killed.ts'), [
+    JSON.stringify({ brokers, prefix: home.prefix, sessionTimeoutMs: SESSION_MS }),
+  ])
+  const [first] = (await once(child, 'message')) as [string]
+  assert.equal(first, '+0')
+  const a = await join(log)
+  child.kill('SIGKILL')
+  const killedAt = performance.now()
+  await a.served.until(() => a.served.partitions.size === 1)
+  const tookMs = performance.now() - killedAt
+  assert.ok(tookMs < SESSION_MS * 3, `${tookMs} ms`)
+})

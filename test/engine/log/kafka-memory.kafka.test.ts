@@ -1,0 +1,124 @@
+/** What Kafka keeps of a commit, what it forgets, and what stands in the state database for it. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Brokers } from '../../../engine/log/kafka/brokers.ts'
+import type { Commit, FinishedRange, Log } from '../../../engine/log/log.ts'
+import { append, at, lsnsOf, readSome, started, TOPIC } from './conformance.ts'
+import { kafkaHome, type KafkaHome } from './kafka-home.ts'
+
+const commitOf = (offset: number, term: number, finished: FinishedRange[] = []): Commit => ({
+  ...{ next: { offset, index: 0 }, filter: at(offset), finished, handedOut: { offset, index: 0 }, term },
+})
+
+/** More than fits beside an offset. */
+function manyRanges(from: number): FinishedRange[] {
+  return Array.from({ length: 4_000 }, (_, i) => {
+    const offset = from + i * (1 + (i % 7))
+    const index = (i * 7919) % 1000
+    return { from: { offset, index }, to: { offset, index: index + 1 + ((i * 31) % 50) } }
+  }).filter((range, i, all) => i === 0 || range.from.offset > (all[i - 1] as FinishedRange).to.offset)
+}
+
+/** As another program might: straight into the group, which has no member. */
+async function commitAsStranger(home: KafkaHome, offset: number, metadata: string): Promise<void> {
+  const brokers = new Brokers(home.connection)
+  const groupId = home.prefix + TOPIC
+  await brokers.coordinator(groupId, (broker) =>
+    broker.offsetCommit({
+      ...{ groupId, groupGenerationId: -1, memberId: '' },
+      topics: [{ topic: groupId, partitions: [{ partition: 0, offset: String(offset), metadata }] }],
+    }),
+  )
+  brokers.close()
+}
+
+async function forgetGroup(home: KafkaHome): Promise<void> {
+  const brokers = new Brokers(home.connection)
+  await brokers.coordinator(home.prefix + TOPIC, (broker) => broker.deleteGroups([home.prefix + TOPIC]))
+  brokers.close()
+}
+
+async function filled(home: KafkaHome): Promise<Log> {
+  const log = await started(home)
+  for (let i = 1; i <= 9; i++) await append(log, i)
+  return log
+}
+
+test('a commit that Kafka has forgotten is found in the state database', async () => {
+  await using home = await kafkaHome()
+  {
+    await using log = await filled(home)
+    await log.commit(TOPIC, 0, commitOf(4, 1))
+  }
+  await forgetGroup(home)
+  await using log = await home.open()
+  assert.deepEqual(await log.committed(TOPIC, 0), commitOf(4, 1))
+})
+
+test('an offset that a stranger has committed is not believed, and told of', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  await commitAsStranger(home, 7, '')
+  assert.equal(await log.committed(TOPIC, 0), undefined)
+  assert.match(home.notices.join('\n'), /offset 7 .* was not committed by us/)
+  await log.commit(TOPIC, 0, commitOf(4, 1))
+  await commitAsStranger(home, 9, 'done by a tool')
+  await log[Symbol.asyncDispose]()
+  await using again = await home.open()
+  assert.deepEqual(await again.committed(TOPIC, 0), commitOf(4, 1))
+})
+
+test('ranges that do not fit beside the offset are durable in the state database before the commit settles', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  const full = commitOf(4, 1, manyRanges(5))
+  await log.commit(TOPIC, 0, full)
+  await using other = await home.open()
+  assert.deepEqual(await other.committed(TOPIC, 0), full)
+  await log.commit(TOPIC, 0, commitOf(5, 1))
+  assert.deepEqual(await other.committed(TOPIC, 0), commitOf(5, 1), 'the later one, which Kafka holds whole')
+  await log.commit(TOPIC, 0, full)
+  await home.query('delete from tailrace.log_checkpoint')
+  assert.deepEqual(await other.committed(TOPIC, 0), commitOf(4, 1), 'without the ranges')
+  assert.match(home.notices.join('\n'), /some will come again/)
+})
+
+test('a commit whose ranges the state database refuses is refused', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  await log.commit(TOPIC, 0, commitOf(4, 1))
+  await home.query('alter table tailrace.log_checkpoint rename to away')
+  await assert.rejects(log.commit(TOPIC, 0, commitOf(4, 1, manyRanges(5))))
+  await home.query('alter table tailrace.away rename to log_checkpoint')
+  assert.deepEqual(await log.committed(TOPIC, 0), commitOf(4, 1))
+})
+
+test('a checkpoint of an owner that has been followed by another is refused', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  await home.query(`insert into tailrace.term (kind, key, term, holder) values ('partition', $1, 5, 'x')`, [`${TOPIC}/0`])
+  await assert.rejects(log.commit(TOPIC, 0, commitOf(4, 4, manyRanges(5))), { code: 'PARTITION_FENCED' })
+  await log.commit(TOPIC, 0, commitOf(4, 5, manyRanges(5)))
+})
+
+test('a commit above the end of its partition is not believed: what the partition still holds is read again', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  await log.commit(TOPIC, 0, commitOf(100, 1))
+  assert.equal(await log.committed(TOPIC, 0), undefined)
+  assert.match(home.notices.join('\n'), /ends at 9, below the committed offset 100/)
+  await assert.rejects(readSome(log, 1, 100), { code: 'LOG_TRUNCATED' })
+})
+
+test('progress is saved within a second, never goes back, and is there for a process that starts after a kill', async () => {
+  await using home = await kafkaHome()
+  await using log = await filled(home)
+  await using other = await home.open()
+  while ((await other.progress('shop'))?.lsn !== 9n) await new Promise((resolve) => setTimeout(resolve, 50))
+  await using late = await home.open()
+  await late.beginRun('shop')
+  await append(late, 3)
+  await late[Symbol.asyncDispose]()
+  assert.deepEqual(await log.progress('shop'), at(9))
+  assert.deepEqual(lsnsOf(await readSome(log, 10)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 3])
+})
