@@ -37,6 +37,8 @@ test('a repeated ack waits for the write under way and for the one that is gathe
   const underWay = watch(commits.settled())
   void commits.join()
   const both = watch(commits.settled())
+  await nextTurn()
+  assert.deepEqual([underWay.is, both.is], ['waiting', 'waiting'])
   disk.resolve()
   await writing
   await nextTurn()
