@@ -1,4 +1,4 @@
-/** The embedded log on a disk that does not keep up. */
+/** The embedded log on a disk that is late or full. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -6,10 +6,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
+import type { Commit } from '../../../engine/log/log.ts'
 import { ACTION, PackBuilder } from '../../../engine/log/pack.ts'
 
 const MB = 1024 * 1024
-const progress = { source: 'shop', position: { history: 0, lsn: 1n, idx: 0, part: 1 } } as const
+const position = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
+const progress = { source: 'shop', position }
 
 function record(bytes: number) {
   const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
@@ -19,25 +21,42 @@ function record(bytes: number) {
   return { topic: 'sink.1', partition: 0, pack: builder.encode() }
 }
 
+/** With the topic in it, closed. */
+async function prepared() {
+  const path = await mkdtemp(join(tmpdir(), 'tailrace-disk-'))
+  const log = await openEmbeddedLog(path, { reserveBytes: () => 0 })
+  await log.createTopic('sink.1', 1)
+  await log[Symbol.asyncDispose]()
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
+}
+
 test('a write that the disk does not take in time is fatal: it is not acknowledged, and nothing follows it', async () => {
-  const folder = await mkdtemp(join(tmpdir(), 'tailrace-disk-'))
-  try {
-    {
-      await using log = await openEmbeddedLog(folder, { reserveBytes: () => 0 })
-      await log.createTopic('sink.1', 1)
-    }
-    const fatal: string[] = []
-    // no disk takes 48 MB within a millisecond
-    await using log = await openEmbeddedLog(folder, {
-      ...{ reserveBytes: () => 0, flushTimeoutMs: 1 },
-      onFatal: (error) => fatal.push(error.code),
-    })
-    await log.beginRun('shop')
-    await assert.rejects(log.append([record(48 * MB)], progress), { code: 'LOG_FLUSH_FAILED' })
-    assert.deepEqual(fatal, ['LOG_FLUSH_FAILED'])
-    assert.equal((await log.stats('sink.1', 0)).next, 0)
-    await assert.rejects(log.append([record(1)], progress), { code: 'LOG_APPEND_FAILED' })
-  } finally {
-    await rm(folder, { recursive: true, force: true })
-  }
+  await using folder = await prepared()
+  const fatal: string[] = []
+  // no disk takes 48 MB within a millisecond
+  await using log = await openEmbeddedLog(folder.path, {
+    ...{ reserveBytes: () => 0, flushTimeoutMs: 1 },
+    onFatal: (error) => fatal.push(error.code),
+  })
+  await log.beginRun('shop')
+  await assert.rejects(log.append([record(48 * MB)], progress), { code: 'LOG_FLUSH_FAILED' })
+  assert.deepEqual(fatal, ['LOG_FLUSH_FAILED'])
+  assert.equal((await log.stats('sink.1', 0)).next, 0)
+  await assert.rejects(log.append([record(1)], progress), { code: 'LOG_APPEND_FAILED' })
+})
+
+test('while appends are refused because the disk is nearly full, a commit and a trim go through', async () => {
+  await using folder = await prepared()
+  let reserve = 0
+  await using log = await openEmbeddedLog(folder.path, { reserveBytes: () => reserve })
+  await log.beginRun('shop')
+  await log.append([record(10)], progress)
+  reserve = Number.MAX_SAFE_INTEGER
+  await assert.rejects(log.append([record(65 * MB)], progress), { code: 'LOG_DISK_FULL' }) // so much that free space is looked at anew
+  const next = { offset: 1, index: 0 }
+  const commit: Commit = { next, filter: position, finished: [], handedOut: next, term: 1 }
+  await log.commit('sink.1', 0, commit)
+  await log.trim('sink.1', 0, 1)
+  assert.deepEqual(await log.committed('sink.1', 0), commit)
+  assert.equal((await log.stats('sink.1', 0)).first, 1)
 })
