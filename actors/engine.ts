@@ -37,7 +37,7 @@ export type EngineOptions = Readonly<{
   metrics: Metrics
   logger: Logger
   /** this process among those that share the state database: owners are recorded by its id */
-  nodes: Pick<NodeRegistry, 'id' | 'live'>
+  nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
 }>
 
 export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
@@ -319,7 +319,8 @@ export class Engine {
       holder: this.#options.nodes.id,
       nameOf,
       onStandby: (owner) => {
-        logger.info({ owner }, `standby: the source is held by node ${nameOf(owner)}`)
+        const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
+        nodes.nameOf(owner).then(told, () => told()) // asked: the list of live nodes may not be read yet
         // what this process stored before it knew that its own run would not write the marks
         const mark = async () => source.mark(await this.#saveRouting(database.id))
         mark().catch((err: unknown) => logger.warn({ err }, 'the routing could not be marked'))

@@ -4,6 +4,7 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import { applyConfig } from '../../api/config-apply.ts'
@@ -20,6 +21,7 @@ import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { WatchedLog } from '../engine/wal/source-fixture.ts'
 
+const LOGGED_WITHIN_MS = 20_000
 const KEY = Buffer.alloc(32, 3)
 export const resources = new ResourceStore(new Vault(KEY))
 
@@ -87,7 +89,12 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
   const owned = parts.move()
   const stop = () => owned.disposeAsync()
   const logged = async (condition: (line: Record<string, unknown>) => boolean) => {
-    while (!lines.some(condition)) await new Promise<void>((resolve) => listeners.add(resolve))
+    const late = setTimeout(LOGGED_WITHIN_MS, undefined, { ref: false })
+    while (!lines.some(condition)) {
+      const line = new Promise<'line'>((resolve) => listeners.add(() => resolve('line')))
+      if ((await Promise.race([line, late])) === undefined)
+        throw new Error(`not logged in time; the log:\n${lines.map((l) => JSON.stringify(l)).join('\n')}`)
+    }
   }
   return { engine, cache, registry, store, metrics, lines, logged, stop, [Symbol.asyncDispose]: stop }
 }
