@@ -29,6 +29,8 @@ export type ScenarioOptions = Readonly<{
   env?: Readonly<Record<string, string>>
   /** statements per second */
   pace?: number
+  /** how long after a kill the next process waits until it serves (0) */
+  takeOverMs?: number
 }>
 
 type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
@@ -45,6 +47,7 @@ export class Scenario implements AsyncDisposable {
   readonly workload: Workload
   /** for what the test decides by chance */
   readonly random: Random
+  readonly #takeOverMs: number
   readonly #resources: AsyncDisposableStack
   readonly #watched: readonly Watched[]
   readonly #writing = new AbortController()
@@ -58,6 +61,7 @@ export class Scenario implements AsyncDisposable {
     this.source = source
     this.#resources = resources
     this.random = new Random(options.seed ^ 0x5eed)
+    this.#takeOverMs = options.takeOverMs ?? 0
     const { pace } = options
     this.workload = new Workload({
       seed: options.seed,
@@ -159,7 +163,7 @@ export class Scenario implements AsyncDisposable {
     await this.#nothingLeft('at rest', () => 0)
     await this.service.kill()
     await this.service.startReady()
-    await this.#nothingLeft('after a last SIGKILL', (ackWaitMs) => ackWaitMs + 500)
+    await this.#nothingLeft('after a last SIGKILL', (ackWaitMs) => ackWaitMs + this.#takeOverMs + 500)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
