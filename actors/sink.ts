@@ -112,6 +112,8 @@ class PullSink implements RunningSink {
   #state = ''
   #lastError: ActorStatus['lastError']
   #everDelivered = false
+  /** why it is not known which partitions are served here */
+  #groupTrouble: unknown
 
   constructor(options: SinkOptions) {
     const { sink, database } = options
@@ -124,7 +126,10 @@ class PullSink implements RunningSink {
       choose: async () => (this.#served = await options.generations.serve()),
       isDrained: ({ generation }: Served) => options.generations.isDrained(generation),
       subscribe: ({ generation }: Served, listener: Parameters<Log['subscribe']>[1]) =>
-        options.log.subscribe(topicOf({ sinkId: sink.id, generation }), listener),
+        options.log.subscribe(topicOf({ sinkId: sink.id, generation }), {
+          ...listener,
+          trouble: (error) => (this.#groupTrouble = error),
+        }),
       partition: (served: Served, partition: number) => this.#partition(served as ServedGeneration, partition),
       status: (status: SinkStatus) => this.#setStatus(status),
     }
@@ -202,7 +207,8 @@ class PullSink implements RunningSink {
     const partitions = [...this.#actor.getSnapshot().context.partitions.values()].map((actor) => actor.getSnapshot())
     const failed =
       partitions.find((p) => p.matches('waiting'))?.context.lastError?.error ??
-      (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined)
+      (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined) ??
+      this.#groupTrouble
     const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined)
     const ready = this.#state === 'serving' && partitions.every((p) => p.matches('running'))
     const off = this.#status !== 'active'

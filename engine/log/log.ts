@@ -60,6 +60,8 @@ export type AssignmentListener = Readonly<{
   assigned: (partition: number) => void
   /** what runs on the partition must be void when this returns */
   revoked: (partition: number) => void
+  /** it can't be learnt at the moment, and for a while now, which partitions are served here; undefined: it can again */
+  trouble?: (error: unknown) => void
 }>
 
 export interface Log extends AsyncDisposable {

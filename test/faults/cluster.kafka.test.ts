@@ -10,6 +10,8 @@ import { kafkaBrokers } from '../services/kafka.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { LONG, seeds } from './size.ts'
 
+/** session time of the consumer groups, and a second for the rest */
+const TAKE_OVER_MS = 7_000
 const KILLS = LONG ? 30 : 5
 
 for (const seed of seeds(1)) {
@@ -20,7 +22,7 @@ for (const seed of seeds(1)) {
         KAFKA_TOPIC_PREFIX: `t${process.pid}.${seed}.`,
         VAULT_KEY: Buffer.alloc(32, 7).toString('base64'),
       }
-      await using scenario = await Scenario.create({ seed, env, nodes: 3 })
+      await using scenario = await Scenario.create({ seed, env, nodes: 3, takeOverMs: TAKE_OVER_MS })
       const { nodes, random } = scenario
       for (const node of nodes) await node.startReady()
       scenario.write()

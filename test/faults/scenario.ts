@@ -31,6 +31,8 @@ export type ScenarioOptions = Readonly<{
   pace?: number
   /** processes that share state and log, with clients at each; 1 when absent */
   nodes?: number
+  /** how long after a kill the next process waits until it serves (0) */
+  takeOverMs?: number
 }>
 
 type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
@@ -49,6 +51,7 @@ export class Scenario implements AsyncDisposable {
   readonly workload: Workload
   /** for what the test decides by chance */
   readonly random: Random
+  readonly #takeOverMs: number
   readonly #resources: AsyncDisposableStack
   readonly #watched: readonly Watched[]
   readonly #writing = new AbortController()
@@ -68,6 +71,7 @@ export class Scenario implements AsyncDisposable {
     this.source = source
     this.#resources = resources
     this.random = new Random(options.seed ^ 0x5eed)
+    this.#takeOverMs = options.takeOverMs ?? 0
     const { pace } = options
     this.workload = new Workload({
       seed: options.seed,
@@ -178,7 +182,7 @@ export class Scenario implements AsyncDisposable {
     await this.#nothingLeft('at rest', () => 0)
     await Promise.all(this.nodes.map((node) => node.kill()))
     await Promise.all(this.nodes.map((node) => node.startReady()))
-    await this.#nothingLeft('after a last SIGKILL', (ackWaitMs) => ackWaitMs + 500)
+    await this.#nothingLeft('after a last SIGKILL', (ackWaitMs) => ackWaitMs + this.#takeOverMs + 500)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

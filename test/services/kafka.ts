@@ -28,14 +28,25 @@ export interface TestBroker extends AsyncDisposable {
 const POM = join(import.meta.dirname, 'kafka', 'pom.xml')
 const START_LIMIT_MS = 60_000
 
-export async function startKafka(options: Readonly<{ settings?: Readonly<Record<string, string | number>> }> = {}): Promise<TestBroker> {
+/** Who may log in to a secured broker, by each mechanism. */
+export const KAFKA_USER = { username: 'tailrace', password: 'a test=secret' } as const
+
+export type BrokerOptions = Readonly<{
+  settings?: Readonly<Record<string, string | number>>
+  /** TLS with the certificate of services/tls, and a login by PLAIN, SCRAM or an unsigned OAUTHBEARER token */
+  secured?: boolean
+}>
+
+export async function startKafka(options: BrokerOptions = {}): Promise<TestBroker> {
   const jars = join(await jarFolder(), '*')
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-kafka-'))
-  const [port, controllerPort] = await freePorts()
+  const [port, controllerPort, innerPort] = await freePorts()
   const address = `127.0.0.1:${port}`
   const settings = join(folder, 'server.properties')
-  await writeFile(settings, properties({ port, controllerPort, folder, settings: options.settings ?? {} }))
-  run('java', [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), '-c', settings])
+  await writeFile(settings, properties({ port, controllerPort, innerPort, folder, options }))
+  const { username, password } = KAFKA_USER
+  const users = options.secured ? ['--add-scram', `SCRAM-SHA-512=[name="${username}",password="${password}"]`] : []
+  run('java', [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), ...users, '-c', settings])
 
   let server: ChildProcess | undefined
   const start = async () => {
@@ -46,7 +57,7 @@ export async function startKafka(options: Readonly<{ settings?: Readonly<Record<
     let log = ''
     child.stderr.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-20_000)))
     endWithProcess(child.pid as number, folder)
-    await untilAnswering(port, child, () => log)
+    await untilAnswering(innerPort, child, () => log)
   }
   const end = async (signal: NodeJS.Signals) => {
     if (!server || server.exitCode !== null || server.signalCode !== null) return
@@ -81,21 +92,20 @@ export async function kafkaBrokers(): Promise<readonly string[]> {
 /** The JVM of a test: quick to start, small. */
 const JVM = ['-Xmx512m', '-Xms128m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn']
 
-function properties(at: {
-  port: number
-  controllerPort: number
-  folder: string
-  settings: Readonly<Record<string, string | number>>
-}): string {
+function properties(
+  at: Readonly<{ port: number; controllerPort: number; innerPort: number; folder: string; options: BrokerOptions }>,
+): string {
+  const { port, controllerPort, innerPort, folder, options } = at
   const all: Record<string, string | number> = {
     'process.roles': 'broker,controller',
     'node.id': 1,
-    'controller.quorum.bootstrap.servers': `127.0.0.1:${at.controllerPort}`,
-    listeners: `PLAINTEXT://127.0.0.1:${at.port},CONTROLLER://127.0.0.1:${at.controllerPort}`,
-    'advertised.listeners': `PLAINTEXT://127.0.0.1:${at.port}`,
+    'controller.quorum.bootstrap.servers': `127.0.0.1:${controllerPort}`,
+    listeners: `CLIENTS://127.0.0.1:${port},INNER://127.0.0.1:${innerPort},CONTROLLER://127.0.0.1:${controllerPort}`,
+    'advertised.listeners': `CLIENTS://127.0.0.1:${port},INNER://127.0.0.1:${innerPort}`,
+    'inter.broker.listener.name': 'INNER',
     'controller.listener.names': 'CONTROLLER',
-    'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT',
-    'log.dirs': join(at.folder, 'log'),
+    'listener.security.protocol.map': `CLIENTS:${options.secured ? 'SASL_SSL' : 'PLAINTEXT'},INNER:PLAINTEXT,CONTROLLER:PLAINTEXT`,
+    'log.dirs': join(folder, 'log'),
     'offsets.topic.replication.factor': 1,
     'transaction.state.log.replication.factor': 1,
     'transaction.state.log.min.isr': 1,
@@ -108,11 +118,31 @@ function properties(at: {
     'broker.session.timeout.ms': 3000, // how long a crashed broker's restart waits for its former self
     'broker.heartbeat.interval.ms': 500,
     'auto.create.topics.enable': 'true', // as most clusters have it: ours must not come to be by asking for them
-    ...at.settings,
+    ...(options.secured ? security() : {}),
+    ...options.settings,
   }
   return Object.entries(all)
-    .map(([name, value]) => `${name}=${value}\n`)
+    .map(([name, value]) => `${name}=${String(value).replaceAll('\\', '\\\\').replaceAll('\n', '\\n')}\n`)
     .join('')
+}
+
+function security(): Record<string, string> {
+  const { username, password } = KAFKA_USER
+  const pem = (file: string) => readFileSync(join(import.meta.dirname, 'tls', file), 'utf8').trim()
+  const module = (name: string, rest = '') => `org.apache.kafka.common.security.${name} required${rest};`
+  return {
+    'ssl.keystore.type': 'PEM',
+    'ssl.keystore.key': pem('server.key'),
+    'ssl.keystore.certificate.chain': pem('server.crt'),
+    'sasl.enabled.mechanisms': 'PLAIN,SCRAM-SHA-512,OAUTHBEARER',
+    'listener.name.clients.plain.sasl.jaas.config': module('plain.PlainLoginModule', ` user_${username}="${password}"`),
+    'listener.name.clients.scram-sha-512.sasl.jaas.config': module('scram.ScramLoginModule'),
+    'listener.name.clients.oauthbearer.sasl.jaas.config': module(
+      'oauthbearer.OAuthBearerLoginModule',
+      ' unsecuredLoginStringClaim_sub="x"',
+    ),
+    'listener.name.clients.connections.max.reauth.ms': '2000', // a session ends so soon unless the client has another by then
+  }
 }
 
 /** The broker's jars, fetched by Maven the first time; several processes may ask at once. */
@@ -137,8 +167,8 @@ function run(program: string, args: readonly string[]): void {
 
 const newClusterId = () => randomBytes(16).toString('base64url').replace(/^-/, 'a')
 
-async function freePorts(): Promise<[number, number]> {
-  const servers = [createServer(), createServer()] as const
+async function freePorts(): Promise<[number, number, number]> {
+  const servers = [createServer(), createServer(), createServer()]
   const ports = await Promise.all(
     servers.map(async (server) => {
       server.listen(0, '127.0.0.1')
@@ -147,7 +177,7 @@ async function freePorts(): Promise<[number, number]> {
     }),
   )
   await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
-  return ports as [number, number]
+  return ports as [number, number, number]
 }
 
 /** A broker of a test must not outlive it, even when the test is killed: a watcher ends it then. */

@@ -228,6 +228,7 @@ class KafkaLog implements Log {
           this.#commits.fence(topic, partition)
           listener.revoked(partition)
         },
+        trouble: (error) => listener.trouble?.(error),
       },
     })
     this.#members.set(topic, member)

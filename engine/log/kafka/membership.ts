@@ -46,6 +46,7 @@ const REBALANCE_TIMEOUT_MS = 10_000
 const FIRST_PAUSE_MS = 100
 const MAX_PAUSE_MS = 2_000
 const LEAVE_LIMIT_MS = 2_000
+const START_WAIT_MS = 5_000
 /** A coordinator that moves or restarts is back sooner. */
 const TELL_AFTER_MS = 5_000
 
@@ -69,10 +70,10 @@ export class Membership {
     this.#joined.promise.catch(() => undefined)
   }
 
-  /** Settles after the first join. Goes on trying while brokers can't be reached. @throws EngineError LOG_REFUSED, LOG_TOPIC_UNKNOWN */
-  start(): Promise<void> {
+  /** Settles after the first join, or when that takes long: then it is tried on behind the caller. @throws EngineError LOG_REFUSED */
+  async start(): Promise<void> {
     this.#loop ??= this.#run()
-    return this.#joined.promise
+    await Promise.race([this.#joined.promise, delay(START_WAIT_MS, undefined, { ref: false })])
   }
 
   get holds(): boolean {
@@ -119,6 +120,7 @@ export class Membership {
         if (!this.#told && performance.now() - this.#failingSince > TELL_AFTER_MS) {
           this.#told = true
           this.#options.notice(`the group ${groupId} can't be joined at the moment`, error)
+          this.#options.listener.trouble?.(error)
         }
         await delay(pauseMs, undefined, { signal }).catch(() => undefined)
         pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
@@ -204,6 +206,7 @@ export class Membership {
   #answered(sentAt: number): void {
     this.#answeredAt = sentAt
     this.#failingSince = undefined
+    if (this.#told) this.#options.listener.trouble?.(undefined)
     this.#told = false
     clearTimeout(this.#expiry)
     const { sessionTimeoutMs, listener } = this.#options

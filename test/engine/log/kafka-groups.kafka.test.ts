@@ -19,7 +19,7 @@ const commitOf = (offset: number, term: number): Commit => ({
 })
 
 /** What one process is told of its partitions, in order. */
-class Served implements AssignmentListener {
+class Served implements Omit<AssignmentListener, 'trouble'> {
   readonly events: string[] = []
   readonly partitions = new Set<number>()
   readonly #waiting = new Set<() => void>()
@@ -33,6 +33,11 @@ class Served implements AssignmentListener {
     assert.ok(this.partitions.delete(partition), 'revoked without having it')
     this.#happened(`-${partition}`)
   }
+  trouble: unknown
+  readonly troubled = (error: unknown) => {
+    this.trouble = error
+    this.#happened(error === undefined ? 'well' : 'trouble')
+  }
   async until(reached: () => boolean): Promise<void> {
     while (!reached()) await new Promise<void>((resolve) => this.#waiting.add(resolve))
   }
@@ -45,7 +50,7 @@ class Served implements AssignmentListener {
 
 async function join(log: Log) {
   const served = new Served()
-  return { served, subscription: await log.subscribe(TOPIC, served) }
+  return { served, subscription: await log.subscribe(TOPIC, { ...served, trouble: served.troubled }) }
 }
 
 test('partitions spread over processes, each is served by one, and every join ends what was assigned before', async () => {
@@ -132,4 +137,19 @@ test('the partitions of a killed process are served by another as soon as its se
   await a.served.until(() => a.served.partitions.size === 1)
   const tookMs = performance.now() - killedAt
   assert.ok(tookMs < SESSION_MS * 3, `${tookMs} ms`)
+})
+
+test('a group that can not be joined is told as trouble, and its end too', async () => {
+  await using broker = await startKafka()
+  await using home = await kafkaHome([broker.address])
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 1)
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 1)
+  await broker.kill()
+  await a.served.until(() => a.served.trouble !== undefined)
+  assert.equal((a.served.trouble as { code?: string }).code, 'LOG_UNREACHABLE')
+  await broker.start()
+  await a.served.until(() => a.served.partitions.size === 1)
+  assert.equal(a.served.trouble, undefined)
 })

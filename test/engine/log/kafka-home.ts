@@ -18,13 +18,14 @@ export interface KafkaHome extends LogHome {
 }
 
 /** @param brokers others than those that all tests share */
-export async function kafkaHome(brokers?: readonly string[]): Promise<KafkaHome> {
+export async function kafkaHome(brokers?: readonly string[], security: Pick<KafkaConnection, 'tls' | 'sasl'> = {}): Promise<KafkaHome> {
   const parts = new AsyncDisposableStack()
   const database = parts.use(await createDatabase())
   const store = parts.use(await openStore(database.connection, 4, () => undefined))
   const connection = {
     brokers: (brokers ?? (await kafkaBrokers())).map((text) => parseBroker(text) as NonNullable<ReturnType<typeof parseBroker>>),
     clientId: 'tailrace-test',
+    ...security,
   }
   const notices: string[] = []
   const prefix = `${database.name}.`

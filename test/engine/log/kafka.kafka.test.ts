@@ -1,4 +1,4 @@
 import { conforms } from './conformance.ts'
 import { kafkaHome } from './kafka-home.ts'
 
-conforms('kafka', kafkaHome)
+conforms('kafka', () => kafkaHome())
