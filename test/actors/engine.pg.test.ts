@@ -35,7 +35,15 @@ async function stage() {
   const cache = new ResourceCache(await resources.load(store.query))
   const metrics = new Metrics({ version: '0', processMetrics: false })
   const logger = createLogger({ level: 'error', format: 'json' })
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes: { id: 'this', live: new Map(), nameOf: async () => undefined } })
+  const engine = new Engine({
+    store,
+    resources,
+    cache,
+    log,
+    metrics,
+    logger,
+    nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
+  })
   const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)
   return { source, cache, edit, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
