@@ -16,6 +16,7 @@ import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError } from '../engine/errors.ts'
+import { refuseForeignLog } from '../engine/log/foreign-log.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
@@ -55,6 +56,7 @@ export async function start(_args: readonly string[]): Promise<void> {
   const access = await configure(settings, server, store, resources, folder.path, logger)
 
   const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
+  await refuseForeignLog(log, store.query)
   const nodes = new NodeRegistry({
     query: store.query,
     name: `${hostname()}/${process.pid}`,

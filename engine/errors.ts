@@ -266,6 +266,13 @@ export const ERRORS = {
     meaning: 'The source has not stopped at missing changes, so there is nothing to accept.',
     remedy: 'GET /info shows the state of the source and its last error.',
   },
+  LOG_FOREIGN: {
+    retry: false,
+    status: 503,
+    meaning: 'The log was filled under another state database: what it holds would never be delivered.',
+    remedy:
+      'Name the state database it was filled with (PG_URL) or restore that one. To give up what it holds, begin with an empty data folder, or in Kafka with another KAFKA_TOPIC_PREFIX.',
+  },
   LOG_CHANGED: {
     retry: false,
     status: 409,
