@@ -1,12 +1,14 @@
 /**
  * Keeps the running engine to what is stored, whoever stored it: told by a notice of the state database, and by a look
- * every few seconds, because a notice can be lost. What could not be taken in is tried again with the next look.
+ * every few seconds, because a notice can be lost. What could not be taken in is tried again a second later.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { StateFeed } from '../engine/state/state-feed.ts'
 import { Bell } from './bell.ts'
 
 const LOOK_EVERY_MS = 5_000
+/** after a failure */
+const RETRY_MS = 1_000
 
 export type ConfigWatch = Readonly<{
   feed: Pick<StateFeed, 'watch'>
@@ -35,7 +37,7 @@ export function watchConfig({ feed, fingerprint, reload, onError, lookEveryMs = 
       } catch (error) {
         if (stop.signal.aborted) return
         onError(error)
-        await sleep(lookEveryMs, undefined, { signal: stop.signal }).catch(() => undefined)
+        await sleep(Math.min(lookEveryMs, RETRY_MS), undefined, { signal: stop.signal }).catch(() => undefined)
       }
     }
   }
