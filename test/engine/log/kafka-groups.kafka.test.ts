@@ -100,9 +100,10 @@ test('a commit of a former owner is refused, from another process and from this 
 })
 
 test('a process that falls silent knows that it may have lost its partitions before others get them', async () => {
+  const sessionMs = SESSION_MS * 4 // so that a busy machine's pauses are small beside it
   await using broker = await startKafka()
   await using home = await kafkaHome([broker.address])
-  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await using log = await home.open({ sessionTimeoutMs: sessionMs })
   await log.createTopic(TOPIC, 1)
   const a = await join(log)
   await a.served.until(() => a.served.partitions.size === 1)
@@ -112,7 +113,7 @@ test('a process that falls silent knows that it may have lost its partitions bef
     await a.served.until(() => a.served.partitions.size === 0)
     assert.ok(!log.holds(TOPIC))
     const heldMs = performance.now() - stoppedAt
-    assert.ok(heldMs <= SESSION_MS * 0.9, `held on for ${heldMs} ms`)
+    assert.ok(heldMs <= sessionMs * 0.9, `held on for ${heldMs} ms`)
     await assert.rejects(log.commit(TOPIC, 0, commitOf(0, 1)), { code: 'PARTITION_FENCED' })
   } finally {
     process.kill(broker.pid, 'SIGCONT')

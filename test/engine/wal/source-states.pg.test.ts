@@ -34,6 +34,7 @@ test('a slot that was dropped and made again is a gap until the named one is acc
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
   await first.stop()
+  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
   await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
   await it.db.query('insert into item values (2)')
   const second = it.start()
