@@ -38,7 +38,7 @@ async function observe(fault: Fault): Promise<string[]> {
   await oracle.untilAcked(() => total / 2, 2_000)
   await sink.crash()
   for (const consumer of consumers) consumer.settleDown()
-  const outcome = await oracle.untilAcked(() => total, 1_000).catch((error: Error) => error.message)
+  const outcome = await oracle.untilAcked(() => total, 5_000).catch((error: Error) => error.message)
   stop.abort()
   await Promise.all(running)
   return [...oracle.violations, ...judge(oracle.messages, transactions, tables), ...(outcome === undefined ? [] : [outcome])]

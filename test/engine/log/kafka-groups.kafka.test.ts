@@ -4,6 +4,7 @@ import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join as path } from 'node:path'
 import { test } from 'node:test'
+import { setTimeout } from 'node:timers/promises'
 import type { AssignmentListener, Commit, Log } from '../../../engine/log/log.ts'
 import { startKafka } from '../../services/kafka.ts'
 import { at, TOPIC } from './conformance.ts'
@@ -111,7 +112,7 @@ test('a process that falls silent knows that it may have lost its partitions bef
   const stoppedAt = performance.now()
   try {
     await a.served.until(() => a.served.partitions.size === 0)
-    assert.ok(!log.holds(TOPIC))
+    while (log.holds(TOPIC)) await setTimeout(20) // the group may have been spread anew a moment before
     const heldMs = performance.now() - stoppedAt
     assert.ok(heldMs <= sessionMs * 0.9, `held on for ${heldMs} ms`)
     await assert.rejects(log.commit(TOPIC, 0, commitOf(0, 1)), { code: 'PARTITION_FENCED' })
