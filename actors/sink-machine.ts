@@ -9,7 +9,8 @@
  *   serving: delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
  *   status: active ⇄ paused ⇄ disabled, in any state
  *
- *  I1. One partition actor for each assigned partition; a revoked one is void when the listener returns.
+ *  I1. One partition actor for each assigned partition; a revoked one is void when the listener returns. Before all are
+ *      spread over the processes anew there is time to stop them cleanly.
  *  I2. An edit restarts nothing: it reaches the sink as an event.
  *  I3. A partition that fails is restarted by its own machine and doesn't touch the others.
  *  I4. The subscription ends after every partition has stopped, so that nobody else takes over before.
@@ -17,7 +18,7 @@
  *      none of its actors is left here: what they hold of it is written down before it goes to the next.
  *  I6. Until then the partitions stay: what is parked is delivered, and acks count.
  */
-import { assign, enqueueActions, fromPromise, setup, type ActorRefFrom } from 'xstate'
+import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom } from 'xstate'
 import { sinkPartitionMachine, type PartitionWork } from './sink-partition.ts'
 
 export type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
@@ -34,7 +35,12 @@ export interface SinkWork {
   /** Tells which partitions are served here; the calls may come before it settles. */
   subscribe(
     served: Served,
-    listener: { assigned: (partition: number) => void; revoked: (partition: number) => void },
+    listener: {
+      assigned: (partition: number) => void
+      revoked: (partition: number) => void
+      /** settles when every partition here has stopped cleanly */
+      handOver: () => Promise<void>
+    },
   ): Promise<AsyncDisposable>
   partition(served: Served, partition: number): PartitionWork
   /** handing out begins or ends */
@@ -55,6 +61,8 @@ type Context = {
 type Events =
   | { type: 'assigned'; partition: number }
   | { type: 'revoked'; partition: number }
+  /** the partitions are about to be spread over the processes anew */
+  | { type: 'handOver' }
   /** recorded as drained */
   | { type: 'drained'; generation: number; partition: number }
   | { type: 'status'; status: SinkStatus }
@@ -75,11 +83,15 @@ export const sinkMachine = setup({
     partition: sinkPartitionMachine,
     choose: fromPromise<Served, SinkWork>(({ input }) => input.choose()),
     isDrained: fromPromise<boolean, { work: SinkWork; served: Served }>(({ input }) => input.work.isDrained(input.served)),
-    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; served: Served; send: (event: Events) => void }>(
+    subscribe: fromPromise<AsyncDisposable, { work: SinkWork; served: Served; send: (event: Events) => void; empty: () => Promise<void> }>(
       async ({ input, signal }) => {
         const subscription = await input.work.subscribe(input.served, {
           assigned: (partition) => input.send({ type: 'assigned', partition }),
           revoked: (partition) => input.send({ type: 'revoked', partition }),
+          handOver: () => {
+            input.send({ type: 'handOver' })
+            return input.empty()
+          },
         })
         if (signal.aborted) await subscription[Symbol.asyncDispose]() // stopped meanwhile
         return subscription
@@ -154,6 +166,7 @@ export const sinkMachine = setup({
   on: {
     'xstate.done.actor.partition.*': { actions: 'forgetStopped' },
     revoked: { actions: 'revoke' },
+    handOver: { actions: 'stopPartitions' },
     drained: { guard: 'isServed', actions: 'keepDrained' },
     status: { actions: ['keepStatus', 'tellStatus'] },
   },
@@ -172,7 +185,12 @@ export const sinkMachine = setup({
       on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
       invoke: {
         src: 'subscribe',
-        input: ({ context, self }) => ({ work: context.work, served: servedBy(context), send: (event: Events) => self.send(event) }),
+        input: ({ context, self }) => ({
+          work: context.work,
+          served: servedBy(context),
+          send: (event: Events) => self.send(event),
+          empty: async () => void (await waitFor(self, (now) => (now.context as Context).partitions.size === 0, { timeout: Infinity })),
+        }),
         onDone: { target: 'serving', actions: 'keepSubscription' },
         onError: { target: 'failed', actions: 'keepError' },
       },

@@ -60,6 +60,8 @@ export type AssignmentListener = Readonly<{
   assigned: (partition: number) => void
   /** what runs on the partition must be void when this returns */
   revoked: (partition: number) => void
+  /** all partitions are about to be spread anew: what runs on them is to stop cleanly, in the little time there is; `revoked` follows */
+  handOver?: () => Promise<void>
   /** it can't be learnt at the moment, and for a while now, which partitions are served here; undefined: it can again */
   trouble?: (error: unknown) => void
 }>

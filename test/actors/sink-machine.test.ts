@@ -94,6 +94,27 @@ test('a revoked partition is void when the listener returns, and may be assigned
   assert.equal(said.at(-1), 'live 1')
 })
 
+test('before partitions are spread anew all stop cleanly, and those that come back run again', async () => {
+  const { work, actor, said } = await start()
+  work.subscribed.resolve()
+  await settle()
+  let handedOver = false
+  const over = work.listener?.handOver().then(() => (handedOver = true))
+  work.drains.get(0)?.resolve()
+  await settle()
+  assert.deepEqual(said.slice(2), ['gone 0', 'gone 1'], 'nothing is handed out any more')
+  assert.ok(!handedOver, 'partition 1 is not written down')
+  work.drains.get(1)?.resolve()
+  await over
+  work.listener?.revoked(0)
+  work.listener?.revoked(1)
+  work.listener?.assigned(1)
+  await settle()
+  assert.deepEqual([...actor.getSnapshot().context.partitions.keys()], [1])
+  assert.deepEqual(said.slice(4), ['live 1'], 'none was cut')
+  assert.ok(actor.getSnapshot().matches('serving'))
+})
+
 test('an edit of the status reaches the sink and restarts nothing', async () => {
   const { actor, said } = await start()
   actor.send({ type: 'status', status: 'paused' })

@@ -228,6 +228,7 @@ class KafkaLog implements Log {
           this.#commits.fence(topic, partition)
           listener.revoked(partition)
         },
+        handOver: async () => listener.handOver?.(),
         trouble: (error) => listener.trouble?.(error),
       },
     })

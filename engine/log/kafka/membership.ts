@@ -3,7 +3,8 @@
  * the group protocol itself, because what a user of kafkajs's consumer can't see decides here (correctness 19):
  *
  *   M1. Every join ends what was assigned before, also when it brings the same partitions again: `revoked` has returned for
- *       all of them before the join is asked for, `assigned` comes after it is answered.
+ *       all of them before the join is asked for, `assigned` comes after it is answered. If the group is to be spread anew
+ *       there is a moment before that for `handOver`.
  *   M2. `holds` is true only while the last answered heartbeat was sent less than 2/3 of the session time ago, by the
  *       monotonic clock: a frozen process that goes on knows it before it hears of it. Beyond that time everything is
  *       revoked, and assigned again if a heartbeat is answered after all.
@@ -43,6 +44,8 @@ const HEARTBEAT_EVERY = 1 / 6
 const HELD_FOR = 2 / 3
 /** How long the coordinator waits for members that have not joined again. */
 const REBALANCE_TIMEOUT_MS = 10_000
+/** What can't be handed over cleanly in this time is handed over as after a crash. */
+const HAND_OVER_LIMIT_MS = 3_000
 const FIRST_PAUSE_MS = 100
 const MAX_PAUSE_MS = 2_000
 const LEAVE_LIMIT_MS = 2_000
@@ -143,9 +146,22 @@ export class Membership {
         await link.call((broker) => broker.heartbeat({ groupId, groupGenerationId: current.generationId, memberId: current.memberId }))
         this.#answered(sentAt)
       } catch (error) {
+        if (kafkaCode(error) === 'REBALANCE_IN_PROGRESS') await this.#handOver(sentAt)
         if (!this.#mustJoin(error)) throw error
       }
     }
+  }
+
+  /** Others wait for our join, but not long; until then the coordinator takes commits of this generation. */
+  async #handOver(sentAt: number): Promise<void> {
+    this.#answered(sentAt) // it was an answer: the session goes on
+    const { listener, sessionTimeoutMs } = this.#options
+    if (!listener.handOver || this.#announced.size === 0) return
+    const limitMs = Math.min(HAND_OVER_LIMIT_MS, sessionTimeoutMs * HELD_FOR - (performance.now() - sentAt))
+    const over = new AbortController()
+    const done = listener.handOver().catch((error: unknown) => this.#options.notice('partitions could not be handed over cleanly', error))
+    await Promise.race([done, delay(limitMs, undefined, { signal: over.signal }).catch(() => undefined)])
+    over.abort()
   }
 
   /** Whether the error ends this generation: then everything is revoked, and the group joined again. */

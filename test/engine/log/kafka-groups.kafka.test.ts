@@ -20,7 +20,7 @@ const commitOf = (offset: number, term: number): Commit => ({
 })
 
 /** What one process is told of its partitions, in order. */
-class Served implements Omit<AssignmentListener, 'trouble'> {
+class Served implements AssignmentListener {
   readonly events: string[] = []
   readonly partitions = new Set<number>()
   readonly #waiting = new Set<() => void>()
@@ -34,9 +34,9 @@ class Served implements Omit<AssignmentListener, 'trouble'> {
     assert.ok(this.partitions.delete(partition), 'revoked without having it')
     this.#happened(`-${partition}`)
   }
-  trouble: unknown
+  lastTrouble: unknown
   readonly troubled = (error: unknown) => {
-    this.trouble = error
+    this.lastTrouble = error
     this.#happened(error === undefined ? 'well' : 'trouble')
   }
   async until(reached: () => boolean): Promise<void> {
@@ -73,6 +73,30 @@ test('partitions spread over processes, each is served by one, and every join en
   assert.ok(log.holds(TOPIC))
   assert.ok(!second.holds(TOPIC))
   await a.subscription[Symbol.asyncDispose]()
+})
+
+test('before a group is spread anew its members may commit once more, and the next owner finds it', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 2)
+  const served = new Served()
+  const said: string[] = []
+  await using _ = await log.subscribe(TOPIC, {
+    ...served,
+    handOver: async () => {
+      said.push(...served.events)
+      await new Promise((resolve) => setTimeout(resolve, 300))
+      for (const partition of [0, 1]) await log.commit(TOPIC, partition, commitOf(0, 7))
+    },
+  })
+  await served.until(() => served.partitions.size === 2)
+  await using second = await home.open({ sessionTimeoutMs: SESSION_MS })
+  const b = await join(second)
+  await b.served.until(() => b.served.partitions.size === 1)
+  assert.deepEqual(said.sort(), ['+0', '+1'], 'nothing was revoked before')
+  const [moved] = b.served.partitions
+  assert.deepEqual(await second.committed(TOPIC, moved as number), commitOf(0, 7))
+  await b.subscription[Symbol.asyncDispose]()
 })
 
 test('a commit of a former owner is refused, from another process and from this one', async () => {
@@ -149,9 +173,9 @@ test('a group that can not be joined is told as trouble, and its end too', async
   const a = await join(log)
   await a.served.until(() => a.served.partitions.size === 1)
   await broker.kill()
-  await a.served.until(() => a.served.trouble !== undefined)
-  assert.equal((a.served.trouble as { code?: string }).code, 'LOG_UNREACHABLE')
+  await a.served.until(() => a.served.lastTrouble !== undefined)
+  assert.equal((a.served.lastTrouble as { code?: string }).code, 'LOG_UNREACHABLE')
   await broker.start()
   await a.served.until(() => a.served.partitions.size === 1)
-  assert.equal(a.served.trouble, undefined)
+  assert.equal(a.served.lastTrouble, undefined)
 })
