@@ -22,6 +22,7 @@ export async function openLog(
       prefix: kafka.prefix,
       replication: kafka.replication,
       sessionTimeoutMs: kafka.sessionTimeoutMs,
+      folder,
       query: store.query,
       notice: (text, err) => logger.warn(err === undefined ? {} : { err }, text),
     })

@@ -16,6 +16,7 @@ import { Pack } from '../pack.ts'
 import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
+import { FormerMembers } from './former-members.ts'
 import { Membership } from './membership.ts'
 import { Offsets } from './offsets.ts'
 import { patiently } from './patience.ts'
@@ -34,6 +35,8 @@ export type KafkaLogOptions = Readonly<{
   replication?: number | undefined
   /** of the state database */
   query: Query
+  /** a folder that belongs to one process at a time: one that is started after a crash needn't wait for its former session to end */
+  folder?: string | undefined
   /** what an operator should hear of: not a failure of any call */
   notice?: (text: string, error?: unknown) => void
   /** a process that is silent for so long loses its partitions (6,000, the least that brokers allow) */
@@ -84,12 +87,14 @@ class KafkaLog implements Log {
   readonly #commits: Commits
   readonly #progress: ProgressKeeper
   readonly #producers = new Map<string, Producer>()
+  readonly #formerMembers: FormerMembers | undefined
   readonly #members = new Map<TopicName, Membership>()
   readonly #closed = new AbortController()
 
   constructor(options: Options, brokers: Brokers, clusterId: string) {
     const { connection, prefix, notice } = options
     this.#options = options
+    this.#formerMembers = options.folder === undefined ? undefined : new FormerMembers(options.folder)
     this.#brokers = brokers
     this.#commitBrokers = new Brokers(connection)
     this.identity = `kafka:${clusterId}/${prefix}`
@@ -222,6 +227,7 @@ class KafkaLog implements Log {
     const name = this.#topics.nameOf(topic)
     const member = new Membership({
       ...{ connection, sessionTimeoutMs, notice, topic: name, groupId: name, brokers: this.#brokers },
+      formerMembers: this.#formerMembers,
       listener: {
         assigned: (partition) => listener.assigned(partition),
         revoked: (partition) => {

@@ -17,6 +17,7 @@ import { assignPartitions } from './assignment.ts'
 import type { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import { kafkaCode } from './failure.ts'
+import type { FormerMembers } from './former-members.ts'
 import { MemberAssignment, MemberMetadata, type JoinedGroup } from './kafkajs.ts'
 import { Link } from './link.ts'
 
@@ -27,6 +28,8 @@ export type MembershipOptions = Readonly<{
   /** as Kafka knows it */
   topic: string
   listener: AssignmentListener
+  /** absent: nothing is known of a former process */
+  formerMembers?: FormerMembers | undefined
   /** a member that is silent for so long has lost its partitions */
   sessionTimeoutMs: number
   /** it can't be reached, for a while now */
@@ -96,7 +99,11 @@ export class Membership {
     if (this.#joining) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS)]) // without its answer we don't know as whom to leave
     if (this.#memberId !== '' && link?.usable) {
       const leaving = link.call((broker) => broker.leaveGroup({ groupId: this.#options.groupId, memberId: this.#memberId }))
-      await Promise.race([leaving.catch(() => undefined), delay(LEAVE_LIMIT_MS)])
+      const left = leaving.then(
+        () => this.#options.formerMembers?.left(this.#options.groupId),
+        () => undefined, // its session will end
+      )
+      await Promise.race([left, delay(LEAVE_LIMIT_MS)])
     }
     link?.close()
     await this.#loop
@@ -173,11 +180,19 @@ export class Membership {
     return true
   }
 
+  /** A dead process that was a member would be waited for until its session ends. */
+  async #leaveForFormer(link: Link): Promise<void> {
+    const { groupId, formerMembers } = this.#options
+    const memberId = this.#memberId === '' ? formerMembers?.of(groupId) : undefined
+    if (memberId !== undefined) await link.call((broker) => broker.leaveGroup({ groupId, memberId })).catch(() => undefined) // it has ended
+  }
+
   async #join(link: Link): Promise<void> {
-    const { groupId, topic, sessionTimeoutMs, brokers } = this.#options
+    const { groupId, topic, sessionTimeoutMs, brokers, formerMembers } = this.#options
     const had = this.#had
     this.#joining = true
     try {
+      await this.#leaveForFormer(link)
       const metadata = MemberMetadata.encode({
         version: PROTOCOL_VERSION,
         topics: [topic],
@@ -192,6 +207,7 @@ export class Membership {
         REBALANCE_TIMEOUT_MS + sessionTimeoutMs,
       )
       this.#memberId = joined.memberId
+      formerMembers?.joined(groupId, joined.memberId)
       const { generationId, memberId } = joined
       let groupAssignment: { memberId: string; memberAssignment: Buffer }[] = []
       if (joined.leaderId === memberId) {

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join as path } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout } from 'node:timers/promises'
@@ -147,22 +149,43 @@ test('a process that falls silent knows that it may have lost its partitions bef
   assert.ok(log.holds(TOPIC))
 })
 
+/** Another process that serves the only partition. */
+async function otherProcess(of: Readonly<Record<string, unknown>>) {
+  const child = fork(path(import.meta.dirname, 'join-until-killed.ts'), [JSON.stringify(of)])
+  assert.deepEqual((await once(child, 'message'))[0], '+0')
+  return child
+}
+
 test('the partitions of a killed process are served by another as soon as its session has ended', async () => {
   await using home = await kafkaHome()
   await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
   await log.createTopic(TOPIC, 1)
-  const { brokers } = home.connection
-  const child = fork(path(import.meta.dirname, 'join-until-killed.ts'), [
-    JSON.stringify({ brokers, prefix: home.prefix, sessionTimeoutMs: SESSION_MS }),
-  ])
-  const [first] = (await once(child, 'message')) as [string]
-  assert.equal(first, '+0')
+  const child = await otherProcess({ brokers: home.connection.brokers, prefix: home.prefix, sessionTimeoutMs: SESSION_MS })
   const a = await join(log)
   child.kill('SIGKILL')
   const killedAt = performance.now()
   await a.served.until(() => a.served.partitions.size === 1)
   const tookMs = performance.now() - killedAt
   assert.ok(tookMs < SESSION_MS * 3, `${tookMs} ms`)
+})
+
+test('a process that is started again after a SIGKILL does not wait for the session of its former self', async () => {
+  const folder = await mkdtemp(path(tmpdir(), 'tailrace-kafka-members-'))
+  try {
+    await using home = await kafkaHome()
+    const options = { folder, sessionTimeoutMs: 60_000 }
+    await using log = await home.open(options)
+    await log.createTopic(TOPIC, 1)
+    const child = await otherProcess({ brokers: home.connection.brokers, prefix: home.prefix, ...options })
+    child.kill('SIGKILL')
+    await using again = await home.open(options)
+    const a = await join(again)
+    await a.served.until(() => a.served.partitions.size === 1) // within the limit of a test
+    await a.subscription[Symbol.asyncDispose]()
+    assert.equal(await readFile(path(folder, 'kafka-members.json'), 'utf8'), '{}', 'nobody is left for the next one')
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
 })
 
 test('a group that can not be joined is told as trouble, and its end too', async () => {
