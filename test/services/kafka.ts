@@ -62,6 +62,7 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   const end = async (signal: NodeJS.Signals) => {
     if (!server || server.exitCode !== null || server.signalCode !== null) return
     const exited = once(server, 'exit')
+    server.ref()
     server.kill(signal)
     await exited
   }
