@@ -46,6 +46,8 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   await writeFile(settings, properties({ port, controllerPort, innerPort, folder, options }))
   const { username, password } = KAFKA_USER
   const users = options.secured ? ['--add-scram', `SCRAM-SHA-512=[name="${username}",password="${password}"]`] : []
+  await using started = new AsyncDisposableStack() // what is to go when the start fails
+  started.defer(() => rm(folder, { recursive: true, force: true }))
   run('java', [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), ...users, '-c', settings])
 
   let server: ChildProcess | undefined
@@ -66,7 +68,9 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
     server.kill(signal)
     await exited
   }
+  started.defer(() => end('SIGKILL'))
   await start()
+  const parts = started.move()
   return {
     address,
     get pid() {
@@ -75,10 +79,7 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
     start,
     stop: () => end('SIGTERM'),
     kill: () => end('SIGKILL'),
-    [Symbol.asyncDispose]: async () => {
-      await end('SIGKILL')
-      await rm(folder, { recursive: true, force: true })
-    },
+    [Symbol.asyncDispose]: () => parts.disposeAsync(),
   }
 }
 
