@@ -87,7 +87,7 @@ test('before a group is spread anew its members may commit once more, and the ne
     ...served,
     handOver: async () => {
       said.push(...served.events)
-      await new Promise((resolve) => setTimeout(resolve, 300))
+      await setTimeout(300)
       for (const partition of [0, 1]) await log.commit(TOPIC, partition, commitOf(0, 7))
     },
   })
