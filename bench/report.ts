@@ -4,7 +4,9 @@ import { execFileSync } from 'node:child_process'
 import { version } from '../cli/version.ts'
 import type { Usage } from './process-usage.ts'
 import type { Drain } from './scenarios/drain.ts'
+import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
+import type { LogCost } from './scenarios/log-cost.ts'
 import { median, spread, type Spread } from './statistics.ts'
 
 export type Environment = Readonly<{
@@ -96,6 +98,39 @@ export function latencyLine({ system, writtenPerSecond, wantedPerSecond, seconds
     `${system} at ${thousands(writtenPerSecond)} changes/s${missed} for ${seconds} s: ` +
     `p50 ${delays.p50Ms} ms, p90 ${delays.p90Ms} ms, p99 ${delays.p99Ms} ms, p99.9 ${delays.p999Ms} ms, max ${delays.maxMs} ms (${thousands(delays.count)} changes)`
   )
+}
+
+export function logCostLine({ log, messages, bodyBytes, append, read }: LogCost): string {
+  const work = ({ seconds, cpuSeconds }: LogCost['append']) =>
+    `${thousands(messages / seconds)} messages/s, ${((cpuSeconds * 1e6) / messages).toFixed(1)} µs of CPU each`
+  return `log ${log}, messages of ${bodyBytes} bytes: append ${work(append)}; read ${work(read)}`
+}
+
+/** One row for each number of partitions, one column for each number of processes. */
+export function scaleLines(cells: readonly Readonly<{ partitions: number; processes: number; ratio: Spread }>[]): string {
+  const processes = [...new Set(cells.map((cell) => cell.processes))]
+  const partitions = [...new Set(cells.map((cell) => cell.partitions))]
+  const cell = (p: number, n: number) => cells.find((each) => each.partitions === p && each.processes === n)?.ratio.median.toFixed(2) ?? ''
+  const row = (head: string, rest: readonly string[]) => [head.padEnd(12), ...rest.map((text) => text.padStart(12))].join('')
+  return [
+    row(
+      'partitions',
+      processes.map((n) => (n === 1 ? '1 process' : `${n} processes`)),
+    ),
+    ...partitions.map((p) =>
+      row(
+        String(p),
+        processes.map((n) => cell(p, n)),
+      ),
+    ),
+  ].join('\n')
+}
+
+/** @param without the same system with no idle sinks */
+export function idleLine(without: Idle, idle: Idle): string {
+  const core = (idle.corePercent - without.corePercent) / idle.sinks
+  const memory = (idle.privateMb - without.privateMb) / idle.sinks
+  return `${idle.system}: an idle sink costs ${core.toFixed(3)} % of a core and ${memory.toFixed(2)} MB (${idle.sinks} of them)`
 }
 
 export const LIMITS = [

@@ -1,27 +1,48 @@
 /**
- * `npm run bench`: makes a Postgres of its own, writes the workload once, drains it with each system in turn, then
- * measures latency at two paces. Prints the figures and writes them to bench/results/. README.md beside this file says
- * what they mean.
+ * `npm run bench`: makes a Postgres and a Kafka of its own, writes the workload once, drains it with each system in turn,
+ * then measures what the logs alone cost, and latency at two paces. `npm run bench:full` goes on with partitions and
+ * processes on Kafka, and with idle sinks. Prints the figures and writes them to bench/results/. README.md beside this
+ * file says what they mean.
  */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
+import type { TestBroker } from '../test/services/kafka.ts'
+import { startBroker } from './broker.ts'
 import { startBench, type Bench } from './postgres.ts'
-import { drainLines, environment, environmentLines, latencyLine, LIMITS, summarise } from './report.ts'
+import {
+  drainLines,
+  environment,
+  environmentLines,
+  idleLine,
+  latencyLine,
+  LIMITS,
+  logCostLine,
+  scaleLines,
+  summarise,
+  type Summary,
+} from './report.ts'
 import { drain, dropSlot, type Drain } from './scenarios/drain.ts'
+import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
-import { median } from './statistics.ts'
+import { logCost } from './scenarios/log-cost.ts'
+import { median, type Spread } from './statistics.ts'
 import type { System } from './system.ts'
 import { raw } from './systems/raw.ts'
-import { tailrace } from './systems/tailrace.ts'
+import { tailrace, tailraceOf } from './systems/tailrace.ts'
 import { createWorkload, writeWorkload } from './workload.ts'
 
-/** The first is what the ratios are to. */
-const SYSTEMS: readonly System[] = [raw, tailrace]
 const SLOT = 'bench'
 const WRITERS = 8
 const STEADY_PER_SECOND = 2_000
+const LOG_PACKS = 1_000
+const MESSAGES_PER_PACK = 400
+/** of `bench:full` */
+const PARTITIONS = [1, 4, 16]
+const PROCESSES = [1, 2, 3]
+const FULL_PAIRS = 3
+const IDLE_SINKS = 200
 const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({
@@ -32,18 +53,24 @@ const { values } = parseArgs({
     only: { type: 'string' },
     profile: { type: 'boolean', default: false },
     'no-latency': { type: 'boolean', default: false },
+    full: { type: 'boolean', default: false },
   },
 })
 const changes = whole('changes', values.changes)
 const pairs = whole('pairs', values.pairs)
 const seconds = whole('seconds', values.seconds)
-const systems = SYSTEMS.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
-
 const profileFolder = values.profile ? RESULTS : undefined
 
 const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
 await using bench = await startBench()
+await using parts = new AsyncDisposableStack()
+const started = await startBroker()
+const broker = typeof started === 'string' ? undefined : parts.use(started)
+if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
+/** The first is what the ratios are to. */
+const all: readonly System[] = [raw, tailrace, ...(broker ? [onKafka(broker)] : [])]
+const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
 for (const { name, description } of systems) say(`${name}: ${description}`)
@@ -64,16 +91,17 @@ say(
   `workload: ${changes} changes by ${WRITERS} sessions in ${written.toFixed(1)} s, ${rowBytes} bytes a row, ${walMb} MB of write-ahead log\n`,
 )
 
-const turns: Drain[][] = []
-for (let pair = 1; pair <= pairs; pair++) {
-  const turn: Drain[] = []
-  for (const system of systems) turn.push(await drain(bench, system, { slot: SLOT, changes, profileFolder }))
-  turns.push(turn)
-  say(`${pair}/${pairs}  ${turn.map((run) => `${run.system} ${Math.round(run.changesPerSecond)}/s`).join('  ')}`)
-}
+const turns = await inTurn(systems, pairs)
 const summaries = summarise(turns, changes)
 say(`\n${drainLines(summaries)}\n`)
-await onDatabase(bench, (client) => dropSlot(client, SLOT))
+
+const logs = []
+for (const home of [undefined, ...(broker ? [broker] : [])]) {
+  const cost = await logCost(bench, { broker: home, packs: LOG_PACKS, messagesPerPack: MESSAGES_PER_PACK })
+  logs.push(cost)
+  say(logCostLine(cost))
+}
+say('')
 
 const latencies: Latency[] = []
 const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw)
@@ -85,6 +113,8 @@ for (const system of timed) {
     say(latencyLine(measured))
   }
 }
+const full = values.full ? { scale: broker && (await scale(broker)), idle: await idleSinks() } : undefined
+await onDatabase(bench, (client) => dropSlot(client, SLOT))
 say(`\n${LIMITS.join('\n')}`)
 
 await mkdir(RESULTS, { recursive: true })
@@ -92,9 +122,52 @@ const file = join(RESULTS, `${new Date().toISOString().replace(/[:.]/g, '-')}.js
 const workload = { changes, sessions: WRITERS, seconds: written, rowBytes, walMb }
 await writeFile(
   file,
-  `${JSON.stringify({ environment: machine, workload, summaries, turns, latencies, limits: LIMITS.join(' ') }, null, 2)}\n`,
+  `${JSON.stringify({ environment: machine, workload, summaries, turns, logs, latencies, full, limits: LIMITS.join(' ') }, null, 2)}\n`,
 )
 say(`\nwritten to ${file}`)
+
+function onKafka(home: TestBroker, partitions = 1, processes = 1): System {
+  const shape = `${partitions} partitions, ${processes} processes`
+  return tailraceOf(partitions + processes === 2 ? 'Tailrace on Kafka' : `Tailrace on Kafka, ${shape}`, {
+    broker: home,
+    partitions,
+    processes,
+  })
+}
+
+/** @returns for each round a drain of every system */
+async function inTurn(these: readonly System[], rounds: number): Promise<Drain[][]> {
+  const all: Drain[][] = []
+  for (let round = 1; round <= rounds; round++) {
+    const turn: Drain[] = []
+    for (const system of these) turn.push(await drain(bench, system, { slot: SLOT, changes, profileFolder }))
+    all.push(turn)
+    say(`${round}/${rounds}  ${turn.map((run) => `${run.system} ${Math.round(run.changesPerSecond)}/s`).join('  ')}`)
+  }
+  return all
+}
+
+/** Partitions and processes on Kafka, every cell beside the raw limit of its own turn. */
+async function scale(home: TestBroker): Promise<readonly Readonly<{ partitions: number; processes: number; ratio: Spread }>[]> {
+  const cells = PARTITIONS.flatMap((partitions) => PROCESSES.map((processes) => ({ partitions, processes })))
+  const drained = await inTurn([raw, ...cells.map(({ partitions, processes }) => onKafka(home, partitions, processes))], FULL_PAIRS)
+  const [, ...summaries] = summarise(drained, changes)
+  const measured = cells.map((cell, i) => ({ ...cell, ratio: (summaries[i] as Summary).ratio }))
+  say(`\nratio to the raw limit, Tailrace on Kafka\n${scaleLines(measured)}\n`)
+  return measured
+}
+
+async function idleSinks(): Promise<readonly Idle[]> {
+  const measured: Idle[] = []
+  for (const home of [undefined, ...(broker ? [broker] : [])]) {
+    const of = (count: number) =>
+      tailraceOf(home ? 'Tailrace on Kafka' : 'Tailrace', { broker: home, partitions: 1, processes: 1, idleSinks: count })
+    const [without, idling] = [await idle(bench, of(0), 0), await idle(bench, of(IDLE_SINKS), IDLE_SINKS)]
+    measured.push(without, idling)
+    say(idleLine(without, idling))
+  }
+  return measured
+}
 
 function whole(name: string, text: string): number {
   if (!/^[1-9]\d*$/.test(text)) throw new TypeError(`--${name} takes a whole number above 0, not "${text}"`)

@@ -8,6 +8,8 @@
 import { Client } from 'pg'
 
 export const TABLE = 'measured'
+/** In the publication too; nobody writes it. */
+export const IDLE_TABLE = 'public.idle'
 export const PUBLICATION = 'bench'
 
 /** `written_at` is the moment of the statement by the server's clock: a reader on the same machine can tell its delay. */
@@ -67,7 +69,8 @@ begin
   end loop;
 end $$;
 
-create publication ${PUBLICATION} for table ${TABLE};
+create table ${IDLE_TABLE} (id int primary key);
+create publication ${PUBLICATION} for table ${TABLE}, ${IDLE_TABLE};
 `
 
 export async function createWorkload(url: string): Promise<void> {

@@ -62,7 +62,7 @@ export async function drain(bench: Bench, system: System, { slot, changes, profi
 }
 
 /** The process that sends the slot's changes, as soon as there is one. */
-async function walSender(client: Client, slot: string, failed: Promise<unknown>): Promise<{ pid: number; startedMs: number }> {
+export async function walSender(client: Client, slot: string, failed: Promise<unknown>): Promise<{ pid: number; startedMs: number }> {
   const deadline = performance.now() + STREAMING_MS
   while (performance.now() < deadline) {
     const { rows } = await client.query<{ pid: number; ms: number }>(

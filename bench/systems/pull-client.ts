@@ -8,7 +8,8 @@ import { receiveTask, Recorder, runReader } from '../reader.ts'
 import { wallClock } from '../system.ts'
 
 export type PullTask = Readonly<{
-  origin: string
+  /** of the processes that serve the sink; the connections go to each in turn */
+  origins: readonly string[]
   path: string
   token: string
   connections: number
@@ -27,11 +28,13 @@ const RETRY_MS = 10
 runReader(async () => {
   const task = await receiveTask<PullTask>()
   const recorder = new Recorder(task.changes)
-  await Promise.all(Array.from({ length: task.connections }, () => pull(task, recorder)))
+  await Promise.all(
+    Array.from({ length: task.connections }, (_, i) => pull(task, task.origins[i % task.origins.length] as string, recorder)),
+  )
 })
 
-async function pull(task: PullTask, recorder: Recorder): Promise<void> {
-  const client = new Client(task.origin, { headersTimeout: 0, bodyTimeout: 0 })
+async function pull(task: PullTask, origin: string, recorder: Recorder): Promise<void> {
+  const client = new Client(origin, { headersTimeout: 0, bodyTimeout: 0 })
   const headers = { authorization: `Bearer ${task.token}`, 'content-type': 'application/json' }
   const receive = JSON.stringify({ batch_size: task.batchSize, wait_for: task.waitForMs })
   const post = async (call: string, body: string): Promise<{ status: number; text: string }> => {

@@ -1,15 +1,21 @@
-/** Tailrace as a user runs it: `tailrace start` with a configuration file, a pull sink, and a client that receives and
- *  acknowledges everything over HTTP. Each start has a new data folder and a new state database. */
+/**
+ * Tailrace as a user runs it: `tailrace start` with a configuration file, a pull sink, and a client that receives and
+ * acknowledges everything over HTTP. Each start has new data folders and a new state database, and in Kafka names of its
+ * own for topics and groups.
+ */
 import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { stringify } from 'yaml'
+import type { TestBroker } from '../../test/services/kafka.ts'
 import { Reader } from '../reader.ts'
 import type { Running, System, Task } from '../system.ts'
+import { IDLE_TABLE } from '../workload.ts'
 import type { PullTask } from './pull-client.ts'
 
 const CONNECTIONS = 4
@@ -21,61 +27,88 @@ const STOP_MS = 20_000
 const LOG_TAIL = 2_000
 const bin = join(import.meta.dirname, '..', '..', 'cli', 'tailrace.mjs')
 
-export const tailrace: System = {
-  name: 'Tailrace',
-  description: `the durable log on disk, ${CONNECTIONS} HTTP connections, batch_size ${BATCH_SIZE}, every answer parsed and acknowledged`,
-  start: async (task: Task): Promise<Running> => {
-    await using opened = new AsyncDisposableStack()
-    const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
-    opened.defer(() => rm(folder, { recursive: true, force: true }))
-    const state = `state_${task.slot}`
-    await withDatabase(task, (client) => client.query(`create database ${state}`))
-    opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
-    const config = join(folder, 'tailrace.yaml')
-    await writeFile(config, configuration(task))
+export type Shape = Readonly<{
+  /** keeps the log; absent: the embedded one */
+  broker?: TestBroker
+  /** of the sink */
+  partitions: number
+  /** more than one need a broker */
+  processes: number
+  /** sinks beside it, of a table that nobody writes */
+  idleSinks?: number
+}>
 
-    const port = await freePort()
-    const { user, password, host, port: postgresPort } = task.database
-    const log = join(folder, 'log')
-    const service = opened.use(
-      await startService(log, {
-        PG_URL: `postgresql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@${host}:${postgresPort}/${state}`,
-        CONFIG_FILE_PATH: config,
-        SERVER_PORT: String(port),
-        TAILRACE_METRICS_PORT: '0',
-        TAILRACE_DATA: join(folder, 'data'),
-        LOG_LEVEL: 'warn',
-        ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
-      }),
-    )
-    const pull: PullTask = {
-      origin: `http://127.0.0.1:${port}`,
-      path: '/api/http_pull_consumers/bench',
-      token: TOKEN,
-      connections: CONNECTIONS,
-      batchSize: BATCH_SIZE,
-      waitForMs: WAIT_FOR_MS,
-      changes: task.changes,
-      recordDelays: task.recordDelays,
-    }
-    const reader = opened.use(new Reader(join(import.meta.dirname, 'pull-client.ts'), pull))
-    const reached = Promise.race([reader.reached, service.failed]).catch(async (error: Error) => {
-      throw new Error(`${error.message}\n${(await readFile(log, 'utf8').catch(() => '')).slice(-LOG_TAIL)}`)
-    })
-    reached.catch(() => {}) // it may be asked for later
-    const resources = opened.move()
-    return {
-      processes: { service: () => [service.pid], client: () => [reader.pid] },
-      reached,
-      resetDelays: () => reader.resetDelays(),
-      delays: () => reader.delays(),
-      [Symbol.asyncDispose]: () => resources.disposeAsync(),
-    }
-  },
+export const tailrace: System = tailraceOf('Tailrace', { partitions: 1, processes: 1 })
+
+export function tailraceOf(name: string, shape: Shape): System {
+  const log = shape.broker ? 'the durable log in Kafka' : 'the durable log on disk'
+  const cluster = shape.processes > 1 ? `${shape.processes} processes, ` : ''
+  const partitions = shape.partitions > 1 ? `${shape.partitions} partitions, ` : ''
+  return {
+    name,
+    description: `${log}, ${cluster}${partitions}${CONNECTIONS} HTTP connections, batch_size ${BATCH_SIZE}, every answer parsed and acknowledged`,
+    start: (task) => start(task, shape),
+  }
 }
 
-const configuration = ({ database, slot, publication, table }: Task): string =>
-  stringify({
+async function start(task: Task, { broker, partitions, processes, idleSinks = 0 }: Shape): Promise<Running> {
+  await using opened = new AsyncDisposableStack()
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
+  opened.defer(() => rm(folder, { recursive: true, force: true }))
+  const state = `state_${task.slot}`
+  await withDatabase(task, (client) => client.query(`create database ${state}`))
+  opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
+  const config = join(folder, 'tailrace.yaml')
+  await writeFile(config, configuration(task, partitions, idleSinks))
+
+  const { user, password, host, port: postgresPort } = task.database
+  const kafka = broker && { KAFKA_BROKERS: broker.address, KAFKA_TOPIC_PREFIX: `bench-${randomBytes(4).toString('hex')}.` }
+  const settings = {
+    PG_URL: `postgresql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@${host}:${postgresPort}/${state}`,
+    CONFIG_FILE_PATH: config,
+    VAULT_KEY: randomBytes(32).toString('base64'),
+    TAILRACE_METRICS_PORT: '0',
+    LOG_LEVEL: 'warn',
+    ...kafka,
+    ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
+  }
+  const services: Service[] = []
+  for (let node = 1; node <= processes; node++) {
+    services.push(opened.use(await startService(join(folder, `node-${node}`), settings)))
+  }
+  const pull: PullTask = {
+    origins: services.map(({ origin }) => origin),
+    path: '/api/http_pull_consumers/bench',
+    token: TOKEN,
+    connections: CONNECTIONS,
+    batchSize: BATCH_SIZE,
+    waitForMs: WAIT_FOR_MS,
+    changes: task.changes,
+    recordDelays: task.recordDelays,
+  }
+  const reader = opened.use(new Reader(join(import.meta.dirname, 'pull-client.ts'), pull))
+  const reached = Promise.race([reader.reached, ...services.map(({ failed }) => failed)]).catch(async (error: Error) => {
+    const said = await Promise.all(services.map(({ output }) => readFile(output, 'utf8').catch(() => '')))
+    throw new Error([error.message, ...said.map((text) => text.slice(-LOG_TAIL))].join('\n'))
+  })
+  reached.catch(() => {}) // it may be asked for later
+  const resources = opened.move()
+  return {
+    processes: {
+      service: () => services.map(({ pid }) => pid),
+      ...(broker && { broker: () => [broker.pid] }),
+      client: () => [reader.pid],
+    },
+    reached,
+    resetDelays: () => reader.resetDelays(),
+    delays: () => reader.delays(),
+    [Symbol.asyncDispose]: () => resources.disposeAsync(),
+  }
+}
+
+function configuration({ database, slot, publication, table }: Task, partitions: number, idleSinks: number): string {
+  const sink = { database: 'bench', partitions, destination: { type: 'sequin_stream' } }
+  return stringify({
     account: { name: 'bench' },
     api_tokens: [{ name: 'bench', token: TOKEN }],
     databases: [
@@ -91,15 +124,32 @@ const configuration = ({ database, slot, publication, table }: Task): string =>
         publication: { name: publication },
       },
     ],
-    sinks: [{ name: 'bench', database: 'bench', source: { include_tables: [table] }, destination: { type: 'sequin_stream' } }],
+    sinks: [
+      { name: 'bench', source: { include_tables: [table] }, ...sink },
+      ...Array.from({ length: idleSinks }, (_, i) => ({ name: `idle-${i + 1}`, source: { include_tables: [IDLE_TABLE] }, ...sink })),
+    ],
   })
+}
 
-type Service = AsyncDisposable & Readonly<{ pid: number; failed: Promise<never> }>
+type Service = AsyncDisposable &
+  Readonly<{
+    pid: number
+    origin: string
+    /** file with what it prints */
+    output: string
+    failed: Promise<never>
+  }>
 
-/** @param log file for what the service prints */
-async function startService(log: string, settings: Readonly<Record<string, string>>): Promise<Service> {
-  await using output = await open(log, 'w')
-  const child = spawn(process.execPath, [bin, 'start'], { stdio: ['ignore', output.fd, output.fd], env: { ...process.env, ...settings } })
+/** @param folder for its data and its output */
+async function startService(folder: string, settings: Readonly<Record<string, string>>): Promise<Service> {
+  await mkdir(folder)
+  const file = join(folder, 'output')
+  const port = await freePort()
+  await using output = await open(file, 'w')
+  const child = spawn(process.execPath, [bin, 'start'], {
+    stdio: ['ignore', output.fd, output.fd],
+    env: { ...process.env, ...settings, SERVER_PORT: String(port), TAILRACE_DATA: join(folder, 'data') },
+  })
   let stopping = false
   const ended = once(child, 'exit')
   const failed = ended.then(([code, signal]): Promise<never> => {
@@ -109,6 +159,8 @@ async function startService(log: string, settings: Readonly<Record<string, strin
   failed.catch(() => {}) // it may be asked for later, or never
   return {
     pid: child.pid ?? 0,
+    origin: `http://127.0.0.1:${port}`,
+    output: file,
     failed,
     [Symbol.asyncDispose]: async () => {
       stopping = true

@@ -35,6 +35,8 @@ export type BrokerOptions = Readonly<{
   settings?: Readonly<Record<string, string | number>>
   /** TLS with the certificate of services/tls, and a login by PLAIN, SCRAM or an unsigned OAUTHBEARER token */
   secured?: boolean
+  /** options of the broker's JVM instead of those that make it quick to start */
+  jvm?: readonly string[]
 }>
 
 export async function startKafka(options: BrokerOptions = {}): Promise<TestBroker> {
@@ -52,7 +54,10 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
 
   let server: ChildProcess | undefined
   const start = async () => {
-    const child = spawn('java', [...JVM, '-cp', jars, 'kafka.Kafka', settings], { stdio: ['ignore', 'ignore', 'pipe'], detached: true })
+    const child = spawn('java', [...(options.jvm ?? JVM), '-cp', jars, 'kafka.Kafka', settings], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      detached: true,
+    })
     server = child
     child.unref() // whoever forgets it may still end
     ;(child.stderr as unknown as Socket).unref()
