@@ -33,10 +33,12 @@ const idOf = ({ cache }: EngineNode, name: string) => cache.sinks.find((candidat
 const actorsOf = ({ engine }: EngineNode, kind: string) => engine.actors().filter((actor) => actor.kind === kind)
 const streaming = (node: EngineNode, count = 1) =>
   eventually('streaming', async () => actorsOf(node, 'source').filter(({ state }) => state === 'streaming').length === count || undefined)
-const serving = (node: EngineNode, name: string) =>
-  eventually(`sink ${name}`, async () =>
-    actorsOf(node, 'sink').find((actor) => actor.name === name && actor.partitions?.[0]?.['state'] === 'running'),
-  )
+/** The node that serves a sink's only partition, once there is one and all of them know the sink. */
+const serving = (nodes: readonly EngineNode[], name: string) =>
+  eventually(`sink ${name}`, async () => {
+    const sinks = nodes.map((node) => actorsOf(node, 'sink').find((actor) => actor.name === name))
+    return sinks.every(Boolean) ? nodes.find((_, i) => sinks[i]?.partitions?.[0]?.['state'] === 'running') : undefined
+  })
 const take = async (node: EngineNode, name: string, waitMs = 10_000) => {
   const request = { batchSize: 100, waitMs, shape: 'flat' as const, signal: new AbortController().signal }
   const { body } = (await node.engine.sink(idOf(node, name))?.receive(request)) ?? assert.fail(`${name} does not run`)
@@ -49,7 +51,7 @@ test('an edit on a node that does not stream takes effect on the one that does, 
   await using a = await startNode({ name: 'a', state: s.state })
   await streaming(a)
   await using b = await startNode({ name: 'b', state: s.state })
-  for (const node of [a, b]) for (const name of ['goods', 'others']) await serving(node, name)
+  for (const name of ['goods', 'others']) assert.equal(await serving([a, b], name), a)
   const before = [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since }))
   const terms = await s.db.query('select key, term from tailrace.term order by key')
   await b.engine.updateSink(idOf(b, 'goods'), { annotations: { team: 'edited' }, source: { include_tables: ['public.users'] } })
@@ -68,25 +70,21 @@ test('an edit on a node that does not stream takes effect on the one that does, 
 test('what another program stores starts, changes and stops on every node by a notice alone', async () => {
   await using s = await stage()
   await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
-  await streaming(a) // before the other one comes: its log is the one that has the messages
   await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
   await using depot = await createDatabase('create table boxes (id int primary key)')
   const both = database(s.shop) + database(depot)
   await s.apply(config(both, sink('goods', s.shop) + sink('late', s.shop) + sink('boxes', depot)))
-  for (const node of [a, b]) for (const name of ['late', 'boxes']) await serving(node, name)
-  const holds = await eventually('the new source streams', async () =>
-    [a, b].find((node) => actorsOf(node, 'source').some(({ name, state }) => name === depot.name && state === 'streaming')),
-  )
+  const [late, boxes] = [await serving([a, b], 'late'), await serving([a, b], 'boxes')]
   await depot.query('insert into boxes values (7)')
   assert.deepEqual(
-    (await take(holds, 'boxes')).map(({ record }) => record.id),
+    (await take(boxes, 'boxes')).map(({ record }) => record.id),
     [7],
   )
   const marked = () => s.db.query(`select from tailrace.routing_version where lsn is null`)
   await eventually('the new sink is routed to', async () => (await marked()).length === 0 || undefined)
   await s.shop.query('insert into goods values (8)')
   assert.deepEqual(
-    (await take(a, 'late')).map(({ record }) => record.id),
+    (await take(late, 'late')).map(({ record }) => record.id),
     [8],
   )
   await s.db.query(`delete from tailrace.sink where name in ('boxes', 'late')`)
@@ -140,7 +138,7 @@ test('a new address of a database restarts its source and nothing else', async (
   await s.apply(config(database(s.shop) + database(depot), sink('goods', s.shop) + sink('boxes', depot)))
   await using a = await startNode({ name: 'a', state: s.state })
   await streaming(a, 2)
-  for (const name of ['goods', 'boxes']) await serving(a, name)
+  for (const name of ['goods', 'boxes']) await serving([a], name)
   const others = () =>
     [...actorsOf(a, 'sink'), ...actorsOf(a, 'source').filter(({ name }) => name === depot.name)].map(({ id, since }) => ({ id, since }))
   const before = others()

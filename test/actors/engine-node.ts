@@ -1,15 +1,10 @@
-/** The engine as one of several processes on one state database: with its registry, its notices and its watch of what is
- *  stored. Each has an embedded log in a folder of its own that says it is the same one, which is enough for whatever is
- *  about sources and configuration. */
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+/** The engine as one of several processes on one state database and one log: with its registry, its notices and its
+ *  watch of what is stored. */
 import { setTimeout } from 'node:timers/promises'
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import { applyConfig } from '../../api/config-apply.ts'
 import { parseConfig } from '../../api/config-document.ts'
-import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
 import { NodeRegistry } from '../../engine/state/node-registry.ts'
@@ -19,17 +14,11 @@ import type { Connection } from '../../engine/state/resources.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
-import { WatchedLog } from '../engine/wal/source-fixture.ts'
+import { sharedLog } from './shared-log.ts'
 
 const LOGGED_WITHIN_MS = 20_000
 const KEY = Buffer.alloc(32, 3)
 export const resources = new ResourceStore(new Vault(KEY))
-
-class SharedLog extends WatchedLog {
-  override get identity(): string {
-    return 'shared'
-  }
-}
 
 export type NodeOptions = Readonly<{
   name: string
@@ -54,10 +43,8 @@ export interface EngineNode extends AsyncDisposable {
 
 export async function startNode({ name, state, hears = true, lookEveryMs = 5_000 }: NodeOptions): Promise<EngineNode> {
   await using parts = new AsyncDisposableStack()
-  const folder = await mkdtemp(join(tmpdir(), 'tailrace-node-'))
-  parts.defer(() => rm(folder, { recursive: true, force: true }))
   const store = parts.use(await openStore(state, 5, () => undefined))
-  const log = parts.use(new SharedLog(await openEmbeddedLog(folder, { reserveBytes: () => 0 })))
+  const log = parts.use(await sharedLog(state.database))
   const lines: Record<string, unknown>[] = []
   const listeners = new Set<() => void>()
   const destination = {
