@@ -8,22 +8,24 @@
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
-import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
-import type { Metrics, SinkMeter, SourceGauges, SourceMeter } from '../engine/metrics.ts'
+import type { Metrics, SinkMeter, SourceMeter } from '../engine/metrics.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
-import { qualified, shapeOf } from '../engine/state/generation-shape.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
-import type { Database, Destination, RoutedSink, Sink, SinkSettings } from '../engine/state/resources.ts'
+import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { Database, Destination, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
-import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
-import { BacklogGuard, type BacklogOf } from './backlog.ts'
-import { Bell } from './bell.ts'
+import type { SavedVersion } from '../engine/wal/routing-versions.ts'
+import { BacklogGuard } from './backlog.ts'
+import { boundedBacklogs } from './backlog-sizes.ts'
+import { sinkGauges, sourceGauges } from './gauges.ts'
+import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
+import { saveRouting } from './routing-of-sinks.ts'
+import { observeSink } from './sink-observer.ts'
 import { SourceActor } from './source-actor.ts'
 import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
@@ -54,17 +56,12 @@ export type Readiness = Readonly<{
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
 }>
 
-/** How often it is looked whether sources have passed what keeps the topics of ended generations. */
-const OLD_TOPICS_MS = 2_000
-const MB = 1024 * 1024
-
 export class Engine {
   readonly #options: EngineOptions
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
-  readonly #ended = new AbortController()
-  readonly #oldTopics = new Bell()
+  readonly #oldTopics: OldTopicsSweep
   #backlogs: BacklogGuard | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
@@ -73,6 +70,7 @@ export class Engine {
 
   constructor(options: EngineOptions) {
     this.#options = options
+    this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#supervisor = createActor(supervisorMachine, {
       input: { onCrash: (child, err) => options.logger.error({ actor: child.key, err }, 'an actor failed and will be started again') },
     })
@@ -82,17 +80,16 @@ export class Engine {
     this.#supervisor.start()
     await this.#apply(this.#options.cache)
     this.#backlogs = new BacklogGuard(
-      () => this.#bounded(),
+      () => boundedBacklogs(this.#options.cache.sinks, (id) => this.#sources.get(id)?.gate, this.#options.log),
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
-    this.#oldTopics.ring()
-    void this.#deleteOldTopics()
+    this.#oldTopics.start()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     this.#backlogs?.[Symbol.dispose]()
-    this.#ended.abort()
+    this.#oldTopics[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
   }
@@ -209,19 +206,9 @@ export class Engine {
     this.#applied = now
   }
 
-  /**
-   * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under
-   * the database's lock, so that a process that has read before an edit can't put an older state above a newer one.
-   */
-  async #saveRouting(databaseId: string): Promise<SavedVersion> {
+  #saveRouting(databaseId: string): Promise<SavedVersion> {
     const { resources, store } = this.#options
-    return store.transaction(async (query) => {
-      await query('select from source_database where id = $1 for no key update', [databaseId])
-      const { sinks, generations } = await resources.load(query)
-      const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-      const routes = taking.map((sink) => routed(sink, generations))
-      return saveRoutingVersion(query, databaseId, routes)
-    })
+    return saveRouting(store, resources, databaseId)
   }
 
   async #dismiss(key: string): Promise<void> {
@@ -238,7 +225,10 @@ export class Engine {
         kind: 'sink',
         start: async () => {
           const now = this.#sinkNow(sink.id)
-          const meter = this.#options.metrics.sink({ id: now.id, name: now.name }, () => this.#sinkGauges(now.id))
+          const meter = this.#options.metrics.sink({ id: now.id, name: now.name }, () => {
+            const sinkActor = this.#sinks.get(now.id)
+            return sinkActor && sinkGauges(sinkActor, this.#sinkNow(now.id), this.#health(now.id, sinkActor).status)
+          })
           const running = this.#startSink(now, meter)
           this.#sinks.set(now.id, running)
           return {
@@ -270,16 +260,7 @@ export class Engine {
       query: store.query,
       holder: this.#options.nodes.id,
       onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
-      observer: {
-        delivered: ({ messages, bytes, sinceCommitUs }) => {
-          meter.attempted(messages, bytes)
-          meter.waited(messages, sinceCommitUs)
-        },
-        acked: ({ messages, heldMs }) => meter.delivered(messages, heldMs * 1000),
-        lapsed: (messages) => logger.debug({ sink: sink.name, messages }, 'visibility timeouts passed without an ack'),
-        parked: (messages) => logger.info({ sink: sink.name, messages }, 'blocked messages were parked so that others can go on'),
-        discarded: (messages) => logger.warn({ sink: sink.name, messages }, 'messages were discarded: max_retry_count was reached'),
-      },
+      observer: observeSink(sink, meter, logger),
     })
   }
 
@@ -293,7 +274,10 @@ export class Engine {
         kind: 'source',
         start: async () => {
           const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
-          const meter = metrics.source(labels, () => this.#sourceGauges(databaseId))
+          const meter = metrics.source(labels, () => {
+            const source = this.#sources.get(databaseId)
+            return source && sourceGauges(source)
+          })
           const running = this.#startSource(database, meter)
           this.#sources.set(databaseId, running)
           return {
@@ -344,75 +328,11 @@ export class Engine {
     return source
   }
 
-  #sourceGauges(databaseId: string): SourceGauges | undefined {
-    const source = this.#sources.get(databaseId)
-    if (!source) return undefined
-    if (source.standby) return { isOwner: false } // the owner's figures say how it is
-    const { figures, state } = source
-    return {
-      isOwner: state === 'streaming',
-      slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
-      ...(figures ? { bytesInFlight: figures.bytesInFlight, confirmedLagBytes: Number(figures.receivedLsn - figures.confirmedLsn) } : {}),
-    }
-  }
-
-  /** The sinks whose source waits when their backlog is full. */
-  #bounded(): readonly BacklogOf[] {
-    const { cache, log } = this.#options
-    let sizes: Promise<ReadonlyMap<string, number>> | undefined
-    return cache.sinks.flatMap((sink) => {
-      const source = this.#sources.get(sink.databaseId)
-      if (!source || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
-      const bytes = async () => ((sizes ??= backlogSizes(log)), (await sizes).get(sink.id) ?? 0)
-      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate: source.gate, bytes }]
-    })
-  }
-
-  #sinkGauges(id: string): ReturnType<Parameters<Metrics['sink']>[1]> {
-    const running = this.#sinks.get(id)
-    if (!running) return undefined
-    const { details, partitions = [] } = running.status()
-    const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
-    const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
-    return {
-      health: GAUGE_STATUS[this.#health(id, running).status],
-      inDelivery: number(details?.['ackPending']),
-      inRedelivery: sum('parked'),
-      windowBytes: sum('windowBytes'),
-      windowLimitBytes: this.#sinkNow(id).max_memory_mb * MB,
-      partitions: partitions.map((figures) => ({
-        partition: number(figures['partition']),
-        lagRecords: number(figures['lag']),
-        parkedMessages: number(figures['parked']),
-        windowBytes: number(figures['windowBytes']),
-        logBytes: number(figures['logBytes']),
-      })),
-    }
-  }
-
   #health(id: string, running: RunningSink): Health {
     const full = { code: 'BACKLOG_FULL', message: 'the backlog is full: its source reads on when messages are acknowledged' }
     const checks: HealthCheck[] = [...running.health()]
     if (this.#backlogs?.isFull(id)) checks.push({ name: 'Messages pending delivery', status: 'warning', error: full })
     return { name: 'Consumer health', status: worst(checks), checks }
-  }
-
-  async #deleteOldTopics(): Promise<void> {
-    const { store, log, logger } = this.#options
-    const { signal } = this.#ended
-    let waiting = false
-    while (!signal.aborted) {
-      await this.#oldTopics.wait(signal, waiting ? OLD_TOPICS_MS : Infinity)
-      if (signal.aborted) return
-      try {
-        const old = await deleteOldTopics(store.query, log)
-        waiting = old.waiting
-        for (const topic of old.deleted) logger.info({ topic }, 'the topic of an ended generation is deleted')
-      } catch (err) {
-        waiting = true
-        if (!signal.aborted) logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
-      }
-    }
   }
 
   #sinkNow(id: string): Sink {
@@ -425,50 +345,5 @@ export class Engine {
     const database = this.#options.cache.database(id)
     if (!database) throw new EngineError('NOT_FOUND', 'the database does not exist any more')
     return database
-  }
-}
-
-const GAUGE_STATUS: Readonly<Record<EntityStatus, 'ok' | 'warn' | 'error' | 'paused'>> = {
-  healthy: 'ok',
-  initializing: 'ok',
-  warning: 'warn',
-  error: 'error',
-  paused: 'paused',
-}
-
-/** How old may be what a backlog's size is made of. */
-const TOPICS_MAX_AGE_MS = 30_000
-const STATS_MAX_AGE_MS = 1_000
-
-/** Bytes of all topics of each sink, whatever generation they are of. */
-async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
-  const sizes = new Map<string, number>()
-  for (const { topic, partitions } of await log.topics(TOPICS_MAX_AGE_MS)) {
-    const sinkId = topic.slice(0, topic.lastIndexOf('.'))
-    for (let partition = 0; partition < partitions; partition++) {
-      const stats = await log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
-      sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
-    }
-  }
-  return sizes
-}
-
-/** What the source needs to know of a sink. Table names are qualified here, once. */
-function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
-  const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
-  const { partitions, grouping, groupColumns } = shapeOf(sink)
-  return {
-    sinkId: sink.id,
-    generation: generations.get(sink.id) ?? 1,
-    partitions,
-    source: {
-      ...schemas,
-      ...(included ? { include_tables: included.map(qualified) } : {}),
-      ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
-    },
-    groupColumns,
-    actions: sink.actions,
-    grouping,
-    timestampFormat: sink.timestamp_format,
   }
 }

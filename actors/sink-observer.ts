@@ -1,4 +1,7 @@
-/** What a sink tells those who count: metrics. Every call is for a batch, never for a message. */
+import type { Logger } from '../engine/logger.ts'
+import type { SinkMeter } from '../engine/metrics.ts'
+
+/** What a sink tells those who count. Every call is for a batch, never for a message. */
 export interface SinkObserver {
   /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
   delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
@@ -7,4 +10,18 @@ export interface SinkObserver {
   lapsed(messages: number): void
   parked(messages: number): void
   discarded(messages: number): void
+}
+
+/** Into the metrics, and what an operator should see into the log. */
+export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: SinkMeter, logger: Logger): SinkObserver {
+  return {
+    delivered: ({ messages, bytes, sinceCommitUs }) => {
+      meter.attempted(messages, bytes)
+      meter.waited(messages, sinceCommitUs)
+    },
+    acked: ({ messages, heldMs }) => meter.delivered(messages, heldMs * 1000),
+    lapsed: (messages) => logger.debug({ sink, messages }, 'visibility timeouts passed without an ack'),
+    parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
+    discarded: (messages) => logger.warn({ sink, messages }, 'messages were discarded: max_retry_count was reached'),
+  }
 }

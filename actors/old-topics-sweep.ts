@@ -1,0 +1,55 @@
+/** Deletes topics of ended generations when a generation has ended, and looks again for as long as a source keeps one. */
+import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
+import type { Log } from '../engine/log/log.ts'
+import type { Logger } from '../engine/logger.ts'
+import type { Query } from '../engine/wal/slot.ts'
+import { Bell } from './bell.ts'
+
+/** How often it is looked whether sources have passed what keeps the topics. */
+const EVERY_MS = 2_000
+
+export class OldTopicsSweep implements Disposable {
+  readonly #query: Query
+  readonly #log: Log
+  readonly #logger: Logger
+  readonly #bell = new Bell()
+  readonly #ended = new AbortController()
+
+  /** @param query of the state database */
+  constructor({ query, log, logger }: Readonly<{ query: Query; log: Log; logger: Logger }>) {
+    this.#query = query
+    this.#log = log
+    this.#logger = logger
+  }
+
+  start(): void {
+    this.#bell.ring()
+    void this.#run()
+  }
+
+  /** A generation has ended. */
+  ring(): void {
+    this.#bell.ring()
+  }
+
+  [Symbol.dispose](): void {
+    this.#ended.abort()
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#ended
+    let waiting = false
+    while (!signal.aborted) {
+      await this.#bell.wait(signal, waiting ? EVERY_MS : Infinity)
+      if (signal.aborted) return
+      try {
+        const old = await deleteOldTopics(this.#query, this.#log)
+        waiting = old.waiting
+        for (const topic of old.deleted) this.#logger.info({ topic }, 'the topic of an ended generation is deleted')
+      } catch (err) {
+        waiting = true
+        if (!signal.aborted) this.#logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
+      }
+    }
+  }
+}
