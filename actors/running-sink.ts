@@ -1,0 +1,61 @@
+/** A sink at work as the rest of the process sees it, and what it is given to work with. */
+import type { Generations } from '../engine/dispatch/generations.ts'
+import type { Log } from '../engine/log/log.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
+import type { Query } from '../engine/wal/slot.ts'
+import type { Shape } from '../sinks/sink.ts'
+import type { SinkObserver } from './sink-observer.ts'
+import type { ActorStatus, HealthCheck } from './status.ts'
+
+export interface Receipt {
+  /** the whole answer, `{"data":[…]}` */
+  readonly body: Buffer
+  readonly count: number
+  /** The answer could not be written: its messages are deliverable again at once. */
+  giveBack(): void
+}
+
+export type Receive = Readonly<{
+  batchSize: number
+  /** 0: answers at once with what is there */
+  waitMs: number
+  shape: Shape
+  /** aborted when the client has gone: the wait ends and nothing is taken */
+  signal: AbortSignal
+  /** its client is counted elsewhere among those that wait */
+  isCounted?: boolean
+}>
+
+export interface RunningSink {
+  /** settles when the sink has stopped; rejects when it can't run */
+  readonly ended: Promise<void>
+  /** @throws EngineError TOO_MANY_WAITING, STOPPING */
+  receive(request: Receive): Promise<Receipt>
+  /** Settles when the acknowledgement is durable; unknown ids are ignored. @throws EngineError ACK_NOT_DURABLE, STOPPING */
+  ack(ackIds: readonly string[]): Promise<void>
+  nack(ackIds: readonly string[]): Promise<void>
+  /** An edit: holds for what is handed out from now on. */
+  update(sink: Sink, database: Database): void
+  health(): readonly HealthCheck[]
+  status(): ActorStatus
+  /** Answers those who wait with nothing, writes down what is in flight, then settles. */
+  stop(): Promise<void>
+}
+
+export type SinkOptions = Readonly<{
+  sink: Sink
+  database: Database
+  generations: Generations
+  log: Log
+  /** the state database */
+  query: Query
+  /** names this process there */
+  holder: string
+  observer: SinkObserver
+  /** a partition failed and will be tried again */
+  onFailure?: (error: unknown, partition: number) => void
+  /** what keeps an ended generation from being drained is parked after this */
+  drainAfterMs?: number
+  /** monotonic milliseconds */
+  clock?: () => number
+}>

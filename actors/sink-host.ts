@@ -1,0 +1,244 @@
+/**
+ * What every sink at work has, whichever way its messages go: the machine that says which generation and which partitions
+ * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
+ */
+import { createActor, type ActorRefFrom } from 'xstate'
+import { AckPending } from '../engine/dispatch/ack-pending.ts'
+import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
+import type { ServedGeneration } from '../engine/dispatch/generations.ts'
+import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import { EngineError } from '../engine/errors.ts'
+import type { Log } from '../engine/log/log.ts'
+import type { Sink } from '../engine/state/resources.ts'
+import { topicOf } from '../engine/wal/routing.ts'
+import { identity } from '../transforms/stage.ts'
+import { OwnedPartition } from './owned-partition.ts'
+import type { SinkOptions } from './running-sink.ts'
+import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
+import type { Owned, PartitionWork } from './sink-partition.ts'
+import type { ActorStatus, Figures, HealthCheck } from './status.ts'
+
+/** A partition as its sink has it: the owned one, or what wraps it. */
+export interface HostedPartition extends Owned {
+  readonly partition: number
+  readonly trouble: HealthCheck['error'] | undefined
+  /** Whether a message's names are of this partition. */
+  names(origin: Origin): boolean
+  /** The settings have changed. */
+  update(): void
+  figures(): Figures
+}
+
+export type HostHooks<P extends HostedPartition> = Readonly<{
+  /** keeps one document for each key: tombstones are delivered */
+  keyed: boolean
+  /** what of the settings is the sink's own way; the window is the host's */
+  settings: (sink: Sink) => Omit<DispatchSettings, 'windowBytes'>
+  /** what is put in front of an owned partition */
+  begin: (owned: OwnedPartition) => P
+  /** something may be deliverable that wasn't: a message, a partition, a status */
+  deliverable: () => void
+}>
+
+const MB = 1024 * 1024
+
+export class SinkHost<P extends HostedPartition> {
+  /** settles when the sink has stopped; rejects when it can't run */
+  readonly ended: Promise<void>
+  /** delivered and unacknowledged, over all partitions here */
+  readonly pending: AckPending
+  readonly #options: SinkOptions
+  readonly #hooks: HostHooks<P>
+  readonly #actor: ActorRefFrom<typeof sinkMachine>
+  #sink: Sink
+  #served: ServedGeneration | undefined
+  #status: SinkStatus
+  #live: readonly P[] = []
+  #stopping = false
+  #since = new Date()
+  #state = ''
+  #lastError: ActorStatus['lastError']
+  /** why it is not known which partitions are served here */
+  #groupTrouble: unknown
+
+  constructor(options: SinkOptions, hooks: HostHooks<P>) {
+    const { sink } = options
+    this.#options = options
+    this.#hooks = hooks
+    this.#sink = sink
+    this.#status = sink.status
+    this.pending = new AckPending(sink.max_ack_pending)
+    const work = {
+      choose: async () => (this.#served = await options.generations.serve()),
+      isDrained: ({ generation }: Served) => options.generations.isDrained(generation),
+      subscribe: ({ generation }: Served, listener: Parameters<Log['subscribe']>[1]) =>
+        options.log.subscribe(topicOf({ sinkId: sink.id, generation }), {
+          ...listener,
+          trouble: (error) => (this.#groupTrouble = error),
+        }),
+      partition: (served: Served, partition: number) => this.#partition(served as ServedGeneration, partition),
+      status: (status: SinkStatus) => this.#setStatus(status),
+    }
+    this.#actor = createActor(sinkMachine, { input: { work, status: sink.status } })
+    const ended = Promise.withResolvers<void>()
+    this.ended = ended.promise
+    this.ended.catch(() => undefined) // the supervisor watches it; nobody may
+    this.#actor.subscribe((snapshot) => {
+      const state = typeof snapshot.value === 'string' ? snapshot.value : (Object.keys(snapshot.value)[0] as string)
+      if (state !== this.#state) this.#since = new Date()
+      this.#state = state
+      if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
+      if (snapshot.status !== 'done') return
+      if (state === 'failed') ended.reject(snapshot.context.lastError?.error)
+      else ended.resolve()
+    })
+  }
+
+  /** Begins; not within the constructor, so that whoever has the hooks knows its host by then. */
+  start(): void {
+    this.#actor.start()
+  }
+
+  get sink(): Sink {
+    return this.#sink
+  }
+  get status(): SinkStatus {
+    return this.#status
+  }
+  /** Messages may be handed out. */
+  get isActive(): boolean {
+    return this.#status === 'active' && !this.#stopping
+  }
+  get stopping(): boolean {
+    return this.#stopping
+  }
+  /** the partitions that hand out, by their number */
+  get live(): readonly P[] {
+    return this.#live
+  }
+
+  /** @throws EngineError STOPPING: no generation is served yet */
+  mustServe(): ServedGeneration {
+    if (!this.#served) throw new EngineError('STOPPING', 'the sink is starting')
+    return this.#served
+  }
+
+  update(sink: Sink): void {
+    this.#sink = sink
+    this.#share()
+    for (const partition of this.#live) partition.update()
+    if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
+    this.#hooks.deliverable()
+  }
+
+  /** @param delivery how what the sink does with its messages is */
+  health(delivery: HealthCheck): readonly HealthCheck[] {
+    const partitions = [...this.#actor.getSnapshot().context.partitions.values()].map((actor) => actor.getSnapshot())
+    const failed =
+      partitions.find((p) => p.matches('waiting'))?.context.lastError?.error ??
+      (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined) ??
+      this.#groupTrouble
+    const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined)
+    const ready = this.#state === 'serving' && partitions.every((p) => p.matches('running'))
+    return [
+      failed === undefined
+        ? { name: 'Message ingestion', status: ready ? 'healthy' : 'initializing' }
+        : { name: 'Message ingestion', status: 'error', error: told(failed) },
+      trouble
+        ? { name: 'Messages pending delivery', status: 'warning', error: trouble }
+        : { name: 'Messages pending delivery', status: 'healthy' },
+      this.#status === 'active' ? delivery : { name: delivery.name, status: 'paused' },
+    ]
+  }
+
+  report(details: Figures): ActorStatus {
+    const { partitions } = this.#actor.getSnapshot().context
+    const rows = [...partitions].map(([partition, actor]): Figures => {
+      const hosted = this.#live.find((p) => p.partition === partition)
+      return { state: String(actor.getSnapshot().value), ...(hosted?.figures() ?? { partition }) }
+    })
+    return {
+      id: `sink/${this.#sink.id}`,
+      kind: 'sink',
+      name: this.#sink.name,
+      accountId: this.#sink.accountId,
+      state: this.#state === 'serving' ? this.#status : this.#state,
+      since: this.#since,
+      ...(this.#lastError ? { lastError: this.#lastError } : {}),
+      details: {
+        generation: this.#served?.generation ?? 0,
+        partitions: this.#served?.shape.partitions ?? 0,
+        ackPending: this.pending.count,
+        ...details,
+      },
+      partitions: rows,
+    }
+  }
+
+  /** Settles when every partition has stopped. */
+  async stop(): Promise<void> {
+    this.#stopping = true
+    this.#actor.send({ type: 'stop' })
+    await this.ended.catch(() => undefined)
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  /** What may be out at once belongs to the sink: other processes that serve partitions of it have their part. */
+  #share(): void {
+    const { max_ack_pending } = this.#sink
+    const partitions = this.#served?.shape.partitions ?? 1
+    this.pending.max = Math.ceil((max_ack_pending * Math.min(this.#live.length, partitions)) / partitions)
+  }
+
+  #setStatus(status: SinkStatus): void {
+    this.#status = status
+    this.#since = new Date()
+    this.#hooks.deliverable()
+  }
+
+  #settings(): DispatchSettings {
+    const partitions = this.#served?.shape.partitions ?? 1
+    return { ...this.#hooks.settings(this.#sink), windowBytes: Math.floor((this.#sink.max_memory_mb * MB) / partitions) }
+  }
+
+  #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork<P> {
+    const { log, query, holder, observer, onFailure, drainAfterMs, clock = () => performance.now() } = this.#options
+    const { keyed, begin, deliverable } = this.#hooks
+    const { id: sinkId } = this.#sink
+    return {
+      takeOver: async () =>
+        begin(
+          await OwnedPartition.takeOver({
+            ...{ log, query, holder, observer, clock, grouping, opensAt, ...(drainAfterMs === undefined ? {} : { drainAfterMs }) },
+            topic: topicOf({ sinkId, generation }),
+            key: { sinkId, generation, partition },
+            keyed,
+            pending: this.pending,
+            stage: identity,
+            settings: () => this.#settings(),
+            deliverable,
+            drained: () => this.#actor.send({ type: 'drained', generation, partition }),
+          }),
+        ),
+      live: (hosted) => {
+        this.#live = [...this.#live, hosted].sort((a, b) => a.partition - b.partition)
+        this.#share()
+        deliverable()
+      },
+      gone: (hosted) => {
+        this.#live = this.#live.filter((p) => p !== hosted)
+        this.#share()
+      },
+      failed: (error) => {
+        this.#lastError = { error, at: new Date() }
+        onFailure?.(error, partition)
+      },
+    }
+  }
+}
+
+const told = (error: unknown) => ({
+  code: error instanceof EngineError ? error.code : 'INTERNAL',
+  message: error instanceof Error ? error.message : String(error),
+})
