@@ -365,6 +365,51 @@ export const ERRORS = {
     meaning: 'A partition has parked as many blocked groups as it may, so it reads no further; nothing is lost.',
     remedy: 'Acknowledge the messages of the sink that keep coming again, or let max_retry_count discard them; reading goes on by itself.',
   },
+  // ── destinations ────────────────────────────────────────────────────────────────────────────────
+  EGRESS_REFUSED: {
+    retry: false,
+    status: 422,
+    meaning: 'The address of a destination is one that this process may not send to.',
+    remedy: 'Name another host, or let this one through with EGRESS_ALLOW; EGRESS says which addresses are allowed.',
+  },
+  DESTINATION_UNREACHABLE: {
+    retry: true,
+    status: 422,
+    meaning: 'No connection to the destination of a sink comes about: its name, its port, its certificate, or it is down.',
+    remedy:
+      'Check the address, the network and the destination. Nothing is lost: messages wait in the log, and delivery goes on by itself.',
+  },
+  DESTINATION_UNAVAILABLE: {
+    retry: true,
+    status: 422,
+    meaning: 'The destination of a sink does not answer in time, breaks off, or says that it can’t serve at the moment.',
+    remedy: 'Look at the destination. Nothing is lost: messages wait in the log, and delivery goes on by itself.',
+  },
+  DESTINATION_REFUSED: {
+    retry: true,
+    status: 422,
+    meaning: 'The destination refuses whatever is sent: wrong credentials, a missing right, a missing index or path.',
+    remedy: 'The message has the destination’s own words. Mend the sink’s settings or the destination; delivery then goes on by itself.',
+  },
+  DESTINATION_REJECTED: {
+    retry: true,
+    status: 422,
+    meaning: 'The destination took the request and refused a message.',
+    remedy:
+      'The message has the destination’s own words. It is tried again with growing pauses while other groups go on; mend its data, the function or the destination, redeliver it, or discard it.',
+  },
+  DESTINATION_THROTTLED: {
+    retry: true,
+    status: 422,
+    meaning: 'The destination says that it gets more than it can take.',
+    remedy: 'Nothing to do: fewer requests are sent at once until it keeps up. Make the destination larger if it lasts.',
+  },
+  MESSAGE_UNDELIVERABLE: {
+    retry: true,
+    status: 422,
+    meaning: 'A message can’t be sent to this kind of destination as it is: it has no key, or its form is not the one that is needed.',
+    remedy: 'The message says what is missing. Mend the table’s key or the sink’s function; the message is then delivered, or discard it.',
+  },
   // ── start ───────────────────────────────────────────────────────────────────────────────────────
   SETTING_INVALID: {
     retry: false,

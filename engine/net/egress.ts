@@ -1,0 +1,179 @@
+/**
+ * Where this process may send to. A name is resolved once, its addresses are checked, and the connection is made to one
+ * that was checked: a name server that changes its answer between check and connection changes nothing.
+ *
+ *   private  everything but link-local, metadata and meaningless addresses: a company's own network
+ *   public   public addresses only: for those who let others say where to send
+ *
+ * What the allow list names (a host, `*.suffix`, an address or a range) is let through in either mode.
+ */
+import { lookup } from 'node:dns/promises'
+import { BlockList, isIP } from 'node:net'
+import { EngineError } from '../errors.ts'
+
+export type EgressMode = 'private' | 'public'
+export type Address = Readonly<{ address: string; family: 4 | 6 }>
+/** All addresses of a name; rejects as `dns.lookup` does. */
+export type Resolve = (hostname: string) => Promise<readonly Address[]>
+
+type Range = readonly [network: string, prefix: number]
+/** Never a destination: the machine's own link, the clouds' metadata services, and what names no single host. */
+const NEVER: readonly Range[] = [
+  ...([
+    ['0.0.0.0', 8],
+    ['169.254.0.0', 16],
+    ['224.0.0.0', 4],
+    ['255.255.255.255', 32],
+  ] as const),
+  ...([
+    ['100.100.100.200', 32],
+    ['168.63.129.16', 32],
+    ['192.0.0.192', 32],
+  ] as const), // metadata: Alibaba, Azure, Oracle
+  ...([
+    ['::', 128],
+    ['fe80::', 10],
+    ['ff00::', 8],
+  ] as const),
+  ...([
+    ['fd00:ec2::', 32],
+    ['fd20:ce::254', 128],
+  ] as const), // metadata: AWS, Google
+]
+/** Not of the public internet. */
+const NOT_PUBLIC: readonly Range[] = [
+  ...([
+    ['10.0.0.0', 8],
+    ['100.64.0.0', 10],
+    ['127.0.0.0', 8],
+    ['172.16.0.0', 12],
+    ['192.168.0.0', 16],
+  ] as const),
+  ...([
+    ['192.0.0.0', 24],
+    ['192.0.2.0', 24],
+    ['192.88.99.0', 24],
+    ['198.18.0.0', 15],
+    ['198.51.100.0', 24],
+  ] as const),
+  ...([
+    ['203.0.113.0', 24],
+    ['240.0.0.0', 4],
+  ] as const),
+  ...([
+    ['::1', 128],
+    ['100::', 64],
+    ['2001::', 23],
+    ['2001:db8::', 32],
+    ['3fff::', 20],
+    ['5f00::', 16],
+    ['fc00::', 7],
+    ['fec0::', 10],
+  ] as const),
+]
+
+export type EgressOptions = Readonly<{
+  mode: EgressMode
+  /** hosts, `*.suffix`, addresses and ranges */ allow?: readonly string[]
+  resolve?: Resolve
+}>
+
+export class Egress {
+  readonly mode: EgressMode
+  readonly #resolve: Resolve
+  readonly #never = blockList(NEVER)
+  readonly #notPublic = blockList(NOT_PUBLIC)
+  readonly #allowed = new BlockList()
+  readonly #allowedNames: readonly string[]
+
+  /** @throws EngineError SETTING_INVALID: an entry of the allow list is none of the four forms */
+  constructor({ mode, allow = [], resolve = resolveAll }: EgressOptions) {
+    this.mode = mode
+    this.#resolve = resolve
+    const names: string[] = []
+    for (const entry of allow) {
+      const [network = '', prefix, ...rest] = entry.split('/')
+      const family = isIP(network)
+      if (family !== 0 && rest.length === 0 && (prefix === undefined || isPrefix(prefix, family)))
+        this.#allowed.addSubnet(network, prefix === undefined ? (family === 4 ? 32 : 128) : Number(prefix), family === 4 ? 'ipv4' : 'ipv6')
+      else if (/^(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?$/i.test(entry)) names.push(plainName(entry))
+      else throw new EngineError('SETTING_INVALID', `"${entry.slice(0, 100)}" is no host, *.suffix, address or range`)
+    }
+    this.#allowedNames = names
+  }
+
+  /**
+   * The addresses of a host that may be connected to, in the order of the resolver.
+   * @param hostname a name or an address, an IPv6 one with or without brackets
+   * @throws EngineError EGRESS_REFUSED: none of them; whatever the resolver throws
+   */
+  async addressesOf(hostname: string): Promise<readonly Address[]> {
+    const host = hostname.replace(/^\[(.*)\]$/, '$1')
+    const family = isIP(host)
+    const all = family === 0 ? await this.#resolve(host) : [{ address: host, family: family as 4 | 6 }]
+    const allowed = this.#isAllowedName(host) ? all : all.filter((each) => this.#isAllowed(each))
+    if (allowed.length > 0) return allowed
+    throw new EngineError(
+      'EGRESS_REFUSED',
+      this.mode === 'public'
+        ? `"${host.slice(0, 255)}" is not a public address, and EGRESS is "public"`
+        : `"${host.slice(0, 255)}" is a link-local, metadata or reserved address`,
+      { host: host.slice(0, 255) },
+    )
+  }
+
+  #isAllowedName(host: string): boolean {
+    const name = plainName(host)
+    return this.#allowedNames.some((entry) => (entry.startsWith('*.') ? name.endsWith(entry.slice(1)) : name === entry))
+  }
+
+  #isAllowed({ address, family }: Address): boolean {
+    const inner = family === 6 ? innerAddress(address) : undefined
+    if (inner) return this.#isAllowed({ address: inner, family: 4 })
+    const kind = family === 4 ? 'ipv4' : 'ipv6'
+    const plain = address.replace(/%.*$/, '') // a zone
+    if (this.#allowed.check(plain, kind)) return true
+    return !this.#never.check(plain, kind) && (this.mode === 'private' || !this.#notPublic.check(plain, kind))
+  }
+}
+
+const resolveAll: Resolve = async (hostname) => (await lookup(hostname, { all: true })) as Address[]
+
+const plainName = (name: string): string => name.toLowerCase().replace(/\.$/, '')
+const isPrefix = (text: string, family: number): boolean => /^\d{1,3}$/.test(text) && Number(text) <= (family === 4 ? 32 : 128)
+
+function blockList(ranges: readonly Range[]): BlockList {
+  const list = new BlockList()
+  for (const [network, prefix] of ranges) list.addSubnet(network, prefix, isIP(network) === 4 ? 'ipv4' : 'ipv6')
+  return list
+}
+
+/** The IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4). */
+function innerAddress(address: string): string | undefined {
+  const words = wordsOf(address)
+  if (!words) return undefined
+  const [a, b, c] = words as [number, number, number]
+  const low = (at: number) =>
+    `${(words[at] as number) >> 8}.${(words[at] as number) & 255}.${(words[at + 1] as number) >> 8}.${(words[at + 1] as number) & 255}`
+  const zeros = (count: number) => words.slice(0, count).every((word) => word === 0)
+  if (zeros(5) && words[5] === 0xffff) return low(6)
+  if (zeros(4) && words[4] === 0xffff && words[5] === 0) return low(6)
+  if (zeros(6) && ((words[6] as number) !== 0 || (words[7] as number) > 1)) return low(6)
+  if (a === 0x64 && b === 0xff9b && (c === 1 || words.slice(2, 6).every((word) => word === 0))) return low(6)
+  if (a === 0x2002) return low(1)
+  return undefined
+}
+
+/** The eight words of an IPv6 address. */
+function wordsOf(address: string): number[] | undefined {
+  const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(address.replace(/%.*$/, ''))
+  const plain = dotted
+    ? `${dotted[1]}${((Number(dotted[2]) << 8) | Number(dotted[3])).toString(16)}:${((Number(dotted[4]) << 8) | Number(dotted[5])).toString(16)}`
+    : address.replace(/%.*$/, '')
+  const [head = '', tail] = plain.split('::')
+  const parts = (text: string) => (text === '' ? [] : text.split(':').map((word) => Number.parseInt(word, 16)))
+  const front = parts(head)
+  const back = tail === undefined ? [] : parts(tail)
+  const words = tail === undefined ? front : [...front, ...Array.from({ length: 8 - front.length - back.length }, () => 0), ...back]
+  return words.length === 8 && words.every((word) => word >= 0 && word <= 0xffff) ? words : undefined
+}

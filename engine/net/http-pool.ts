@@ -1,0 +1,196 @@
+/**
+ * Requests to one origin, over a bounded number of connections that stay open. A request settles with an answer or with
+ * what went wrong, and never rejects: whoever sends messages must know whether anything may have arrived. No redirect
+ * is followed, and addresses are those the egress guard lets through.
+ */
+import { isIP, type LookupFunction } from 'node:net'
+import { buildConnector, Pool, type Dispatcher } from 'undici'
+import { EngineError } from '../errors.ts'
+import type { Egress } from './egress.ts'
+
+export type HttpRequest = Readonly<{
+  method: string
+  /** with the query */
+  path: string
+  /** name, value, name, value, … */
+  headers: readonly string[]
+  body?: Uint8Array | null
+  /** from the call to the end of the answer, a wait for a connection included */
+  timeoutMs: number
+  /** how much of the answer's body is kept; the rest is read and dropped */
+  keepBytes: number
+  /** gives up; what was sent may arrive all the same */
+  signal?: AbortSignal | undefined
+}>
+
+export type HttpAnswer = Readonly<{
+  status: number
+  headers: Readonly<Record<string, string | string[] | undefined>>
+  body: Buffer
+  /** longer than `keepBytes` */
+  isCut: boolean
+}>
+
+export type HttpFailure = Readonly<{
+  /**
+   * `connect`: no connection, so nothing was sent · `timeout`: no whole answer in time · `broken`: the connection ended before
+   * the answer was whole · `aborted`: by the signal
+   */
+  phase: 'connect' | 'timeout' | 'broken' | 'aborted'
+  /** such as ECONNREFUSED */
+  code: string
+  message: string
+}>
+
+export type HttpResult = Readonly<{ answer: HttpAnswer; failure?: undefined } | { answer?: undefined; failure: HttpFailure }>
+
+export type HttpPoolOptions = Readonly<{
+  /** such as "https://search.example.com:9200" */
+  origin: string
+  connections: number
+  egress: Egress
+  /** authority in PEM that is trusted instead of the common ones */
+  caCert?: string | undefined
+}>
+
+const CONNECT_MS = 10_000
+/** An answer without end is cut off: nothing that we call answers so much. */
+const MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+export class HttpPool {
+  readonly #pool: Pool
+
+  constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
+    this.#pool = new Pool(origin, {
+      connections,
+      pipelining: 1, // a request never waits behind another's answer
+      connect: guardedConnector(egress, caCert),
+      headersTimeout: 0, // each request has its own time
+      bodyTimeout: 0,
+    })
+    this.#pool.on('connectionError', () => undefined) // the requests are told
+  }
+
+  request(request: HttpRequest): Promise<HttpResult> {
+    const { method, path, headers, body = null, signal } = request
+    return new Promise((resolve) => {
+      if (signal?.aborted) return resolve(ABORTED)
+      const call = new Call(request, resolve)
+      try {
+        this.#pool.dispatch({ method, path, headers: headers as string[], body }, call)
+      } catch (error) {
+        call.onResponseError(undefined, error as Error) // a header or path that undici refuses
+      }
+    })
+  }
+
+  /** Ends what is under way. */
+  async close(): Promise<void> {
+    await this.#pool.destroy()
+  }
+}
+
+const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', message: 'called off' } }
+
+/** One request under way. */
+class Call implements Dispatcher.DispatchHandler {
+  readonly #request: HttpRequest
+  readonly #resolve: (result: HttpResult) => void
+  readonly #timer: NodeJS.Timeout
+  readonly #onAbort: (() => void) | undefined
+  #controller: Dispatcher.DispatchController | undefined
+  #started = false
+  #status = 0
+  #headers: HttpAnswer['headers'] = {}
+  #chunks: Buffer[] = []
+  #bytes = 0
+  #settled = false
+
+  constructor(request: HttpRequest, resolve: (result: HttpResult) => void) {
+    this.#request = request
+    this.#resolve = resolve
+    this.#timer = setTimeout(() => {
+      const { timeoutMs } = request
+      this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${timeoutMs} ms` })
+    }, request.timeoutMs)
+    if (request.signal) {
+      this.#onAbort = () => this.#giveUp(ABORTED.failure as HttpFailure)
+      request.signal.addEventListener('abort', this.#onAbort, { once: true })
+    }
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    if (this.#settled) return controller.abort(new Error('given up'))
+    this.#controller = controller
+    this.#started = true
+  }
+
+  onResponseStart(_controller: Dispatcher.DispatchController, status: number, headers: HttpAnswer['headers']): void {
+    if (status < 200) return // an interim answer
+    this.#status = status
+    this.#headers = headers
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    const { keepBytes } = this.#request
+    if (this.#bytes < keepBytes)
+      this.#chunks.push(this.#bytes + chunk.length > keepBytes ? chunk.subarray(0, keepBytes - this.#bytes) : chunk)
+    this.#bytes += chunk.length
+    if (this.#bytes > MAX_ANSWER_BYTES) controller.abort(new Error(`an answer of more than ${MAX_ANSWER_BYTES} bytes`))
+  }
+
+  onResponseEnd(): void {
+    const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
+    this.#settle({ answer: { status: this.#status, headers: this.#headers, body, isCut: this.#bytes > this.#request.keepBytes } })
+  }
+
+  onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
+    this.#settle({ failure: { phase: this.#started ? 'broken' : 'connect', ...describe(error) } })
+  }
+
+  #giveUp(failure: HttpFailure): void {
+    this.#settle({ failure })
+    this.#controller?.abort(new Error(failure.message))
+  }
+
+  #settle(result: HttpResult): void {
+    if (this.#settled) return
+    this.#settled = true
+    clearTimeout(this.#timer)
+    if (this.#onAbort) this.#request.signal?.removeEventListener('abort', this.#onAbort)
+    this.#resolve(result)
+  }
+}
+
+function guardedConnector(egress: Egress, caCert: string | undefined): buildConnector.connector {
+  const lookup: LookupFunction = (hostname, { all }, callback) => {
+    egress.addressesOf(hostname).then(
+      (addresses) => {
+        const [first] = addresses
+        if (all) callback(null, [...addresses])
+        else callback(null, first?.address ?? '', first?.family)
+      },
+      (error: Error) => callback(error, ''),
+    )
+  }
+  const connect = buildConnector({ timeout: CONNECT_MS, allowH2: false, lookup, ...(caCert === undefined ? {} : { ca: caCert }) })
+  return (options, callback) => {
+    if (isIP(options.hostname) === 0) return connect(options, callback)
+    egress.addressesOf(options.hostname).then(
+      // an address is not looked up
+      () => connect(options, callback),
+      (error: Error) => callback(error, null),
+    )
+  }
+}
+
+/** @returns a code and one line; an error that stands for several has none of its own */
+function describe(error: Error): { code: string; message: string } {
+  if (error instanceof EngineError) return { code: error.code, message: error.message }
+  const { code, message } = error as NodeJS.ErrnoException
+  if (error instanceof AggregateError) {
+    const texts = [...new Set(error.errors.map((one: Error) => one.message))]
+    return { code: code ?? 'CONNECT_FAILED', message: texts.join('; ') || message }
+  }
+  return { code: code ?? error.name, message }
+}
