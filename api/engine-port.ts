@@ -4,7 +4,8 @@
  * them asks a database, except `updateSink` and `acceptGap`.
  */
 import type { ErrorContext } from '../engine/errors.ts'
-import type { Account, Database, Sink, SinkSettings, Destination } from '../engine/state/resources.ts'
+import type { Destination } from '../engine/state/destinations.ts'
+import type { Account, Database, Sink, SinkSettings } from '../engine/state/resources.ts'
 
 /** How one element of receive's `data` looks: record, changes, … beside `ack_id`, or under `data`. */
 export type Shape = 'flat' | 'nested'

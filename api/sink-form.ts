@@ -6,7 +6,8 @@
 import { Ajv, type ErrorObject } from 'ajv'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
-import { ACTIONS, Destination, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
+import { PullDestination, type Destination } from '../engine/state/destinations.ts'
+import { ACTIONS, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
 
 const NONE = Type.Literal('none')
@@ -31,7 +32,7 @@ export const SinkOut = Type.Object({
   }),
   tables: Type.Array(TableSettings),
   actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
-  destination: Destination,
+  destination: PullDestination,
   filter: NONE,
   transform: NONE,
   routing: NONE,
@@ -100,7 +101,7 @@ export const SinkPatch = Type.Object(
     ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
     source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
     tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
-    destination: Type.Optional(Destination),
+    destination: Type.Optional(PullDestination),
     database: Type.Optional(Type.String({ description: 'may be repeated, but not changed' })),
     ...Object.fromEntries(
       [...FUNCTIONS].map((name) => [
@@ -115,7 +116,7 @@ export const SinkPatch = Type.Object(
 const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
   Type.Object({
     ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
-    destination: Type.Optional(Destination),
+    destination: Type.Optional(PullDestination),
   }),
 )
 
@@ -182,7 +183,7 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   return sink
 }
 const checkWhole = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
-  Type.Object({ settings: SinkSettings, destination: Destination }),
+  Type.Object({ settings: SinkSettings, destination: PullDestination }),
 )
 
 /** Leaves out what has no effect and brings older spellings to the resource's form. */

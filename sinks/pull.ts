@@ -14,7 +14,8 @@ import {
   type RefList,
 } from '../engine/dispatch/ack-id.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import { PullDestination, type Database, type Sink } from '../engine/state/resources.ts'
+import { PullDestination } from '../engine/state/destinations.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
 import type { DestinationType, PullWire, Shape } from './sink.ts'
 
 const HEAD = Buffer.from('{"data":[')

@@ -59,12 +59,16 @@ const MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 export class HttpPool {
   readonly #pool: Pool
+  readonly #origin: string
+  readonly #connect: buildConnector.connector
 
   constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
+    this.#origin = origin
+    this.#connect = guardedConnector(egress, caCert)
     this.#pool = new Pool(origin, {
       connections,
       pipelining: 1, // a request never waits behind another's answer
-      connect: guardedConnector(egress, caCert),
+      connect: this.#connect,
       headersTimeout: 0, // each request has its own time
       bodyTimeout: 0,
     })
@@ -81,6 +85,20 @@ export class HttpPool {
       } catch (error) {
         call.onResponseError(undefined, error as Error) // a header or path that undici refuses
       }
+    })
+  }
+
+  /** Connects, TLS included, and sends nothing. @returns undefined: somebody is there */
+  reach(signal: AbortSignal): Promise<HttpFailure | undefined> {
+    const { protocol, hostname, host, port } = new URL(this.#origin)
+    return new Promise((resolve) => {
+      const onAbort = () => resolve(ABORTED.failure)
+      signal.addEventListener('abort', onAbort, { once: true })
+      this.#connect({ protocol, hostname: hostname.replace(/^\[(.*)\]$/, '$1'), host, port }, (...[error, socket]) => {
+        signal.removeEventListener('abort', onAbort)
+        socket?.destroy()
+        resolve(error ? { phase: 'connect', ...describe(error) } : undefined)
+      })
     })
   }
 

@@ -1,7 +1,8 @@
 /** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
 import { Value } from 'typebox/value'
 import { shapeOf } from './generation-shape.ts'
-import { SinkSettings, type Account, type Connection, type Database, type Destination, type Sink } from './resources.ts'
+import type { Destination } from './destinations.ts'
+import { SinkSettings, type Account, type Connection, type Database, type Sink } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
 import { hashToken } from './tokens.ts'

@@ -4,6 +4,7 @@
  * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
  */
 import { Type, type Static } from 'typebox'
+import type { Destination } from './destinations.ts'
 
 export const Name = Type.String({ pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' })
 const Annotations = Type.Record(Type.String(), Type.Unknown(), {
@@ -80,6 +81,11 @@ export const SinkSettings = Type.Object(
     batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
     max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
     max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of the unacknowledged backlog in the log' }),
+    concurrency: Type.Union([Type.Integer({ minimum: 1, maximum: 256 }), Type.Null()], {
+      default: null,
+      description: 'requests to the destination at once; null: as its kind does well with',
+    }),
+    sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
     partitions: Type.Integer({
       minimum: 1,
       maximum: 1024,
@@ -90,11 +96,6 @@ export const SinkSettings = Type.Object(
   { additionalProperties: false },
 )
 
-/** The pull (stream) sink has no settings of its own: its transport is the client. */
-export const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, { additionalProperties: false })
-
-export const Destination = Type.Union([PullDestination])
-export type Destination = Static<typeof Destination>
 export type SinkSettings = Static<typeof SinkSettings>
 
 export type Account = Readonly<{ id: string; name: string }>

@@ -41,6 +41,8 @@ export const SINK: Sink = {
   batch_timeout_ms: 5,
   max_memory_mb: 128,
   max_backlog_mb: 10_240,
+  concurrency: null,
+  sensitive: false,
   partitions: 1,
   destination: { type: 'sequin_stream' },
 }

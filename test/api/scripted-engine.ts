@@ -197,6 +197,8 @@ const SINK: Sink = {
   batch_timeout_ms: 5,
   max_memory_mb: 128,
   max_backlog_mb: 10_240,
+  concurrency: null,
+  sensitive: false,
   partitions: 1,
 }
 

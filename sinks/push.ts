@@ -1,0 +1,93 @@
+/**
+ * Sinks that send: what a batch becomes on the wire, and what the answer means for each message of it. A wire decides
+ * nothing about time: whether something is tried again, and when, is for whoever called it to say.
+ */
+import type { TSchema } from 'typebox'
+import type { ErrorCode } from '../engine/errors.ts'
+import type { MessageView } from '../engine/log/message-view.ts'
+import type { Egress } from '../engine/net/egress.ts'
+import type { DestinationKind, HttpEndpoint } from '../engine/state/destinations.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
+
+/** Messages to send together, in order: message i stands in `views[i]` at `places[i]`. */
+export type Load = Readonly<{
+  views: readonly MessageView[]
+  places: readonly number[]
+  /** what a function has made of message i: whole JSON, in the place of the default message */
+  payloads?: readonly (Uint8Array | undefined)[]
+  /** what a routing function says of all of them, checked */
+  route?: Readonly<Record<string, unknown>>
+}>
+
+/** What a destination said when something went wrong: its own words, without our secrets, and cut at a limit. */
+export type Answer = Readonly<{
+  code: ErrorCode
+  /** one line, for people */
+  message: string
+  status?: number
+  headers?: Readonly<Record<string, string>>
+  body?: string
+}>
+
+/**
+ * How far a failure reaches.
+ *
+ *  unreachable   no connection: nothing was sent, and nothing else could be
+ *  unavailable   it broke off, took too long or said that it can't serve: most likely the destination, perhaps a message
+ *  refused       it takes nothing of this kind: credentials, rights, a missing index or path
+ *  rejected      it didn't like what it got: most likely one of the messages, perhaps all would be
+ *  throttled     it gets more than it can take
+ *  tooLarge      it takes less at once
+ *  message       this message, for certain: others were taken or judged beside it
+ */
+export type Blame = 'unreachable' | 'unavailable' | 'refused' | 'rejected' | 'throttled' | 'tooLarge' | 'message'
+export type Failure = Readonly<{ blame: Blame; answer: Answer; /** the destination asks for this pause */ retryAfterMs?: number }>
+
+export type Outcome =
+  /** all of them are delivered */
+  | Readonly<{ kind: 'delivered'; status: number }>
+  /** one for each message, in order; undefined: delivered */
+  | Readonly<{ kind: 'each'; status: number; failures: readonly (Failure | undefined)[] }>
+  /** none of them, as far as is known */
+  | Readonly<{ kind: 'failed'; failure: Failure }>
+  /** the signal was aborted: what was sent may have arrived */
+  | Readonly<{ kind: 'aborted' }>
+
+/** What speaks to the destination for one sink. */
+export interface PushWire {
+  /** of one request */
+  readonly maxMessages: number
+  readonly maxBytes: number
+  /** what a request has beside the body of each message, at most */
+  readonly overheadBytes: number
+  /** Sends messages that may go together. Always settles. */
+  send(load: Load, signal: AbortSignal): Promise<Outcome>
+  /** Tries what a delivery needs without delivering. @returns undefined: it works */
+  test(signal: AbortSignal): Promise<Answer | undefined>
+  /** Ends its connections. */
+  close(): Promise<void>
+}
+
+export type PushOptions = Readonly<{
+  sink: Sink
+  database: Database
+  /** the one that the destination names; undefined: it names none, or one that is gone */
+  endpoint: HttpEndpoint | undefined
+  egress: Egress
+  /** connections, at most */
+  concurrency: number
+  /** something about the settings that a user should know; never with a secret in it */
+  warn: (text: string) => void
+}>
+
+export interface PushType {
+  readonly type: DestinationKind
+  /** of `destination`: for the API, the YAML file and the forms */
+  readonly settings: TSchema
+  /** Keeps one document per key: tombstones are delivered as deletes, and of one key the last message says all. */
+  readonly keyed: boolean
+  /** requests at once, when the sink doesn't say */
+  readonly concurrency: number
+  /** Cheap: it is made anew when the sink, its database or its endpoint is edited. @throws EngineError the settings can't be used */
+  open(options: PushOptions): PushWire
+}

@@ -1,0 +1,200 @@
+/**
+ * Webhooks: messages are posted to an HTTP endpoint, as `{"data":[…]}` or one by one. An answer of 200 to 299 takes all of
+ * them; a batch fails as a whole, unless the sink lets the answer name the messages that failed. Redirects are not
+ * followed.
+ */
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import { EngineError } from '../engine/errors.ts'
+import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
+import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
+import { Messages } from './messages.ts'
+import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import { Verbatim } from './verbatim.ts'
+import { Signer, webhookId } from './webhook-signature.ts'
+
+const HEAD = Buffer.from('{"data":[')
+const TAIL = Buffer.from(']}')
+const COMMA = 0x2c
+/** most that a body holds beside one message */
+const MAX_BODY_BYTES = 16 * 1024 * 1024
+/** of an answer, enough to read what failed */
+const KEPT_BYTES = 64 * 1024
+const KEPT_RESULT_BYTES = 4 * 1024 * 1024
+const DELIVERED = { kind: 'delivered' } as const
+const compress = promisify(gzip)
+
+export const webhook: PushType = {
+  type: 'webhook',
+  settings: WebhookDestination,
+  keyed: false,
+  concurrency: 10,
+  open: (options) => new Webhook(options),
+}
+
+/** What a routing function may say of its messages. */
+type Route = Readonly<{ method?: string; endpoint_path?: string; headers?: Readonly<Record<string, string>> }>
+
+class Webhook implements PushWire {
+  readonly maxMessages: number
+  readonly maxBytes = MAX_BODY_BYTES
+  readonly overheadBytes: number
+  readonly #settings: WebhookDestination
+  readonly #timeoutMs: number
+  readonly #pool: HttpPool
+  readonly #base: string
+  readonly #path: string
+  readonly #headers: ReadonlyMap<string, string>
+  readonly #flatHeaders: readonly string[]
+  readonly #messages: Messages
+  readonly #signer: Signer | undefined
+  readonly #verbatim: Verbatim
+
+  /** @throws EngineError NOT_FOUND: there is no such endpoint; VALIDATION_FAILED */
+  constructor({ sink, database, endpoint, egress, concurrency, warn }: PushOptions) {
+    const settings = sink.destination as WebhookDestination
+    if (!endpoint) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${settings.http_endpoint}" does not exist`)
+    if (endpoint.kind === 'local')
+      throw new EngineError('DESTINATION_UNREACHABLE', 'the HTTP endpoint is local: no development tunnel is open')
+    this.#settings = settings
+    this.maxMessages = settings.batch ? sink.batch_size : 1
+    this.#timeoutMs = sink.ack_wait_ms
+    const { origin, base } = targetOf(endpoint.url)
+    this.#base = base
+    this.#path = pathOf(`${base}${settings.http_endpoint_path ?? ''}`)
+    this.#pool = new HttpPool({ origin, connections: concurrency, egress })
+    this.#headers = mergedHeaders([{ 'content-type': 'application/json', 'user-agent': 'Tailrace' }, ownHeaders(endpoint)])
+    this.#flatHeaders = [...this.#headers].flat()
+    this.#messages = new Messages(sink, database)
+    this.overheadBytes = this.#messages.overheadBytes + 1
+    const secrets = settings.signing_secrets ?? []
+    this.#signer = secrets.length > 0 ? new Signer(secrets) : undefined
+    this.#verbatim = new Verbatim([
+      ...secrets,
+      ...Object.values(endpoint.encryptedHeaders).flatMap((value) => [value, ...value.split(' ')]),
+      ...userInfo(endpoint.url),
+    ])
+    const encoding = this.#headers.get('content-encoding')
+    if (encoding !== undefined && !/^\s*gzip\s*$/i.test(encoding))
+      warn(`content-encoding "${encoding.slice(0, 40)}" is sent as a header, but bodies go out as they are; gzip would be applied`)
+  }
+
+  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
+    const route = load.route as Route | undefined
+    const method = route?.method?.toUpperCase() ?? 'POST'
+    const named = route?.headers ? mergedHeaders([Object.fromEntries(this.#headers), route.headers]) : this.#headers
+    const plain = this.#body(load)
+    const headers = named === this.#headers ? [...this.#flatHeaders] : [...named].flat()
+    if (this.#signer) headers.push(...this.#signer.headers(webhookId(load), plain))
+    const body = /^\s*gzip\s*$/i.test(named.get('content-encoding') ?? '') ? await compress(plain) : plain
+    const { answer, failure } = await this.#pool.request({
+      method,
+      path: route?.endpoint_path === undefined ? this.#path : pathOf(`${this.#base}${route.endpoint_path}`),
+      headers,
+      body: method === 'GET' || method === 'HEAD' ? null : body,
+      timeoutMs: this.#timeoutMs,
+      keepBytes: this.#settings.item_results ? KEPT_RESULT_BYTES : KEPT_BYTES,
+      signal,
+    })
+    if (failure) return failure.phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure: this.#verbatim.unanswered(failure) }
+    if (answer.status < 200 || answer.status > 299)
+      return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, route !== undefined), answer) }
+    return this.#settings.item_results && this.#settings.batch
+      ? this.#results(answer, load.views.length)
+      : { ...DELIVERED, status: answer.status }
+  }
+
+  async test(signal: AbortSignal): Promise<Answer | undefined> {
+    const failure = await this.#pool.reach(signal)
+    return failure && this.#verbatim.unanswered(failure).answer
+  }
+
+  async close(): Promise<void> {
+    await this.#pool.close()
+  }
+
+  #body(load: Load): Buffer {
+    const { length } = load.views
+    const { batch } = this.#settings
+    let bytes = batch ? HEAD.length + TAIL.length + length - 1 : 0
+    for (let i = 0; i < length; i++) bytes += this.#messages.size(load, i)
+    const body = Buffer.allocUnsafeSlow(bytes)
+    if (!batch) {
+      this.#messages.write(load, 0, body, 0)
+      return body
+    }
+    let at = HEAD.copy(body)
+    for (let i = 0; i < length; i++) {
+      if (i > 0) body[at++] = COMMA
+      at = this.#messages.write(load, i, body, at)
+    }
+    TAIL.copy(body, at)
+    return body
+  }
+
+  /** `{"failures":[{"index":2,"error":"…"}]}`; an answer of another form says that none failed. */
+  #results({ status, body }: HttpAnswer, count: number): Outcome {
+    let named: unknown
+    try {
+      named = (JSON.parse(body.toString('utf8')) as { failures?: unknown } | null)?.failures
+    } catch {} // no JSON: an answer that has nothing to say
+    if (!Array.isArray(named) || named.length === 0) return { ...DELIVERED, status }
+    const failures = Array.from({ length: count }, (): ReturnType<Verbatim['about']> | undefined => undefined)
+    for (const entry of named as ({ index?: unknown; error?: unknown } | null)[]) {
+      const index = entry?.index
+      if (typeof index !== 'number' || !Number.isInteger(index) || index < 0 || index >= count) continue
+      const text = typeof entry?.error === 'string' ? entry.error : JSON.stringify(entry?.error ?? 'failed')
+      failures[index] = this.#verbatim.about('message', status, text)
+    }
+    return { kind: 'each', status, failures }
+  }
+}
+
+/** Origin, and the path with its query: a fragment is not sent. */
+function targetOf(url: string): { origin: string; base: string } {
+  const { origin, pathname, search } = new URL(url)
+  // "https://host" has no path of its own in front of one that is appended
+  return { origin, base: pathname === '/' && !/^[^:]+:\/\/[^/?#]+\//.test(url) ? search : `${pathname}${search}` }
+}
+
+/** What is asked for: begins with a slash, without a fragment. */
+const pathOf = (text: string): string => {
+  const path = text.replace(/#.*$/, '')
+  return path.startsWith('/') ? path : `/${path}`
+}
+
+/** The endpoint's headers; user and password in its URL are the login they always were. */
+function ownHeaders({ url, headers, encryptedHeaders }: HttpEndpoint): Record<string, string> {
+  const [user] = userInfo(url)
+  return {
+    ...(user === undefined ? {} : { authorization: `Basic ${Buffer.from(user).toString('base64')}` }),
+    ...headers,
+    ...encryptedHeaders,
+  }
+}
+
+function userInfo(url: string): string[] {
+  const { username, password } = new URL(url)
+  if (username === '' && password === '') return []
+  const user = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  return [user, decodeURIComponent(password), Buffer.from(user).toString('base64')]
+}
+
+/** Later ones win, whatever the case of their names. */
+function mergedHeaders(layers: readonly Readonly<Record<string, string>>[]): ReadonlyMap<string, string> {
+  const merged = new Map<string, string>()
+  for (const layer of layers) for (const [name, value] of Object.entries(layer)) merged.set(name.toLowerCase(), value)
+  return merged
+}
+
+const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
+const REFUSED = new Set([401, 402, 403, 404, 405, 407, 410, 421])
+
+function blameOf({ status }: HttpAnswer, messages: number, isRouted: boolean): Blame {
+  if (status === 429) return 'throttled'
+  if (status === 413 && messages > 1) return 'tooLarge'
+  if (UNAVAILABLE.has(status)) return 'unavailable'
+  // a routed path may be missing for one message alone
+  if (status < 400 || (REFUSED.has(status) && !(isRouted && (status === 404 || status === 405 || status === 410)))) return 'refused'
+  return 'rejected'
+}

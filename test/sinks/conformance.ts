@@ -1,0 +1,134 @@
+/** What holds for every sink that sends, whatever it sends to. A new one passes these with a bench of its own. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { PushType, PushWire } from '../../sinks/push.ts'
+import { HttpReceiver, type Received } from '../services/http-receiver.ts'
+import { keys, loadOf, NEVER } from './load.ts'
+
+export type Bench = Readonly<{
+  type: PushType
+  /** A wire to this address; its login is `SECRET`, a request may take 200 ms, a batch 100 messages. */
+  open: (url: string) => PushWire & AsyncDisposable
+  /** a success for whatever was asked */
+  answer: (request: Received) => string
+  /** keys in the order in which a request brings them */
+  keysOf: (request: Received) => readonly string[]
+}>
+export const SECRET = 'a-very-secret-value'
+
+export function conforms({ type, open, answer, keysOf }: Bench): void {
+  const named = (text: string) => `${type.type}: ${text}`
+  const good = (request: Received) => ({ headers: { 'content-type': 'application/json' }, body: answer(request) })
+  const failed = async (wire: PushWire, count = 2) => {
+    const outcome = await wire.send(loadOf(keys(...Array.from({ length: count }, (_, i) => String(i)))), NEVER)
+    assert.equal(outcome.kind, 'failed')
+    return outcome.kind === 'failed' ? outcome.failure : assert.fail()
+  }
+
+  test(named('a batch arrives whole and in order, and is delivered'), async () => {
+    await using receiver = await HttpReceiver.start(good)
+    await using wire = open(receiver.url)
+    const names = Array.from({ length: 100 }, (_, i) => `k${i}`)
+    const { kind } = await wire.send(loadOf(keys(...names)), NEVER)
+    assert.equal(kind, 'delivered')
+    assert.deepEqual(receiver.requests.flatMap(keysOf), names)
+  })
+
+  test(named('limits are told: by count, by bytes, and what a request has beside a body'), async () => {
+    await using receiver = await HttpReceiver.start(good)
+    await using wire = open(receiver.url)
+    assert.equal(wire.maxMessages, 100)
+    const load = loadOf(keys(...Array.from({ length: 100 }, (_, i) => `k${i}`)))
+    const bodies = load.views.reduce((sum, view, i) => sum + view.bodyEnd(load.places[i]!) - view.bodyStart(load.places[i]!), 0)
+    await wire.send(load, NEVER)
+    const sent = receiver.requests.reduce((sum, { body }) => sum + body.length, 0)
+    assert.ok(sent <= bodies + 100 * wire.overheadBytes + 100, `${sent} bytes sent for ${bodies}`)
+    assert.ok(wire.maxBytes >= 1024 * 1024 && wire.maxBytes <= 100 * 1024 * 1024)
+  })
+
+  test(named('whatever goes wrong with a whole request is told by how far it reaches'), async () => {
+    const cases = [
+      [401, 'refused'],
+      [403, 'refused'],
+      [404, 'refused'],
+      [302, 'refused'],
+      [408, 'unavailable'],
+      [502, 'unavailable'],
+      [503, 'unavailable'],
+      [504, 'unavailable'],
+      [429, 'throttled'],
+      [413, 'tooLarge'],
+      [400, 'rejected'],
+      [500, 'rejected'],
+    ] as const
+    let status = 200
+    await using receiver = await HttpReceiver.start(() => ({ status, body: '{"message":"no"}', headers: { 'retry-after': '7' } }))
+    await using wire = open(receiver.url)
+    for (const [code, blame] of cases) {
+      status = code
+      const failure = await failed(wire)
+      assert.equal(failure.blame, blame, String(code))
+      assert.equal(failure.answer.status, code)
+      assert.equal(failure.retryAfterMs, 7_000)
+    }
+  })
+
+  test(named('a connection that breaks, and an answer that doesn’t come in time, leave it open what arrived'), async () => {
+    await using receiver = await HttpReceiver.start()
+    await using wire = open(receiver.url)
+    for (const reply of ['reset', 'half', 'hang'] as const) {
+      receiver.handler = () => reply
+      assert.equal((await failed(wire)).blame, 'unavailable', reply)
+    }
+  })
+
+  test(named('where nobody listens nothing was sent'), async () => {
+    const receiver = await HttpReceiver.start()
+    const { url } = receiver
+    await receiver[Symbol.asyncDispose]()
+    await using wire = open(url)
+    const { blame, answer } = await failed(wire)
+    assert.equal(blame, 'unreachable')
+    assert.equal(answer.code, 'DESTINATION_UNREACHABLE')
+    assert.match(answer.message, /ECONNREFUSED/)
+  })
+
+  test(named('a send that is called off settles at once'), async () => {
+    await using receiver = await HttpReceiver.start(() => 'hang')
+    await using wire = open(receiver.url)
+    const off = new AbortController()
+    const sent = wire.send(loadOf(keys('1')), off.signal)
+    await receiver.until((requests) => requests.length === 1)
+    off.abort()
+    assert.equal((await sent).kind, 'aborted')
+  })
+
+  test(named('an error is kept in the destination’s own words, cut at a limit, and without our secrets'), async () => {
+    const words = `the field "größe" is no number; you sent ${SECRET} and ${Buffer.from(SECRET).toString('base64')}`
+    await using receiver = await HttpReceiver.start(({ headers }) => ({
+      status: 400,
+      headers: { 'x-echo': JSON.stringify(headers) },
+      body: `${words} ${JSON.stringify(headers)} ${'x'.repeat(100_000)}`,
+    }))
+    await using wire = open(receiver.url)
+    const { answer } = await failed(wire)
+    assert.ok(answer.message.startsWith('status 400: the field "größe" is no number; you sent [secret] and '), answer.message)
+    const whole = JSON.stringify(answer)
+    assert.ok(!whole.includes(SECRET), 'the secret stands in what is kept')
+    assert.ok(whole.length < 30_000, `${whole.length} characters`)
+  })
+
+  test(named('a test of the connection delivers nothing and tells in the destination’s own words what is wrong'), async () => {
+    await using receiver = await HttpReceiver.start(good)
+    await using wire = open(receiver.url)
+    assert.equal(await wire.test(NEVER), undefined)
+    assert.deepEqual(
+      receiver.requests.filter(({ method }) => method !== 'GET').flatMap(({ path }) => (path.endsWith('/_search') ? [] : [path])),
+      [],
+    )
+    const { url } = receiver
+    await receiver[Symbol.asyncDispose]()
+    await using late = open(url)
+    assert.match((await late.test(NEVER))?.message ?? '', /ECONNREFUSED/)
+  })
+}

@@ -1,0 +1,74 @@
+/** Messages as a sink's wire gets them, and the sink and database they belong to. */
+import type { HttpEndpoint } from '../../engine/state/destinations.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import { Egress } from '../../engine/net/egress.ts'
+import { ACTION, Pack, PackBuilder, type ActionCode } from '../../engine/log/pack.ts'
+import { PART, type Part } from '../../engine/position.ts'
+import type { Load, PushOptions, PushType, PushWire } from '../../sinks/push.ts'
+import { DATABASE, SINK } from '../actors/sink-fixture.ts'
+
+export type Row = Readonly<{
+  key: readonly (string | null)[]
+  record?: Record<string, unknown>
+  action?: ActionCode
+  part?: Part
+  lsn?: bigint
+  flags?: number
+}>
+
+/** One pack with a transaction for each LSN. */
+export function loadOf(rows: readonly Row[], history = 0): Load {
+  const builder = new PackBuilder({ history, term: 1, generation: 1, routing: 1 })
+  let open: bigint | undefined
+  for (const [idx, { key, record = { id: key[0] }, action = ACTION.insert, part = PART.row, lsn = 4096n, flags = 0 }] of rows.entries()) {
+    if (lsn !== open) builder.begin((open = lsn), 1, 1_700_000_000_000_000)
+    const keyText = JSON.stringify(key)
+    builder.bodies.copy(Buffer.from(keyText))
+    const name = Object.entries(ACTION).find(([, code]) => code === action)?.[0]
+    builder.bodies.copy(
+      Buffer.from(
+        `"record":${JSON.stringify(record)},"changes":null,"action":"${name}","metadata":{"table_schema":"public","table_name":"item","commit_lsn":${lsn},"commit_idx":${idx}`,
+      ),
+    )
+    builder.add(idx, part, action, 16_384, flags, idx, Buffer.byteLength(keyText), 0)
+  }
+  const pack = Pack.decode(builder.encode())
+  return { views: rows.map(() => pack), places: rows.map((_, i) => i) }
+}
+
+export const keys = (...names: readonly string[]): Row[] => names.map((name) => ({ key: [name] }))
+
+export function endpoint(url: string, options: Partial<HttpEndpoint> = {}): HttpEndpoint {
+  return {
+    id: '11111111-1111-4111-8111-111111111111',
+    accountId: SINK.accountId,
+    name: 'hooks',
+    kind: 'external',
+    url,
+    headers: {},
+    encryptedHeaders: {},
+    ...options,
+  }
+}
+
+/** @returns a wire that is closed with its scope */
+export function wireOf(
+  type: PushType,
+  destination: Destination,
+  settings: Partial<Sink> = {},
+  options: Partial<PushOptions> = {},
+): PushWire & AsyncDisposable {
+  const wire = type.open({
+    sink: { ...SINK, batch_size: 100, ...settings, destination },
+    database: DATABASE,
+    endpoint: undefined,
+    egress: new Egress({ mode: 'private' }),
+    concurrency: 2,
+    warn: () => undefined,
+    ...options,
+  })
+  return Object.assign(wire, { [Symbol.asyncDispose]: () => wire.close() })
+}
+
+export const NEVER = new AbortController().signal

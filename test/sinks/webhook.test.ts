@@ -1,0 +1,192 @@
+import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
+import { test } from 'node:test'
+import { Egress } from '../../engine/net/egress.ts'
+import type { WebhookDestination } from '../../engine/state/destinations.ts'
+import { webhook } from '../../sinks/webhook.ts'
+import { HttpReceiver, jsonOf, type Received } from '../services/http-receiver.ts'
+import { DATABASE, SINK } from '../actors/sink-fixture.ts'
+import { conforms, SECRET } from './conformance.ts'
+import { endpoint, keys, loadOf, NEVER, wireOf } from './load.ts'
+
+const HOOK: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', batch: true, item_results: false }
+type Message = { record: { id: string }; metadata: Record<string, unknown> }
+const dataOf = (request: Received) => (jsonOf(request) as { data: Message[] }).data
+
+conforms({
+  type: webhook,
+  open: (url) =>
+    wireOf(
+      webhook,
+      HOOK,
+      { ack_wait_ms: 200 },
+      {
+        endpoint: endpoint(url, {
+          encryptedHeaders: { authorization: `Bearer ${SECRET}`, 'x-key': Buffer.from(SECRET).toString('base64') },
+        }),
+      },
+    ),
+  answer: () => '',
+  keysOf: (request) => dataOf(request).map(({ record }) => record.id),
+})
+
+test('a batch is {"data":[…]} also for one message, and a single message stands alone', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using batches = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
+  await using singles = wireOf(webhook, { ...HOOK, batch: false }, { batch_size: 1 }, { endpoint: endpoint(receiver.url) })
+  assert.equal(singles.maxMessages, 1)
+  await batches.send(loadOf(keys('7')), NEVER)
+  await singles.send(loadOf(keys('7')), NEVER)
+  const [batch, single] = receiver.bodies as [{ data: [Message] }, Message]
+  assert.deepEqual(Object.keys(batch), ['data'])
+  assert.deepEqual(batch.data, [single])
+  assert.deepEqual(single.record, { id: '7' })
+  assert.deepEqual(single.metadata['consumer'], { id: SINK.id, name: SINK.name, annotations: SINK.annotations })
+  assert.equal((single.metadata['database'] as { name: string }).name, DATABASE.name)
+  assert.deepEqual(
+    receiver.requests.map(({ method, headers }) => [method, headers['content-type']]),
+    [
+      ['POST', 'application/json'],
+      ['POST', 'application/json'],
+    ],
+  )
+})
+
+test('the path is the URL’s with the sink’s behind it; a query stays, a fragment is not sent', async () => {
+  await using receiver = await HttpReceiver.start()
+  for (const [base, path, asked] of [
+    ['', undefined, '/'],
+    ['', '/in', '/in'],
+    ['/hooks', '/in', '/hooks/in'],
+    ['/hooks/', undefined, '/hooks/'],
+    ['/hooks', '?a=1', '/hooks?a=1'],
+    ['', '?a=1', '/?a=1'],
+    ['/hooks?a=1#x', undefined, '/hooks?a=1'],
+    ['/hooks', '#x', '/hooks'],
+  ] as const) {
+    await using wire = wireOf(
+      webhook,
+      { ...HOOK, ...(path === undefined ? {} : { http_endpoint_path: path }) },
+      {},
+      { endpoint: endpoint(receiver.url + base) },
+    )
+    await wire.send(loadOf(keys('1')), NEVER)
+    assert.equal(receiver.requests.at(-1)?.path, asked)
+  }
+})
+
+test('headers are the endpoint’s, then the encrypted ones, then those of the route; later ones win in any spelling', async () => {
+  await using receiver = await HttpReceiver.start()
+  const headers = { 'X-A': 'plain', 'x-b': 'plain', 'x-c': 'plain', 'Content-Type': 'application/vnd.x+json' }
+  await using wire = wireOf(
+    webhook,
+    HOOK,
+    {},
+    { endpoint: endpoint(receiver.url, { headers, encryptedHeaders: { 'x-B': 'secret', 'x-C': 'secret' } }) },
+  )
+  await wire.send({ ...loadOf(keys('1')), route: { method: 'put', endpoint_path: '/routed?x=1', headers: { 'X-c': 'routed' } } }, NEVER)
+  const [request] = receiver.requests as [Received]
+  assert.equal(request.method, 'PUT')
+  assert.equal(request.path, '/routed?x=1')
+  assert.deepEqual(
+    [request.headers['x-a'], request.headers['x-b'], request.headers['x-c'], request.headers['content-type']],
+    ['plain', 'secret', 'routed', 'application/vnd.x+json'],
+  )
+})
+
+test('a user in the URL is a login, and never shown', async () => {
+  await using receiver = await HttpReceiver.start(({ headers }) => ({ status: 400, body: String(headers.authorization) }))
+  await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url.replace('//', '//us%40er:pa%20ssword@')) })
+  const outcome = await wire.send(loadOf(keys('1')), NEVER)
+  assert.equal(receiver.requests[0]?.headers.authorization, `Basic ${Buffer.from('us@er:pa ssword').toString('base64')}`)
+  assert.ok(outcome.kind === 'failed' && outcome.failure.answer.message === 'status 400: Basic [secret]', JSON.stringify(outcome))
+})
+
+test('content-encoding gzip compresses the body, and another one goes out as a header with a warning', async () => {
+  await using receiver = await HttpReceiver.start()
+  const warnings: string[] = []
+  const warn = (text: string) => void warnings.push(text)
+  await using packed = wireOf(webhook, HOOK, {}, { warn, endpoint: endpoint(receiver.url, { headers: { 'Content-Encoding': 'gzip' } }) })
+  await packed.send(loadOf(keys('1')), NEVER)
+  assert.deepEqual(warnings, [])
+  assert.equal(receiver.requests[0]?.headers['content-encoding'], 'gzip')
+  assert.equal(dataOf(receiver.requests[0]!)[0]?.record.id, '1')
+  await using other = wireOf(webhook, HOOK, {}, { warn, endpoint: endpoint(receiver.url, { headers: { 'content-encoding': 'br' } }) })
+  await other.send(loadOf(keys('2')), NEVER)
+  assert.equal(receiver.requests[1]?.headers['content-encoding'], 'br')
+  assert.equal(JSON.parse(receiver.requests[1]!.body.toString()).data[0].record.id, '2')
+  assert.equal(warnings.length, 1)
+})
+
+test('signed requests can be verified with any of the secrets, and a request that is sent again has the same id', async () => {
+  await using receiver = await HttpReceiver.start()
+  const keysOfSecrets = [Buffer.alloc(32, 1), Buffer.alloc(24, 2)]
+  const signing_secrets = keysOfSecrets.map((key) => `whsec_${key.toString('base64')}`)
+  await using wire = wireOf(
+    webhook,
+    { ...HOOK, signing_secrets },
+    {},
+    { endpoint: endpoint(receiver.url, { headers: { 'content-encoding': 'gzip' } }) },
+  )
+  for (const names of [['1'], ['1'], ['1', '2']]) await wire.send(loadOf(keys(...names)), NEVER)
+  const ids = receiver.requests.map((request) => {
+    const id = request.headers['webhook-id'] as string
+    const seconds = request.headers['webhook-timestamp'] as string
+    const signatures = (request.headers['webhook-signature'] as string).split(' ')
+    assert.ok(Math.abs(Number(seconds) - Date.now() / 1000) < 30)
+    const content = `${id}.${seconds}.${JSON.stringify(jsonOf(request))}` // the body before compression
+    assert.deepEqual(
+      signatures,
+      keysOfSecrets.map((key) => `v1,${createHmac('sha256', key).update(content).digest('base64')}`),
+    )
+    return id
+  })
+  assert.equal(ids[0], ids[1])
+  assert.notEqual(ids[0], ids[2])
+  assert.match(ids[0]!, /^msg_[\w-]+$/)
+})
+
+test('with item_results the answer may name the messages that failed', async () => {
+  await using receiver = await HttpReceiver.start(() => ({
+    status: 207,
+    body: JSON.stringify({ failures: [{ index: 1, error: 'no such customer' }, { index: 9 }, null] }),
+  }))
+  const load = loadOf(keys('1', '2', '3'))
+  await using wire = wireOf(webhook, { ...HOOK, item_results: true }, {}, { endpoint: endpoint(receiver.url) })
+  const outcome = await wire.send(load, NEVER)
+  assert.ok(outcome.kind === 'each')
+  assert.deepEqual(
+    outcome.failures.map((failure) => failure && [failure.blame, failure.answer.message]),
+    [undefined, ['message', 'no such customer'], undefined],
+  )
+  for (const body of ['', 'ok', '[]', '{"failures":[]}', 'null']) {
+    receiver.handler = () => ({ body })
+    assert.equal((await wire.send(load, NEVER)).kind, 'delivered', body)
+  }
+  receiver.handler = () => ({ status: 207, body: JSON.stringify({ failures: [{ index: 0 }] }) })
+  await using plain = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
+  assert.equal((await plain.send(load, NEVER)).kind, 'delivered', 'only for those who asked for it')
+})
+
+test('a routed path that is missing is one message’s fault, the sink’s own path everybody’s', async () => {
+  await using receiver = await HttpReceiver.start(() => ({ status: 404 }))
+  await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
+  const blame = async (route?: Record<string, unknown>) => {
+    const outcome = await wire.send({ ...loadOf(keys('1')), ...(route ? { route } : {}) }, NEVER)
+    return outcome.kind === 'failed' ? outcome.failure.blame : outcome.kind
+  }
+  assert.equal(await blame(), 'refused')
+  assert.equal(await blame({ endpoint_path: '/items/7' }), 'rejected')
+})
+
+test('an endpoint at an address that may not be sent to is told as such', async () => {
+  await using wire = wireOf(
+    webhook,
+    HOOK,
+    {},
+    { endpoint: endpoint('http://169.254.169.254/latest/meta-data'), egress: new Egress({ mode: 'private' }) },
+  )
+  assert.equal((await wire.test(NEVER))?.code, 'EGRESS_REFUSED')
+  const outcome = await wire.send(loadOf(keys('1')), NEVER)
+  assert.ok(outcome.kind === 'failed' && outcome.failure.answer.code === 'EGRESS_REFUSED')
+})
