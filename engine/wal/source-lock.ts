@@ -6,7 +6,7 @@
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Client, type ClientConfig } from 'pg'
+import { Client, type ClientConfig, type QueryResult } from 'pg'
 import { EngineError } from '../errors.ts'
 import { toSourceError } from './source-error.ts'
 import type { Query } from './slot.ts'
@@ -23,9 +23,12 @@ export type LockOptions = Readonly<{
 export const REPLICATION_NAME = 'tailrace replication'
 
 const IDLE_TIMEOUT_MS = 3000
-const PING_EVERY_MS = 1000
-/** Below the idle timeout: we know before another can own it. */
-const PING_TIMEOUT_MS = 2000
+const PING_EVERY_MS = 500
+/**
+ * Since the last query that was answered was *sent*: the server counts from its end, so later, and lets go a second after
+ * we know.
+ */
+const SILENCE_LIMIT_MS = 2000
 const TRY_EVERY_MS = 500
 const FREE_TIMEOUT_MS = 5000
 
@@ -33,8 +36,10 @@ export class SourceLock implements AsyncDisposable {
   readonly #client: Client
   readonly #slot: string
   readonly #lost = Promise.withResolvers<EngineError>()
-  #timer: NodeJS.Timeout | undefined
-  #answeredAt = performance.now()
+  #pings: NodeJS.Timeout | undefined
+  #deadline: NodeJS.Timeout | undefined
+  #turn: Promise<void> = Promise.resolve()
+  #asking = 0
   #state: 'held' | 'lost' | 'released' = 'held'
 
   private constructor(client: Client, slot: string) {
@@ -59,7 +64,9 @@ export class SourceLock implements AsyncDisposable {
       const { rows } = await client.query<{ version: number }>(`select current_setting('server_version_num')::int as version`)
       if ((rows[0]?.version ?? 0) >= 140_000) await client.query(`set idle_session_timeout = ${IDLE_TIMEOUT_MS}`)
       const key = lockKey(slot)
+      let askedAt: number
       for (;;) {
+        askedAt = performance.now()
         const got = await client.query<{ got: boolean }>('select pg_try_advisory_lock($1) as got', [key])
         if (got.rows[0]?.got) break
         const holder = await client.query<{ pid: number }>(
@@ -70,7 +77,7 @@ export class SourceLock implements AsyncDisposable {
         onWaiting?.(holder.rows[0]?.pid)
         await sleep(TRY_EVERY_MS, undefined, { signal })
       }
-      lock.#watch()
+      lock.#watch(askedAt)
       return lock
     } catch (error) {
       lock.#state = 'released'
@@ -93,7 +100,7 @@ export class SourceLock implements AsyncDisposable {
   /** Queries on the session of the lock. */
   readonly query: Query = async (sql, params) => {
     try {
-      return await this.#client.query<Record<string, unknown>>(sql, params ? [...params] : undefined)
+      return await this.#ask(sql, params)
     } catch (error) {
       throw toSourceError(error, 'connecting', { slot: this.#slot })
     }
@@ -122,7 +129,7 @@ export class SourceLock implements AsyncDisposable {
   }
 
   async release(): Promise<void> {
-    clearInterval(this.#timer)
+    this.#stopWatching()
     if (this.#state === 'released') return
     this.#state = 'released'
     const gone = this.#client.end().catch(() => undefined)
@@ -134,22 +141,51 @@ export class SourceLock implements AsyncDisposable {
     await this.release()
   }
 
-  #watch(): void {
-    this.#answeredAt = performance.now()
-    this.#timer = setInterval(() => {
-      const silentMs = Math.round(performance.now() - this.#answeredAt)
-      if (silentMs > PING_TIMEOUT_MS) return this.#lose(new Error(`the lock's session has not answered for ${silentMs} ms`))
-      this.#client.query('select 1').then(
-        () => (this.#answeredAt = performance.now()),
-        (error: unknown) => this.#lose(error),
-      )
+  /** @param askedAt when the query was sent whose answer was the lock */
+  #watch(askedAt: number): void {
+    this.#heldFrom(askedAt)
+    this.#pings = setInterval(() => {
+      if (this.#asking === 0) this.#ask('select 1').catch((error: unknown) => this.#lose(error))
     }, PING_EVERY_MS)
+  }
+
+  /** One at a time; any answer is a sign of life. */
+  async #ask(sql: string, params?: readonly unknown[]): Promise<QueryResult<Record<string, unknown>>> {
+    const former = this.#turn
+    const turn = Promise.withResolvers<void>()
+    this.#turn = turn.promise
+    this.#asking++
+    try {
+      await former
+      const sentAt = performance.now()
+      const answer = await this.#client.query<Record<string, unknown>>(sql, params && [...params])
+      this.#heldFrom(sentAt)
+      return answer
+    } finally {
+      this.#asking--
+      turn.resolve()
+    }
+  }
+
+  /** The session was idle no earlier than that; an answer that comes too late is none. */
+  #heldFrom(sentAt: number): void {
+    clearTimeout(this.#deadline)
+    if (this.#state !== 'held') return
+    const leftMs = sentAt + SILENCE_LIMIT_MS - performance.now()
+    const giveUp = () => this.#lose(new Error(`the lock's session has not answered for ${SILENCE_LIMIT_MS} ms`))
+    if (leftMs <= 0) return giveUp()
+    this.#deadline = setTimeout(giveUp, leftMs)
+  }
+
+  #stopWatching(): void {
+    clearInterval(this.#pings)
+    clearTimeout(this.#deadline)
   }
 
   #lose(error: unknown): void {
     if (this.#state !== 'held') return
     this.#state = 'lost'
-    clearInterval(this.#timer)
+    this.#stopWatching()
     destroy(this.#client)
     this.#lost.resolve(toSourceError(error, 'connecting', { slot: this.#slot }))
   }

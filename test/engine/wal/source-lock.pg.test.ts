@@ -66,14 +66,22 @@ test('a terminated session loses the lock at once', async () => {
   assert.ok(!lock.held)
 })
 
-test('a holder whose line falls silent knows that the lock is lost, and the next one gets it', async () => {
+test('a holder whose line falls silent knows that the lock is lost well before the server gives it to the next', async () => {
   await using db = await createDatabase()
   await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
   const { username: user, password, database } = db.connection
   const lock = await SourceLock.acquire({ client: { host: '127.0.0.1', port: proxy.port, user, password, database }, slot: 'one' }, never)
-  const next = SourceLock.acquire({ client: { connectionString: db.url }, slot: 'one' }, never)
+  const [held] = await db.query<{ key: string }>(
+    `select (classid::bigint << 32) | objid::bigint as key from pg_locks
+     where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`,
+  )
+  const known = lock.lost.then((error) => ({ error, at: performance.now() }))
+  const waiting = await db.connect() // stands in line in the server, so it has the lock the moment it is free
+  const next = waiting.query('select pg_advisory_lock($1)', [held?.key]).then(() => performance.now())
   proxy.fallSilent()
-  assert.equal((await lock.lost).code, 'SOURCE_UNREACHABLE')
+  const { error, at } = await known
+  assert.equal(error.code, 'SOURCE_UNREACHABLE')
   assert.equal(lock.held, false)
-  await (await next).release()
+  const marginMs = (await next) - at
+  assert.ok(marginMs >= 500, `${marginMs} ms`)
 })
