@@ -1,4 +1,5 @@
 /** How sinks and sources stand at the moment of a scrape, in the terms of the metrics. Nothing here is counted. */
+import { EngineError } from '../engine/errors.ts'
 import type { SinkGauges, SourceGauges } from '../engine/metrics.ts'
 import type { Sink } from '../engine/state/resources.ts'
 import type { SourceActor } from './source-actor.ts'
@@ -12,10 +13,14 @@ export function sinkGauges(running: RunningSink, sink: Sink, health: EntityStatu
   const { details, partitions = [] } = running.status()
   const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
   const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
+  const inDelivery = sum('inFlight')
   return {
     health: GAUGE_STATUS[health],
-    inDelivery: number(details?.['ackPending']),
-    inRedelivery: sum('parked'),
+    inDelivery,
+    buffered: sum('unfinished'),
+    inRedelivery: Math.max(0, number(details?.['ackPending']) - inDelivery),
+    oldestMessageAgeMs: Math.max(0, ...partitions.map(({ oldestMs }) => number(oldestMs))),
+    deliverySaturationPercent: number(details?.['readyPercent']),
     windowBytes: sum('windowBytes'),
     windowLimitBytes: sink.max_memory_mb * MB,
     partitions: partitions.map((figures) => ({
@@ -30,13 +35,23 @@ export function sinkGauges(running: RunningSink, sink: Sink, health: EntityStatu
 
 export function sourceGauges(source: SourceActor): SourceGauges {
   if (source.standby) return { isOwner: false } // the owner's figures say how it is
-  const { figures, state } = source
+  const { figures, state, slot } = source
+  const isOwner = state === 'streaming'
   return {
-    isOwner: state === 'streaming',
+    isOwner,
     slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
+    ...(slot.lag || slot.error ? { databaseHealth: answers(slot) ? 'ok' : 'error' } : {}),
+    ...(slot.lag ? { slotSizeBytes: slot.lag.retainedBytes } : {}),
     ...(figures ? { bytesInFlight: figures.bytesInFlight, confirmedLagBytes: Number(figures.receivedLsn - figures.confirmedLsn) } : {}),
+    ...(figures && isOwner
+      ? { ingestionSaturationPercent: figures.appendingPercent, processingSaturationPercent: figures.decodingPercent }
+      : {}),
   }
 }
+
+/** A database without the slot answers as well. */
+const answers = ({ lag, error }: SourceActor['slot']): boolean =>
+  lag !== undefined || (error instanceof EngineError && error.code === 'SLOT_MISSING')
 
 const GAUGE_STATUS: Readonly<Record<EntityStatus, SinkGauges['health']>> = {
   healthy: 'ok',

@@ -15,7 +15,7 @@ import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
-import { Dispatcher, type DispatchSettings, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
+import { Dispatcher, type DispatchSettings, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
@@ -232,17 +232,13 @@ export class OwnedPartition {
   /** Messages of another generation come back. */
   releaseParked(refs: RefList, origin: Origin, lease?: number): void {
     if (this.#closed) return
-    if (this.#dispatcher.releaseParked(refs, origin, lease) === 0) return
-    this.#changed()
-    this.#options.deliverable()
+    this.#released(this.#dispatcher.releaseParked(refs, origin, lease))
   }
 
   /** Messages come back. @param lease only those still held under it */
   release(refs: RefList, lease?: number): void {
     if (this.#closed) return
-    if (this.#dispatcher.release(refs, lease) === 0) return
-    this.#changed()
-    this.#options.deliverable()
+    this.#released(this.#dispatcher.release(refs, lease))
   }
 
   update(): void {
@@ -292,12 +288,18 @@ export class OwnedPartition {
       head,
       lag: head - this.#committed.offset,
       inFlight: d.inFlight,
+      unfinished: d.unfinished,
+      oldestMs: Math.max(0, Date.now() - Math.min(d.oldestUs() / 1000, Date.now())),
       parked: d.parked.openRows,
       parkedGroups: d.parked.size,
       windowBytes: d.window.bytes,
       logBytes: this.#logBytes,
       term: this.#store.term,
     }
+  }
+
+  get isReady(): boolean {
+    return this.#dispatcher.hasReady
   }
 
   /** What keeps messages from flowing, if anything does. */
@@ -347,14 +349,24 @@ export class OwnedPartition {
 
   #ended(messages: number, heldUntil: number): Promise<void> {
     const durable = this.#commitNow()
-    const { clock, observer, deliverable } = this.#options
-    observer.acked({
-      messages,
-      heldMs: heldUntil === 0 ? this.#dispatcher.settings.ackWaitMs : this.#dispatcher.settings.ackWaitMs - (heldUntil - clock()),
-    })
+    const { observer, deliverable } = this.#options
+    observer.acked({ messages, heldMs: this.#heldMs(heldUntil) })
     this.#changed()
     deliverable()
     return durable
+  }
+
+  #released({ messages, heldUntil }: Released): void {
+    if (messages === 0) return
+    this.#options.observer.returned({ messages, heldMs: this.#heldMs(heldUntil) })
+    this.#changed()
+    this.#options.deliverable()
+  }
+
+  /** How long a message has been with its client. @param heldUntil end of its visibility time; 0: it is over */
+  #heldMs(heldUntil: number): number {
+    const { ackWaitMs } = this.#dispatcher.settings
+    return heldUntil === 0 ? ackWaitMs : Math.max(0, ackWaitMs - (heldUntil - this.#options.clock()))
   }
 
   /** What the parked store has or is getting, unless it could not be parked and is in the window again. */
@@ -382,7 +394,7 @@ export class OwnedPartition {
 
   #lapse(): void {
     const lapsed = this.#dispatcher.lapse(this.#options.clock())
-    if (lapsed > 0) this.#options.observer.lapsed(lapsed)
+    if (lapsed > 0) this.#options.observer.lapsed({ messages: lapsed, heldMs: this.#heldMs(0) })
   }
 
   /** After every change of the dispatcher: wakes the loops that it concerns. */

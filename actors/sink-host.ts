@@ -13,6 +13,7 @@ import type { Sink } from '../engine/state/resources.ts'
 import { topicOf } from '../engine/wal/routing.ts'
 import { identity } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
+import { ReadyShare } from './ready-share.ts'
 import type { SinkOptions } from './running-sink.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { Owned, PartitionWork } from './sink-partition.ts'
@@ -22,6 +23,8 @@ import type { ActorStatus, Figures, HealthCheck } from './status.ts'
 export interface HostedPartition extends Owned {
   readonly partition: number
   readonly trouble: HealthCheck['error'] | undefined
+  /** messages lie ready and wait for their destination */
+  readonly isReady: boolean
   /** Whether a message's names are of this partition. */
   names(origin: Origin): boolean
   /** The settings have changed. */
@@ -60,6 +63,7 @@ export class SinkHost<P extends HostedPartition> {
   #lastError: ActorStatus['lastError']
   /** why it is not known which partitions are served here */
   #groupTrouble: unknown
+  readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some((p) => p.isReady))
 
   constructor(options: SinkOptions, hooks: HostHooks<P>) {
     const { sink } = options
@@ -89,6 +93,7 @@ export class SinkHost<P extends HostedPartition> {
       this.#state = state
       if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
       if (snapshot.status !== 'done') return
+      this.#readyShare[Symbol.dispose]()
       if (state === 'failed') ended.reject(snapshot.context.lastError?.error)
       else ended.resolve()
     })
@@ -169,6 +174,7 @@ export class SinkHost<P extends HostedPartition> {
         generation: this.#served?.generation ?? 0,
         partitions: this.#served?.shape.partitions ?? 0,
         ackPending: this.pending.count,
+        readyPercent: Math.round(this.#readyShare.percent),
         ...details,
       },
       partitions: rows,

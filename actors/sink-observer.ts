@@ -1,5 +1,5 @@
 import type { Logger } from '../engine/logger.ts'
-import type { SinkMeter } from '../engine/metrics.ts'
+import type { SinkMeter } from '../engine/meters.ts'
 
 /** What a sink tells those who count. Every call is for a batch, never for a message. */
 export interface SinkObserver {
@@ -7,7 +7,10 @@ export interface SinkObserver {
   delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
   /** @param heldMs from the delivery of the first message of the call to its ack */
   acked(batch: Readonly<{ messages: number; heldMs: number }>): void
-  lapsed(messages: number): void
+  /** the visibility time of these passed without an ack. @param heldMs that time */
+  lapsed(batch: Readonly<{ messages: number; heldMs: number }>): void
+  /** given back by their client, or by an answer that could not be written */
+  returned(batch: Readonly<{ messages: number; heldMs: number }>): void
   parked(messages: number): void
   discarded(messages: number): void
 }
@@ -20,7 +23,11 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
       meter.waited(messages, sinceCommitUs)
     },
     acked: ({ messages, heldMs }) => meter.delivered(messages, heldMs * 1000),
-    lapsed: (messages) => logger.debug({ sink, messages }, 'visibility timeouts passed without an ack'),
+    lapsed: ({ messages, heldMs }) => {
+      meter.failed(messages, heldMs * 1000)
+      logger.debug({ sink, messages }, 'visibility timeouts passed without an ack')
+    },
+    returned: ({ messages, heldMs }) => meter.failed(messages, heldMs * 1000),
     parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
     discarded: (messages) => logger.warn({ sink, messages }, 'messages were discarded: max_retry_count was reached'),
   }

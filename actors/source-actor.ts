@@ -15,6 +15,7 @@ import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type S
 import { sourceClient } from '../engine/wal/source-client.ts'
 import { SourceLock } from '../engine/wal/source-lock.ts'
 import { acceptGap, acceptLog, SourceStore, type SavedSource } from '../engine/wal/source-store.ts'
+import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
 import type { ActorStatus } from './status.ts'
 import type { Running } from './supervised.ts'
@@ -40,6 +41,8 @@ export type SourceActorOptions = Readonly<{
 
 /** How old the owner may be that a standby names. */
 const OWNER_EVERY_MS = 1_000
+/** A question outside of a run waits no longer. */
+const SESSION_TIMEOUT_MS = 30_000
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
 /** `opening`: connecting, not yet streaming. */
@@ -50,6 +53,7 @@ export class SourceActor implements Running {
   readonly #options: SourceActorOptions
   readonly #actor: ActorRefFrom<typeof sourceMachine>
   readonly #ended = Promise.withResolvers<void>()
+  readonly #slot = new SlotWatch(() => this.#askSlot())
   readonly #listeners = new Set<(state: SourceState) => void>()
   #run: SourceRun | undefined
   #figures: SourceFigures | undefined
@@ -71,10 +75,14 @@ export class SourceActor implements Running {
         this.#state = state
         this.#since = new Date()
         for (const listener of this.#listeners) listener(state)
+        if (state === 'streaming') void this.#slot.look()
       }
-      if (state === 'stopped') this.#ended.resolve()
+      if (state !== 'stopped') return
+      this.#slot[Symbol.dispose]()
+      this.#ended.resolve()
     })
     this.#actor.start()
+    void this.#slot.look()
   }
 
   /** Resolves when it has stopped. A failure doesn't end it: it waits in `failed` for `retry` or `stop`. */
@@ -164,10 +172,24 @@ export class SourceActor implements Running {
     }
   }
 
-  /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE: it doesn't stream */
+  /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
   async slotLag(): Promise<SlotLag> {
-    if (!this.#run) throw new EngineError('SOURCE_UNREACHABLE', 'the source does not stream')
-    return readSlotLag(this.#run.query, this.#options.database.slot.name)
+    const { database } = this.#options
+    const { name } = database.slot
+    const lag = await (this.#run ? readSlotLag(this.#run.query, name) : withSession(database, (query) => readSlotLag(query, name)))
+    if (!lag) throw new EngineError('SLOT_MISSING', `there is no replication slot "${name}"`, { slot: name })
+    return lag
+  }
+
+  /** The slot and its database as they were found last, at most some seconds ago; nothing while another process has the source. */
+  get slot(): Readonly<{ lag: SlotLag | undefined; error: unknown }> {
+    return this.standby ? { lag: undefined, error: undefined } : this.#slot
+  }
+
+  /** Also while it doesn't stream: it is then that a slot grows. */
+  #askSlot(): Promise<SlotLag> | undefined {
+    const isOurs = this.#run !== undefined || this.#state === 'waiting' || this.#state === 'failed'
+    return isOurs ? this.slotLag() : undefined
   }
 
   /** Set while another process has the source: its holder, as far as it is known. */
@@ -292,12 +314,16 @@ export class SourceActor implements Running {
   }
 }
 
-async function withSession(database: Database, work: (query: Query) => Promise<void>): Promise<void> {
-  const client = new Client(sourceClient(database.connection, `tailrace ${database.slot.name}`, { synchronous_commit: 'local' }))
+async function withSession<T>(database: Database, work: (query: Query) => Promise<T>): Promise<T> {
+  const settings = { synchronous_commit: 'local' }
+  const client = new Client({
+    ...sourceClient(database.connection, `tailrace ${database.slot.name}`, settings),
+    query_timeout: SESSION_TIMEOUT_MS,
+  })
   client.on('error', () => undefined) // the query hears of it
   try {
     await client.connect()
-    await work((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]))
+    return await work((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]))
   } finally {
     await client.end().catch(() => undefined)
   }

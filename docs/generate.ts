@@ -3,11 +3,12 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { IGNORED, VARIABLES } from '../cli/settings.ts'
 import { ERRORS } from '../engine/errors.ts'
+import { Metrics, type Subject } from '../engine/metrics.ts'
 import { SinkSettings } from '../engine/state/resources.ts'
 
 /** Page by file name. */
 export function generatedPages(): Readonly<Record<string, string>> {
-  return { 'errors.md': errorCatalogue(), 'settings.md': settings() }
+  return { 'errors.md': errorCatalogue(), 'metrics.md': metrics(), 'settings.md': settings() }
 }
 
 const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ')
@@ -31,6 +32,36 @@ This page is made from the table in \`engine/errors.ts\` by \`npm run docs\`.
 |---|---|---|---|---|
 ${rows.join('\n')}
 `
+}
+
+const SUBJECTS: Readonly<Record<Subject, string>> = {
+  source: '## Sources\n\nLabels `replication_slot_id`, `slot_name`; of the slot size `database_id`, `database_name` too.',
+  sink: '## Sinks\n\nLabels `consumer_id`, `consumer_name`; of the delivery latency also `success` (`ok`, `error`).',
+  partition: '## Partitions of sinks\n\nLabels `consumer_id`, `consumer_name`, `partition`.',
+  process: '## The process',
+}
+
+function metrics(): string {
+  const { families } = new Metrics({ version: '', processMetrics: false })
+  const sections = Object.entries(SUBJECTS).map(([subject, title]) => {
+    const rows = families.filter(({ of }) => of === subject).map(({ name, kind, help }) => `| \`${name}\` | ${kind} | ${cell(help)} |`)
+    return `${title}\n\n| metric | kind | meaning |\n|---|---|---|\n${rows.join('\n')}\n`
+  })
+  return `# Metrics
+
+In Prometheus form at \`/metrics\` of the metrics port ([configuration](configuration.md#metrics-and-logs)). Every process tells of what
+it does itself: counts of a sink add up over the nodes that serve its partitions, and a source is told of by the node that streams it.
+Counters begin at 0 with the process. Beside these there are Node's own figures.
+
+Total latency is the internal latency, which begins at the commit, and the delivery latency.
+
+An acknowledged delivery counts as an attempt and a success. One that comes to nothing is a failure, and its message's next delivery
+another attempt. An ack that comes after the visibility time counts as a success too, so successes can be as many as messages while
+failures tell how often clients were too slow.
+
+This page is made from \`engine/metrics.ts\` by \`npm run docs\`.
+
+${sections.join('\n')}`
 }
 
 /** What a page needs to know of a JSON schema. */

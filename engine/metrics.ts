@@ -4,34 +4,9 @@
  * when someone scrapes. A source or sink registers once, gets its meter to count with, and gives a callback that says how
  * things stand at the moment of a scrape. Disposing of the meter takes its lines out of the answer.
  */
-import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type MetricValueWithName } from 'prom-client'
-
-/** Bounds in microseconds, of the contract. */
-export const LATENCY_BUCKETS_US = [10, 100, 1e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6, 1e7, 5e7] as const
-
-/** A latency distribution that takes many equal observations at once. */
-export class LatencyCounts {
-  /** one place a bucket, the last one for what is above all bounds */
-  readonly #counts = new Float64Array(LATENCY_BUCKETS_US.length + 1)
-  #sum = 0
-
-  /** @param us microseconds; a clock that ran backwards counts as 0 */
-  add(us: number, count = 1): void {
-    const value = us > 0 ? us : 0
-    let bucket = 0
-    while (bucket < LATENCY_BUCKETS_US.length && value > (LATENCY_BUCKETS_US[bucket] as number)) bucket++
-    this.#counts[bucket] = (this.#counts[bucket] as number) + count
-    this.#sum += value * count
-  }
-
-  /** Counts up to each bound, the whole count, and the sum. */
-  cumulative(): { upTo: number[]; count: number; sum: number } {
-    let count = 0
-    const upTo: number[] = []
-    for (const part of this.#counts) upTo.push((count += part))
-    return { upTo: upTo.slice(0, -1), count, sum: this.#sum }
-  }
-}
+import { Counter, Gauge, Registry, collectDefaultMetrics } from 'prom-client'
+import { LatencyHistogram, type LatencyCounts } from './latency.ts'
+import { SinkMeter, SourceMeter } from './meters.ts'
 
 export type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
 const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused']
@@ -79,72 +54,13 @@ export type SourceGauges = Readonly<{
   processingSaturationPercent?: number
 }>
 
-/** Counts of one sink. Call each once a batch. */
-export class SinkMeter implements Disposable {
-  readonly internalLatency = new LatencyCounts()
-  readonly deliveryLatency = { ok: new LatencyCounts(), error: new LatencyCounts() }
-  attempts = 0
-  successes = 0
-  failures = 0
-  bytesDelivered = 0
-  readonly #forget: () => void
-  constructor(forget: () => void) {
-    this.#forget = forget
-  }
-
-  /** Messages handed to the destination (pull: to a client). */
-  attempted(messages: number, bytes: number): void {
-    this.attempts += messages
-    this.bytesDelivered += bytes
-  }
-
-  /** @param latencyUs from handing out to the destination's answer (pull: to the ack), the same for all of the batch */
-  delivered(messages: number, latencyUs: number): void {
-    this.successes += messages
-    this.deliveryLatency.ok.add(latencyUs, messages)
-  }
-
-  failed(messages: number, latencyUs: number): void {
-    this.failures += messages
-    this.deliveryLatency.error.add(latencyUs, messages)
-  }
-
-  /** @param latencyUs from the arrival in this process to the moment of handing out */
-  waited(messages: number, latencyUs: number): void {
-    this.internalLatency.add(latencyUs, messages)
-  }
-
-  [Symbol.dispose](): void {
-    this.#forget()
-  }
-}
-
-/** Counts of one source. */
-export class SourceMeter implements Disposable {
-  messages = 0
-  bytes = 0
-  latencyUs: number | undefined
-  readonly #forget: () => void
-  constructor(forget: () => void) {
-    this.#forget = forget
-  }
-
-  /** @param latencyUs from the commit on the server (its clock) to the batch's arrival here */
-  ingested(messages: number, bytes: number, latencyUs?: number): void {
-    this.messages += messages
-    this.bytes += bytes
-    if (latencyUs !== undefined) this.latencyUs = latencyUs
-  }
-
-  [Symbol.dispose](): void {
-    this.#forget()
-  }
-}
-
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
 type SourceEntry = { labels: SourceLabels; meter: SourceMeter; gauges: () => SourceGauges | undefined; now?: SourceGauges | undefined }
 type Labels = Record<string, string | number>
 type Sample = readonly [labels: Labels, value: number | undefined]
+/** What is described together, under the same labels. */
+export type Subject = 'source' | 'sink' | 'partition' | 'process'
+type Family = Readonly<{ kind: 'gauge' | 'counter'; name: string; help: string; of: Subject }>
 
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
@@ -159,21 +75,37 @@ export class Metrics {
   readonly #sinks = new Map<string, SinkEntry>()
   readonly #sources = new Map<string, SourceEntry>()
   readonly #errorAnswers = new Map<string, number>()
-
+  readonly #families: (Omit<Family, 'kind'> & Readonly<{ kind: string }>)[] = []
   readonly #node: string
 
   /** @param node names this process among those of a cluster */
   constructor({ version, node = '', processMetrics = true }: { version: string; node?: string; processMetrics?: boolean }) {
     this.#node = node
     if (processMetrics) collectDefaultMetrics({ register: this.#registry })
-    this.#describe('gauge', 'tailrace_build_info', 'Always 1; the label says the version', () => [[{ version }, 1]])
+    const build = { kind: 'gauge', name: 'tailrace_build_info', help: 'Always 1; the label says the version', of: 'process' } as const
+    this.#describe(build, () => [[{ version }, 1]])
     this.#describeSources()
     this.#describeSinks()
     this.#describePartitions()
-    this.#describe('gauge', 'sequin_entity_health', '1 for the status an entity has, 0 for the others', () => this.#entityHealth())
-    this.#describe('counter', 'tailrace_error_answers_count', 'Requests answered with an error, by its code', () =>
-      [...this.#errorAnswers].map(([code, count]) => [{ code }, count] as const),
-    )
+    const health = {
+      kind: 'gauge',
+      name: 'sequin_entity_health',
+      help: '1 for the status an entity has, 0 for the others',
+      of: 'process',
+    } as const
+    this.#describe(health, () => this.#entityHealth())
+    const errors = {
+      kind: 'counter',
+      name: 'tailrace_error_answers_count',
+      help: 'Requests answered with an error, by its code',
+      of: 'process',
+    } as const
+    this.#describe(errors, () => [...this.#errorAnswers].map(([code, count]) => [{ code }, count] as const))
+  }
+
+  /** Everything that is measured, Node's own figures aside. */
+  get families(): readonly Readonly<{ kind: string; name: string; help: string; of: Subject }>[] {
+    return this.#families
   }
 
   get contentType(): string {
@@ -216,18 +148,43 @@ export class Metrics {
     const of = (labels: (l: SourceLabels) => Labels, value: (entry: SourceEntry) => number | undefined) => () =>
       [...this.#sources.values()].map((entry) => [labels(entry.labels), value(entry)] as const)
     const gauge = (name: string, help: string, value: (entry: SourceEntry) => number | undefined, labels = slotOf) =>
-      this.#describe('gauge', name, help, of(labels, value))
+      this.#describe({ kind: 'gauge', name, help, of: 'source' }, of(labels, value))
     const counter = (name: string, help: string, value: (entry: SourceEntry) => number) =>
-      this.#describe('counter', name, help, of(slotOf, value))
-    gauge('sequin_ingestion_latency_us', 'Commit on the server to arrival here, latest batch', (s) => s.meter.latencyUs)
-    counter('sequin_messages_ingested_count', 'Changes received from the slot', (s) => s.meter.messages)
-    counter('sequin_bytes_ingested_total', 'Bytes received from the slot', (s) => s.meter.bytes)
-    gauge('sequin_replication_slot_size', 'Bytes of write-ahead log kept for the slot', (s) => s.now?.slotSizeBytes, databaseOf)
+      this.#describe({ kind: 'counter', name, help, of: 'source' }, of(slotOf, value))
+    gauge(
+      'sequin_ingestion_latency_us',
+      "Microseconds from the oldest commit of the latest append, by the server's clock, to its being durable in the log",
+      (s) => s.meter.latencyUs,
+    )
+    counter('sequin_messages_ingested_count', 'Row changes received from the slot', (s) => s.meter.messages)
+    counter('sequin_bytes_ingested_total', 'Their bytes, as Postgres sent them', (s) => s.meter.bytes)
+    gauge(
+      'sequin_replication_slot_size',
+      'Bytes of write-ahead log that Postgres keeps for the slot; asked every 10 s by the node that has the source',
+      (s) => s.now?.slotSizeBytes,
+      databaseOf,
+    )
     gauge('sequin_replication_slot_size_mb', 'The same in MB', (s) => perMb(s.now?.slotSizeBytes), databaseOf)
-    gauge('sequin_ingestion_saturation_percent', 'Share of the time in which reading was busy', (s) => s.now?.ingestionSaturationPercent)
-    gauge('sequin_processing_saturation_percent', 'Share of the time in which decoding was busy', (s) => s.now?.processingSaturationPercent)
-    gauge('tailrace_slot_confirmed_lag_bytes', "Confirmed position to the server's end of the log", (s) => s.now?.confirmedLagBytes)
-    gauge('tailrace_slot_restart_lag_bytes', "Slot's restart position to the server's end of the log", (s) => s.now?.slotSizeBytes)
+    gauge(
+      'sequin_ingestion_saturation_percent',
+      'Share of the last 10 s in which an append to the log was open. Near 100 the log, and with it what is behind it, takes no more',
+      (s) => s.now?.ingestionSaturationPercent,
+    )
+    gauge(
+      'sequin_processing_saturation_percent',
+      "Share of the last 10 s that decoding and packing took of this process's one thread. Near 100 the core is full",
+      (s) => s.now?.processingSaturationPercent,
+    )
+    gauge(
+      'tailrace_slot_confirmed_lag_bytes',
+      'Bytes from the confirmed position to the last one the server has told of',
+      (s) => s.now?.confirmedLagBytes,
+    )
+    gauge(
+      'tailrace_slot_restart_lag_bytes',
+      "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log",
+      (s) => s.now?.slotSizeBytes,
+    )
     gauge('tailrace_source_owner', '1: this node streams the source, 0: it stands by', (s) =>
       s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner),
     )
@@ -238,42 +195,86 @@ export class Metrics {
     const of = (value: (entry: SinkEntry) => number | undefined) => () =>
       [...this.#sinks.values()].map((entry) => [consumerOf(entry.labels), value(entry)] as const)
     const gauge = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
-      this.#describe('gauge', name, help, of(value))
-    const counter = (name: string, help: string, value: (entry: SinkEntry) => number) => this.#describe('counter', name, help, of(value))
-    counter('sequin_message_deliver_attempt_count', 'Messages handed to the destination', (s) => s.meter.attempts)
-    counter('sequin_message_deliver_success_count', 'Messages the destination took (pull: acknowledged)', (s) => s.meter.successes)
+      this.#describe({ kind: 'gauge', name, help, of: 'sink' }, of(value))
+    const counter = (name: string, help: string, value: (entry: SinkEntry) => number) =>
+      this.#describe({ kind: 'counter', name, help, of: 'sink' }, of(value))
+    counter(
+      'sequin_message_deliver_attempt_count',
+      'Deliveries: messages handed to the destination, again included',
+      (s) => s.meter.attempts,
+    )
+    counter(
+      'sequin_message_deliver_success_count',
+      'Messages that the destination took (pull: acknowledged, however late)',
+      (s) => s.meter.successes,
+    )
     counter(
       'sequin_message_deliver_failure_count',
-      'Messages the destination refused (pull: nack or visibility lapsed)',
+      'Deliveries that came to nothing (pull: the visibility time passed without an ack, a nack, or an answer that could not be written)',
       (s) => s.meter.failures,
     )
     counter('sequin_bytes_delivered_total', 'Bytes handed to the destination', (s) => s.meter.bytesDelivered)
-    gauge('sequin_messages_in_delivery', 'Messages handed out and not acknowledged', (s) => s.now?.inDelivery)
-    gauge('sequin_messages_buffered', 'Messages not finished', (s) => s.now?.buffered)
-    gauge('sequin_messages_in_redelivery', 'Messages that wait to be tried again', (s) => s.now?.inRedelivery)
-    gauge('sequin_oldest_message_age_ms', 'Age of the oldest message not finished', (s) => s.now?.oldestMessageAgeMs)
-    gauge('sequin_buffer_memory_utilization_mb', 'Read-ahead window in use', (s) => perMb(s.now?.windowBytes))
-    gauge('sequin_buffer_memory_utilization_percent', 'The same as a share of its bound', (s) =>
+    gauge(
+      'sequin_messages_in_delivery',
+      'Messages with the destination: handed out, and neither acknowledged nor back',
+      (s) => s.now?.inDelivery,
+    )
+    gauge(
+      'sequin_messages_buffered',
+      'Messages read ahead from the log and not finished, parked ones included; what lies unread in the log is not counted',
+      (s) => s.now?.buffered,
+    )
+    gauge(
+      'sequin_messages_in_redelivery',
+      'Messages that were delivered, came back, and wait for another delivery',
+      (s) => s.now?.inRedelivery,
+    )
+    gauge(
+      'sequin_oldest_message_age_ms',
+      'Time since the commit of the oldest message that is not finished; 0: there is none',
+      (s) => s.now?.oldestMessageAgeMs,
+    )
+    gauge('sequin_buffer_memory_utilization_mb', 'MB between the lowest unfinished message and the read head', (s) =>
+      perMb(s.now?.windowBytes),
+    )
+    gauge('sequin_buffer_memory_utilization_percent', 'The same as a share of max_memory_mb', (s) =>
       percent(s.now?.windowBytes, s.now?.windowLimitBytes),
     )
-    gauge('sequin_delivery_saturation_percent', 'Share of the time in which delivery was busy', (s) => s.now?.deliverySaturationPercent)
-    this.#describeLatency('sequin_internal_latency_us', 'Arrival in the process to handing out', [], (s) => [[{}, s.meter.internalLatency]])
-    this.#describeLatency('sequin_delivery_latency_us', "Handing out to the destination's answer", ['success'], (s) => [
-      [{ success: 'ok' }, s.meter.deliveryLatency.ok],
-      [{ success: 'error' }, s.meter.deliveryLatency.error],
+    gauge(
+      'sequin_delivery_saturation_percent',
+      'Share of the last 10 s in which messages lay ready and waited for the destination (pull: for a client to ask, or for acks below max_ack_pending)',
+      (s) => s.now?.deliverySaturationPercent,
+    )
+    this.#describeLatency('sequin_internal_latency_us', "Microseconds from the commit, by the server's clock, to handing out", [], (s) => [
+      [{}, s.meter.internalLatency],
     ])
+    this.#describeLatency(
+      'sequin_delivery_latency_us',
+      "Microseconds from handing out to the destination's answer (pull: ok to the ack, error to the nack or the end of the visibility time)",
+      ['success'],
+      (s) => [
+        [{ success: 'ok' }, s.meter.deliveryLatency.ok],
+        [{ success: 'error' }, s.meter.deliveryLatency.error],
+      ],
+    )
   }
 
   #describePartitions(): void {
     const gauge = (name: string, help: string, value: (partition: PartitionGauges) => number | undefined) =>
-      this.#describe('gauge', name, help, () =>
+      this.#describe({ kind: 'gauge', name, help, of: 'partition' }, () =>
         [...this.#sinks.values()].flatMap(({ labels, now }) =>
           (now?.partitions ?? []).map(
             (partition) => [{ ...consumerOf(labels), partition: partition.partition }, value(partition)] as const,
           ),
         ),
       )
-    this.#describe('gauge', 'tailrace_partition_owner', '1 for each partition that this node serves', () =>
+    const owner = {
+      kind: 'gauge',
+      name: 'tailrace_partition_owner',
+      help: '1 for each partition that this node serves',
+      of: 'partition',
+    } as const
+    this.#describe(owner, () =>
       [...this.#sinks.values()].flatMap(({ labels, now }) =>
         (now?.partitions ?? []).map(({ partition }) => [{ ...consumerOf(labels), partition, node: this.#node }, 1] as const),
       ),
@@ -299,8 +300,10 @@ export class Metrics {
     return samples
   }
 
-  #describe(kind: 'gauge' | 'counter', name: string, help: string, samples: () => readonly Sample[]): void {
+  #describe(family: Family, samples: () => readonly Sample[]): void {
+    const { kind, name, help } = family
     const labelNames = LABEL_NAMES
+    this.#families.push(family)
     if (kind === 'gauge') {
       new Gauge({
         name,
@@ -332,6 +335,7 @@ export class Metrics {
     labelNames: string[],
     of: (entry: SinkEntry) => readonly (readonly [Labels, LatencyCounts])[],
   ): void {
+    this.#families.push({ kind: 'histogram', name, help, of: 'sink' })
     const samples = () =>
       [...this.#sinks.values()].flatMap((entry) =>
         of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const),
@@ -346,43 +350,6 @@ const LABEL_NAMES = [
   ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name'],
   ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node'],
 ]
-
-type HistogramConfig = Readonly<{ name: string; help: string; labelNames: string[] }>
-
-/** A histogram to prom-client, whose counts are ours: its own takes one observation a call. */
-class LatencyHistogram extends Histogram {
-  /** never observed: its answer is the frame (name, type) that ours is put into */
-  readonly #frame: Histogram
-  readonly #name: string
-  readonly #samples: () => readonly (readonly [Labels, LatencyCounts])[]
-
-  constructor(config: HistogramConfig, samples: () => readonly (readonly [Labels, LatencyCounts])[]) {
-    const whole = { ...config, buckets: [...LATENCY_BUCKETS_US], registers: [] }
-    super(whole)
-    this.#frame = new Histogram(whole)
-    this.#name = config.name
-    this.#samples = samples
-  }
-
-  override async get() {
-    const values: MetricValueWithName<string>[] = []
-    for (const [labels, counts] of this.#samples()) {
-      const { upTo, count, sum } = counts.cumulative()
-      const add = (suffix: string, value: number, more: Labels = {}) =>
-        values.push({ metricName: this.#name + suffix, labels: { ...labels, ...more }, value })
-      upTo.forEach((value, i) => add('_bucket', value, { le: LATENCY_BUCKETS_US[i] as number }))
-      add('_bucket', count, { le: '+Inf' })
-      add('_sum', sum)
-      add('_count', count)
-    }
-    return { ...(await this.#frame.get()), values }
-  }
-
-  /** what Registry.metrics() prefers to `get` when it is there */
-  getForPromString() {
-    return this.get()
-  }
-}
 
 function askOrNothing<T>(ask: () => T | undefined): T | undefined {
   try {

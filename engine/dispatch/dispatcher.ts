@@ -63,6 +63,9 @@ export type Finish = Readonly<{
   early: boolean
 }>
 
+/** Messages that came back, and the end of the visibility time that the first of them had. */
+export type Released = Readonly<{ messages: number; heldUntil: number }>
+
 /** Untouched messages kept ready: some answers of the largest size. */
 const READ_AHEAD_BYTES = 16 * 1024 * 1024
 
@@ -104,6 +107,22 @@ export class Dispatcher {
   }
   get rangeCount(): number {
     return this.#open.ranges.count
+  }
+  /** Messages read and not finished, parked ones included. */
+  get unfinished(): number {
+    return this.window.open + this.parked.openRows
+  }
+  /** Messages lie ready, whether or not `max_ack_pending` lets them go, or were not looked at yet. */
+  get hasReady(): boolean {
+    return this.parked.readyCount > 0 || this.parked.wantsLoading || this.#open.anyReady || this.window.cursor < this.window.end
+  }
+  /** Commit time of the oldest unfinished message, µs since the epoch; Infinity: everything read is finished. */
+  oldestUs(): number {
+    const { window: w, parked } = this
+    if (parked.size > 0) return parked.oldestUs() // below the window, all of them
+    if (w.base === w.end) return Infinity
+    const { view, firstSeq } = w.packOf(w.base)
+    return (view as PackView).commitTimeUs(w.base - firstSeq)
   }
 
   /**
@@ -290,39 +309,44 @@ export class Dispatcher {
     return { finished, heldUntil, elsewhere, early }
   }
 
-  /** Messages parked under another generation come back. @param lease only those still held under it @returns how many */
-  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number): number {
-    let released = 0
+  /** Messages parked under another generation come back. @param lease only those still held under it */
+  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number): Released {
+    let messages = 0
+    let heldUntil = 0
     for (let i = 0; i < offsets.length; i++) {
       const group = this.parked.firstAt(offsets[i] as number, indexes[i] as number, origin)
-      if (group && (lease === undefined || group.lease === lease) && this.parked.release(group)) released++
+      if (!group || (lease !== undefined && group.lease !== lease) || !this.parked.release(group)) continue
+      if (messages++ === 0) heldUntil = group.endsAt
     }
-    return released
+    return { messages, heldUntil }
   }
 
-  /** Messages come back: deliverable at once. @param lease only those still held under it @returns how many */
-  release({ offsets, indexes }: RefList, lease?: number): number {
+  /** Messages come back: deliverable at once. @param lease only those still held under it */
+  release({ offsets, indexes }: RefList, lease?: number): Released {
     const w = this.window
-    let released = 0
+    let messages = 0
+    let heldUntil = 0
     for (let i = 0; i < offsets.length; i++) {
       const offset = offsets[i] as number
       const index = indexes[i] as number
       const seq = w.seqOf(offset, index)
       if (seq < 0) {
-        released += this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
+        const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
+        if (messages === 0) heldUntil = parked.heldUntil
+        messages += parked.messages
         continue
       }
       const slot = seq & w.mask
       if (w.states[slot] === STATE.moving) this.parking.release(seq, lease)
       if (w.states[slot] !== STATE.inFlight || (lease !== undefined && w.leases[slot] !== lease)) continue
+      if (messages++ === 0) heldUntil = this.#open.leases.endOf(w.leases[slot] as number)
       this.#open.leases.letGo(w.leases[slot] as number)
       this.#open.free(seq)
-      released++
     }
-    return released
+    return { messages, heldUntil }
   }
 
-  /** Frees what lapsed by `now` (monotonic ms). @returns how many messages */
+  /** Frees what lapsed by `now` (monotonic ms). @returns how many deliveries; what was only presumed to be with a client is none */
   lapse(now: number): number {
     const w = this.window
     const { leases } = this.#open
@@ -332,7 +356,7 @@ export class Dispatcher {
       for (const seq of lease.seqs) {
         const slot = seq & w.mask
         if (seq < w.base || w.states[slot] !== STATE.inFlight || w.leases[slot] !== lease.number) continue
-        lapsed++
+        if ((w.deliveries[slot] as number) > 0) lapsed++
         if ((w.deliveries[slot] as number) >= maxDeliveries) this.parking.discard(seq)
         else this.#open.free(seq)
       }

@@ -159,6 +159,7 @@ export class OpenMessages {
   /** Nothing to deliver: never part of an order, nor of what a commit records. */
   makeVoid(pack: WindowPack, seq: number): void {
     this.window.states[seq & this.window.mask] = STATE.void
+    this.window.open--
     if (--pack.open === 0) pack.view = undefined
   }
 
@@ -167,6 +168,7 @@ export class OpenMessages {
     const w = this.window
     const { states, mask } = w
     states[seq & mask] = STATE.finished
+    w.open--
     if (--pack.open === 0) pack.view = undefined
     let from = seq
     let to = seq + 1

@@ -16,6 +16,8 @@ export type ParkedGroupFacts = Readonly<{
   offset: number
   index: number
   deliveries: number
+  /** of its first message, µs since the epoch */
+  commitTimeUs: number
   origin?: Origin | undefined
   /** of messages taken over from an ended generation: how long the first one, and any later one, may still be with a client */
   hiddenMs?: number
@@ -23,6 +25,8 @@ export type ParkedGroupFacts = Readonly<{
 }>
 /** A message the store has finished or discarded. */
 export type ParkedRef = Readonly<{ key: number; offset: number; index: number; origin?: Origin | undefined }>
+/** A message of this partition that is being parked. */
+export type ParkedPlace = Readonly<{ offset: number; index: number; commitTimeUs: number }>
 /** How a message was held when it was parked. */
 export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean }>
 
@@ -35,6 +39,8 @@ export type ParkedGroup = {
   offset: number
   index: number
   origin: Origin | undefined
+  /** of the first message, or of one before it while the first isn't known */
+  commitTimeUs: number
   deliveries: number
   /** counts as delivered and unacknowledged */
   pending: boolean
@@ -81,12 +87,18 @@ export class ParkedGroups {
   groups(): Iterable<ParkedGroup> {
     return this.#byKey.values()
   }
+  /** Commit time of the oldest message, µs since the epoch; Infinity: none is parked. */
+  oldestUs(): number {
+    let oldest = Infinity
+    for (const { commitTimeUs } of this.#byKey.values()) if (commitTimeUs < oldest) oldest = commitTimeUs
+    return oldest
+  }
   firstAt(offset: number, index: number, origin?: Origin): ParkedGroup | undefined {
     return this.#byFirst.get(nameOf(offset, index, origin))
   }
 
   /** A message is now in the store; messages of a group come lowest first. @returns whether it is its group's first */
-  park(key: number, offset: number, index: number, held: Held): boolean {
+  park(key: number, { offset, index, commitTimeUs }: ParkedPlace, held: Held): boolean {
     this.openRows++
     const known = this.#byKey.get(key)
     if (known) {
@@ -94,7 +106,7 @@ export class ParkedGroups {
       if (held.endsAt > known.notBefore) known.notBefore = held.endsAt
       return false
     }
-    const group = this.#add({ key, open: 1, offset, index })
+    const group = this.#add({ key, open: 1, offset, index, commitTimeUs })
     group.deliveries = held.deliveries
     group.pending = held.pending
     group.lease = held.lease
@@ -139,6 +151,7 @@ export class ParkedGroups {
     if (group.state !== 'loading') return
     this.#setFirst(group, offset, index, origin)
     group.state = 'ready'
+    group.commitTimeUs = view.commitTimeUs(0)
     group.view = view
     this.readyBytes += view.buffer.length
     insert(this.#ready, group, compareAge)
@@ -223,7 +236,7 @@ export class ParkedGroups {
     return { pending, emptied: false }
   }
 
-  #add({ key, open, offset, index, origin }: Omit<ParkedGroupFacts, 'deliveries'>): ParkedGroup {
+  #add({ key, open, offset, index, origin, commitTimeUs }: Omit<ParkedGroupFacts, 'deliveries'>): ParkedGroup {
     const group: ParkedGroup = {
       key,
       open,
@@ -231,6 +244,7 @@ export class ParkedGroups {
       offset: -1,
       index: 0,
       origin: undefined,
+      commitTimeUs,
       deliveries: 0,
       pending: false,
       lease: 0,

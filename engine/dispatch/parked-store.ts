@@ -74,7 +74,7 @@ export class ParkedStore {
   async load(from: MessageRef): Promise<{ groups: ParkedGroupFacts[]; refs: RefList }> {
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
-    const row = 'generation, partition, record_offset, record_index, attempts'
+    const row = 'generation, partition, record_offset, record_index, attempts, extract(epoch from commit_time)::float8 as committed'
     const hidden = 'extract(epoch from next_try_at - now()) * 1000'
     const open = await ask(
       this.#query,
@@ -101,6 +101,7 @@ export class ParkedStore {
       ...this.#ref(row),
       open: Number(row.open),
       deliveries: Number(row.attempts),
+      commitTimeUs: Number(row.committed) * 1_000_000,
       hiddenMs: Number(row.hidden ?? 0),
       laterHiddenMs: Number(row.later_hidden ?? 0),
     }))

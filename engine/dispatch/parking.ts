@@ -112,7 +112,7 @@ export class Parking {
       if (!held) continue
       this.#moving.delete(seq)
       const group = open.grouping ? view.group(index) : refKey(offset, index)
-      const keepsCount = kind === 'park' && open.parked.park(group, offset, index, held)
+      const keepsCount = kind === 'park' && open.parked.park(group, { offset, index, commitTimeUs: view.commitTimeUs(index) }, held)
       if (held.pending && !keepsCount) open.countPending(-1)
       open.close(seq)
     }

@@ -52,6 +52,8 @@ export class Window {
   end = 0
   /** the first message no take has looked at */
   cursor = 0
+  /** messages between base and end that are neither finished nor void */
+  open = 0
   /** what the span from base to end costs */
   bytes = 0
   /** the offset after the last pack */
@@ -96,6 +98,7 @@ export class Window {
     }
     this.#packs.push(pack)
     this.end += count
+    this.open += count
     this.bytes += bytes
     this.nextOffset = offset + 1
     return pack

@@ -9,6 +9,7 @@
 import { EventEmitter } from 'node:events'
 import { Socket } from 'node:net'
 import { Connection, type ClientConfig } from 'pg'
+import type { BusyShare } from '../busy-share.ts'
 import { FrameSplitter, type OnFrame } from './frame-splitter.ts'
 
 const COPY_DATA = 0x64 // d
@@ -24,15 +25,17 @@ const PgConnection = Connection as unknown as new (config: ClientConfig) => PgCo
 
 export class ReplicationWire extends PgConnection {
   readonly #onCopyData: OnFrame
+  readonly #busy: BusyShare | undefined
   /** a socket of our own: it can be destroyed while pg is still connecting it */
   readonly #socket: Socket
 
-  /** @param onCopyData gets what each CopyData frame holds */
-  constructor(client: ClientConfig, onCopyData: OnFrame) {
+  /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
+  constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
     const socket = client.ssl ? new Socket() : reusingSocket()
     super({ ...client, stream: () => socket })
     this.#socket = socket
     this.#onCopyData = onCopyData
+    this.#busy = busy
   }
 
   /** Called by pg when frames are about to come: with the socket, or with what encrypts it. */
@@ -44,11 +47,13 @@ export class ReplicationWire extends PgConnection {
       else others.emit('data', Buffer.from(bytes.subarray(start, end))) // pg keeps parts of it
     })
     stream.on('data', (chunk: Buffer) => {
+      const from = performance.now()
       try {
         frames.push(chunk)
       } catch (error) {
         this.#socket.destroy(error as Error)
       }
+      this.#busy?.add(from, performance.now())
     })
   }
 

@@ -13,6 +13,7 @@
  */
 import { LogicalReplicationService } from 'pg-logical-replication'
 import type { Client, ClientConfig } from 'pg'
+import type { BusyShare } from '../busy-share.ts'
 import { EngineError } from '../errors.ts'
 import type { Lsn } from '../lsn.ts'
 import { ReplicationWire } from './replication-wire.ts'
@@ -33,6 +34,8 @@ export type ReplicationOptions = Readonly<{
   onMessage: (chunk: Buffer) => void
   /** everything committed below `walEnd` has been sent before this */
   onKeepalive: (walEnd: Lsn) => void
+  /** told of the time in which what was read is handled */
+  busy?: BusyShare
 }>
 
 export type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
@@ -63,7 +66,7 @@ export class ReplicationConnection {
 
   constructor(options: ReplicationOptions) {
     this.#options = options
-    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end))
+    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end), options.busy)
     const client: ClientConfig & { connection: ReplicationWire } = { ...options.client, connection: this.#wire }
     this.#service = new LogicalReplicationService(client, { acknowledge: { auto: false, timeoutSeconds: 0 } })
     this.#service.on('error', (error) => this.#fail(error))

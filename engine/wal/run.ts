@@ -11,6 +11,7 @@
  *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending.
  */
 import { Pool } from 'pg'
+import { BusyShare } from '../busy-share.ts'
 import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
@@ -82,6 +83,10 @@ export class SourceRun {
   #receivedLsn: Lsn = 0n
   #lastCommitUs = 0
   #committedUs = 0
+  /** decoding and packing, on this process's one thread */
+  readonly #decoding = new BusyShare(performance.now())
+  /** an append is open */
+  readonly #appending = new BusyShare(performance.now())
   #toldRows = 0
   #toldBytes = 0
 
@@ -108,6 +113,7 @@ export class SourceRun {
       confirmed: () => this.#confirmer.confirmed,
       onMessage: (chunk) => this.#receive(chunk),
       onKeepalive: (walEnd) => this.#keepalive(walEnd),
+      busy: this.#decoding,
     })
   }
 
@@ -148,6 +154,8 @@ export class SourceRun {
       lastCommitUs: this.#lastCommitUs,
       history: this.#history,
       routingVersion: this.#routing.active.version,
+      decodingPercent: this.#decoding.percent(performance.now()),
+      appendingPercent: this.#appending.percent(performance.now()),
     }
   }
 
@@ -224,7 +232,7 @@ export class SourceRun {
     })
     this.#loop = new AppendLoop({
       log,
-      take: () => this.#packer.take(),
+      take: () => this.#take(),
       durable: (append, number) => this.#durable(append, number),
       failed: (error) => this.#fail(error),
       lingerMs: settings.lingerMs,
@@ -317,8 +325,19 @@ export class SourceRun {
     this.#confirmer.advance(this.#durableEnd.lsn, false)
   }
 
+  #take(): Append | undefined {
+    const from = performance.now()
+    const append = this.#packer.take()
+    if (!append) return undefined
+    const to = performance.now()
+    this.#decoding.add(from, to)
+    this.#appending.begin(to)
+    return append
+  }
+
   #durable(append: Append, number: number): void {
     const { observer, progressed } = this.#options
+    this.#appending.end(performance.now())
     this.#durableEnd.durable(number)
     this.#confirmer.advance(this.#durableEnd.lsn, true)
     this.#lastCommitUs = this.#committedUs
@@ -398,6 +417,7 @@ export class SourceRun {
   #resumeHandling(): void {
     if (this.#isEnded || this.#isDraining) return
     this.#isWaiting = false
+    const from = performance.now()
     try {
       let next = 0
       while (!this.#isWaiting && next < this.#held.length) {
@@ -407,6 +427,7 @@ export class SourceRun {
         if (this.#isEnded) return
       }
       this.#held = this.#held.slice(next)
+      this.#decoding.add(from, performance.now())
     } catch (error) {
       return this.#fail(error)
     }

@@ -123,12 +123,13 @@ const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
 /** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
 export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
 
-export async function readSlotLag(query: Query, slot: string): Promise<SlotLag> {
+/** @returns undefined: there is no such slot */
+export async function readSlotLag(query: Query, slot: string): Promise<SlotLag | undefined> {
   const { rows } = await query(
     `select pg_wal_lsn_diff(now, confirmed_flush_lsn)::float8 as confirmed, pg_wal_lsn_diff(now, restart_lsn)::float8 as retained
      from pg_replication_slots, (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
      where slot_name = $1`,
     [slot],
   )
-  return { confirmedBytes: Number(rows[0]?.confirmed ?? 0), retainedBytes: Number(rows[0]?.retained ?? 0) }
+  return rows[0] && { confirmedBytes: Number(rows[0].confirmed ?? 0), retainedBytes: Number(rows[0].retained ?? 0) }
 }

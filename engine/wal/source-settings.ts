@@ -57,4 +57,7 @@ export type SourceFigures = Readonly<{
   lastCommitUs: number
   history: number
   routingVersion: number
+  /** shares of the last ten seconds: decoding was at work, and an append was open */
+  decodingPercent: number
+  appendingPercent: number
 }>

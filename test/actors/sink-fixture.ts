@@ -134,6 +134,7 @@ export class Counts implements SinkObserver {
   messages = 0
   acks = 0
   lapses = 0
+  returns = 0
   parks = 0
   discards = 0
   #waiting: (() => void)[] = []
@@ -145,8 +146,12 @@ export class Counts implements SinkObserver {
     this.acks += messages
     this.#tell()
   }
-  lapsed(messages: number): void {
+  lapsed({ messages }: { messages: number }): void {
     this.lapses += messages
+    this.#tell()
+  }
+  returned({ messages }: { messages: number }): void {
+    this.returns += messages
     this.#tell()
   }
   parked(messages: number): void {

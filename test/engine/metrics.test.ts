@@ -1,32 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { LATENCY_BUCKETS_US, LatencyCounts, Metrics, type SinkGauges } from '../../engine/metrics.ts'
+import { LATENCY_BUCKETS_US, LatencyCounts } from '../../engine/latency.ts'
+import { Metrics, type SinkGauges } from '../../engine/metrics.ts'
+import { CONTRACT_METRICS } from './contract-metrics.ts'
 
-const CONTRACT = [
-  ...[
-    'ingestion_latency_us',
-    'messages_ingested_count',
-    'replication_slot_size',
-    'replication_slot_size_mb',
-    'internal_latency_us',
-    'delivery_latency_us',
-  ],
-  ...[
-    'message_deliver_attempt_count',
-    'message_deliver_success_count',
-    'message_deliver_failure_count',
-    'messages_in_delivery',
-    'messages_buffered',
-  ],
-  ...['messages_in_redelivery', 'oldest_message_age_ms', 'bytes_ingested_total', 'bytes_delivered_total', 'buffer_memory_utilization_mb'],
-  ...[
-    'buffer_memory_utilization_percent',
-    'ingestion_saturation_percent',
-    'processing_saturation_percent',
-    'delivery_saturation_percent',
-    'entity_health',
-  ],
-]
 const SINK = { id: 'sink-1', name: 'goods' }
 const SOURCE = { slotId: 'slot-1', slotName: 'goods_slot', databaseId: 'db-1', databaseName: 'shop' }
 const newMetrics = () => new Metrics({ version: '9.9.9', processMetrics: false })
@@ -34,7 +11,7 @@ const linesOf = (text: string, name: string) => text.split('\n').filter((line) =
 
 test('every metric of the contract is described under its own name, kind included', async () => {
   const text = await newMetrics().text()
-  for (const name of CONTRACT) assert.match(text, new RegExp(`^# TYPE sequin_${name} (counter|gauge|histogram)$`, 'm'))
+  for (const name of CONTRACT_METRICS) assert.match(text, new RegExp(`^# TYPE sequin_${name} (counter|gauge|histogram)$`, 'm'))
   assert.match(text, /^# TYPE sequin_internal_latency_us histogram$/m)
   assert.match(text, /^# TYPE sequin_messages_ingested_count counter$/m)
 })

@@ -240,6 +240,6 @@ test('a giveBack of an old answer does not take a message from the client that h
   assert.ok(old)
   bench.now = 1_000
   assert.deepEqual(bench.take(), ['0.0'])
-  assert.equal(bench.dispatcher.release(old, old.lease), 0)
+  assert.equal(bench.dispatcher.release(old, old.lease).messages, 0)
   assert.deepEqual(bench.take(), [])
 })

@@ -1,0 +1,64 @@
+/** What a source or a sink counts with: plain numbers, added to once a batch. Disposing of a meter takes its lines out of the metrics. */
+import { LatencyCounts } from './latency.ts'
+
+/** Counts of one sink. Call each once a batch. */
+export class SinkMeter implements Disposable {
+  readonly internalLatency = new LatencyCounts()
+  readonly deliveryLatency = { ok: new LatencyCounts(), error: new LatencyCounts() }
+  attempts = 0
+  successes = 0
+  failures = 0
+  bytesDelivered = 0
+  readonly #forget: () => void
+  constructor(forget: () => void) {
+    this.#forget = forget
+  }
+
+  /** Messages handed to the destination (pull: to a client). */
+  attempted(messages: number, bytes: number): void {
+    this.attempts += messages
+    this.bytesDelivered += bytes
+  }
+
+  /** @param latencyUs from handing out to the destination's answer (pull: to the ack), the same for all of the batch */
+  delivered(messages: number, latencyUs: number): void {
+    this.successes += messages
+    this.deliveryLatency.ok.add(latencyUs, messages)
+  }
+
+  failed(messages: number, latencyUs: number): void {
+    this.failures += messages
+    this.deliveryLatency.error.add(latencyUs, messages)
+  }
+
+  /** @param latencyUs from the arrival in this process to the moment of handing out */
+  waited(messages: number, latencyUs: number): void {
+    this.internalLatency.add(latencyUs, messages)
+  }
+
+  [Symbol.dispose](): void {
+    this.#forget()
+  }
+}
+
+/** Counts of one source. */
+export class SourceMeter implements Disposable {
+  messages = 0
+  bytes = 0
+  latencyUs: number | undefined
+  readonly #forget: () => void
+  constructor(forget: () => void) {
+    this.#forget = forget
+  }
+
+  /** @param latencyUs from the commit on the server (its clock) to the batch's arrival here */
+  ingested(messages: number, bytes: number, latencyUs?: number): void {
+    this.messages += messages
+    this.bytes += bytes
+    if (latencyUs !== undefined) this.latencyUs = latencyUs
+  }
+
+  [Symbol.dispose](): void {
+    this.#forget()
+  }
+}
