@@ -1,11 +1,11 @@
 /**
  * `tailrace start`: brings the parts up in the order they need each other, says where things are, and takes them down in
- * the opposite order at SIGINT or SIGTERM:
+ * the opposite order at SIGINT, SIGTERM or SIGHUP:
  *
  *   data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration ▸ log ▸ sinks ▸ sources ▸ API, metrics
  */
 import { readFileSync } from 'node:fs'
-import { hostname } from 'node:os'
+import { constants, hostname } from 'node:os'
 import { join } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
@@ -149,14 +149,19 @@ function readConfig(path: string): string {
   }
 }
 
-/** A second signal ends the process at once: whoever sends it no longer wants to wait. */
+/** One Ctrl-C may arrive more than once: from the terminal, and passed on by npm and by the first step of the command. */
+const ONE_PRESS_MS = 500
+
+/** A later signal ends the process at once: whoever sends it no longer wants to wait. */
 function untilSignal(): Promise<NodeJS.Signals> {
-  return new Promise((resolve) => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-      process.once(signal, () => {
-        resolve(signal)
-        process.once(signal, () => process.exit(130))
-      })
-    }
-  })
+  const { promise, resolve } = Promise.withResolvers<NodeJS.Signals>()
+  let first: number | undefined
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.on(signal, () => {
+      first ??= performance.now()
+      resolve(signal)
+      if (performance.now() - first > ONE_PRESS_MS) process.exit(128 + constants.signals[signal])
+    })
+  }
+  return promise
 }

@@ -5,13 +5,14 @@
 import { spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
-import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const NEEDED = 24
 
 if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
+  process.once('disconnect', () => process.kill(process.pid, 'SIGTERM')) // the older Node below was killed: nobody would end this one
+  process.channel?.unref()
   const source = new URL('./main.ts', import.meta.url)
   const { main } = await import(existsSync(fileURLToPath(source)) ? source.href : new URL('../dist/cli/main.js', import.meta.url).href)
   await main(process.argv.slice(2))
@@ -24,15 +25,18 @@ if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
     )
     process.exitCode = 1
   } else {
-    // A terminal sends Ctrl-C to the child as well; what only this process gets is passed on.
-    const child = spawn(node, process.argv.slice(1), { stdio: 'inherit' })
-    process.on('SIGINT', () => {})
-    for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
+    // All signals are passed on; a Ctrl-C that the terminal sends to both comes twice there, which is taken as one.
+    const child = spawn(node, process.argv.slice(1), { stdio: ['inherit', 'inherit', 'inherit', 'ipc'] })
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
     child.on('error', (error) => {
       process.stderr.write(`tailrace cannot run ${node}: ${error.message}\n`)
       process.exitCode = 1
     })
-    child.on('exit', (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)))
+    child.on('exit', (code, signal) => {
+      if (signal === null) process.exit(code)
+      process.removeAllListeners(signal)
+      process.kill(process.pid, signal) // ends as the child did
+    })
   }
 }
 
