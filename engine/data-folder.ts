@@ -3,8 +3,8 @@
  * transaction on `lock.sqlite` that stays open, because the kernel frees it whatever way the process ends (a pid file
  * alone fools containers, where every process is pid 1 or 7; and lmdb lets a second process in).
  */
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { EngineError } from './errors.ts'
 
@@ -15,32 +15,59 @@ export interface DataFolder extends Disposable {
 /** Referenced from here, because a connection that is collected as garbage closes and lets the lock go. */
 const held = new Set<DatabaseSync>()
 
-/** @throws EngineError DATA_FOLDER_IN_USE: another process holds it; the message says its pid */
+const SQLITE_BUSY = 5
+
+/**
+ * @throws EngineError DATA_FOLDER_IN_USE: another process holds it; the message says its pid
+ * SETTING_INVALID: it is no folder that could be made or written to
+ */
 export function openDataFolder(folder: string): DataFolder {
   const path = resolve(folder)
-  mkdirSync(path, { recursive: true, mode: 0o700 })
-  const lock = new DatabaseSync(join(path, 'lock.sqlite'))
+  let lock: DatabaseSync | undefined
   try {
+    makeFolder(path)
+    lock = new DatabaseSync(join(path, 'lock.sqlite'))
     lock.exec('begin exclusive')
+    writeFileSync(join(path, 'lock.pid'), `${process.pid}\n`, { mode: 0o600 })
   } catch (cause) {
-    lock.close()
-    const holder = readHolder(path)
-    throw new EngineError(
-      'DATA_FOLDER_IN_USE',
-      `the data folder ${path} is in use by the process ${holder}`,
-      { folder: path, pid: holder },
-      { cause },
-    )
+    lock?.close()
+    throw (cause as { errcode?: number }).errcode === SQLITE_BUSY ? inUse(path, cause) : unusable(path, cause)
   }
-  writeFileSync(join(path, 'lock.pid'), `${process.pid}\n`, { mode: 0o600 })
-  held.add(lock)
+  const open = lock
+  held.add(open)
   return {
     path,
     [Symbol.dispose]: () => {
-      held.delete(lock)
-      lock.close()
+      held.delete(open)
+      open.close()
     },
   }
+}
+
+/** mkdir's own `recursive` never ends where a folder can't be made below one that is there, such as /proc. */
+function makeFolder(path: string): void {
+  const there = statSync(path, { throwIfNoEntry: false })
+  if (there?.isDirectory()) return
+  if (there) throw new Error(`${path} is not a folder`)
+  makeFolder(dirname(path))
+  try {
+    mkdirSync(path, { mode: 0o700 })
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error // another process was faster
+  }
+}
+
+function inUse(path: string, cause: unknown): EngineError {
+  const holder = readHolder(path)
+  const text = `the data folder ${path} is in use by the process ${holder}`
+  return new EngineError('DATA_FOLDER_IN_USE', text, { folder: path, pid: holder }, { cause })
+}
+
+function unusable(path: string, cause: unknown): EngineError {
+  const text =
+    `TAILRACE_DATA: ${path} can't be the data folder: ${(cause as Error).message}; takes a folder that this process may write to, ` +
+    'which is made when missing. Name another one, or give this user the right to write there'
+  return new EngineError('SETTING_INVALID', text, { variables: 'TAILRACE_DATA', folder: path }, { cause })
 }
 
 /** Only said, never trusted: the lock alone decides. */

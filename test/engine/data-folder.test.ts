@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { mkdir, mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -30,4 +31,17 @@ test('a folder that was let go can be taken again by the same process', async ()
     using folder = openDataFolder(dir.path)
     assert.throws(() => openDataFolder(folder.path), { code: 'DATA_FOLDER_IN_USE' })
   }
+})
+
+test('what can’t be a data folder is refused with the setting, the reason and what it takes', async () => {
+  await using dir = await freshFolder()
+  const file = join(dir.path, 'file')
+  const odd = join(dir.path, 'odd')
+  await mkdir(join(odd, 'lock.sqlite'), { recursive: true })
+  await writeFile(file, '')
+  const nowhere = existsSync('/proc/self') ? ['/proc/tailrace', '/proc/tailrace/data'] : []
+  for (const path of [file, join(file, 'below'), odd, ...nowhere]) {
+    assert.throws(() => openDataFolder(path), { code: 'SETTING_INVALID', message: /^TAILRACE_DATA: .+ can't be .+; takes a folder that/ })
+  }
+  assert.throws(() => openDataFolder(file), { message: /file is not a folder/ })
 })
