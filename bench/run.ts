@@ -35,7 +35,6 @@ import { createWorkload, writeWorkload } from './workload.ts'
 
 const SLOT = 'bench'
 const WRITERS = 8
-const STEADY_PER_SECOND = 2_000
 const LOG_PACKS = 1_000
 const MESSAGES_PER_PACK = 400
 /** of `bench:full` */
@@ -50,6 +49,7 @@ const { values } = parseArgs({
     changes: { type: 'string', default: '1000000' },
     pairs: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '25' },
+    steady: { type: 'string', default: '2000' },
     only: { type: 'string' },
     profile: { type: 'boolean', default: false },
     'no-latency': { type: 'boolean', default: false },
@@ -59,6 +59,7 @@ const { values } = parseArgs({
 const changes = whole('changes', values.changes)
 const pairs = whole('pairs', values.pairs)
 const seconds = whole('seconds', values.seconds)
+const steadyPerSecond = whole('steady', values.steady)
 const profileFolder = values.profile ? RESULTS : undefined
 
 const say = (text: string): void => void process.stdout.write(`${text}\n`)
@@ -107,7 +108,7 @@ const latencies: Latency[] = []
 const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw)
 for (const system of timed) {
   const drained = median(turns.map((turn) => turn[systems.indexOf(system)]?.changesPerSecond ?? 0))
-  for (const perSecond of [STEADY_PER_SECOND, Math.round(drained / 2)]) {
+  for (const perSecond of [steadyPerSecond, Math.round(drained / 2)]) {
     const measured = await latency(bench, system, { perSecond, seconds })
     latencies.push(measured)
     say(latencyLine(measured))
