@@ -1,7 +1,12 @@
-/** How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. */
+/**
+ * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
+ * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
+ */
 import type { Log } from '../engine/log/log.ts'
+import { ask } from '../engine/state/asking.ts'
 import type { Sink } from '../engine/state/resources.ts'
 import type { ReadingGate } from '../engine/wal/gate.ts'
+import type { Query } from '../engine/wal/slot.ts'
 import type { BacklogOf } from './backlog.ts'
 
 const MB = 1024 * 1024
@@ -9,30 +14,60 @@ const MB = 1024 * 1024
 const TOPICS_MAX_AGE_MS = 30_000
 const STATS_MAX_AGE_MS = 1_000
 
-/** The sinks whose source waits when their backlog is full. @param gateOf of a running source */
-export function boundedBacklogs(
-  sinks: readonly Sink[],
-  gateOf: (databaseId: string) => ReadingGate | undefined,
-  log: Log,
-): readonly BacklogOf[] {
-  let sizes: Promise<ReadonlyMap<string, number>> | undefined
-  return sinks.flatMap((sink) => {
-    const gate = gateOf(sink.databaseId)
-    if (!gate || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
-    const bytes = async () => ((sizes ??= backlogSizes(log)), (await sizes).get(sink.id) ?? 0)
-    return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate, bytes }]
-  })
-}
+type Sizes = ReadonlyMap<string, number>
 
-/** Bytes of all topics of each sink, whatever generation they are of. */
-async function backlogSizes(log: Log): Promise<ReadonlyMap<string, number>> {
-  const sizes = new Map<string, number>()
-  for (const { topic, partitions } of await log.topics(TOPICS_MAX_AGE_MS)) {
-    const sinkId = topic.slice(0, topic.lastIndexOf('.'))
-    for (let partition = 0; partition < partitions; partition++) {
-      const stats = await log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
-      sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
-    }
+export class BacklogSizes {
+  readonly #log: Log
+  readonly #query: Query
+  #parked: Sizes = new Map()
+  #parkedAt = -Infinity
+
+  /** @param query of the state database */
+  constructor({ log, query }: Readonly<{ log: Log; query: Query }>) {
+    this.#log = log
+    this.#query = query
   }
-  return sizes
+
+  /** The sinks whose source waits when their backlog is full. @param gateOf of a running source */
+  bounded(sinks: readonly Sink[], gateOf: (databaseId: string) => ReadingGate | undefined): readonly BacklogOf[] {
+    let asked: Promise<readonly Sizes[]> | undefined
+    return sinks.flatMap((sink) => {
+      const gate = gateOf(sink.databaseId)
+      if (!gate || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
+      const bytes = async () => {
+        asked ??= Promise.all([this.#inLog(), this.#inState()])
+        return (await asked).reduce((sum, sizes) => sum + (sizes.get(sink.id) ?? 0), 0)
+      }
+      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate, bytes }]
+    })
+  }
+
+  /** Bytes of all topics of each sink, whatever generation they are of. */
+  async #inLog(): Promise<Sizes> {
+    const sizes = new Map<string, number>()
+    for (const { topic, partitions } of await this.#log.topics(TOPICS_MAX_AGE_MS)) {
+      const sinkId = topic.slice(0, topic.lastIndexOf('.'))
+      for (let partition = 0; partition < partitions; partition++) {
+        const stats = await this.#log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
+        sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
+      }
+    }
+    return sizes
+  }
+
+  /** Bytes of the parked messages that are open: counted by their owners, so that asking costs next to nothing. */
+  async #inState(): Promise<Sizes> {
+    const now = performance.now()
+    if (now - this.#parkedAt < STATS_MAX_AGE_MS) return this.#parked
+    this.#parkedAt = now
+    try {
+      const { rows } = await ask(
+        this.#query,
+        'select sink_id, sum(bytes)::float8 as bytes from tailrace.parked_backlog group by sink_id',
+        [],
+      )
+      this.#parked = new Map(rows.map((row) => [String(row.sink_id), Number(row.bytes)]))
+    } catch {} // while the state database is away nothing is parked, acked or confirmed: what was known holds
+    return this.#parked
+  }
 }

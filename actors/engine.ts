@@ -22,7 +22,7 @@ import type { Database, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing-versions.ts'
 import { BacklogGuard } from './backlog.ts'
-import { boundedBacklogs } from './backlog-sizes.ts'
+import { BacklogSizes } from './backlog-sizes.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
@@ -81,8 +81,10 @@ export class Engine {
   async start(): Promise<void> {
     this.#supervisor.start()
     await this.#apply(this.#options.cache)
+    const { cache, log, store } = this.#options
+    const sizes = new BacklogSizes({ log, query: store.query })
     this.#backlogs = new BacklogGuard(
-      () => boundedBacklogs(this.#options.cache.sinks, (id) => this.#sources.get(id)?.gate, this.#options.log),
+      () => sizes.bounded(cache.sinks, (id) => this.#sources.get(id)?.gate),
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
     this.#oldTopics.start()

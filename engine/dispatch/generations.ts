@@ -174,6 +174,7 @@ export class StoredGenerations implements Generations {
       'update tailrace.generation set drained_at = now() where sink_id = $1::text::uuid and generation = $2 and drained_at is null',
       [generation],
     )
+    await this.#ask('delete from tailrace.parked_backlog where sink_id = $1::text::uuid and generation = $2', [generation]) // its rows are others' now
     this.#options.handedOver?.(generation)
   }
 

@@ -7,6 +7,8 @@
  * without it a restart would take the message from the log again. The newest
  * `discarded` rows of a sink stay, as the record of what was given up.
  *
+ * What the open rows weigh is counted beside them, in the statement that writes them, for the bound of the sink's backlog.
+ *
  * A row keeps the name of its message, which is its place in the log (generation, partition, offset, index), and has an
  * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
@@ -39,6 +41,7 @@ const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_
 /** the same without an owner's term */
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
 const BY_POSITION = 'history, lsn, idx, part'
+const BYTES = 'octet_length(record_key) + octet_length(group_key) + octet_length(body)'
 
 export class ParkedStore {
   readonly term: number
@@ -72,6 +75,7 @@ export class ParkedStore {
    * @returns one fact per open group (without grouping: per message), and the messages to skip
    */
   async load(from: MessageRef): Promise<{ groups: ParkedGroupFacts[]; refs: RefList }> {
+    await this.#countAnew()
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
     const row = 'generation, partition, record_offset, record_index, attempts, extract(epoch from commit_time)::float8 as committed'
@@ -118,6 +122,7 @@ export class ParkedStore {
            $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[]) as m
        on conflict (sink_id, history, lsn, idx, part) do nothing`,
       [state, reason, ...columnsOf(moves)],
+      { adds: state === 'open' ? 1 : 0 },
     )
   }
 
@@ -149,7 +154,7 @@ export class ParkedStore {
        from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[]) as r (g, p, o, i)
        where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
       [...this.#names(refs), state, reason],
-      'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index',
+      { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: -1 },
     )
     return rows.map((row) => this.#ref(row))
   }
@@ -181,6 +186,16 @@ export class ParkedStore {
     )
   }
 
+  /** What a former owner left uncounted, when rows came or went in another way than by it. */
+  async #countAnew(): Promise<void> {
+    await this.#write(
+      `insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
+       select $3::text::uuid, $4::int, $5::int, (select coalesce(sum(${BYTES}), 0) from tailrace.parked where ${MINE} and state = 'open') from owner
+       on conflict (sink_id, generation, partition) do update set bytes = excluded.bytes`,
+      [],
+    )
+  }
+
   #names(refs: readonly Omit<ParkedRef, 'key'>[]): unknown[] {
     const origins = refs.map(({ origin }) => origin ?? this.#key)
     return [
@@ -206,12 +221,24 @@ export class ParkedStore {
     return known
   }
 
-  /** @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE */
-  async #write(sql: string, params: readonly unknown[], returning = '1 as one'): Promise<readonly Row[]> {
+  /**
+   * @param options what to return of the rows written; whether they add to the open ones (1) or were of them (-1)
+   * @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE
+   */
+  async #write(
+    sql: string,
+    params: readonly unknown[],
+    { returning, adds = 0 }: Readonly<{ returning?: string; adds?: -1 | 0 | 1 }> = {},
+  ): Promise<readonly Row[]> {
     const { sinkId, generation, partition } = this.#key
+    const columns = [returning ?? '1 as one', ...(adds === 0 ? [] : [`${BYTES} as bytes`])].join(', ')
+    const counted = `, counted as (
+       insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
+       select $3::text::uuid, $4::int, $5::int, ${adds} * sum(bytes) from written having count(*) > 0
+       on conflict (sink_id, generation, partition) do update set bytes = b.bytes + excluded.bytes)`
     const { rows } = await ask(
       this.#query,
-      `${OWNER}, written as (${sql} returning ${returning})
+      `${OWNER}, written as (${sql} returning ${columns})${adds === 0 ? '' : counted}
        select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
       [termKey(this.#key), this.term, sinkId, generation, partition, ...params],
     )

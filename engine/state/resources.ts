@@ -80,7 +80,7 @@ export const SinkSettings = Type.Object(
     max_waiting: Type.Integer({ minimum: 1, default: 20, description: 'receives that may wait at once' }),
     batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
     max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
-    max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of the unacknowledged backlog in the log' }),
+    max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of what is not finished, in the log and parked' }),
     concurrency: Type.Union([Type.Integer({ minimum: 1, maximum: 256 }), Type.Null()], {
       default: null,
       description: 'requests to the destination at once; null: as its kind does well with',
