@@ -1,119 +1,183 @@
 /**
  * Makes a configuration document so: publications and slots first, then everything in one transaction. Nothing is ever
- * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again.
+ * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again. All that
+ * fails is told at once.
  *
- * A server that does not answer stops a database that is new here. One that is known already has its slot: it is taken as
- * it stands, so that Tailrace can start, and deliver what its log holds, while the server is down.
+ * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
+ * source says so, and waits, while the others go on and what the log holds is delivered. What the file says anew has to work.
  */
 import { setTimeout as pause } from 'node:timers/promises'
+import { isDeepStrictEqual } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
 import { provision, type Provisioned } from '../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../engine/postgres/source-names.ts'
-import type { ResourceStore } from '../engine/state/resource-store.ts'
-import type { SinkSettings } from '../engine/state/resources.ts'
+import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
+import type { Account, SinkSettings } from '../engine/state/resources.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import { refusal, type Problem } from './config-reader.ts'
 
 /**
- * @returns what should be known but stops nothing: names of stored sinks that their source no longer has
- * @throws EngineError CONFIG_INVALID: file, line and reason
+ * @returns what should be known but stops nothing: databases that are away, names of stored sinks that their source no
+ * longer has
+ * @throws EngineError CONFIG_INVALID: file, line and reason of everything that fails; STOPPING when aborted
  */
-export async function applyConfig(document: ConfigDocument, store: Store, resources: ResourceStore): Promise<readonly string[]> {
-  const made: Provisioned[] = []
+export async function applyConfig(
+  document: ConfigDocument,
+  store: Store,
+  resources: ResourceStore,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  const application = new Application(document, resources)
   try {
-    const known = await knownDatabases(document, store.query)
-    for (const database of document.databases) {
-      const provision = await at(document, database.line, () => provisioned(database, known.has(database.input.name)))
-      if (provision) made.push(provision)
-    }
-    const notices = await checkNames(document, store.query)
-    await store.transaction((query) => write(document, query, resources))
-    return notices
+    await application.provision(await resources.connections(store.query, document.account), signal)
+    await application.checkNames(store.query)
+    await store.transaction((query) => application.write(query))
+    return application.notices
   } catch (error) {
-    const left: string[] = []
-    for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message)) // the first failure is the one to tell
+    const left = await application.undo()
     if (left.length === 0) throw error
     const text = error instanceof Error ? error.message : String(error)
     throw new EngineError('CONFIG_INVALID', `${text}; what was made for it could not be dropped: ${left.join('; ')}`, {}, { cause: error })
   }
 }
 
-async function write(document: ConfigDocument, query: Query, resources: ResourceStore): Promise<void> {
-  const account = await at(document, document.lines.account, () => resources.saveAccount(query, document.account))
-  for (const { line, name, token } of document.tokens)
-    await at(document, line, async () => {
-      const { rows } = await query<{ name: string }>(
-        "select name from api_token where hash = decode($1, 'hex') and (account_id, name) <> ($2, $3)",
-        [hashToken(token), account.id, name],
+class Application {
+  readonly notices: string[] = []
+  readonly #document: ConfigDocument
+  readonly #resources: ResourceStore
+  readonly #problems: Problem[] = []
+  readonly #made: Provisioned[] = []
+  /** names of databases whose server can't be asked */
+  readonly #away = new Set<string>()
+  #cause: unknown
+
+  constructor(document: ConfigDocument, resources: ResourceStore) {
+    this.#document = document
+    this.#resources = resources
+  }
+
+  async provision(known: Awaited<ReturnType<ResourceStore['connections']>>, signal: AbortSignal): Promise<void> {
+    for (const database of this.#document.databases) {
+      const { name, connection } = database.input
+      try {
+        this.#made.push(await provisioned(database, known.has(name), signal))
+      } catch (error) {
+        if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
+        const code = error instanceof EngineError ? error.code : undefined
+        if (code !== 'SLOT_MISSING') this.#away.add(name)
+        const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isDeepStrictEqual(known.get(name), connection)
+        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(error)}; the source "${name}" waits for it`)
+        else this.#wrong(database.line, error)
+      }
+    }
+  }
+
+  /** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
+  async checkNames(query: Query): Promise<void> {
+    const { databases, sinks, account } = this.#document
+    const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
+      'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
+      [account],
+    )
+    const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
+    for (const { line, database: name, input } of sinks) {
+      const database = databases.find((one) => one.input.name === name)
+      if (!database || this.#away.has(name)) continue // known from before, told when the sink is written, or told above
+      const missing = await missingNames(database.input.connection, namesOf(input.settings))
+      await this.#at(line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
+      for (const one of missing) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
+    }
+  }
+
+  /** @throws EngineError CONFIG_INVALID: of all there is to tell; so nothing is written */
+  async write(query: Query): Promise<void> {
+    const { account: accountName, tokens, databases, sinks } = this.#document
+    const account = await this.#resources.saveAccount(query, accountName)
+    for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
+    for (const { line, input } of databases) await this.#at(line, () => this.#writeDatabase(query, account, input))
+    for (const { line, database, input } of sinks) await this.#at(line, () => this.#writeSink(query, account, database, input))
+    if (this.#problems.length > 0)
+      throw refusal(
+        this.#problems.toSorted((a, b) => a.line - b.line),
+        this.#cause,
       )
-      if (rows[0]) throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
-      await resources.saveToken(query, account, name, token)
-    })
-  for (const { line, input } of document.databases) {
-    await at(document, line, async () => {
-      const { rows } = await query<{ slot_name: string; publication_name: string }>(
-        'select slot_name, publication_name from source_database where account_id = $1 and name = $2',
-        [account.id, input.name],
+  }
+
+  async #writeToken(query: Query, account: Account, name: string, token: string): Promise<void> {
+    const { rows } = await query("select from api_token where hash = decode($1, 'hex') and (account_id, name) <> ($2, $3)", [
+      hashToken(token),
+      account.id,
+      name,
+    ])
+    if (rows[0]) throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
+    await this.#resources.saveToken(query, account, name, token)
+  }
+
+  async #writeDatabase(query: Query, account: Account, input: DatabaseInput): Promise<void> {
+    const { rows } = await query<{ slot_name: string; publication_name: string }>(
+      'select slot_name, publication_name from source_database where account_id = $1 and name = $2',
+      [account.id, input.name],
+    )
+    const [stored] = rows
+    if (stored && (stored.slot_name !== input.slotName || stored.publication_name !== input.publicationName))
+      throw new EngineError(
+        'VALIDATION_FAILED',
+        `slot and publication of a database can't be renamed (they are "${stored.slot_name}" and "${stored.publication_name}")`,
       )
-      const [stored] = rows
-      if (stored && (stored.slot_name !== input.slotName || stored.publication_name !== input.publicationName))
-        throw new EngineError(
-          'VALIDATION_FAILED',
-          `slot and publication of a database can't be renamed (they are "${stored.slot_name}" and "${stored.publication_name}")`,
-        )
-      await resources.saveDatabase(query, account, input)
-    })
+    await this.#resources.saveDatabase(query, account, input)
   }
-  for (const { line, database, input } of document.sinks) {
-    await at(document, line, async () => {
-      const { rows } = await query<{ id: string }>('select id from source_database where account_id = $1 and name = $2', [
-        account.id,
-        database,
-      ])
-      if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
-      const kept = await query<{ database_id: string }>('select database_id from sink where account_id = $1 and name = $2', [
-        account.id,
-        input.settings.name,
-      ])
-      if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
-        throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
-      await resources.saveSink(query, account, rows[0].id, input)
-    })
+
+  async #writeSink(query: Query, account: Account, database: string, input: SinkInput): Promise<void> {
+    const { rows } = await query<{ id: string }>('select id from source_database where account_id = $1 and name = $2', [
+      account.id,
+      database,
+    ])
+    if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
+    const kept = await query<{ database_id: string }>('select database_id from sink where account_id = $1 and name = $2', [
+      account.id,
+      input.settings.name,
+    ])
+    if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
+      throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+    await this.#resources.saveSink(query, account, rows[0].id, input)
+  }
+
+  /** Drops what was made. @returns why some of it is still there */
+  async undo(): Promise<readonly string[]> {
+    const left: string[] = []
+    for (const { undo } of this.#made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message))
+    return left
+  }
+
+  /** Gathers what is refused; a failure of the state database itself ends it, with what was gathered so far. */
+  async #at(line: number, work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      this.#wrong(line, error)
+      if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') throw refusal(this.#problems, this.#cause)
+    }
+  }
+
+  #wrong(line: number, error: unknown): void {
+    this.#cause ??= error
+    const because = error instanceof EngineError ? { because: error.code } : {}
+    this.#problems.push({ file: this.#document.file, line, reason: textOf(error), ...because })
+  }
+
+  #notice(line: number, text: string): void {
+    this.notices.push(`${this.#document.file}:${line}: ${text}`)
   }
 }
 
-/** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
-async function checkNames(document: ConfigDocument, query: Query): Promise<readonly string[]> {
-  const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
-    'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
-    [document.account],
-  )
-  const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
-  const notices: string[] = []
-  for (const { line, database: name, input } of document.sinks) {
-    const database = document.databases.find((one) => one.input.name === name)
-    if (!database) continue // known from before, or told when the sink is written
-    const missing = await missingNames(database.input.connection, namesOf(input.settings))
-    await at(document, line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
-    for (const one of missing) notices.push(`${document.file}:${line}: the sink "${input.settings.name}" ${reasonOf(one)}`)
-  }
-  return notices
-}
-
-async function knownDatabases({ account }: ConfigDocument, query: Query): Promise<ReadonlySet<string>> {
-  const { rows } = await query<{ name: string }>(
-    'select d.name from source_database d join account a on a.id = d.account_id where a.name = $1',
-    [account],
-  )
-  return new Set(rows.map(({ name }) => name))
-}
-
-/** Waits for a server that is still starting, when the file says so. @returns undefined: a known one that is down */
+/** Waits for a server that is still starting, when the file says so. */
 async function provisioned(
   { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
   isKnown: boolean,
-): Promise<Provisioned | undefined> {
+  signal: AbortSignal,
+): Promise<Provisioned> {
   const deadline = performance.now() + awaitMs
   for (;;) {
     try {
@@ -122,24 +186,11 @@ async function provisioned(
         publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
       })
     } catch (error) {
-      const code = error instanceof EngineError ? error.code : undefined
-      if (isKnown && (code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING')) return undefined // its source tells, and says what to do
-      if (code !== 'SOURCE_UNREACHABLE' || performance.now() + intervalMs > deadline) throw error
-      await pause(intervalMs)
+      const mayCome = !isKnown && error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE'
+      if (!mayCome || performance.now() + intervalMs > deadline) throw error
+      await pause(intervalMs, undefined, { signal })
     }
   }
 }
 
-async function at<T>({ file }: ConfigDocument, line: number, work: () => Promise<T>): Promise<T> {
-  try {
-    return await work()
-  } catch (error) {
-    const text = error instanceof Error ? error.message : String(error)
-    throw new EngineError(
-      'CONFIG_INVALID',
-      `${file}:${line}: ${text}`,
-      { file, line, ...(error instanceof EngineError ? { because: error.code } : {}) },
-      { cause: error },
-    )
-  }
-}
+const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

@@ -1,17 +1,18 @@
 /**
- * Configuration as code: a YAML text becomes a checked document, or one error that says where and why. Nothing here
- * does I/O; api/config-apply.ts makes it so.
+ * Configuration as code: a YAML text becomes a checked document, or one error that says of every mistake where it is and
+ * what was expected. Nothing here does I/O; api/config-apply.ts makes it so.
  *
  *   account: { name }            api_tokens: [{ name, token }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
 import { X509Certificate } from 'node:crypto'
-import { Ajv } from 'ajv'
+import { Ajv, type ValidateFunction } from 'ajv'
 import { Type, type Static } from 'typebox'
-import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
 import { EngineError } from '../engine/errors.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
 import type { DatabaseInput, SinkInput } from '../engine/state/resource-store.ts'
+import { ConfigReader } from './config-reader.ts'
+import { reasonsOf } from './schema-reasons.ts'
 import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -73,7 +74,6 @@ export type ConfiguredDatabase = Readonly<{
 export type ConfigDocument = Readonly<{
   file: string
   account: string
-  lines: Readonly<{ account: number }>
   tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
@@ -91,144 +91,129 @@ const checkAccount = ajv.compile(Account)
 const checkToken = ajv.compile(Token)
 const checkDatabase = ajv.compile(DatabaseForm)
 
-/** The place of something in the file, for errors. */
-class Reader {
-  readonly #file: string
-  readonly #lines = new LineCounter()
-  readonly document: Document.Parsed
-
-  constructor(source: string, file: string) {
-    this.#file = file
-    this.document = parseDocument(source, { lineCounter: this.#lines, merge: true, uniqueKeys: true })
-    const [error] = this.document.errors
-    if (error) throw this.wrong(error.pos[0], error.message.split('\n')[0] ?? 'not valid YAML')
-  }
-
-  line(offset: number): number {
-    return this.#lines.linePos(offset).line
-  }
-
-  at(...path: readonly (string | number)[]): number {
-    for (let length = path.length; length > 0; length--) {
-      const node = this.document.getIn(path.slice(0, length), true) as Node | undefined
-      if (isScalar(node) && node.range) return node.range[0]
-      const key = this.#key(path.slice(0, length)) // a mapping begins below its key
-      if (key !== undefined) return key
-      if (node?.range) return node.range[0]
-    }
-    return 0
-  }
-
-  #key(path: readonly (string | number)[]): number | undefined {
-    const parent: unknown = path.length > 1 ? this.document.getIn(path.slice(0, -1), true) : this.document.contents
-    if (!isMap(parent)) return undefined
-    const pair = parent.items.find((item) => isScalar(item.key) && item.key.value === path.at(-1))
-    return (pair?.key as Node | undefined)?.range?.[0]
-  }
-
-  wrong(offset: number, reason: string): EngineError {
-    const { line, col } = this.#lines.linePos(offset)
-    return new EngineError('CONFIG_INVALID', `${this.#file}:${line}:${col}: ${reason}`, { file: this.#file, line, column: col })
-  }
-}
-
 /**
  * @param source YAML
  * @param file named in errors
  * @param env for `${VAR}` and `${VAR:-default}` in values
- * @throws EngineError CONFIG_INVALID: file, line, column and reason
+ * @throws EngineError CONFIG_INVALID: file, line, column and reason of every mistake
  */
 export function parseConfig(source: string, file: string, env: Readonly<Record<string, string | undefined>>): ConfigDocument {
-  const reader = new Reader(source, file)
-  interpolate(reader, env)
+  const reader = new ConfigReader(source, file)
+  reader.interpolate(env, TEXTS)
+  const root = rootOf(reader)
+  for (const key of Object.keys(root)) checkSection(reader, key)
+  if (root['account'] === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
+  else fits(reader, checkAccount, root['account'], ['account'])
+  const tokens = each(reader, root, 'api_tokens', configuredToken)
+  const databases = each(reader, root, 'databases', configuredDatabase)
+  const sinks = each(reader, root, 'sinks', configuredSink)
+  const slots = databases.map((database) => database && slotKey(database))
+  for (const [i, slot] of slots.entries())
+    if (slot !== undefined && slots.indexOf(slot) !== i)
+      reader.wrong(
+        reader.at('databases', i, 'slot'),
+        `the slot "${databases[i]?.input.slotName}" is already another database's: each needs its own`,
+      )
+  reader.refuse()
+  return {
+    file,
+    account: (root['account'] as Static<typeof Account>).name,
+    tokens: tokens.filter((token) => token !== undefined),
+    databases: databases.filter((database) => database !== undefined),
+    sinks: sinks.filter((sink) => sink !== undefined),
+  }
+}
+
+function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
   let root: unknown
   try {
     root = reader.document.toJS({ maxAliasCount: 1000 })
   } catch (error) {
-    throw reader.wrong(0, error instanceof Error ? error.message : String(error))
+    return reader.fail(0, error instanceof Error ? error.message : String(error))
   }
-  if (isCircular(root)) throw reader.wrong(0, 'an alias (*) stands inside of what its anchor (&) holds')
-  if (!isObject(root)) throw reader.wrong(0, 'expected a mapping with account, api_tokens, databases and sinks')
-  for (const key of Object.keys(root)) checkSection(reader, key)
-
-  const { account } = root
-  if (account === undefined) throw reader.wrong(0, 'the section "account" is missing: account: { name: … }')
-  if (!checkAccount(account)) throw reader.wrong(reader.at('account'), reasons(checkAccount.errors))
-
-  const tokens = list(reader, root, 'api_tokens').map((token, i) => {
-    if (!checkToken(token)) throw reader.wrong(reader.at('api_tokens', i), reasons(checkToken.errors))
-    return { ...(token as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
-  })
-  const databases = list(reader, root, 'databases').map((form, i) => {
-    for (const key of DATABASE_NOT_YET)
-      if (isObject(form) && form[key] !== undefined) throw reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
-    if (!checkDatabase(form))
-      throw reader.wrong(reader.at('databases', i, ...firstField(checkDatabase.errors)), reasons(checkDatabase.errors))
-    return configuredDatabase(reader, form as DatabaseForm, i)
-  })
-  const sinks = list(reader, root, 'sinks').map((form, i) => configuredSink(reader, form, i))
-  noTwice(
-    reader,
-    'api_tokens',
-    tokens.map(({ name }) => name),
-  )
-  noTwice(
-    reader,
-    'databases',
-    databases.map(({ input }) => input.name),
-  )
-  noTwice(
-    reader,
-    'sinks',
-    sinks.map(({ input }) => input.settings.name),
-  )
-  const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
-  const twice = slots.findIndex((slot, i) => slots.indexOf(slot) !== i)
-  if (twice >= 0)
-    throw reader.wrong(
-      reader.at('databases', twice, 'slot'),
-      `the slot "${databases[twice]?.input.slotName}" is already another database's: each needs its own`,
-    )
-  return {
-    file,
-    account: (account as Static<typeof Account>).name,
-    lines: { account: reader.line(reader.at('account')) },
-    tokens,
-    databases,
-    sinks,
-  }
+  if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
+  return isObject(root) ? root : reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
 }
 
-function checkSection(reader: Reader, key: string): void {
+function checkSection(reader: ConfigReader, key: string): void {
   if (SECTIONS.has(key)) return
-  const offset = keyOffset(reader, key)
-  if (NOT_YET.has(key)) throw reader.wrong(offset, `the section "${key}" is not supported yet`)
+  const offset = reader.keyOffset(key)
+  if (NOT_YET.has(key)) return reader.wrong(offset, `the section "${key}" is not supported yet`)
   // any other key may hold anchors for the sections below it; without one it is most likely misspelt. Of a misspelt section
   // a single value may well have an anchor, so inside only a mapping or a list with one makes a holder of them
-  const held = reader.document.getIn([key], true)
-  let anchored = isAnchored(held)
-  if (isNode(held)) visit(held, { Collection: (_, node) => void (anchored ||= isAnchored(node)) })
-  if (!anchored)
-    throw reader.wrong(offset, `unknown section "${key}"; known are ${[...SECTIONS].join(', ')}, and any mapping with an &anchor`)
+  if (!reader.isAnchorHolder(key))
+    reader.wrong(offset, `unknown section "${key}"; known are ${[...SECTIONS].join(', ')}, and any mapping with an &anchor`)
 }
 
-const isAnchored = (node: unknown): boolean => isNode(node) && 'anchor' in node && node.anchor !== undefined
+/** @returns what became of each; undefined where something is wrong */
+function each<T>(
+  reader: ConfigReader,
+  root: Readonly<Record<string, unknown>>,
+  section: string,
+  configured: (reader: ConfigReader, form: unknown, i: number) => T | undefined,
+): (T | undefined)[] {
+  const forms = root[section] ?? []
+  if (!Array.isArray(forms)) {
+    reader.wrong(reader.at(section), `${section}: expected a list`)
+    return []
+  }
+  const names = forms.map((form: unknown) => (isObject(form) ? form['name'] : undefined))
+  for (const [i, name] of names.entries())
+    if (typeof name === 'string' && names.indexOf(name) !== i)
+      reader.wrong(reader.at(section, i), `${section}: the name "${name}" stands there twice`)
+  return forms.map((form, i) => configured(reader, form, i))
+}
 
-function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): ConfiguredDatabase {
-  const here = (field: string, reason: string) => reader.wrong(reader.at('databases', i, field), `${field}: ${reason}`)
+/** @returns whether the form has the shape of its schema; tells what is wrong at its place */
+function fits(reader: ConfigReader, check: ValidateFunction, form: unknown, path: readonly (string | number)[]): boolean {
+  if (check(form)) return true
+  for (const [field, reason] of reasonsOf(check.errors ?? []))
+    reader.wrong(reader.at(...path, ...placeOf(field)), `${field}${field && ' '}${reason}`)
+  return false
+}
+
+/** In the file; a list is found by number. */
+const placeOf = (field: string): (string | number)[] =>
+  field === '' ? [] : field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part))
+
+function configuredToken(reader: ConfigReader, form: unknown, i: number): ConfigDocument['tokens'][number] | undefined {
+  if (!fits(reader, checkToken, form, ['api_tokens', i])) return undefined
+  return { ...(form as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
+}
+
+const slotKey = ({ input: { connection: c, slotName } }: ConfiguredDatabase): string => `${c.hostname}:${c.port}/${slotName}`
+
+function configuredDatabase(reader: ConfigReader, given: unknown, i: number): ConfiguredDatabase | undefined {
+  if (!isObject(given)) return reader.wrong(reader.at('databases', i), 'expected a mapping')
+  let isWhole = true
+  const fields: Record<string, unknown> = { ...given }
+  for (const key of DATABASE_NOT_YET) {
+    if (fields[key] === undefined) continue
+    reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
+    delete fields[key]
+    isWhole = false
+  }
+  if (!fits(reader, checkDatabase, fields, ['databases', i])) return undefined
+  const form = fields as DatabaseForm
+  const here: Tell = (field, reason) => {
+    reader.wrong(reader.at('databases', i, field), `${field} ${reason}`)
+    isWhole = false
+  }
   const slotName = form.slot?.name ?? form.slot_name
   const publicationName = form.publication?.name ?? form.publication_name
-  if (slotName === undefined) throw here('slot', 'is missing: slot: { name: …, create_if_not_exists: true }')
-  if (publicationName === undefined) throw here('publication', 'is missing: publication: { name: …, create_if_not_exists: true }')
-  if (!/^[a-z0-9_]{1,63}$/.test(slotName)) throw here('slot', `"${slotName.slice(0, 80)}" is not a slot name: up to 63 of a-z, 0-9 and "_"`)
-  if (Buffer.byteLength(publicationName) > MAX_NAME_BYTES)
-    throw here('publication', `"${publicationName.slice(0, 80)}" is too long: Postgres takes names of up to ${MAX_NAME_BYTES} bytes`)
+  if (slotName === undefined) here('slot', 'is missing: slot: { name: …, create_if_not_exists: true }')
+  else if (!/^[a-z0-9_]{1,63}$/.test(slotName)) here('slot', `"${slotName.slice(0, 80)}" is not a slot name: up to 63 of a-z, 0-9 and "_"`)
+  if (publicationName === undefined) here('publication', 'is missing: publication: { name: …, create_if_not_exists: true }')
+  else if (Buffer.byteLength(publicationName) > MAX_NAME_BYTES)
+    here('publication', `"${publicationName.slice(0, 80)}" is too long: Postgres takes names of up to ${MAX_NAME_BYTES} bytes`)
+  const connection = connectionOf(form, here)
+  if (!isWhole || !connection || slotName === undefined || publicationName === undefined) return undefined
   const { init_sql: initSql } = form.publication ?? {}
   return {
     line: reader.line(reader.at('databases', i)),
     input: {
       name: form.name,
-      connection: connectionOf(form, here),
+      connection,
       poolSize: form.pool_size ?? 10,
       annotations: form.annotations ?? {},
       slotName,
@@ -242,34 +227,42 @@ function configuredDatabase(reader: Reader, form: DatabaseForm, i: number): Conf
   }
 }
 
-function connectionOf(form: DatabaseForm, here: (field: string, reason: string) => EngineError): Connection {
+type Tell = (field: string, reason: string) => void
+
+function connectionOf(form: DatabaseForm, here: Tell): Connection | undefined {
   const ssl = form.ssl ?? true
   if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
-    throw here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
+    here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
   const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
   if (form.url === undefined) {
-    if (form.hostname === undefined) throw here('hostname', 'is missing (or give url)')
-    if (form.database === undefined) throw here('database', 'is missing (or give url)')
+    if (form.hostname === undefined) here('hostname', 'is missing (or give url)')
+    if (form.database === undefined) here('database', 'is missing (or give url)')
     const { hostname, database, port = 5432, username = 'postgres', password = 'postgres' } = form
-    return { hostname, port, database, username, password, ssl, ...ca }
+    return hostname !== undefined && database !== undefined ? { hostname, port, database, username, password, ssl, ...ca } : undefined
   }
-  const both = (['hostname', 'port', 'database', 'username', 'password'] as const).find((field) => form[field] !== undefined)
-  if (both) throw here(both, 'is given beside url, which says it too')
-  if (!URL.canParse(form.url)) throw here('url', 'is not postgresql://user:password@host:port/database')
-  const url = new URL(form.url)
-  if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') throw here('url', 'must begin with postgresql://')
-  if (url.search !== '') throw here('url', 'has parameters; write them as fields, such as ssl')
-  if (![url.pathname, url.username, url.password].every(isDecodable)) throw here('url', 'has a % that encodes nothing; write it as %25')
+  for (const field of ['hostname', 'port', 'database', 'username', 'password'] as const)
+    if (form[field] !== undefined) here(field, 'is given beside url, which says it too')
+  const parts = partsOfUrl(form.url)
+  if (typeof parts !== 'string') return { ...parts, ssl, ...ca }
+  here('url', parts)
+  return undefined
+}
+
+/** @returns the reason when it can't be used */
+function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
+  if (!URL.canParse(text)) return 'is not postgresql://user:password@host:port/database'
+  const url = new URL(text)
+  if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') return 'must begin with postgresql://'
+  if (url.search !== '') return 'has parameters; write them as fields, such as ssl'
+  if (![url.pathname, url.username, url.password].every(isDecodable)) return 'has a % that encodes nothing; write it as %25'
   const database = decodeURIComponent(url.pathname.slice(1))
-  if (url.hostname === '' || database === '') throw here('url', 'names no host or no database')
+  if (url.hostname === '' || database === '') return 'names no host or no database'
   return {
     hostname: url.hostname.replace(/^\[(.*)\]$/, '$1'),
     port: url.port === '' ? 5432 : Number(url.port),
     database,
     username: decodeURIComponent(url.username) || 'postgres',
     password: decodeURIComponent(url.password),
-    ssl,
-    ...ca,
   }
 }
 
@@ -291,101 +284,41 @@ function isDecodable(part: string): boolean {
   }
 }
 
-function configuredSink(reader: Reader, form: unknown, i: number): ConfigDocument['sinks'][number] {
-  if (!isObject(form)) throw reader.wrong(reader.at('sinks', i), 'expected a mapping')
+function configuredSink(reader: ConfigReader, form: unknown, i: number): ConfigDocument['sinks'][number] | undefined {
+  if (!isObject(form)) return reader.wrong(reader.at('sinks', i), 'expected a mapping')
+  let isWhole = true
   for (const key of SINK_NOT_YET)
-    if (form[key] !== undefined && form[key] !== false && form[key] !== null)
-      throw reader.wrong(reader.at('sinks', i, key), `${key} is not supported yet`)
-  const { initial_backfill: _, ...fields } = form
+    if (form[key] !== undefined && form[key] !== false && form[key] !== null) {
+      reader.wrong(reader.at('sinks', i, key), `${key} is not supported yet`)
+      isWhole = false
+    }
+  const { initial_backfill: _, ...fields }: Record<string, unknown> = form
   const { destination } = fields
   if (isObject(destination) && typeof destination['type'] === 'string' && !/^(?:sequin_|tailrace_)?stream$/.test(destination['type'])) {
-    throw reader.wrong(
+    reader.wrong(
       reader.at('sinks', i, 'destination', 'type'),
       `sinks of type "${destination['type'].slice(0, 40)}" are not supported yet; known is "sequin_stream"`,
     )
+    isWhole = false
+    fields['destination'] = { type: 'sequin_stream' } // so that the rest is looked at
   }
   try {
     const input = newSink(fields)
-    return { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input }
+    return isWhole ? { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input } : undefined
   } catch (error) {
     if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
-    const [field = ''] = Object.keys(error.context)
-    throw reader.wrong(reader.at('sinks', i, ...field.split('.')), error.message)
+    for (const [field, reason] of Object.entries(error.context))
+      reader.wrong(reader.at('sinks', i, ...placeOf(field)), `${field} ${reason}`)
+    return undefined
   }
 }
 
-/** Fields that take texts alone: a password of digits stays what it is, zeros in front too. */
+/** Fields that take texts alone. */
 const TEXTS = new Set(
   [...Object.entries(DatabaseForm.properties), ...Object.entries(Token.properties), ...Object.entries(SinkPatch.properties)]
     .filter(([, schema]) => 'type' in schema && schema.type === 'string')
     .map(([name]) => name),
 )
-
-/** Replaces variables in the values, where they stand, so that errors still know their lines. */
-function interpolate(reader: Reader, env: Readonly<Record<string, string | undefined>>): void {
-  visit(reader.document, {
-    Scalar(key, node, path) {
-      if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return
-      const replaced = node.value.replaceAll(
-        /\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g,
-        (_, name: string, fallback: string | undefined) => {
-          const value = env[name] || fallback
-          if (value === undefined)
-            throw reader.wrong(node.range?.[0] ?? 0, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
-          return value
-        },
-      )
-      // a plain value is read as YAML would read it (a port stays a number); a quoted one stays a text
-      const [holder] = path.slice(-1)
-      const field = isPair(holder) && isScalar(holder.key) ? String(holder.key.value) : ''
-      node.value = node.type === 'PLAIN' && !TEXTS.has(field) ? plain(replaced) : replaced
-    },
-  })
-}
-
-const plain = (value: string): string | number | boolean => {
-  if (value === 'true' || value === 'false') return value === 'true'
-  return /^-?(?:0|[1-9][0-9]{0,14})$/.test(value) ? Number(value) : value
-}
-
-function list(reader: Reader, root: Readonly<Record<string, unknown>>, section: string): unknown[] {
-  const value = root[section]
-  if (value === undefined || value === null) return []
-  if (!Array.isArray(value)) throw reader.wrong(reader.at(section), `${section}: expected a list`)
-  return value
-}
-
-function noTwice(reader: Reader, section: string, names: readonly string[]): void {
-  for (const [i, name] of names.entries())
-    if (names.indexOf(name) !== i) throw reader.wrong(reader.at(section, i), `${section}: the name "${name}" stands there twice`)
-}
-
-function keyOffset(reader: Reader, key: string): number {
-  const { contents } = reader.document
-  if (!isMap(contents)) return 0
-  const pair = contents.items.find((item) => isScalar(item.key) && item.key.value === key)
-  return (pair?.key as Node | undefined)?.range?.[0] ?? 0
-}
-
-type AjvErrors = typeof checkDatabase.errors
-const firstField = (errors: AjvErrors): string[] => {
-  const [error] = errors ?? []
-  const path = error?.instancePath.split('/').slice(1) ?? []
-  const unknown: unknown = error?.params['additionalProperty']
-  return typeof unknown === 'string' ? [...path, unknown] : path
-}
-
-function reasons(errors: AjvErrors): string {
-  return [
-    ...new Set(
-      (errors ?? []).map(({ instancePath, message, params, keyword }) => {
-        const field = instancePath.slice(1).replaceAll('/', '.')
-        if (keyword === 'additionalProperties') return `"${String(params['additionalProperty']).slice(0, 60)}" is not a known field`
-        return `${field ? `${field}: ` : ''}${message ?? 'is wrong'}`
-      }),
-    ),
-  ].join('; ')
-}
 
 /** Aliases may make it so; nothing here or in the state database can hold that. */
 function isCircular(value: unknown): boolean {

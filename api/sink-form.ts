@@ -3,12 +3,13 @@
  * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
  * output that can be sent back, and rules that span fields. Nothing here does I/O.
  */
-import { Ajv, type ErrorObject } from 'ajv'
+import { Ajv } from 'ajv'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import { PullDestination, type Destination } from '../engine/state/destinations.ts'
 import { ACTIONS, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
+import { reasonsOf, type Reason } from './schema-reasons.ts'
 
 const NONE = Type.Literal('none')
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
@@ -150,8 +151,6 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
   return changes as SinkChanges
 }
 
-type Reason = readonly [field: string, reason: string]
-
 function refused(summary: string, reasons: readonly Reason[]): EngineError {
   const byField: Record<string, string> = Object.create(null)
   for (const [field, reason] of reasons) byField[field] = byField[field] === undefined ? reason : `${byField[field]} and ${reason}`
@@ -175,7 +174,9 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   }
   if (!checkWhole(whole)) {
     const inner = reasonsOf(checkWhole.errors ?? [])
-    reasons.push(...inner.map(([field, reason]) => [field.replace(/^settings\.?/, ''), reason] as const))
+    reasons.push(
+      ...inner.map(([field, reason]) => [field.replace(/^settings\.?/, ''), reason] as const).filter(([field]) => !unknown.includes(field)),
+    )
   }
   const sink = whole as { settings: SinkSettings; destination: Destination }
   if (reasons.length === 0) reasons.push(...acrossFields(sink.settings, sink.settings))
@@ -239,35 +240,6 @@ function acrossFields(sink: SinkSettings, changes: SinkChanges): Reason[] {
     reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
   }
   return reasons
-}
-
-/** ajv's errors as reasons for fields, without repeating values. A choice fails with one error for each alternative. */
-function reasonsOf(errors: readonly ErrorObject[]): Reason[] {
-  const choices = new Set(errors.filter(({ keyword }) => keyword === 'anyOf').map(({ instancePath }) => instancePath))
-  const alternatives = new Map<string, string[]>()
-  const reasons: Reason[] = []
-  for (const error of errors) {
-    if (error.keyword === 'anyOf') continue
-    const [field, reason] = reasonOf(error)
-    if (!choices.has(error.instancePath)) reasons.push([field, reason])
-    else alternatives.set(field, [...(alternatives.get(field) ?? []), reason])
-  }
-  for (const [field, ways] of alternatives) {
-    if (reasons.some(([deeper]) => deeper.startsWith(`${field}.`))) continue // one alternative nearly fits: its own reason says more
-    reasons.push([field, [...new Set(ways)].map((way, i) => (i === 0 ? way : way.replace(/^must be /, ''))).join(' or ')])
-  }
-  return reasons
-}
-
-function reasonOf({ instancePath, params, keyword, message }: ErrorObject): Reason {
-  const field = instancePath.slice(1).replaceAll('/', '.')
-  const { additionalProperty, missingProperty, allowedValue } = params as Readonly<Record<string, unknown>>
-  const inner = additionalProperty ?? missingProperty
-  if (typeof inner === 'string') {
-    const path = field === '' ? inner : `${field}.${inner}`
-    return [path.slice(0, 120), keyword === 'required' ? 'is missing' : 'is not a known field']
-  }
-  return [field.slice(0, 120), keyword === 'const' ? `must be ${JSON.stringify(allowedValue)}` : (message ?? 'is wrong')]
 }
 
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>

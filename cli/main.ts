@@ -77,5 +77,5 @@ function misunderstood(what: string): void {
 }
 
 function inWords({ code, message }: EngineError): string {
-  return `${code}: ${message}\n  ${ERRORS[code].remedy}\n`
+  return `${code}:${message.includes('\n') ? '\n' : ' '}${message}\n  ${ERRORS[code].remedy}\n`
 }

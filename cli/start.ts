@@ -2,7 +2,7 @@
  * `tailrace start`: brings the parts up in the order they need each other, says where things are, and takes them down in
  * the opposite order at SIGINT, SIGTERM or SIGHUP:
  *
- *   data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration ▸ log ▸ sinks ▸ sources ▸ API, metrics
+ *   settings, configuration file ▸ data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration applied ▸ log ▸ sinks ▸ sources ▸ API, metrics
  */
 import { readFileSync } from 'node:fs'
 import { constants, hostname } from 'node:os'
@@ -11,7 +11,7 @@ import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
 import { applyConfig } from '../api/config-apply.ts'
-import { parseConfig } from '../api/config-document.ts'
+import { parseConfig, type ConfigDocument } from '../api/config-document.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
@@ -26,7 +26,7 @@ import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
-import { openStore, type Store } from '../engine/state/store.ts'
+import { openStore } from '../engine/state/store.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
@@ -39,11 +39,32 @@ const HAND_OVER_GRACE_MS = 1_000
 
 export async function start(_args: readonly string[]): Promise<void> {
   const settings = readSettings()
-  const stopped = untilSignal()
+  const document = settings.config && readConfig(settings.config)
+  const stopping = new AbortController()
+  const stopped = untilSignal().then((signal) => {
+    stopping.abort()
+    return signal
+  })
   const logger = createLogger(settings.log)
   for (const name of settings.ignored) logger.info({ variable: name }, 'this variable has no effect here')
   for (const name of settings.unknown) logger.warn({ variable: name }, 'this variable is not known; is it misspelt?')
+  try {
+    await serve({ settings, document, logger, stopped, stopping: stopping.signal })
+  } catch (error) {
+    if (!stopping.signal.aborted || !(error instanceof EngineError) || error.code !== 'STOPPING') throw error
+    logger.info({ signal: await stopped }, 'stopped before it was up')
+  }
+}
 
+type Serving = Readonly<{
+  settings: Settings
+  document: ConfigDocument | undefined
+  logger: Logger
+  stopped: Promise<NodeJS.Signals>
+  stopping: AbortSignal
+}>
+
+async function serve({ settings, document, logger, stopped, stopping }: Serving): Promise<void> {
   await using parts = new AsyncDisposableStack()
   const folder = parts.use(openDataFolder(settings.dataFolder))
   const server = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
@@ -53,7 +74,8 @@ export async function start(_args: readonly string[]): Promise<void> {
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
-  const access = await configure(settings, server, store, resources, folder.path, logger)
+  if (document) for (const notice of await applyConfig(document, store, resources, stopping)) logger.warn(notice)
+  const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
 
   const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
   await refuseForeignLog(log, store.query)
@@ -120,32 +142,14 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
   return server
 }
 
-type DemoAccess = Readonly<{ announce: (url: string) => Promise<void> }>
-
-/** What is to be streamed: the file's word, else the demo of the embedded Postgres, else what is stored. */
-async function configure(
-  settings: Settings,
-  server: PostgresServer | undefined,
-  store: Store,
-  resources: ResourceStore,
-  folder: string,
-  logger: Logger,
-): Promise<DemoAccess | undefined> {
-  const { config } = settings
-  if (config) {
-    const file = 'path' in config ? config.path : 'CONFIG_FILE_YAML'
-    const source = 'path' in config ? readConfig(config.path) : config.yaml
-    for (const notice of await applyConfig(parseConfig(source, file, configVariables()), store, resources)) logger.warn(notice)
-    return undefined
-  }
-  return server && ensureDemo({ server, store, resources, folder })
-}
-
-function readConfig(path: string): string {
+/** Looked at before anything is started, so that a mistake is told at once. */
+function readConfig(config: NonNullable<Settings['config']>): ConfigDocument {
+  if ('yaml' in config) return parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
   try {
-    return readFileSync(path, 'utf8')
+    return parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables())
   } catch (cause) {
-    throw new EngineError('CONFIG_INVALID', `${path}: ${cause instanceof Error ? cause.message : String(cause)}`, { file: path }, { cause })
+    if (cause instanceof EngineError) throw cause
+    throw new EngineError('CONFIG_INVALID', `${config.path}: ${(cause as Error).message}`, { file: config.path }, { cause })
   }
 }
 

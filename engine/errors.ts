@@ -464,7 +464,7 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'The configuration file could not be applied; nothing of it was.',
-    remedy: 'The message names file, line and reason.',
+    remedy: 'The message names file, line and reason of every mistake.',
   },
 } as const satisfies Record<string, Row>
 

@@ -110,6 +110,21 @@ export class ResourceStore {
     return rows[0]?.print ?? ''
   }
 
+  /** How the databases of an account are reached, by their names; undefined where the password was stored under another key. */
+  async connections(query: Query, account: string): Promise<ReadonlyMap<string, Connection | undefined>> {
+    const { rows } = await query<DatabaseRow>('select d.* from source_database d join account a on a.id = d.account_id where a.name = $1', [
+      account,
+    ])
+    const readable = (row: DatabaseRow): Connection | undefined => {
+      try {
+        return this.#database(row).connection
+      } catch {
+        return undefined
+      }
+    }
+    return new Map(rows.map((row) => [row.name, readable(row)]))
+  }
+
   async load(query: Query): Promise<Resources> {
     // one after the other, sinks first: whoever stores something meanwhile, a sink that is read has its database and generation
     const sinks = await query<SinkRow>(

@@ -89,5 +89,5 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
 /** Stores what a configuration file says, as another program would. */
 export async function applyYaml(state: Connection, text: string): Promise<void> {
   await using store = await openStore(state, 2, () => undefined)
-  await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources)
+  await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal)
 }

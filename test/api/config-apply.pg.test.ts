@@ -16,7 +16,8 @@ async function stage() {
   const state = stack.use(await createDatabase())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
   const resources = new ResourceStore(new Vault(randomBytes(32)))
-  const apply = (text: string) => applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources)
+  const apply = (text: string, signal = new AbortController().signal) =>
+    applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources, signal)
   const load = async () => new ResourceCache(await resources.load(store.query))
   return { source, state, store, apply, load, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
@@ -86,6 +87,23 @@ test('when a part fails nothing of the file stays: no resource, no slot, no publ
   assert.deepEqual(await s.state.query('select * from tailrace.account'), [])
 })
 
+test('all that fails is told at once, in the order of the file', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const file = config(s.source, slot, '  - { name: other, database: elsewhere, source: {}, destination: { type: sequin_stream } }')
+    .replace('source: {},', 'source: { include_tables: [goodz] },')
+    .replace('sinks:', `  - { name: away, url: "postgresql://u:p@127.0.0.1:1/d", slot_name: a, publication_name: a }\nsinks:`)
+  await assert.rejects(s.apply(file), (error: Error) => {
+    const lines = error.message.split('\n')
+    assert.match(lines[0] ?? '', /^shop\.yaml:14: the database d at 127\.0\.0\.1:1: connect ECONNREFUSED/)
+    assert.match(lines[1] ?? '', /^shop\.yaml:16: .*public\.goodz, which the source database does not have/)
+    assert.match(lines[2] ?? '', /^shop\.yaml:17: the database "elsewhere" is not known/)
+    assert.equal(lines.length, 3)
+    return true
+  })
+  assert.deepEqual([await slotsOf(s.source), await publicationsOf(s.source)], [[], []])
+})
+
 test('a slot or publication that may not be created is told with the SQL that makes it', async () => {
   await using s = await stage()
   const slot = `s_${s.source.name}`
@@ -134,6 +152,13 @@ test('a server that can not be reached is told with its address', async () => {
   })
 })
 
+test('the wait for a server that is still starting ends when the start is called off', async () => {
+  await using s = await stage()
+  const file = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')
+  const waiting = file.replace('ssl: false', 'ssl: false\n    await_database: { timeout_ms: 600000, interval_ms: 300000 }')
+  await assert.rejects(s.apply(waiting, AbortSignal.timeout(200)), { code: 'STOPPING' })
+})
+
 test('a known database whose server is down, or whose slot is gone, does not stop the start: its slot is never made anew', async () => {
   await using s = await stage()
   const slot = `s_${s.source.name}`
@@ -144,6 +169,28 @@ test('a known database whose server is down, or whose slot is gone, does not sto
   await s.source.query('select pg_drop_replication_slot($1)', [slot])
   await s.apply(file)
   assert.deepEqual(await slotsOf(s.source), [])
+})
+
+test('a known database that refuses what it took before does not stop the others; what the file says anew has to work', async () => {
+  await using s = await stage()
+  await using other = await createDatabase()
+  const [slot, role] = [`s_${s.source.name}`, `r_${s.source.name}`]
+  await s.source.query(`create role ${role} superuser login password 'first'`)
+  await using _ = { [Symbol.asyncDispose]: () => s.source.query(`drop owned by ${role}; drop role ${role}`).then(() => undefined) }
+  const more = config(other, `s_${other.name}`)
+    .match(/ {2}- name: shop[^]*(?=sinks:)/)?.[0]
+    .replace('name: shop', 'name: other')
+  const file = config({ ...s.source, connection: { ...s.source.connection, username: role, password: 'first' } }, slot)
+  await s.apply(file)
+  await s.source.query(`alter role ${role} password 'second'`)
+  const [notice] = await s.apply(file.replace('sinks:', `${more}sinks:`))
+  assert.match(notice ?? '', /^shop\.yaml:5: the database .*: password authentication failed .*; the source "shop" waits for it/)
+  assert.deepEqual(
+    (await s.load()).databases.map(({ name }) => name),
+    ['other', 'shop'],
+  )
+  await assert.rejects(s.apply(file.replace('"first"', '"third"')), { message: /^shop\.yaml:5: .*password authentication failed/ })
+  assert.deepEqual(await s.apply(file.replace('"first"', '"second"')), [])
 })
 
 test('a state that a newer version has written is refused', async () => {

@@ -98,8 +98,8 @@ test('an anchor on a value inside does not excuse a misspelt section; one on a m
 })
 
 test('names that Postgres would cut are refused', () => {
-  refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: slot: .* is not a slot name: up to 63/)
-  refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: publication: .* is too long: .* up to 63 bytes/)
+  refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: slot .* is not a slot name: up to 63/)
+  refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: publication .* is too long: .* up to 63 bytes/)
   refused(VALID.replace('cdc_pub', 'ü'.repeat(32)), /up to 63 bytes/)
   assert.equal(parse(VALID.replace('cdc_pub', 'p'.repeat(63))).databases[0]?.input.publicationName.length, 63)
 })
@@ -108,8 +108,8 @@ test('a ca_cert has to be a certificate, and is taken with its lines', async () 
   const pem = await authority('ca')
   const withCa = (text: string) => VALID.replace('ssl: verify-full', `ssl: verify-full\n    ca_cert: ${JSON.stringify(text)}`)
   assert.equal(parse(withCa(pem)).databases[0]?.input.connection.caCert, pem)
-  refused(withCa('/etc/ssl/ca.pem'), /^tailrace\.yaml:15:\d+: ca_cert: is not a certificate in PEM/)
-  refused(withCa(pem.replace(/[A-Z]{3}/g, 'AAA').replace(/AAAIN AAATIFICATE/, 'BEGIN CERTIFICATE')), /ca_cert: is not a certificate/)
+  refused(withCa('/etc/ssl/ca.pem'), /^tailrace\.yaml:15:\d+: ca_cert is not a certificate in PEM/)
+  refused(withCa(pem.replace(/[A-Z]{3}/g, 'AAA').replace(/AAAIN AAATIFICATE/, 'BEGIN CERTIFICATE')), /ca_cert is not a certificate/)
 })
 
 test('variables are replaced in values, with their defaults, and a port stays a number', () => {
@@ -120,14 +120,52 @@ test('variables are replaced in values, with their defaults, and a port stays a 
   refused(source, /^tailrace\.yaml:9:15: the variable HOST is not set/)
 })
 
+test('all mistakes of a file are told at once, in its order, each with its line', () => {
+  const wrong = VALID.replace('name: shop', 'nam: shop')
+    .replace('port: 5433', 'port: no')
+    .replace('ssl: verify-full', 'ssl: sometimes')
+    .replace('pg.internal', '${NO_HOST}')
+    .replace('cdc_pub, create_if_not_exists: true', 'cdc_pub, create_if_not_exists: yes, colour: 1')
+    .replace('include_tables: [public.goods]', 'include_tables: []')
+    .replace('sequin_stream', 'kafka')
+  assert.throws(
+    () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\nusers: []\n`),
+    (error) => {
+      assert.ok(error instanceof EngineError)
+      assert.deepEqual(error.message.split('\n'), [
+        'tailrace.yaml:2:1: name is missing',
+        'tailrace.yaml:3:8: nam is not a known field',
+        'tailrace.yaml:9:15: the variable NO_HOST is not set; give it a default as in ${NO_HOST:-value}',
+        'tailrace.yaml:10:11: port must be integer',
+        'tailrace.yaml:14:10: ssl must be true, false, "disable", "require", "verify-ca" or "verify-full"',
+        'tailrace.yaml:16:57: publication.create_if_not_exists must be boolean',
+        'tailrace.yaml:16:70: publication.colour is not a known field',
+        'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
+        'tailrace.yaml:21:26: sinks of type "kafka" are not supported yet; known is "sequin_stream"',
+        'tailrace.yaml:22:5: destination is missing',
+        'tailrace.yaml:22:5: database is missing',
+        'tailrace.yaml:22:13: name must be string',
+        'tailrace.yaml:22:24: colour is not a field of a sink',
+        'tailrace.yaml:22:41: batch_size must be >= 1',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, sinks, and any mapping with an &anchor',
+        'tailrace.yaml:24:1: the section "users" is not supported yet',
+      ])
+      assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
+      return true
+    },
+  )
+  refused('a: [1\nb: {c\n', /^tailrace\.yaml:2:1: .*\ntailrace\.yaml:3:1: /)
+  refused(VALID + '  - 1\n'.repeat(60), /expected a mapping\n… and 10 more$/)
+})
+
 test('every mistake is named with file, line and what was expected', () => {
   refused('', /expected a mapping/)
   refused('account: [', /^tailrace\.yaml:\d+:\d+: /)
   refused('sinks: []', /section "account" is missing/)
   refused(VALID.replace('sinks:', 'sink:'), /^tailrace\.yaml:17:1: unknown section "sink"; known are account/)
   refused(`${VALID}functions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "functions" is not supported yet/)
-  refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port: must be integer/)
-  refused(VALID.replace('port: 5433', 'prt: 5433'), /"prt" is not a known field/)
+  refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be integer/)
+  refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
   refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: sinks of type "kafka" are not supported yet/)
   refused(
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
@@ -136,7 +174,7 @@ test('every mistake is named with file, line and what was expected', () => {
   refused(VALID.replace('destination: {', 'filter: mine\n    destination: {'), /filter names a function/)
   refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
   refused(VALID.replace('destination: {', 'colour: red\n    destination: {'), /colour is not a field of a sink/)
-  refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname: is given beside url/)
+  refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname is given beside url/)
   refused(VALID.replace('cdc_slot', 'CDC-slot'), /is not a slot name/)
   refused(`${VALID}  - { name: goods, database: shop, destination: { type: sequin_stream } }\n`, /the name "goods" stands there twice/)
 })

@@ -1,7 +1,9 @@
 /** The command as a shell sees it: what it prints, where, and its exit code. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 
@@ -51,4 +53,24 @@ test('a command that fails tells its code and the remedy, not a stack', () => {
   assert.match(stderr, /^DEMO_MISSING: /)
   assert.match(stderr, /npm start/)
   assert.doesNotMatch(stderr, /\n\s+at /)
+})
+
+test('a wrong configuration file is told, with all its mistakes, before anything is made or started', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-main-'))
+  try {
+    const file = join(folder, 'shop.yaml')
+    const data = join(folder, 'data')
+    await writeFile(file, 'account: { name: shop }\nsnks: []\ndatabases: [{ name: shop, ssl: sometimes }]\n')
+    const env = { ...process.env, CONFIG_FILE_PATH: file, TAILRACE_DATA: data }
+    const start = () =>
+      spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'start'], { encoding: 'utf8', env, timeout: 20_000 })
+    const { status, stderr } = start()
+    assert.equal(status, 1)
+    assert.match(stderr, /^CONFIG_INVALID:\n\S+shop\.yaml:2:1: unknown section "snks".*\n\S+shop\.yaml:3:.*ssl must be true, false, /)
+    await rm(file)
+    assert.match(start().stderr, /^CONFIG_INVALID: \S+shop\.yaml: ENOENT/)
+    assert.equal(existsSync(data), false)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
 })
