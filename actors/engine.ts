@@ -25,6 +25,7 @@ import { BacklogGuard } from './backlog.ts'
 import { BacklogSizes } from './backlog-sizes.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
+import { PublicationWatch } from './publication-watch.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
@@ -64,6 +65,7 @@ export class Engine {
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
   readonly #oldTopics: OldTopicsSweep
+  readonly #publications: PublicationWatch
   #backlogs: BacklogGuard | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
@@ -73,6 +75,7 @@ export class Engine {
   constructor(options: EngineOptions) {
     this.#options = options
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
+    this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#supervisor = createActor(supervisorMachine, {
       input: { onCrash: (child, err) => options.logger.error({ actor: child.key, err }, 'an actor failed and will be started again') },
     })
@@ -88,12 +91,14 @@ export class Engine {
       (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
     this.#oldTopics.start()
+    this.#publications.start()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     this.#backlogs?.[Symbol.dispose]()
     this.#oldTopics[Symbol.dispose]()
+    this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
   }
@@ -208,6 +213,7 @@ export class Engine {
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
     await Promise.all(marks)
     this.#applied = now
+    this.#publications.ring()
   }
 
   #saveRouting(databaseId: string): Promise<SavedVersion> {
@@ -328,13 +334,14 @@ export class Engine {
           `the source does not stream: ${lastError?.message ?? ''}`,
         )
       } else logger.info({ state }, 'source')
+      if (state === 'streaming') this.#publications.ring()
     })
     return source
   }
 
   #health(id: string, running: RunningSink): Health {
     const full = { code: 'BACKLOG_FULL', message: 'the backlog is full: its source reads on when messages are acknowledged' }
-    const checks: HealthCheck[] = [...running.health()]
+    const checks: HealthCheck[] = [this.#publications.check(id), ...running.health()]
     if (this.#backlogs?.isFull(id)) checks.push({ name: 'Messages pending delivery', status: 'warning', error: full })
     return { name: 'Consumer health', status: worst(checks), checks }
   }

@@ -1,7 +1,8 @@
 /** What a source needs to know of its sinks, as the next routing version. */
-import { qualified, shapeOf } from '../engine/state/generation-shape.ts'
+import { shapeOf } from '../engine/state/generation-shape.ts'
 import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { RoutedSink, Sink } from '../engine/state/resources.ts'
+import { qualified } from '../engine/state/table-name.ts'
 import type { Store } from '../engine/state/store.ts'
 import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
 

@@ -8,6 +8,7 @@ import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import { PullDestination, type Destination } from '../engine/state/destinations.ts'
 import { ACTIONS, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
+import { qualified } from '../engine/state/table-name.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
 import { reasonsOf, type Reason } from './schema-reasons.ts'
 
@@ -79,8 +80,6 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     health,
   }
 }
-
-const qualified = (table: string): string => (table.includes('.') ? table : `public.${table}`)
 
 /** A sink without an actor: off by its status, or on its way. */
 export function idleHealth(sink: Sink): Health {

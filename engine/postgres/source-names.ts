@@ -6,6 +6,7 @@
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection, SinkSettings } from '../state/resources.ts'
+import { qualified } from '../state/table-name.ts'
 import { clientConfig } from './client-config.ts'
 
 /** `field` is that of the sink, for errors; `column` belongs to the table. */
@@ -20,15 +21,14 @@ export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'table
   for (const field of ['include_schemas', 'exclude_schemas'] as const)
     for (const name of source[field] ?? []) names.push({ field: `source.${field}`, kind: 'schema', name })
   for (const field of ['include_tables', 'exclude_tables'] as const)
-    for (const name of source[field] ?? []) names.push({ field: `source.${field}`, kind: 'table', name: inFull(name) })
+    for (const name of source[field] ?? []) names.push({ field: `source.${field}`, kind: 'table', name: qualified(name) })
   for (const { name, group_column_names: columns } of tables) {
-    const table = { field: 'tables', kind: 'table', name: inFull(name) } as const
+    const table = { field: 'tables', kind: 'table', name: qualified(name) } as const
     names.push(table, ...(columns ?? []).map((column) => ({ ...table, column })))
   }
   return names
 }
 
-const inFull = (table: string): string => (table.includes('.') ? table : `public.${table}`)
 const keyOf = (name: SourceName): string => JSON.stringify([name.kind, name.name, name.column])
 
 /** Those that the sink did not have before: what has gone since is no mistake of the one who sends it back. */

@@ -3,6 +3,7 @@
  * shape send every message to the same place; another shape is another generation.
  */
 import type { SinkSettings } from './resources.ts'
+import { qualified } from './table-name.ts'
 
 export type GenerationShape = Readonly<{
   partitions: number
@@ -33,6 +34,3 @@ export function sameGroups(a: GenerationShape, b: GenerationShape): boolean {
 
 const canonical = (columns: GenerationShape['groupColumns']): string =>
   JSON.stringify(Object.entries(columns).sort(([a], [b]) => (a < b ? -1 : 1)))
-
-/** A name without a schema means `public`. */
-export const qualified = (table: string): string => (table.includes('.') ? table : `public.${table}`)

@@ -6,6 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { clientConfig } from '../postgres/client-config.ts'
+import { cut } from '../postgres/client-cut.ts'
 import type { Connection } from './resources.ts'
 
 export type Notice =
@@ -77,8 +78,7 @@ export class StateFeed implements AsyncDisposable {
       }
     } finally {
       client.removeAllListeners('notification')
-      const { stream } = (client as unknown as { connection: { stream: { destroy(): void } } }).connection
-      stream.destroy() // it has nothing to finish, and a server that is gone would not answer an end
+      cut(client) // it has nothing to finish, and a server that is gone would not answer an end
     }
   }
 

@@ -4,6 +4,7 @@
  */
 import type { TopicName } from '../log/log.ts'
 import type { ACTIONS, RoutedSink, RoutingVersion, SourceFilter } from '../state/resources.ts'
+import { qualified } from '../state/table-name.ts'
 
 /** Tables of this schema are Tailrace's own and are never streamed. */
 export const INTERNAL_SCHEMA = 'tailrace'
@@ -53,6 +54,3 @@ export function takesTable(filter: SourceFilter, schema: string, fullName: strin
   if (include_tables && !include_tables.some((name) => qualified(name) === fullName)) return false
   return !exclude_tables?.some((name) => qualified(name) === fullName)
 }
-
-/** A name without a schema means `public`. */
-const qualified = (name: string): string => (name.includes('.') ? name : `public.${name}`)

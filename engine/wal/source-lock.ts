@@ -8,6 +8,7 @@ import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, type ClientConfig, type QueryResult } from 'pg'
 import { EngineError } from '../errors.ts'
+import { cut } from '../postgres/client-cut.ts'
 import { toSourceError } from './source-error.ts'
 import type { Query } from './slot.ts'
 
@@ -56,7 +57,7 @@ export class SourceLock implements AsyncDisposable {
   static async acquire({ client: config, slot, onWaiting }: LockOptions, signal: AbortSignal): Promise<SourceLock> {
     const client = new Client({ connectionTimeoutMillis: 10_000, ...config, keepAlive: true })
     const lock = new SourceLock(client, slot)
-    const onAbort = () => destroy(client)
+    const onAbort = () => cut(client)
     signal.addEventListener('abort', onAbort)
     try {
       if (signal.aborted) throw stopping()
@@ -81,7 +82,7 @@ export class SourceLock implements AsyncDisposable {
       return lock
     } catch (error) {
       lock.#state = 'released'
-      destroy(client)
+      cut(client)
       throw signal.aborted ? stopping() : toSourceError(error, 'connecting', { slot })
     } finally {
       signal.removeEventListener('abort', onAbort)
@@ -134,7 +135,7 @@ export class SourceLock implements AsyncDisposable {
     this.#state = 'released'
     const gone = this.#client.end().catch(() => undefined)
     await Promise.race([gone, sleep(1000)])
-    destroy(this.#client)
+    cut(this.#client)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -186,7 +187,7 @@ export class SourceLock implements AsyncDisposable {
     if (this.#state !== 'held') return
     this.#state = 'lost'
     this.#stopWatching()
-    destroy(this.#client)
+    cut(this.#client)
     this.#lost.resolve(toSourceError(error, 'connecting', { slot: this.#slot }))
   }
 }
@@ -197,8 +198,3 @@ function lockKey(slot: string): string {
 }
 
 const stopping = () => new EngineError('STOPPING', 'stopped while waiting for the lock of the source')
-
-function destroy(client: Client): void {
-  const { stream } = (client as unknown as { connection: { stream: { destroy(): void } } }).connection
-  stream.destroy()
-}
