@@ -29,7 +29,7 @@ import { PublicationWatch } from './publication-watch.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
-import { SourceActor } from './source-actor.ts'
+import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
@@ -179,9 +179,9 @@ export class Engine {
     return this.#nextReload
   }
 
-  /** A source that has given up, or waits, tries again at once: what it stopped at was mended elsewhere. */
-  retrySource(databaseId: string): void {
-    this.#sources.get(databaseId)?.retry()
+  /** A source that has given up, or waits, tries again at once. @returns how it is then, at the latest after `waitMs` */
+  async retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome> {
+    return (await this.#sources.get(databaseId)?.tryAgain(waitMs)) ?? { state: 'stopped' }
   }
 
   /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */

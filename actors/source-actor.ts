@@ -48,6 +48,9 @@ type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
 /** `opening`: connecting, not yet streaming. */
 export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | 'waiting' | 'failed' | 'stopping' | 'stopped'
 
+/** How a source is after another try; `code` and `reason` when it does not stream. */
+export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
+
 export class SourceActor implements Running {
   readonly gate: ReadingGate
   readonly #options: SourceActorOptions
@@ -55,6 +58,7 @@ export class SourceActor implements Running {
   readonly #ended = Promise.withResolvers<void>()
   readonly #slot = new SlotWatch(() => this.#askSlot())
   readonly #listeners = new Set<(state: SourceState) => void>()
+  readonly #standbyListeners = new Set<() => void>()
   #run: SourceRun | undefined
   #figures: SourceFigures | undefined
   #since = new Date()
@@ -112,6 +116,28 @@ export class SourceActor implements Running {
   /** Another try after a failure that a user has mended, or at once instead of waiting. */
   retry(): void {
     this.#actor.send({ type: 'retry' })
+  }
+
+  /**
+   * As `retry`. @returns how it is when it streams, stands by or has stopped again, or after `waitMs`: a source that streams
+   * goes on as it is
+   */
+  async tryAgain(waitMs: number): Promise<SourceOutcome> {
+    this.retry()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const look = () => {
+      if (this.standby || ['streaming', 'waiting', 'failed', 'stopped'].includes(this.#state)) resolve()
+    }
+    const timer = setTimeout(resolve, waitMs)
+    this.#standbyListeners.add(look)
+    const unwatch = this.watch(look)
+    look()
+    await promise
+    clearTimeout(timer)
+    unwatch()
+    this.#standbyListeners.delete(look)
+    const stopped = this.#state === 'waiting' || this.#state === 'failed' ? this.lastError : undefined
+    return { state: this.standby ? 'standby' : this.#state, ...(stopped && { code: stopped.code, reason: stopped.message }) }
   }
 
   /**
@@ -245,6 +271,7 @@ export class SourceActor implements Running {
             onWaiting: (pid) => {
               this.#lockHolder = pid
               void this.#lookAtOwner()
+              for (const listener of this.#standbyListeners) listener()
             },
           },
           signal,

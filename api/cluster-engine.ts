@@ -26,6 +26,7 @@ import type {
   ReceiveRequest,
   RunningSink,
   SinkChanges,
+  SourceOutcome,
 } from './engine-port.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
 import type { PeerClient } from './peer-client.ts'
@@ -96,8 +97,10 @@ export class ClusterEngine implements EnginePort {
     for (const accept of tries) {
       try {
         const accepted = await accept()
-        engine.retrySource(databaseId)
-        await this.#tellAll((node) => peers.retrySource(node, databaseId))
+        await Promise.all([
+          engine.retrySource(databaseId, 0),
+          this.#tellAll((node) => peers.retrySource(node, databaseId, 0), SAYS_NOTHING),
+        ])
         return accepted
       } catch (error) {
         const says = error instanceof EngineError && error.code === 'NO_GAP'
@@ -107,18 +110,28 @@ export class ClusterEngine implements EnginePort {
     throw refused
   }
 
-  /** Settles when every live process has taken in what is stored now, or has not answered in time. */
-  async tellPeers(): Promise<void> {
-    await this.#tellAll((node) => this.#options.peers.reload(node, RELOAD_WITHIN_MS))
+  /** On every process, for any of them may get the lock. The one that streams answers for all, else one that failed. */
+  async retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome> {
+    const { engine, peers } = this.#options
+    const others: SourceOutcome[] = []
+    const ask = async (node: Node) => void others.push(await peers.retrySource(node, databaseId, waitMs))
+    const [own] = await Promise.all([engine.retrySource(databaseId, waitMs), this.#tellAll(ask, SAYS_NOTHING)])
+    const all = [own, ...others]
+    return all.find(({ state }) => state === 'streaming') ?? all.find(({ code }) => code !== undefined) ?? own
   }
 
-  async #tellAll(tell: (node: Node) => Promise<void>): Promise<void> {
+  /** Settles when every live process has taken in what is stored now, or has not answered in time. */
+  async tellPeers(): Promise<void> {
+    await this.#tellAll((node) => this.#options.peers.reload(node, RELOAD_WITHIN_MS), READS_IT_ITSELF)
+  }
+
+  async #tellAll(tell: (node: Node) => Promise<unknown>, otherwise: string): Promise<void> {
     const { registry, logger } = this.#options
     const told = async (node: Node) => {
       try {
         await tell(node)
       } catch (err) {
-        logger.warn({ node: node.name, err }, 'a node has not said that an edit has reached it; it reads it by itself within seconds')
+        logger.warn({ node: node.name, err }, otherwise)
       }
     }
     await Promise.all(registry.peers.map(told))
@@ -301,6 +314,9 @@ export class ClusterEngine implements EnginePort {
     }
   }
 }
+
+const READS_IT_ITSELF = 'a node has not said that an edit has reached it; it reads it by itself within seconds'
+const SAYS_NOTHING = 'a node has not answered: its source may still have to be told to try again'
 
 const ELSEWHERE: Health = { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Served by other nodes', status: 'notice' }] }
 

@@ -1,11 +1,23 @@
 /** The management of databases (contract 9.4), as far as it goes today: what a user says to a source that has stopped. */
+import type { FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, ERRORS } from '../engine/errors.ts'
 import { redactText } from '../engine/redaction.ts'
+import type { Account, Database } from '../engine/state/resources.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { pathParameter, type Operation } from './operation.ts'
 
+/** A source that is mended streams within a second or two; one that can't reach its server says so within 10. */
+const RETRY_WAIT_MS = 12_000
+const NULLABLE_TEXT = Type.Union([Type.String(), Type.Null()])
+
 export function databaseOperations({ engine, resources }: Readonly<{ engine: EnginePort; resources: ResourcePort }>): Operation[] {
+  const databaseOf = (request: FastifyRequest, account: Account): Database => {
+    const idOrName = pathParameter(request, 'id_or_name')
+    const database = resources.findDatabase(account.id, idOrName)
+    if (!database) throw new EngineError('NOT_FOUND', `There is no database "${idOrName.slice(0, 100)}".`)
+    return database
+  }
   return [
     {
       id: 'acceptGap',
@@ -20,12 +32,43 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
         schema: Type.Object({ success: Type.Literal(true), accepted: Type.String() }),
       },
       errors: [404, 409, 503],
+      handle: async (request, _reply, account) => ({
+        success: true,
+        accepted: redactText(await engine.acceptGap(databaseOf(request, account).id)),
+      }),
+    },
+    {
+      id: 'retrySource',
+      methods: ['POST'],
+      paths: ['/api/postgres_databases/{id_or_name}/retry'],
+      summary: 'Let a source try again',
+      description:
+        'For a source that has stopped at something that was mended since (SLOT_MISSING, TLS_REFUSED, …), or that waits for its next try. One that streams goes on as it is.',
+      auth: true,
+      answer: {
+        description:
+          'How the source is after the try, at the latest after 12 s: `streaming`, or a state with the `code`, `reason` and `remedy` of what it stopped at.',
+        schema: Type.Object({
+          success: Type.Boolean({ description: 'true: it streams, in this process or another one' }),
+          state: Type.String(),
+          code: NULLABLE_TEXT,
+          reason: NULLABLE_TEXT,
+          remedy: NULLABLE_TEXT,
+        }),
+      },
+      errors: [404],
       handle: async (request, _reply, account) => {
-        const idOrName = pathParameter(request, 'id_or_name')
-        const database = resources.findDatabase(account.id, idOrName)
-        if (!database) throw new EngineError('NOT_FOUND', `There is no database "${idOrName.slice(0, 100)}".`)
-        return { success: true, accepted: redactText(await engine.acceptGap(database.id)) }
+        const { state, code, reason } = await engine.retrySource(databaseOf(request, account).id, RETRY_WAIT_MS)
+        return {
+          success: state === 'streaming' || state === 'standby',
+          state,
+          code: code ?? null,
+          reason: reason === undefined ? null : redactText(reason),
+          remedy: code === undefined ? null : remedyOf(code),
+        }
       },
     },
   ]
 }
+
+const remedyOf = (code: string): string | null => (code in ERRORS ? ERRORS[code as keyof typeof ERRORS].remedy : null)

@@ -1,7 +1,7 @@
 /**
  * What the HTTP layer needs of the running engine and of the resources held in memory, and nothing more. The process
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
- * them asks a database, except `updateSink` and `acceptGap`.
+ * them asks a database, except `updateSink`, `acceptGap` and `retrySource`.
  */
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Destination } from '../engine/state/destinations.ts'
@@ -87,14 +87,18 @@ export interface EnginePort {
   /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
    *  @throws EngineError NO_GAP */
   acceptGap(databaseId: string): Promise<string>
+  /** A source that has given up, or waits, tries again at once; any other goes on as it is.
+   *  @returns how it is when it streams, stands by or has stopped again, at the latest after `waitMs` */
+  retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome>
 }
+
+/** `streaming`, `standby` (another process has it), or what it waits in, with the reason. */
+export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
 
 /** The engine of this process, as the rest of a cluster uses it. */
 export interface LocalEngine extends EnginePort {
   /** Settles when what the state database held at the call has taken effect here. */
   reload(): Promise<void>
-  /** A source that has given up, or waits, tries again at once; any other goes on as it is. */
-  retrySource(databaseId: string): void
 }
 
 /** The resources in memory. */

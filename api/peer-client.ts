@@ -11,7 +11,7 @@ import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
 import type { Node } from '../engine/state/node-registry.ts'
-import type { Receipt, ReceiveRequest } from './engine-port.ts'
+import type { Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
@@ -87,8 +87,10 @@ export class PeerClient implements AsyncDisposable {
     return (JSON.parse(body.toString()) as { accepted: string }).accepted
   }
 
-  async retrySource(node: Node, databaseId: string): Promise<void> {
-    await this.#call(node, { path: `/sources/${databaseId}/retry`, deadlineMs: SHORT_MS })
+  /** @returns how the source there is then, at the latest after `waitMs` */
+  async retrySource(node: Node, databaseId: string, waitMs: number): Promise<SourceOutcome> {
+    const call = { path: `/sources/${databaseId}/retry`, body: JSON.stringify({ wait_ms: waitMs }), deadlineMs: waitMs + SHORT_MS }
+    return JSON.parse((await this.#call(node, call)).body.toString()) as SourceOutcome
   }
 
   /** Ends connections to addresses that none of these has. */

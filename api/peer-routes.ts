@@ -104,8 +104,8 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
     const databaseOf = (request: FastifyRequest) => (request.params as { database: string }).database
     post('/sources/:database/accept-gap', async (request) => JSON.stringify({ accepted: await engine.acceptGap(databaseOf(request)) }))
     post('/sources/:database/retry', async (request) => {
-      engine.retrySource(databaseOf(request))
-      return DONE
+      const { wait_ms: waitMs } = bodyOf(request) as { wait_ms: number }
+      return JSON.stringify(await engine.retrySource(databaseOf(request), waitMs))
     })
     post('/reload', async () => {
       await engine.reload()

@@ -28,8 +28,8 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     words: true,
   },
   source: {
-    usage: 'source accept-gap NAME [--token T] [--url U]',
-    summary: 'let the source of a database go on although changes are missing',
+    usage: 'source retry | accept-gap NAME [--token T] [--url U]',
+    summary: 'let the source of a database try again, or go on although changes are missing',
     run: async (args) => (await import('./source.ts')).source(args),
     options: { token: { type: 'string' }, url: { type: 'string' } },
     words: true,

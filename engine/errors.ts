@@ -12,6 +12,9 @@ type Row = Readonly<{
   remedy: string
 }>
 
+/** What a source stopped at for good is tried again when its user says so. */
+const RETRY_SOURCE = 'Then let its source go on: npx tailrace source retry NAME, with the name of the database.'
+
 export const ERRORS = {
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
   REQUEST_INVALID: {
@@ -160,26 +163,26 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'The source database refuses the login, the database or a permission.',
-    remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables.',
+    remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables. ' + RETRY_SOURCE,
   },
   SOURCE_ENCODING: {
     retry: false,
     status: 422,
     meaning: 'A value of the source database can not be sent as UTF-8. In a database of the encoding SQL_ASCII Postgres checks no value.',
     remedy:
-      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), accept the gap as SLOT_GAP says, and backfill.',
+      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), run npx tailrace source retry NAME, accept the gap as SLOT_GAP says, and backfill.',
   },
   TLS_REFUSED: {
     retry: false,
     status: 422,
     meaning: 'No TLS connection to a database comes about that could be trusted: its certificate, its name, or no TLS at all.',
-    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server.',
+    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server. ' + RETRY_SOURCE,
   },
   SOURCE_FAILED: {
     retry: false,
     status: 500,
     meaning: 'The source database answered with an error that trying again will not mend.',
-    remedy: 'The message has the server’s own text and SQLSTATE. Nothing was confirmed beyond what is durable.',
+    remedy: 'The message has the server’s own text and SQLSTATE. Nothing was confirmed beyond what is durable. ' + RETRY_SOURCE,
   },
   SOURCE_LOCKED: {
     retry: true,
@@ -203,31 +206,31 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'The source database does not write what logical replication needs.',
-    remedy: 'alter system set wal_level = logical; then restart Postgres.',
+    remedy: 'alter system set wal_level = logical; then restart Postgres. ' + RETRY_SOURCE,
   },
   PUBLICATION_MISSING: {
     retry: false,
     status: 422,
     meaning: 'The publication does not exist in the source database, or was created after the slot.',
-    remedy: 'The message has the SQL that creates it; a slot older than its publication has to be created again.',
+    remedy: 'The message has the SQL that creates it; a slot older than its publication has to be created again. ' + RETRY_SOURCE,
   },
   SLOT_MISSING: {
     retry: false,
     status: 422,
     meaning: 'The replication slot does not exist.',
-    remedy: 'The message has the SQL that creates it; what was written since it was dropped has to be backfilled.',
+    remedy: 'The message has the SQL that creates it; what was written since it was dropped has to be backfilled. ' + RETRY_SOURCE,
   },
   SLOT_LOST: {
     retry: false,
     status: 409,
     meaning: 'Postgres has invalidated the replication slot: write-ahead log it needs is gone.',
-    remedy: 'The message has the SQL that drops and creates it again, and the position from which changes are missing.',
+    remedy: 'The message has the SQL that drops and creates it again, and the position from which changes are missing. ' + RETRY_SOURCE,
   },
   SLOT_TWO_PHASE: {
     retry: false,
     status: 422,
     meaning: 'The replication slot has two_phase switched on and would send rows before they are committed.',
-    remedy: 'The message has the SQL that switches it off or creates the slot again.',
+    remedy: 'The message has the SQL that switches it off or creates the slot again. ' + RETRY_SOURCE,
   },
   SLOT_IN_USE: {
     retry: true,
@@ -239,7 +242,7 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'The replication slot is physical or made for another output plugin than pgoutput.',
-    remedy: 'Name another slot, or run the SQL of the message.',
+    remedy: 'Name another slot, or run the SQL of the message. ' + RETRY_SOURCE,
   },
   SLOT_WRONG_DATABASE: {
     retry: false,
@@ -296,7 +299,8 @@ export const ERRORS = {
     retry: true,
     status: 503,
     meaning: 'The state database cannot be reached.',
-    remedy: 'Work that needs it waits and goes on by itself; check PG_URL and the server.',
+    remedy:
+      'Check the server, and what names it: PG_URL, or PG_HOSTNAME and the others. A start stops at it; while the service runs, work that needs it waits and goes on by itself.',
   },
   PARTITION_FENCED: {
     retry: true,
@@ -338,7 +342,7 @@ export const ERRORS = {
     retry: false,
     status: 500,
     meaning: 'A message is larger than a record of its topic in Kafka may be.',
-    remedy: 'Raise max.message.bytes of the topic that the message names; the source then goes on where it stopped.',
+    remedy: 'Raise max.message.bytes of the topic that the message names. ' + RETRY_SOURCE,
   },
   LOG_TRUNCATED: {
     retry: true,

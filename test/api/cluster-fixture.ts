@@ -19,10 +19,6 @@ export const VAULT_KEY = Buffer.alloc(32, 7)
 /** An engine that counts how often it was told to read anew. */
 export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   reloads = 0
-  readonly retried: string[] = []
-  retrySource(databaseId: string): void {
-    this.retried.push(databaseId)
-  }
   async reload(): Promise<void> {
     this.reloads++
   }

@@ -127,3 +127,18 @@ test('a gap is accepted on whichever node stands before it, and the others try a
   const nothing = await a.call(path, { body: {} })
   assert.deepEqual([nothing.status, (nothing.body as { code: string }).code], [409, 'NO_GAP'])
 })
+
+test('a source that is to try again does so on whichever node it stopped, and the one that streams answers', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b] = [await cluster.node([0]), await cluster.node([1])]
+  await cluster.met(a, b)
+  for (const { engine } of [a, b]) engine.databases = [DATABASE]
+  const path = `/api/postgres_databases/${DATABASE.name}/retry`
+  a.engine.outcome = { state: 'standby' }
+  b.engine.outcome = { state: 'failed', code: 'SLOT_LOST', reason: 'gone' }
+  assert.deepEqual(((await a.call(path, { body: {} })).body as { code: string }).code, 'SLOT_LOST')
+  b.engine.outcome = { state: 'streaming' }
+  const { body } = await a.call(path, { body: {} })
+  assert.deepEqual(body, { success: true, state: 'streaming', code: null, reason: null, remedy: null })
+  assert.deepEqual(b.engine.retried, [DATABASE.id, DATABASE.id])
+})

@@ -13,6 +13,7 @@ import type {
   ResourcePort,
   RunningSink,
   SinkChanges,
+  SourceOutcome,
 } from '../../api/engine-port.ts'
 
 export const TOKEN = 'token-of-shop'
@@ -117,6 +118,9 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   /** what sources have stopped at, by id of their database */
   readonly gaps = new Map<string, string>()
   statuses: ActorStatus[] = []
+  /** databases whose source was told to try again, and how it is then */
+  readonly retried: string[] = []
+  outcome: SourceOutcome = { state: 'streaming' }
   readiness: Readiness = { ready: true, waiting: [] }
 
   /** Adds a sink; it runs unless it is told otherwise. */
@@ -155,6 +159,10 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   }
   findDatabase(accountId: string, idOrName: string): Database | undefined {
     return this.databases.find((database) => database.accountId === accountId && [database.id, database.name].includes(idOrName))
+  }
+  async retrySource(databaseId: string): Promise<SourceOutcome> {
+    this.retried.push(databaseId)
+    return this.outcome
   }
   async acceptGap(databaseId: string): Promise<string> {
     const stoppedAt = this.gaps.get(databaseId)

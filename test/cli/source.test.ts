@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
+import { ERRORS } from '../../engine/errors.ts'
 import { acceptRemedy } from '../../engine/wal/history.ts'
 import { serve } from '../api/api-fixture.ts'
 import { DATABASE, OTHER, OTHER_TOKEN, TOKEN } from '../api/scripted-engine.ts'
@@ -60,4 +61,21 @@ test('a wrong address, a missing name and a missing token are told', async () =>
   const without = await tailrace(...command)
   assert.equal(without.code, 2)
   assert.match(without.err, /give --token/)
+})
+
+test('a source that was told to try again is told of as it is then: at work, or with what it stopped at', async () => {
+  await using s = await serve()
+  s.engine.databases = [DATABASE]
+  const retry = ['source', 'retry', DATABASE.name, '--url', s.api.url, '--token', TOKEN]
+  assert.deepEqual(await tailrace(...retry), { code: 0, out: `The source of "${DATABASE.name}" is streaming.\n`, err: '' })
+  assert.deepEqual(s.engine.retried, [DATABASE.id])
+  s.engine.outcome = { state: 'failed', code: 'SLOT_MISSING', reason: 'there is no slot. Run: select 1' }
+  const { code, out, err } = await tailrace(...retry)
+  assert.deepEqual([code, out], [1, ''])
+  assert.match(err, /is failed: SLOT_MISSING: there is no slot\. Run: select 1\n {2}.*npx tailrace source retry NAME/)
+  const post = { method: 'POST' }
+  const path = `/api/postgres_databases/${DATABASE.name}/retry`
+  assert.equal((await s.call(path, { ...post, token: OTHER_TOKEN })).status, 404)
+  assert.equal((await s.call(path, { ...post, token: null })).status, 401)
+  assert.equal(((await s.call(path, post)).body as { remedy: string }).remedy, ERRORS.SLOT_MISSING.remedy)
 })

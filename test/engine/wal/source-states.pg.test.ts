@@ -22,9 +22,12 @@ const remedyOf = (message: string) => /Run[^:]*: (.*?)(\.\s|\.?$)/.exec(message)
 test('a missing slot is named with the SQL that makes it, and the source goes on when asked again', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE, createSlot: false })
   const actor = it.start()
-  await it.db.query(remedyOf(await fails(actor, 'SLOT_MISSING')))
-  actor.retry()
-  await reaches(actor, 'streaming')
+  const message = await fails(actor, 'SLOT_MISSING')
+  assert.deepEqual(await actor.tryAgain(30_000), { state: 'failed', code: 'SLOT_MISSING', reason: message })
+  await it.db.query(remedyOf(message))
+  assert.deepEqual(await actor.tryAgain(30_000), { state: 'streaming' })
+  const other = it.start()
+  assert.deepEqual(await other.tryAgain(30_000), { state: 'standby' })
 })
 
 test('a slot that was dropped and made again is a gap until the named one is accepted', async () => {
