@@ -15,8 +15,9 @@ import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
-import { Dispatcher, type DispatchSettings, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
+import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
+import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
 import { Pack } from '../engine/log/pack.ts'
@@ -40,6 +41,8 @@ export type PartitionOptions = Readonly<{
   /** where its generation opens, once that is known */
   opensAt: Position | undefined
   keyed: boolean
+  /** the owner's owner sends; otherwise clients ask */
+  sends: boolean
   settings: () => DispatchSettings
   pending: AckPending
   stage: Stage
@@ -59,6 +62,9 @@ const TRIM_EVERY_MS = 250
 /** How old the figures of the log may be that status shows. */
 const STATS_EVERY_MS = 1_000
 const DRAIN_AFTER_MS = 30_000
+/** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
+const PARK_AFTER_MS = 1_000
+const PARK_SENT_AFTER_MS = 5_000
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
 
@@ -87,9 +93,9 @@ export class OwnedPartition {
     this.#store = store
     this.#dispatcher = dispatcher
     this.#committed = committed
-    const { observer, clock, drained, drainAfterMs = DRAIN_AFTER_MS } = options
+    const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
-      ...{ dispatcher, store, observer, clock, drained, drainAfterMs },
+      ...{ dispatcher, store, observer, clock, drained, drainAfterMs, parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS },
       isClosed: () => this.#closed,
       commit: () => this.#commitNow(),
       moved: () => this.#moved(),
@@ -99,13 +105,13 @@ export class OwnedPartition {
 
   /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
   static async takeOver(options: PartitionOptions): Promise<OwnedPartition> {
-    const { log, query, topic, key, holder, grouping, keyed, pending, clock, opensAt } = options
+    const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
     const store = await ParkedStore.takeOver(query, key, { grouping, holder })
     const commit = await log.committed(topic, key.partition)
     const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
     const { next: head } = await log.stats(topic, key.partition)
     const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
-    const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, pending, restore, clock })
+    const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
     const taken = dispatcher.commitPoint(store.term)
     await log.commit(topic, key.partition, taken)
     dispatcher.committed(taken)
@@ -173,6 +179,11 @@ export class OwnedPartition {
     return this.#loop(() => this.#parked.run(signal))
   }
 
+  /** Messages are asked for: nothing to do. What sends puts its own loop in this one's place. */
+  async deliver(signal: AbortSignal): Promise<void> {
+    if (!signal.aborted) await once(signal, 'abort')
+  }
+
   /** Deletes what lies below the committed offset. A replay window will keep some of it: this is its place. */
   trim(signal: AbortSignal): Promise<void> {
     return this.#loop(async () => {
@@ -195,10 +206,10 @@ export class OwnedPartition {
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
 
   /** @returns the messages taken, in batches of one name; none: there is nothing to deliver */
-  take(max: number, bytes: TakeBytes): readonly Batch[] {
+  take(max: number, bytes: TakeBytes, lane: Lane = 'all'): readonly Batch[] {
     if (this.#closed || !this.#options.log.holds(this.#options.topic)) return []
     this.#lapse()
-    const batch = this.#dispatcher.take(max, bytes)
+    const batch = this.#dispatcher.take(max, bytes, lane)
     this.#changed() // also when nothing came: what was looked at may turn out to block the window
     if (!batch) return []
     const batches = [...batch.others, batch].filter(({ views }) => views.length > 0)
@@ -220,6 +231,14 @@ export class OwnedPartition {
     if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
   }
 
+  /** Messages were delivered. Their end will be durable; of parked ones it is when this settles. @throws EngineError STATE_UNAVAILABLE, STOPPING */
+  async delivered(refs: RefList): Promise<void> {
+    this.#mustLive()
+    const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
+    if (finished > 0) this.#ended(finished, heldUntil).catch(() => undefined) // the commit's own loop tells
+    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
+  }
+
   /** The same of messages parked under another generation: durable when it settles; unknown ones are ignored. */
   async finishParked(refs: RefList, origin: Origin): Promise<void> {
     this.#mustLive()
@@ -227,6 +246,25 @@ export class OwnedPartition {
       this.#mustLive()
       await this.#parked.finish(refs, origin)
     })
+  }
+
+  /** Messages read that no take has looked at, and parked ones that are ready. */
+  get waiting(): number {
+    const { window, parked } = this.#dispatcher
+    return window.end - window.cursor + parked.readyCount
+  }
+
+  /** Whether a take might find something. */
+  mayDeliver(lane: Lane): boolean {
+    return !this.#closed && this.#dispatcher.mayDeliver(lane)
+  }
+
+  /** Messages could not be delivered: they are tried again after a while, or given up. */
+  fail(refs: RefList, failures: readonly Failed[], origin?: Origin): void {
+    if (this.#closed) return
+    const { elsewhere, elsewhereFailed } = origin ? { elsewhere: refs, elsewhereFailed: failures } : this.#dispatcher.fail(refs, failures)
+    if (elsewhere.offsets.length > 0) this.#parked.failedAgain(elsewhere, elsewhereFailed, origin)
+    this.#changed()
   }
 
   /** Messages of another generation come back. */

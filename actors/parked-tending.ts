@@ -1,19 +1,21 @@
 /**
- * The work of a partition with its parked store: parks what blocks the window, records what is discarded, fetches bodies
- * that may be delivered, ends parked messages that are acked, and removes rows that no restart needs any more.
+ * The work of a partition with its parked store: parks what blocks the window and what failed, records what is discarded,
+ * fetches bodies that may be delivered, ends parked messages that are acked, and removes rows that no restart needs any more.
  *
  *  I1. One step with the store at a time, so that its answers are told to the dispatcher in the order of its decisions.
  *  I2. Row durable, then finished in the log, then committed. Before the row is written, what is finished below it is
  *      durable: after a crash it would come back behind it.
  *  I3. A partition is recorded as drained only after the commit of everything before its last pack is durable; what keeps it
  *      from that for too long is parked.
- *  I4. A store that fails changes nothing: what should have moved is as it was, and everything else goes on.
+ *  I4. A store that fails changes nothing: what should have moved is as it was, and everything else goes on. What failed to be
+ *      delivered waits until it can be recorded: it is not sent again and again meanwhile.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
-import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
 import type { ParkedStore } from '../engine/dispatch/parked-store.ts'
+import type { Failed, Move } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
 import { Bell } from './bell.ts'
@@ -37,10 +39,12 @@ export type TendingOptions = Readonly<{
   drainAfterMs: number
   /** recorded: nothing of the generation is left here but parked messages */
   drained: () => void
+  /** how long a full window without anything deliverable is left alone before what blocks it is parked */
+  parkAfterMs: number
 }>
 
-/** How long a full window without anything deliverable is left to the clients before what blocks it is parked. */
-const PARK_AFTER_MS = 1_000
+type FailedRef = Readonly<{ offset: number; index: number; origin: Origin | undefined; failed: Failed }>
+
 /** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
 const PARK_AGAIN_MS = 50
 const JAM_MS = 10_000
@@ -48,6 +52,8 @@ const JAM_MS = 10_000
 const LOAD_AHEAD = 500
 const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
 const STORE_RETRY_MS = 1_000
+/** failed again, recorded at once */
+const MAX_FAILED = 500
 const DISCARD_REASON = 'delivered max_retry_count times without an acknowledgement'
 
 export class ParkedTending {
@@ -58,6 +64,8 @@ export class ParkedTending {
   #fullSince: number | undefined
   #parkedAt = -Infinity
   #mayHaveDone = true
+  /** parked messages that failed again, until that is recorded */
+  #failedAgain: FailedRef[] = []
   /** since when only what clients hold, or gave back, keeps a closed partition from being drained */
   #leftSince: number | undefined
   #recorded = false
@@ -87,7 +95,8 @@ export class ParkedTending {
       this.#bell.ring()
     }
     if (dispatcher.drained && !this.#recorded) this.#bell.ring()
-    if (parking.hasDiscards || this.#wantsLoading() || (!parking.full && parking.stuck(settings.windowBytes))) this.#bell.ring()
+    if (parking.hasDiscards || parking.hasFailures || this.#wantsLoading() || (!parking.full && parking.stuck(settings.windowBytes)))
+      this.#bell.ring()
   }
 
   /** A commit is durable: rows below it that are done can go. */
@@ -111,6 +120,13 @@ export class ParkedTending {
     }
   }
 
+  /** Parked messages have failed again: recorded in turn. @param origin of those that another generation has named */
+  failedAgain({ offsets, indexes }: RefList, failures: readonly Failed[], origin?: Origin): void {
+    for (const [i, failed] of failures.entries())
+      this.#failedAgain.push({ offset: offsets[i] as number, index: indexes[i] as number, origin, failed })
+    this.#bell.ring()
+  }
+
   /** Runs a step with the store when those before it have ended. */
   inTurn<T>(step: () => Promise<T>): Promise<T> {
     const turn = this.#turn.then(step, step)
@@ -131,6 +147,8 @@ export class ParkedTending {
   }
 
   async #tend(): Promise<void> {
+    await this.#recordFailures()
+    await this.#recordFailedAgain()
     await this.#discard()
     await this.#park()
     await this.#recordDrained()
@@ -141,6 +159,58 @@ export class ParkedTending {
       this.#mayHaveDone = true
       throw error
     })
+  }
+
+  async #recordFailures(): Promise<void> {
+    const { dispatcher, store, observer, isClosed, commit, moved } = this.#options
+    const { parking } = dispatcher
+    while (parking.hasFailures && !isClosed()) {
+      const moves = parking.toFail()
+      const recorded = new Set<Move>()
+      try {
+        await commit()
+        for (const [kind, state] of [
+          ['park', 'open'],
+          ['discard', 'discarded'],
+        ] as const) {
+          const some = moves.filter((move) => move.kind === kind)
+          if (some.length === 0) continue
+          await store.insert(some, state, null)
+          for (const move of some) recorded.add(move)
+          parking.moved(some)
+          if (kind === 'park') observer.parked(some.length)
+          else observer.discarded(some.length)
+        }
+      } catch (error) {
+        parking.notRecorded(moves.filter((move) => !recorded.has(move)))
+        throw error
+      }
+      this.#mayHaveDone = true
+      moved()
+    }
+  }
+
+  async #recordFailedAgain(): Promise<void> {
+    const { dispatcher, store, observer, isClosed, clock, moved } = this.#options
+    while (this.#failedAgain.length > 0 && !isClosed()) {
+      const some = this.#failedAgain.slice(0, MAX_FAILED)
+      const rows = await store.failed(some, some.map(({ failed }) => failed)) // prettier-ignore
+      this.#failedAgain.splice(0, some.length)
+      if (isClosed()) return
+      const byName = new Map(some.map((one) => [nameOf(one.offset, one.index, one.origin), one.failed]))
+      for (const row of rows) {
+        const { attempts, retryInMs } = byName.get(nameOf(row.offset, row.index, row.origin)) as Failed
+        if (retryInMs === undefined) {
+          dispatcher.parking.parkedEnded([row])
+          observer.discarded(1)
+          continue
+        }
+        const group = dispatcher.parked.firstAt(row.offset, row.index, row.origin)
+        if (group) dispatcher.parked.backOff(group, attempts, clock() + retryInMs)
+      }
+      this.#mayHaveDone = true
+      moved()
+    }
   }
 
   async #discard(): Promise<void> {
@@ -214,7 +284,7 @@ export class ParkedTending {
     const { parking, settings } = this.#options.dispatcher
     if (parking.full || !parking.stuck(settings.windowBytes)) return Infinity
     if (this.#fullSince === undefined) return -Infinity // too many finished ranges
-    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : PARK_AFTER_MS)
+    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : this.#options.parkAfterMs)
   }
 
   async #load(): Promise<void> {

@@ -46,6 +46,7 @@ class PullSink implements RunningSink {
     this.#wire = pull.open(sink, database)
     this.#host = new SinkHost(options, {
       keyed: pull.keyed,
+      sends: false,
       settings: ({ ack_wait_ms, max_retry_count }) => ({
         ackWaitMs: ack_wait_ms,
         maxDeliveries: max_retry_count === null ? null : Math.min(max_retry_count, 0xffff),

@@ -1,6 +1,8 @@
 /** A sink at work as the rest of the process sees it, and what it is given to work with. */
 import type { Generations } from '../engine/dispatch/generations.ts'
 import type { Log } from '../engine/log/log.ts'
+import type { Egress } from '../engine/net/egress.ts'
+import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import type { Shape } from '../sinks/sink.ts'
@@ -42,6 +44,14 @@ export interface RunningSink {
   stop(): Promise<void>
 }
 
+/** What a sink that sends needs beside the rest. */
+export type PushSurroundings = Readonly<{
+  egress: Egress
+  /** the HTTP endpoint that its destination names, as it is now */
+  endpoint: (sink: Sink) => HttpEndpoint | undefined
+  warn: (text: string) => void
+}>
+
 export type SinkOptions = Readonly<{
   sink: Sink
   database: Database
@@ -52,6 +62,8 @@ export type SinkOptions = Readonly<{
   /** names this process there */
   holder: string
   observer: SinkObserver
+  /** of sinks that send */
+  push?: PushSurroundings
   /** a partition failed and will be tried again */
   onFailure?: (error: unknown, partition: number) => void
   /** what keeps an ended generation from being drained is parked after this */

@@ -35,6 +35,8 @@ export interface HostedPartition extends Owned {
 export type HostHooks<P extends HostedPartition> = Readonly<{
   /** keeps one document for each key: tombstones are delivered */
   keyed: boolean
+  /** it sends, rather than being asked */
+  sends: boolean
   /** what of the settings is the sink's own way; the window is the host's */
   settings: (sink: Sink) => Omit<DispatchSettings, 'windowBytes'>
   /** what is put in front of an owned partition */
@@ -192,6 +194,10 @@ export class SinkHost<P extends HostedPartition> {
 
   /** What may be out at once belongs to the sink: other processes that serve partitions of it have their part. */
   #share(): void {
+    if (this.#hooks.sends) {
+      this.pending.max = Infinity // whoever sends knows what it has under way
+      return
+    }
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1
     this.pending.max = Math.ceil((max_ack_pending * Math.min(this.#live.length, partitions)) / partitions)
@@ -210,7 +216,7 @@ export class SinkHost<P extends HostedPartition> {
 
   #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork<P> {
     const { log, query, holder, observer, onFailure, drainAfterMs, clock = () => performance.now() } = this.#options
-    const { keyed, begin, deliverable } = this.#hooks
+    const { keyed, sends, begin, deliverable } = this.#hooks
     const { id: sinkId } = this.#sink
     return {
       takeOver: async () =>
@@ -220,6 +226,7 @@ export class SinkHost<P extends HostedPartition> {
             topic: topicOf({ sinkId, generation }),
             key: { sinkId, generation, partition },
             keyed,
+            sends,
             pending: this.pending,
             stage: identity,
             settings: () => this.#settings(),

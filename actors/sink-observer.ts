@@ -9,7 +9,7 @@ export interface SinkObserver {
   acked(batch: Readonly<{ messages: number; heldMs: number }>): void
   /** the visibility time of these passed without an ack. @param heldMs that time */
   lapsed(batch: Readonly<{ messages: number; heldMs: number }>): void
-  /** given back by their client, or by an answer that could not be written */
+  /** given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they were handed out */
   returned(batch: Readonly<{ messages: number; heldMs: number }>): void
   parked(messages: number): void
   discarded(messages: number): void

@@ -17,6 +17,7 @@ import { assign, fromPromise, setup } from 'xstate'
 export interface Owned {
   read(signal: AbortSignal): Promise<void>
   commit(signal: AbortSignal): Promise<void>
+  deliver(signal: AbortSignal): Promise<void>
   tend(signal: AbortSignal): Promise<void>
   trim(signal: AbortSignal): Promise<void>
   drain(): Promise<void>
@@ -44,7 +45,7 @@ type Context = {
   attempt: number
   lastError: { error: unknown; at: Date } | undefined
 }
-type Loop = 'read' | 'commit' | 'tend' | 'trim'
+type Loop = 'read' | 'commit' | 'deliver' | 'tend' | 'trim'
 const loop = (name: Loop) => fromPromise<void, Owned>(({ input, signal }) => input[name](signal))
 const ownedOf = ({ context }: { context: Context }): Owned => context.owned as Owned
 
@@ -63,6 +64,7 @@ export const sinkPartitionMachine = setup({
     }),
     read: loop('read'),
     commit: loop('commit'),
+    deliver: loop('deliver'),
     tend: loop('tend'),
     trim: loop('trim'),
     drain: fromPromise<void, Owned>(({ input }) => input.drain()),
@@ -105,6 +107,7 @@ export const sinkPartitionMachine = setup({
       invoke: [
         { src: 'read', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },
         { src: 'commit', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },
+        { src: 'deliver', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },
         { src: 'tend', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },
         { src: 'trim', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },
       ],

@@ -1,10 +1,16 @@
 /** Starts a sink by its kind: one whose clients ask for messages, or one that sends them. */
+import { PUSH_TYPES } from '../sinks/push-types.ts'
 import { startPullSink } from './pull-sink.ts'
+import { startPushSink } from './push-sink.ts'
 import type { RunningSink, SinkOptions } from './running-sink.ts'
 
-export type { Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
+export type { PushSurroundings, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
 
 /** Starts serving a sink. */
 export function startSink(options: SinkOptions): RunningSink {
-  return startPullSink(options)
+  const { push, sink } = options
+  const type = PUSH_TYPES.get(sink.destination.type)
+  if (!type) return startPullSink(options)
+  if (!push) throw new TypeError(`a sink of type ${type.type} needs its surroundings`)
+  return startPushSink(options, type, push)
 }

@@ -14,6 +14,8 @@ export type Batch = {
   readonly indexes: number[]
   /** of the bodies */
   bytes: number
+  /** how often its messages have failed before: those that have are taken one at a time */
+  attempts: number
   /** taken with it: messages parked under earlier generations, each batch named by its place there; under the same lease */
   readonly others: Batch[]
 }
@@ -27,5 +29,6 @@ export const emptyBatch = (generation: number, partition: number, lease: number)
   offsets: [],
   indexes: [],
   bytes: 0,
+  attempts: 0,
   others: [],
 })

@@ -2,11 +2,13 @@
  * Who gets which message when, and what the log may be told of it: the one dispatcher of pull and push. It decides and
  * does no I/O; its owner reads, commits and parks, and tells it what happened. One owner calls it, never concurrently.
  *
- *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8).
+ *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8). An
+ *      owner that sends gets several of a group in one batch, the lowest first, and no more until it has told how they ended.
  *  I2. Nothing is handed out beyond what a durable commit promised (`handedOut`, correctness 20).
  *  I3. The commit point never passes an unfinished message; its filter belongs to that point, not to the read head.
- *  I4. Every parked message lies below the window's base, so parked ones come first in position order. After a crash too,
- *      because what is finished below them is durable before their rows are (the owner commits in between).
+ *  I4. Every message parked because it blocks lies below the window's base, so parked ones come first in position order; one
+ *      that failed lies below what the window holds of its group. After a crash too, because what is finished below them is
+ *      durable before their rows are (the owner commits in between).
  *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
  */
 import type { Commit, InFlight, MessageRef } from '../log/log.ts'
@@ -18,7 +20,7 @@ import { emptyBatch, type Batch } from './batch.ts'
 import { filterBefore, finishedRefs, handOutTarget, wantsHandOut } from './commit-point.ts'
 import { OpenMessages } from './open-messages.ts'
 import { ParkedGroups, type Origin } from './parked-groups.ts'
-import { Parking } from './parking.ts'
+import { Parking, type Failed } from './parking.ts'
 import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
 import { STATE, Window, type PackView, type WindowPack } from './window.ts'
 
@@ -38,6 +40,8 @@ export type DispatcherOptions = Readonly<{
   grouping: boolean
   /** tombstones are delivered (sinks that keep documents by key), or finished at once */
   keyed: boolean
+  /** the owner sends, and tells the end of each delivery; otherwise clients ask, and may go away without a word */
+  sends?: boolean
   /** shared by the partitions of a sink */
   pending: AckPending
   restore: Restore
@@ -65,18 +69,21 @@ export type Finish = Readonly<{
 
 /** Messages that came back, and the end of the visibility time that the first of them had. */
 export type Released = Readonly<{ messages: number; heldUntil: number }>
+/** Which messages a take is for: all, those that have never failed, or the lowest parked one that has. */
+export type Lane = 'all' | 'fresh' | 'failed'
 
 /** Untouched messages kept ready: some answers of the largest size. */
 const READ_AHEAD_BYTES = 16 * 1024 * 1024
 
 export class Dispatcher {
   readonly window: Window
-  readonly parked = new ParkedGroups()
+  readonly parked: ParkedGroups
   readonly parking: Parking
   settings: DispatchSettings
   readonly #options: DispatcherOptions
   readonly #restored: Restored
   readonly #open: OpenMessages
+  readonly #sends: boolean
   /** the greatest accepted position read */
   #filter: Position
   #restoring = true
@@ -86,11 +93,13 @@ export class Dispatcher {
   constructor(options: DispatcherOptions) {
     this.#options = options
     this.settings = options.settings
-    this.#restored = new Restored(options.restore, options.clock(), options.settings.ackWaitMs)
+    this.#sends = options.sends === true
+    this.parked = new ParkedGroups(this.#sends)
+    this.#restored = new Restored(options.restore, options.clock(), this.#sends ? undefined : options.settings.ackWaitMs)
     this.#filter = this.#restored.filter
     this.window = new Window(this.#restored.next.offset)
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
-    this.parking = new Parking(this.#open, options.clock)
+    this.parking = new Parking(this.#open, options.clock, this.#sends)
     for (const facts of options.restore.parkedGroups) {
       const { first, later } = this.#restored.parkedUntil(facts)
       this.parked.restore(facts, first, later)
@@ -198,28 +207,32 @@ export class Dispatcher {
    * Hands out deliverable messages in position order.
    * @param max at most so many
    * @param bytes a bound of the bodies with `overhead` bytes each; without one before it in the answer, one message always passes
+   * @param lane where the owner sends, what has failed before is taken apart, and alone
    */
-  take(max: number, bytes: TakeBytes): Batch | undefined {
+  take(max: number, bytes: TakeBytes, lane: Lane = 'all'): Batch | undefined {
     const now = this.#options.clock()
     this.lapse(now)
     const lease = this.#open.leases.reserve()
     const batch = emptyBatch(this.#options.generation, this.#options.partition, lease)
-    const call: Call = { batch, seqs: [], max, bytes, count: 0, taken: 0, full: false }
-    const endsAt = now + this.settings.ackWaitMs
-    this.#takeParked(call, endsAt)
-    this.#takeReady(call)
-    this.#takeFresh(call)
+    const call: Call = { batch, seqs: [], max: lane === 'failed' ? 1 : max, bytes, count: 0, taken: 0, full: false }
+    const endsAt = this.#sends ? Infinity : now + this.settings.ackWaitMs
+    this.#takeParked(call, endsAt, lane === 'failed')
+    if (lane !== 'failed') {
+      this.#takeReady(call)
+      this.#takeFresh(call)
+    }
     if (call.seqs.length) this.#open.leases.hold(lease, endsAt, call.seqs)
     return call.count ? call.batch : undefined
   }
 
-  #takeParked(call: Call, endsAt: number): void {
-    for (let group = this.parked.peek(); group; group = this.parked.peek()) {
+  #takeParked(call: Call, endsAt: number, failed: boolean): void {
+    for (let group = this.parked.peek(failed); group; group = this.parked.peek(failed)) {
       if (!group.pending && this.#open.pendingFull) return
       const view = group.view as MessageView
       if (!put(call, view, 0, group.offset, group.index, group.origin)) return
       if (!group.pending) this.#open.countPending(1)
-      this.parked.take(call.batch.lease, endsAt)
+      call.batch.attempts = this.#sends ? group.deliveries : 0
+      this.parked.take(call.batch.lease, endsAt, failed)
     }
   }
 
@@ -229,6 +242,21 @@ export class Dispatcher {
       const pack = w.packOf(seq)
       if (!put(call, pack.view as PackView, seq - pack.firstSeq, pack.offset, seq - pack.firstSeq)) return
       this.#open.takeReady(seq)
+      this.#open.hand(seq, call.batch.lease)
+      call.seqs.push(seq)
+      if (this.#sends && this.#options.grouping) this.#takeBehind(call, seq)
+    }
+  }
+
+  /** The messages of a group that wait behind one just handed out go with it, in order. */
+  #takeBehind(call: Call, head: number): void {
+    const w = this.window
+    for (let seq = this.#open.groups.behind(head); seq >= 0 && !call.full; seq = this.#open.groups.behind(seq)) {
+      const state = w.states[seq & w.mask]
+      if (state === STATE.finished) continue
+      if (state !== STATE.waiting) return
+      const pack = w.packOf(seq)
+      if (!put(call, pack.view as PackView, seq - pack.firstSeq, pack.offset, seq - pack.firstSeq)) return
       this.#open.hand(seq, call.batch.lease)
       call.seqs.push(seq)
     }
@@ -253,9 +281,15 @@ export class Dispatcher {
         const place = seq - firstSeq
         if (grouping) {
           const group = view.group(place)
-          if (groups.headOf(group) !== undefined || open.isParked(group)) {
+          const head = groups.headOf(group)
+          if (head !== undefined || open.isParked(group)) {
+            const mayJoin = this.#sends && head !== undefined && this.#isLastInHand(head, call.batch.lease)
+            if (mayJoin && !put(call, view, place, offset, place)) return
             groups.join(group, seq)
-            states[seq & mask] = STATE.waiting
+            if (mayJoin) {
+              open.hand(seq, call.batch.lease)
+              call.seqs.push(seq)
+            } else states[seq & mask] = STATE.waiting
             continue
           }
           if (!put(call, view, place, offset, place)) return
@@ -268,16 +302,26 @@ export class Dispatcher {
     }
   }
 
-  /** The sequence number up to which a pack may be handed out. */
+  /** Whether the last message of a group was handed out under this lease, and so all of them. */
+  #isLastInHand(head: number, lease: number): boolean {
+    const { tails, mask, states, leases } = this.window
+    const tail = (tails[head & mask] as number) & mask
+    return states[tail] === STATE.inFlight && leases[tail] === lease
+  }
+
+  /** The sequence number up to which a pack may be handed out: an owner that sends needs no promise, for it has what is out in hand. */
   #promised(pack: WindowPack): number {
+    if (this.#sends) return pack.firstSeq + pack.count
     const { offset, index } = this.#handedOut
     return pack.firstSeq + (pack.offset < offset ? pack.count : pack.offset === offset ? Math.min(index, pack.count) : 0)
   }
 
   /** Whether a take might find something; one that must wait for its group may still disappoint it. */
-  mayDeliver(): boolean {
-    if (this.parked.readyCount > 0 || this.#open.nextReady() !== Infinity) return true
+  mayDeliver(lane: Lane = 'all'): boolean {
+    if (lane === 'failed') return this.parked.failedCount > 0
+    if (this.parked.peek() || this.#open.nextReady() !== Infinity) return true
     const w = this.window
+    if (this.#sends) return w.cursor < w.end
     return w.cursor < w.end && !this.#open.pendingFull && compareRefs(w.refOf(w.cursor), this.#handedOut) < 0
   }
 
@@ -346,6 +390,28 @@ export class Dispatcher {
     return { messages, heldUntil }
   }
 
+  /**
+   * Messages have failed and are to be tried again, or given up. Those of the window go to the parked store; those that
+   * are there already are the caller's to record, and are returned.
+   */
+  fail(refs: RefList, failures: readonly Failed[]): { elsewhere: RefList; elsewhereFailed: readonly Failed[] } {
+    const w = this.window
+    const elsewhere = refList()
+    const elsewhereFailed: Failed[] = []
+    for (const [i, failure] of failures.entries()) {
+      const offset = refs.offsets[i] as number
+      const index = refs.indexes[i] as number
+      const seq = w.seqOf(offset, index)
+      if (seq >= 0 && w.states[seq & w.mask] === STATE.inFlight) this.parking.fail(seq, failure)
+      else {
+        elsewhere.offsets.push(offset)
+        elsewhere.indexes.push(index)
+        elsewhereFailed.push(failure)
+      }
+    }
+    return { elsewhere, elsewhereFailed }
+  }
+
   /** Frees what lapsed by `now` (monotonic ms). @returns how many deliveries; what was only presumed to be with a client is none */
   lapse(now: number): number {
     const w = this.window
@@ -383,7 +449,7 @@ export class Dispatcher {
 
   /** Whether the promise of what may be handed out should be renewed by a commit. */
   wantsCommit(): boolean {
-    return wantsHandOut(this.window, this.#handedOut)
+    return !this.#sends && wantsHandOut(this.window, this.#handedOut)
   }
 
   /** What is true now. @param clean the owner stops: nothing is handed out any more, and what is in flight is told */
@@ -401,7 +467,7 @@ export class Dispatcher {
         this.#open.ranges,
         this.#restoring ? this.#restored.unreadRanges(unread ? next : { offset: w.nextOffset, index: 0 }) : [],
       ),
-      handedOut: clean ? former : handOutTarget(w, former),
+      handedOut: clean || this.#sends ? former : handOutTarget(w, former),
       term,
       ...(inFlight ? { inFlight } : {}),
     }
@@ -414,6 +480,7 @@ export class Dispatcher {
 
   /** @returns undefined when the exact set can't be told: then a restart presumes, as after a crash */
   #inFlightNow(): Commit['inFlight'] {
+    if (this.#sends) return [] // the owner has told the end of each
     const now = this.#options.clock()
     const w = this.window
     if (this.#restored.hidesUnread(this.#closed ? w.nextOffset + 1 : w.nextOffset)) return undefined

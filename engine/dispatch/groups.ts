@@ -42,6 +42,13 @@ export class Groups {
     return false
   }
 
+  /** The next message of the group that was looked at, finished or not, or -1. */
+  behind(seq: number): number {
+    const { mask, links } = this.#window
+    const link = links[seq & mask] as number
+    return link === 0 ? -1 : seq + link
+  }
+
   /** Takes the first message of a group out. @returns the next unfinished one, or -1 */
   leave(group: number, head: number): number {
     const { mask, tails, links, states } = this.#window

@@ -3,6 +3,7 @@
  * body of a group's first message is fetched when it may be delivered and let go of when it was.
  *
  *   idle ─chosen─▶ loading ─body came─▶ ready ─taken─▶ inFlight ─lapse, nack─▶ idle
+ *   inFlight ─failed─▶ backingOff ─its time has come─▶ idle
  *   first message finished: idle again for the next one · none left: the group goes back to the log
  */
 import type { MessageView } from '../log/message-view.ts'
@@ -27,20 +28,21 @@ export type ParkedGroupFacts = Readonly<{
 export type ParkedRef = Readonly<{ key: number; offset: number; index: number; origin?: Origin | undefined }>
 /** A message of this partition that is being parked. */
 export type ParkedPlace = Readonly<{ offset: number; index: number; commitTimeUs: number }>
-/** How a message was held when it was parked. */
-export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean }>
+/** How a message was held when it was parked. @property isBackOff it failed, and waits for its next try until `endsAt` */
+export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean; isBackOff?: boolean }>
 
 export type ParkedGroup = {
   readonly key: number
   /** open rows in the store */
   open: number
-  state: 'idle' | 'loading' | 'ready' | 'inFlight' | 'discarding'
+  state: 'idle' | 'loading' | 'ready' | 'inFlight' | 'backingOff' | 'discarding'
   /** the first message; offset -1: not known until it is fetched */
   offset: number
   index: number
   origin: Origin | undefined
   /** of the first message, or of one before it while the first isn't known */
   commitTimeUs: number
+  /** pull: how often it was handed out; push: how often it failed */
   deliveries: number
   /** counts as delivered and unacknowledged */
   pending: boolean
@@ -64,22 +66,34 @@ export class ParkedGroups {
   readonly #byFirst = new Map<number | string, ParkedGroup>()
   /** groups whose first message may be delivered and has no body yet */
   readonly #toLoad = new Set<ParkedGroup>()
-  /** loaded, lowest message first */
+  /** loaded, lowest message first; those that have failed before stand apart, where the owner sends */
   readonly #ready: ParkedGroup[] = []
-  /** held by clients, by the end of the visibility time */
+  readonly #failed: ParkedGroup[] = []
+  /** held by clients or backing off, by the end of that */
   readonly #held: ParkedGroup[] = []
+  readonly #sends: boolean
+  #inFlight = 0
   openRows = 0
   readyBytes = 0
+
+  /** @param sends the owner sends, and knows the end of every delivery: nothing lapses but back-offs */
+  constructor(sends: boolean) {
+    this.#sends = sends
+  }
 
   get size(): number {
     return this.#byKey.size
   }
   /** first messages that are with clients, or may be */
   get heldCount(): number {
-    return this.#held.length
+    return this.#inFlight
   }
   get readyCount(): number {
-    return this.#ready.length
+    return this.#ready.length + this.#failed.length
+  }
+  /** of those that have failed before */
+  get failedCount(): number {
+    return this.#failed.length
   }
   has(key: number): boolean {
     return this.#byKey.has(key)
@@ -103,14 +117,14 @@ export class ParkedGroups {
     const known = this.#byKey.get(key)
     if (known) {
       known.open++
-      if (held.endsAt > known.notBefore) known.notBefore = held.endsAt
+      if (held.endsAt > known.notBefore && !this.#sends) known.notBefore = held.endsAt
       return false
     }
     const group = this.#add({ key, open: 1, offset, index, commitTimeUs })
     group.deliveries = held.deliveries
     group.pending = held.pending
     group.lease = held.lease
-    if (held.endsAt > 0) this.#hold(group, held.endsAt)
+    if (held.endsAt > 0) this.#hold(group, held.endsAt, held.isBackOff ? 'backingOff' : 'inFlight')
     else this.#toLoad.add(group)
     return true
   }
@@ -125,7 +139,7 @@ export class ParkedGroups {
     const group = this.#add(facts)
     group.deliveries = facts.deliveries
     if (facts.open > 1) group.notBefore = laterUntil
-    if (invisibleUntil > 0) this.#hold(group, invisibleUntil)
+    if (invisibleUntil > 0) this.#hold(group, invisibleUntil, this.#sends ? 'backingOff' : 'inFlight')
     else this.#toLoad.add(group)
   }
 
@@ -154,27 +168,27 @@ export class ParkedGroups {
     group.commitTimeUs = view.commitTimeUs(0)
     group.view = view
     this.readyBytes += view.buffer.length
-    insert(this.#ready, group, compareAge)
+    insert(this.#listOf(group), group, compareAge)
   }
 
   notLoaded(group: ParkedGroup): void {
     if (group.state === 'loading') this.#idle(group)
   }
 
-  /** The lowest message that can be delivered, if its body is here. */
-  peek(): ParkedGroup | undefined {
-    return this.#ready[0]
+  /** The lowest message that can be delivered, if its body is here. @param failed of those that have failed before */
+  peek(failed = false): ParkedGroup | undefined {
+    return (failed ? this.#failed : this.#ready)[0]
   }
 
   /** Hands out what `peek` showed. @returns its body */
-  take(lease: number, endsAt: number): MessageView {
-    const group = this.#ready.shift() as ParkedGroup
+  take(lease: number, endsAt: number, failed = false): MessageView {
+    const group = (failed ? this.#failed : this.#ready).shift() as ParkedGroup
     const view = group.view as MessageView
     this.#dropView(group)
-    group.deliveries++
+    if (!this.#sends) group.deliveries++
     group.pending = true
     group.lease = lease
-    this.#hold(group, endsAt)
+    this.#hold(group, endsAt, 'inFlight')
     return view
   }
 
@@ -182,6 +196,23 @@ export class ParkedGroups {
   release(group: ParkedGroup): boolean {
     if (group.state !== 'inFlight') return false
     this.#unhold(group)
+    this.#idle(group)
+    return true
+  }
+
+  /** The first message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). */
+  backOff(group: ParkedGroup, deliveries: number, until: number): void {
+    this.#leave(group)
+    group.deliveries = deliveries
+    group.lease = 0
+    group.pending = false
+    this.#hold(group, until, 'backingOff')
+  }
+
+  /** Ends a back-off before its time. @returns whether there was one */
+  hurry(group: ParkedGroup): boolean {
+    if (group.state !== 'backingOff') return false
+    this.#leave(group)
     this.#idle(group)
     return true
   }
@@ -195,7 +226,9 @@ export class ParkedGroups {
     const spent: ParkedGroup[] = []
     while (this.#held.length && (this.#held[0] as ParkedGroup).endsAt <= now) {
       const group = this.#held.shift() as ParkedGroup
-      if (group.offset >= 0 && group.deliveries >= maxDeliveries) {
+      const wasBackingOff = group.state === 'backingOff'
+      if (!wasBackingOff) this.#inFlight--
+      if (!wasBackingOff && group.offset >= 0 && group.deliveries >= maxDeliveries) {
         group.state = 'discarding'
         spent.push(group)
       } else this.#idle(group)
@@ -230,7 +263,7 @@ export class ParkedGroups {
       this.#setFirst(group, -1, 0)
       group.deliveries = 0
       group.pending = false
-      if (group.notBefore > now) this.#hold(group, group.notBefore)
+      if (group.notBefore > now) this.#hold(group, group.notBefore, 'inFlight')
       else this.#idle(group)
     }
     return { pending, emptied: false }
@@ -271,15 +304,21 @@ export class ParkedGroups {
     this.#toLoad.add(group)
   }
 
-  #hold(group: ParkedGroup, endsAt: number): void {
-    group.state = 'inFlight'
+  #listOf(group: ParkedGroup): ParkedGroup[] {
+    return this.#sends && group.deliveries > 0 ? this.#failed : this.#ready
+  }
+
+  #hold(group: ParkedGroup, endsAt: number, state: 'inFlight' | 'backingOff'): void {
+    group.state = state
+    if (state === 'inFlight') this.#inFlight++
     group.endsAt = endsAt
     insert(this.#held, group, (a, b) => a.endsAt - b.endsAt)
   }
 
   #unhold(group: ParkedGroup): void {
-    const at = this.#held.indexOf(group)
+    const at = this.#held.lastIndexOf(group) // what ends soonest stands in front, and is the rest
     if (at >= 0) this.#held.splice(at, 1)
+    if (group.state === 'inFlight') this.#inFlight--
   }
 
   #dropView(group: ParkedGroup): void {
@@ -290,9 +329,10 @@ export class ParkedGroups {
   /** Takes a group out of whatever list its state has it in. */
   #leave(group: ParkedGroup): void {
     this.#toLoad.delete(group)
-    if (group.state === 'inFlight') this.#unhold(group)
+    if (group.state === 'inFlight' || group.state === 'backingOff') this.#unhold(group)
     if (group.state === 'ready') {
-      this.#ready.splice(this.#ready.indexOf(group), 1)
+      const list = this.#listOf(group)
+      list.splice(list.indexOf(group), 1)
       this.#dropView(group)
     }
     group.state = 'idle'

@@ -5,7 +5,7 @@
  *
  * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
  * without it a restart would take the message from the log again. The newest
- * `discarded` rows of a sink stay, as the record of what was given up.
+ * `discarded` rows of a sink stay, as the record of what was given up. A row knows the newest attempts to deliver its message.
  *
  * What the open rows weigh is counted beside them, in the statement that writes them, for the bound of the sink's backlog.
  *
@@ -23,7 +23,7 @@ import type { Query } from '../wal/slot.ts'
 import { refList, type OlderRefs, type RefList } from './ack-id.ts'
 import { ParkedMessage } from './parked-message.ts'
 import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
-import type { Move } from './parking.ts'
+import type { Failed, Move } from './parking.ts'
 
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
@@ -31,6 +31,8 @@ export const termKey = ({ sinkId, generation, partition }: PartitionKey): string
 export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
 /** Where parked messages are found that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
+/** The newest of a message. */
+const KEPT_ATTEMPTS = 10
 /** The newest of a sink (contract 12.3). */
 const KEPT_DISCARDED = 1_000
 type Row = Readonly<Record<string, unknown>>
@@ -116,14 +118,46 @@ export class ParkedStore {
   async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
     await this.#write(
       `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, state, error, history, lsn, idx, part,
-         record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts)
-       select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, $6, $7, m.* from owner,
-         unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
-           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[]) as m
+         record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts,
+         attempt_log, next_try_at)
+       select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, $6, coalesce(m.error, $7), m.history, m.lsn, m.idx, m.part, m.o, m.i, m.hash, m.key,
+         m.group_key, m.body, m.action, m.flags, m.relation, m.at, m.attempts, m.log::jsonb, now() + m.ms * interval '1 ms'
+       from owner, unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
+           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[], $23::text[], $24::text[], $25::float8[])
+         as m (history, lsn, idx, part, o, i, hash, key, group_key, body, action, flags, relation, at, attempts, error, log, ms)
        on conflict (sink_id, history, lsn, idx, part) do nothing`,
       [state, reason, ...columnsOf(moves)],
       { adds: state === 'open' ? 1 : 0 },
     )
+  }
+
+  /** Records that open messages have failed once more; those that are not to be tried again are discarded. @returns those that were open */
+  async failed(refs: readonly Omit<ParkedRef, 'key'>[], failures: readonly Failed[]): Promise<ParkedRef[]> {
+    const rows: Row[] = []
+    for (const isSpent of [false, true]) {
+      const some = failures.flatMap((failed, i) =>
+        (failed.retryInMs === undefined) === isSpent ? [{ ref: refs[i] as ParkedRef, failed }] : [],
+      )
+      if (some.length === 0) continue
+      const written = await this.#write(
+        `update tailrace.parked p set error = r.error, attempts = r.attempts, next_try_at = now() + r.ms * interval '1 ms', state = $14,
+           attempt_log = jsonb_path_query_array(jsonb_build_array(r.log::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')
+         from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[], $10::text[], $11::int[], $12::float8[], $13::text[])
+           as r (g, p, o, i, error, attempts, ms, log)
+         where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
+        [
+          ...this.#names(some.map(({ ref }) => ref)),
+          some.map(({ failed }) => failed.error),
+          some.map(({ failed }) => failed.attempts),
+          some.map(({ failed }) => failed.retryInMs ?? null),
+          some.map(({ failed }) => JSON.stringify(failed.record)),
+          isSpent ? 'discarded' : 'open',
+        ],
+        { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: isSpent ? -1 : 0 },
+      )
+      rows.push(...written)
+    }
+    return rows.map((row) => this.#ref(row))
   }
 
   /** The first open message of each group. */
@@ -276,8 +310,8 @@ export async function findParked(
 }
 
 function columnsOf(moves: readonly Move[]): unknown[] {
-  const columns: unknown[][] = Array.from({ length: 15 }, () => [])
-  for (const { view, index, offset, deliveries } of moves) {
+  const columns: unknown[][] = Array.from({ length: 18 }, () => [])
+  for (const { view, index, offset, deliveries, failed } of moves) {
     const { history, lsn, idx, part } = view.position(index)
     const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
     const row = [
@@ -288,6 +322,9 @@ function columnsOf(moves: readonly Move[]): unknown[] {
       ...[view.action(index), view.flags(index), view.relation(index)],
       new Date(view.commitTimeUs(index) / 1000).toISOString(),
       deliveries,
+      failed?.error ?? null,
+      JSON.stringify(failed ? [failed.record] : []),
+      failed?.retryInMs ?? null,
     ]
     for (let c = 0; c < row.length; c++) (columns[c] as unknown[]).push(row[c])
   }

@@ -8,6 +8,18 @@ import type { OpenMessages } from './open-messages.ts'
 import { refKey, type Held, type ParkedGroup, type ParkedRef } from './parked-groups.ts'
 import { STATE, type WindowPack } from './window.ts'
 
+/** A message could not be delivered, and what follows from it. */
+export type Failed = Readonly<{
+  /** how often it has failed that counts */
+  attempts: number
+  /** until it is tried again; undefined: it is given up */
+  retryInMs: number | undefined
+  /** one line of it */
+  error: string
+  /** the attempt as it is recorded: plain JSON */
+  record: Readonly<Record<string, unknown>>
+}>
+
 export type Move = Readonly<{
   seq: number
   offset: number
@@ -15,6 +27,7 @@ export type Move = Readonly<{
   view: MessageView
   kind: 'park' | 'discard'
   deliveries: number
+  failed?: Failed | undefined
 }>
 
 /** More finished ranges than this and the lowest open messages are parked until they melt (correctness 23). */
@@ -30,13 +43,16 @@ const PARK_TO = 0.75
 export class Parking {
   readonly #open: OpenMessages
   readonly #clock: () => number
+  readonly #sends: boolean
   readonly #moving = new Map<number, Held>()
   #discards: Move[] = []
+  #failures: Move[] = []
   #parkedDiscards: ParkedGroup[] = []
 
-  constructor(open: OpenMessages, clock: () => number) {
+  constructor(open: OpenMessages, clock: () => number, sends: boolean) {
     this.#open = open
     this.#clock = clock
+    this.#sends = sends
   }
 
   get full(): boolean {
@@ -44,6 +60,10 @@ export class Parking {
   }
   get hasDiscards(): boolean {
     return this.#discards.length > 0 || this.#parkedDiscards.length > 0
+  }
+
+  get hasFailures(): boolean {
+    return this.#failures.length > 0
   }
 
   /** Whether the window is full and nothing in it can be delivered, so that reading stands although other groups could go on. */
@@ -87,6 +107,21 @@ export class Parking {
     this.#parkedDiscards.push(...groups)
   }
 
+  /** Takes a message out that its owner could not deliver. */
+  fail(seq: number, failed: Failed): void {
+    this.#failures.push(this.#start(seq, failed.retryInMs === undefined ? 'discard' : 'park', failed))
+  }
+
+  /** To be recorded, as parked or as discarded. Each must come back by `moved` or `notRecorded`. */
+  toFail(): Move[] {
+    return this.#failures.splice(0, MAX_MOVES)
+  }
+
+  /** The store failed: they are recorded when it works again, and not sent until then. */
+  notRecorded(moves: readonly Move[]): void {
+    this.#failures.unshift(...moves)
+  }
+
   /** To be recorded as discarded. Each must come back by `moved` or `notMoved`. */
   toDiscard(): Move[] {
     return this.#discards.splice(0, MAX_MOVES)
@@ -112,7 +147,9 @@ export class Parking {
       if (!held) continue
       this.#moving.delete(seq)
       const group = open.grouping ? view.group(index) : refKey(offset, index)
-      const keepsCount = kind === 'park' && open.parked.park(group, { offset, index, commitTimeUs: view.commitTimeUs(index) }, held)
+      const place = { offset, index, commitTimeUs: view.commitTimeUs(index) }
+      const isFirst = kind === 'park' && open.parked.park(group, place, held.isBackOff ? { ...held, pending: false } : held)
+      const keepsCount = isFirst && !held.isBackOff
       if (held.pending && !keepsCount) open.countPending(-1)
       open.close(seq)
     }
@@ -129,7 +166,7 @@ export class Parking {
       const slot = seq & w.mask
       this.#open.inFlight++
       w.states[slot] = STATE.inFlight
-      if (held.endsAt > 0 || kind === 'discard') {
+      if (!this.#sends && (held.endsAt > 0 || kind === 'discard')) {
         const lease = leases.reserve()
         w.leases[slot] = lease
         leases.hold(lease, held.endsAt || this.#clock() + ackWaitMs, [seq])
@@ -156,24 +193,21 @@ export class Parking {
     for (const group of groups) this.#open.parked.notDiscarded(group)
   }
 
-  #start(seq: number, kind: Move['kind']): Move {
+  #start(seq: number, kind: Move['kind'], failed?: Failed): Move {
     const { window: w, leases } = this.#open
     const slot = seq & w.mask
     const inFlight = w.states[slot] === STATE.inFlight
     const lease = inFlight ? (w.leases[slot] as number) : 0
-    const deliveries = w.deliveries[slot] as number
-    this.#moving.set(seq, {
-      endsAt: inFlight && kind === 'park' ? leases.endOf(lease) : 0,
-      lease,
-      deliveries,
-      pending: inFlight || deliveries > 0,
-    })
+    const deliveries = failed?.attempts ?? (this.#sends ? 0 : (w.deliveries[slot] as number))
+    const pending = inFlight || (w.deliveries[slot] as number) > 0
+    if (failed) this.#moving.set(seq, { endsAt: this.#clock() + (failed.retryInMs ?? 0), lease: 0, deliveries, pending, isBackOff: true })
+    else this.#moving.set(seq, { endsAt: inFlight && kind === 'park' ? leases.endOf(lease) : 0, lease, deliveries, pending })
     if (inFlight) {
       this.#open.inFlight--
       leases.letGo(lease)
     }
     w.states[slot] = STATE.moving
     const pack = w.packOf(seq)
-    return { seq, offset: pack.offset, index: seq - pack.firstSeq, view: pack.view as MessageView, kind, deliveries }
+    return { seq, offset: pack.offset, index: seq - pack.firstSeq, view: pack.view as MessageView, kind, deliveries, failed }
   }
 }

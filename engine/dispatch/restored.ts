@@ -19,6 +19,9 @@ export type Restore = Readonly<{
   opensAt?: Position | undefined
 }>
 
+/** of a message that failed, jitter included */
+export const LONGEST_BACK_OFF_MS = 207_000
+
 export const START: MessageRef = { offset: 0, index: 0 }
 
 export const compareRefs = (a: MessageRef, b: MessageRef): number => a.offset - b.offset || a.index - b.index
@@ -40,13 +43,17 @@ export class Restored {
   readonly #hiddenBelow: MessageRef
   readonly #hiddenUntil: number
   readonly #presumes: boolean
+  /** nobody has anything for longer than its process lives: only back-offs are restored */
+  readonly #sends: boolean
   /** the last record that is special in any way */
   readonly #lastOffset: number
   #range = 0
 
-  /** @param now monotonic ms of the take-over */
-  constructor(restore: Restore, now: number, ackWaitMs: number) {
+  /** @param now monotonic ms of the take-over. @param ackWaitMs visibility time; undefined: the owner sends */
+  constructor(restore: Restore, now: number, ackWaitMs: number | undefined) {
     const { commit } = restore
+    this.#sends = ackWaitMs === undefined
+    const visibilityMs = ackWaitMs ?? 0
     this.next = commit?.next ?? START
     this.filter = commit?.filter ?? restore.opensAt ?? ORIGIN
     this.handedOut = commit?.handedOut ?? START
@@ -54,19 +61,19 @@ export class Restored {
     const head = { offset: restore.head, index: 0 }
     this.ackableBelow = compareRefs(this.handedOut, head) < 0 ? this.handedOut : head
     // after a clean stop the exact set is known; otherwise everything handed out may still be with a client
-    this.#hiddenBelow = commit?.inFlight ? START : this.ackableBelow
-    this.#hiddenUntil = now + ackWaitMs
-    this.#presumes = commit?.inFlight === undefined
+    this.#hiddenBelow = commit?.inFlight || this.#sends ? START : this.ackableBelow
+    this.#hiddenUntil = now + visibilityMs
+    this.#presumes = commit?.inFlight === undefined && !this.#sends
     this.#hasCommit = commit !== undefined
     this.#now = now
-    this.#ackWaitMs = ackWaitMs
-    for (const { message, invisibleForMs, origin } of commit?.inFlight ?? []) {
+    this.#ackWaitMs = visibilityMs
+    for (const { message, invisibleForMs, origin } of this.#sends ? [] : (commit?.inFlight ?? [])) {
       if (origin) {
-        this.#fromElsewhere.set(nameOf(message.offset, message.index, origin), now + Math.min(invisibleForMs, ackWaitMs))
+        this.#fromElsewhere.set(nameOf(message.offset, message.index, origin), now + Math.min(invisibleForMs, visibilityMs))
         continue
       }
       const ofRecord = this.#inFlight.get(message.offset) ?? new Map<number, number>()
-      ofRecord.set(message.index, now + Math.min(invisibleForMs, ackWaitMs))
+      ofRecord.set(message.index, now + Math.min(invisibleForMs, visibilityMs))
       this.#inFlight.set(message.offset, ofRecord)
     }
     for (const [i, offset] of restore.parkedRefs.offsets.entries()) {
@@ -107,6 +114,8 @@ export class Restored {
 
   /** Until when the first message of a parked group stays invisible, and how long a later one of it may be with a client. */
   parkedUntil({ offset, index, origin, hiddenMs = 0, laterHiddenMs = 0 }: ParkedGroupFacts): { first: number; later: number } {
+    // a stored time is of the state database's clock: never longer than the longest back-off (correctness 36)
+    if (this.#sends) return { first: hiddenMs > 0 ? this.#now + Math.min(hiddenMs, LONGEST_BACK_OFF_MS) : 0, later: 0 }
     if (origin === undefined) {
       const first = this.invisibleUntil(offset, index)
       return { first, later: this.#presumes ? first : 0 }

@@ -41,6 +41,7 @@ class Script implements SinkWork {
     const owned: Owned = {
       read: idle,
       commit: idle,
+      deliver: idle,
       tend: idle,
       trim: idle,
       drain: () => drained.promise,

@@ -48,6 +48,9 @@ class ScriptedOwned implements Owned {
   commit(signal: AbortSignal): Promise<void> {
     return this.#run(signal)
   }
+  deliver(signal: AbortSignal): Promise<void> {
+    return this.#run(signal)
+  }
   tend(signal: AbortSignal): Promise<void> {
     return this.#run(signal)
   }
@@ -78,19 +81,19 @@ const settle = async () => {
   for (let i = 0; i < 10; i++) await Promise.resolve()
 }
 
-test('it takes over, runs its four loops, and a stop drains it after they were told to end', async () => {
+test('it takes over, runs its five loops, and a stop drains it after they were told to end', async () => {
   const { work, actor, said } = start()
   await settle()
   assert.equal(actor.getSnapshot().value, 'running')
   const [owned] = work.owned
   assert.deepEqual(
     owned?.signals.map((s) => s.aborted),
-    [false, false, false, false],
+    [false, false, false, false, false],
   )
   actor.send({ type: 'stop' })
   assert.deepEqual(
     owned?.signals.map((s) => s.aborted),
-    [true, true, true, true],
+    [true, true, true, true, true],
   )
   assert.equal(actor.getSnapshot().value, 'draining')
   owned?.drained.resolve()
@@ -159,7 +162,7 @@ test('a revoked partition is void when the event was sent, in whatever state', a
   assert.deepEqual(running.said.slice(-2), ['gone 1', 'close 1'])
   assert.deepEqual(
     running.work.owned[0]?.signals.map((s) => s.aborted),
-    [true, true, true, true],
+    [true, true, true, true, true],
   )
 
   const taking = start()

@@ -1,0 +1,413 @@
+/**
+ * A partition whose messages are sent: takes what may go, sends it within what the destination takes, and does what its
+ * answers mean. What the destination is like, all partitions of the sink learn together (destination-state.ts).
+ *
+ *  P1. Messages of one group are in one request at most; in it they stand in order, and what comes behind one that failed
+ *      is sent again after it, delivered or not.
+ *  P2. A message that failed is parked with its attempt recorded, and tried again alone; its group waits, others go on.
+ *  P3. While the destination is down nothing is parked, and what was taken is given back.
+ *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Lane } from '../engine/dispatch/dispatcher.ts'
+import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import type { Failed } from '../engine/dispatch/parking.ts'
+import { EngineError } from '../engine/errors.ts'
+import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
+import { messageBackOff } from './back-off.ts'
+import { Bell } from './bell.ts'
+import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
+import type { OwnedPartition } from './owned-partition.ts'
+import { firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
+import type { HostedPartition } from './sink-host.ts'
+import type { Figures, HealthCheck } from './status.ts'
+
+export type PushPartitionOptions = Readonly<{
+  /** what speaks to the destination now; undefined: its settings can't be used */
+  wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
+  send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+  destination: DestinationState
+  isActive: () => boolean
+  limits: () => Readonly<{ maxInFlight: number; maxRetries: number | null; fillMs: number }>
+  grouping: boolean
+  keyed: boolean
+  clock: () => number
+  random: () => number
+  /** told of each request that was answered */
+  sent: (sent: Sent) => void
+  /** nothing can be sent: perhaps no partition has anything left but suspects */
+  exhausted: () => void
+}>
+
+/** How a request ended, for those who count and keep records. */
+export type Sent = Readonly<{
+  partition: number
+  piece: Piece
+  delivered: readonly number[]
+  failures: readonly Failure[]
+  status: number
+  tookMs: number
+}>
+
+type Suspect = { readonly piece: Piece; readonly failure: Failure; readonly at: number; isRecovering: boolean }
+
+/** A stop waits so long for answers. */
+const DRAIN_MS = 7_000
+/** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
+const MAX_HELD = 2_000
+const STATE_RETRY_MS = 1_000
+
+export class PushPartition implements HostedPartition {
+  readonly #owned: OwnedPartition
+  readonly #options: PushPartitionOptions
+  readonly #bell = new Bell()
+  readonly #sends = new Set<Promise<void>>()
+  readonly #broken = Promise.withResolvers<never>()
+  readonly #abort = new AbortController()
+  /** taken, and to be sent before anything else */
+  #pieces: Piece[] = []
+  #suspects: Suspect[] = []
+  /** messages that are taken and whose end is not told */
+  #inFlight = 0
+  #fillingSince: number | undefined
+  #downs: number
+  #changes: number
+  #isDraining = false
+
+  constructor(owned: OwnedPartition, options: PushPartitionOptions) {
+    this.#owned = owned
+    this.#options = options
+    this.#downs = options.destination.downs
+    this.#changes = options.destination.changes
+    this.#broken.promise.catch(() => undefined)
+  }
+
+  get partition(): number {
+    return this.#owned.partition
+  }
+  get trouble(): HealthCheck['error'] | undefined {
+    return this.#owned.trouble
+  }
+  get isReady(): boolean {
+    return this.#owned.isReady
+  }
+  names(origin: Origin): boolean {
+    return this.#owned.names(origin)
+  }
+  update(): void {
+    this.#owned.update()
+  }
+  figures(): Figures {
+    return { ...this.#owned.figures(), requests: this.#sends.size, held: this.#suspects.length }
+  }
+  get owned(): OwnedPartition {
+    return this.#owned
+  }
+
+  /** Something may have to be done: messages, answers, settings. */
+  wake(): void {
+    this.#bell.ring()
+  }
+
+  /** Nothing is left to send but what is held to find out whose fault it is. */
+  get isExhausted(): boolean {
+    const { lastSuccessAt } = this.#options.destination
+    return this.#pieces.length === 0 && !this.#owned.mayDeliver('fresh') && this.#suspects.every(({ at }) => at >= lastSuccessAt)
+  }
+  get hasSuspects(): boolean {
+    return this.#suspects.length > 0
+  }
+  /** Whose fault it was of what is held. */
+  decide(ruling: 'park' | 'release'): void {
+    for (const { piece, failure } of this.#suspects.splice(0)) {
+      if (ruling === 'park') this.#fail(piece, failure, true)
+      else this.#release(piece)
+    }
+  }
+
+  // ── the loops ───────────────────────────────────────────────────────────────────────────────────
+
+  read(signal: AbortSignal): Promise<void> {
+    return this.#owned.read(signal)
+  }
+  commit(signal: AbortSignal): Promise<void> {
+    return this.#owned.commit(signal)
+  }
+  tend(signal: AbortSignal): Promise<void> {
+    return this.#owned.tend(signal)
+  }
+  trim(signal: AbortSignal): Promise<void> {
+    return this.#owned.trim(signal)
+  }
+
+  async deliver(signal: AbortSignal): Promise<void> {
+    const { destination, clock, exhausted } = this.#options
+    while (!signal.aborted) {
+      this.#follow()
+      while (this.#sendOne()) {}
+      if (this.isExhausted) exhausted()
+      const until = Math.min(destination.nextAt(), this.#fillsAt())
+      await Promise.race([this.#bell.wait(signal, Math.max(1, until - clock())), this.#broken.promise])
+    }
+  }
+
+  async drain(): Promise<void> {
+    this.#isDraining = true
+    const late = setTimeout(() => this.#abort.abort(), DRAIN_MS)
+    await Promise.allSettled(this.#sends)
+    clearTimeout(late)
+    for (const piece of this.#pieces.splice(0)) this.#release(piece)
+    for (const { piece } of this.#suspects.splice(0)) this.#release(piece)
+    await this.#owned.drain()
+  }
+
+  close(cause: unknown): void {
+    this.#owned.close(cause)
+    this.#abort.abort()
+  }
+
+  async ended(): Promise<void> {
+    await Promise.allSettled(this.#sends)
+    await this.#owned.ended()
+  }
+
+  // ── sending ─────────────────────────────────────────────────────────────────────────────────────
+
+  /** What has become of the destination since this partition last looked. */
+  #follow(): void {
+    const { destination } = this.#options
+    if (this.#changes !== destination.changes) {
+      this.#changes = destination.changes
+      for (const piece of this.#pieces.splice(0)) this.#release(piece)
+      this.decide('release')
+    }
+    if (this.#downs !== destination.downs) {
+      this.#downs = destination.downs
+      for (const piece of this.#pieces.splice(0)) this.#release(piece)
+      for (const suspect of this.#suspects) suspect.isRecovering = true
+      if (this.#suspects.length > MAX_HELD) this.decide('release')
+    }
+    const cleared = this.#suspects.filter(({ at }) => destination.lastSuccessAt > at)
+    if (cleared.length === 0) return
+    this.#suspects = this.#suspects.filter(({ at }) => destination.lastSuccessAt <= at)
+    for (const { piece, failure, at, isRecovering } of cleared) {
+      // what failed while it may have been down gets another chance before that counts
+      if (isRecovering) this.#pieces.push({ ...piece, doubtedSince: at })
+      else this.#fail(piece, failure, true)
+    }
+  }
+
+  #sendOne(): boolean {
+    const { destination, isActive } = this.#options
+    if (!isActive() || this.#isDraining || this.#abort.signal.aborted) return false
+    for (const lane of destination.lanes()) {
+      const piece = this.#next(lane)
+      if (!piece) continue
+      const ticket = destination.started(lane)
+      const send = this.#send(piece, ticket)
+      this.#sends.add(send)
+      send.catch((error: unknown) => this.#broken.reject(error)).finally(() => this.#sends.delete(send))
+      return true
+    }
+    return false
+  }
+
+  #next(lane: SendLane): Piece | undefined {
+    const wire = this.#options.wire()
+    if (!wire) return undefined
+    if (lane === 'failed') return this.#take('failed', 1)
+    if (lane === 'fresh') return this.#pieces.shift() ?? (this.#isFilling() ? undefined : this.#take('fresh', wire.maxMessages))
+    const piece = this.#pieces.shift()
+    if (!piece) return this.#take('fresh', 1)
+    const { first, behind, rest } = firstOf(piece, this.#options.grouping)
+    if (behind) this.#release(behind)
+    if (rest) this.#pieces.unshift(rest)
+    return first
+  }
+
+  #take(lane: Lane, max: number): Piece | undefined {
+    const { destination, limits } = this.#options
+    const wire = this.#options.wire()
+    const room = Math.min(max, limits().maxInFlight - this.#inFlight)
+    if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return undefined
+    const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
+    this.#fillingSince = undefined
+    const [first, ...others] = this.#owned.take(room, bytes, lane).map((batch) => {
+      const { generation, partition } = batch
+      return pieceOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
+    })
+    for (const piece of [first, ...others]) this.#inFlight += piece?.views.length ?? 0
+    this.#pieces.push(...others)
+    return first
+  }
+
+  /** A request waits a little to be full, when others are under way; at once when none is. */
+  #isFilling(): boolean {
+    const { destination, clock, limits } = this.#options
+    const { fillMs } = limits()
+    const { maxMessages = 1 } = this.#options.wire() ?? {}
+    if (maxMessages === 1 || destination.inFlight === 0 || !this.#owned.mayDeliver('fresh')) return false
+    if (this.#owned.waiting >= maxMessages) return false
+    this.#fillingSince ??= clock()
+    return clock() < this.#fillingSince + fillMs
+  }
+
+  #fillsAt(): number {
+    return this.#fillingSince === undefined ? Infinity : this.#fillingSince + this.#options.limits().fillMs
+  }
+
+  async #send(piece: Piece, ticket: Ticket): Promise<void> {
+    const { send } = this.#options
+    const outcome = await send({ views: piece.views, places: piece.places }, this.#abort.signal)
+    await this.#apply(piece, ticket, outcome)
+  }
+
+  // ── what an answer means ────────────────────────────────────────────────────────────────────────
+
+  async #apply(piece: Piece, ticket: Ticket, outcome: Outcome): Promise<void> {
+    const { destination } = this.#options
+    switch (outcome.kind) {
+      case 'aborted':
+        destination.aborted(ticket)
+        return this.#release(piece)
+      case 'delivered':
+        destination.succeeded(ticket)
+        this.#tell(piece, ticket, { delivered: piece.views.map((_, i) => i), status: outcome.status })
+        return this.#finish(piece)
+      case 'failed':
+        this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
+        return this.#rule(piece, ticket, outcome.failure, 1)
+      case 'each':
+        return this.#applyEach(piece, ticket, outcome)
+    }
+  }
+
+  async #applyEach(piece: Piece, ticket: Ticket, { failures, status }: Extract<Outcome, { kind: 'each' }>): Promise<void> {
+    const { destination, grouping, keyed } = this.#options
+    const groups = groupsOf(piece, grouping)
+    const saidLast = keyed ? lastDelivered(piece, failures) : undefined
+    const blocked = new Set<number>()
+    const done: number[] = []
+    const bad: number[] = []
+    const behind: number[] = []
+    for (const [i, group] of groups.entries()) {
+      const failure = failures[i]
+      if (blocked.has(group)) behind.push(i)
+      // of one key the last message says all: what came before it need not be sent again
+      else if (!failure || (failure.blame === 'message' && (saidLast?.(i) ?? false))) done.push(i)
+      else {
+        bad.push(i)
+        blocked.add(group)
+      }
+    }
+    this.#tell(piece, ticket, { delivered: done, failures: bad.map((i) => failures[i] as Failure), status })
+    if (behind.length > 0) this.#release(partOf(piece, behind))
+    const judged = bad.filter((i) => failures[i]?.blame === 'message')
+    const others = bad.filter((i) => failures[i]?.blame !== 'message')
+    if (done.length > 0 || others.length === 0) destination.succeeded(ticket)
+    for (const i of judged) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
+    if (others.length > 0) {
+      const rest = partOf(piece, others)
+      const first = failures[others[0] as number] as Failure
+      if (first.blame === 'throttled' || done.length === 0) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
+      else for (const i of others) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
+    }
+    if (done.length > 0) await this.#finish(partOf(piece, done))
+  }
+
+  #rule(piece: Piece, ticket: Ticket, failure: Failure, groups: number): void {
+    const { destination, grouping, clock } = this.#options
+    const [view] = piece.views
+    const group = `${this.partition}/${view?.group(piece.places[0] as number)}`
+    if (failure.blame === 'tooLarge' && piece.views.length > 1) destination.tooLarge(bytesOf(piece))
+    const now = clock()
+    const ruling = destination.failed({ ticket, failure, messages: piece.views.length, group, groups, doubtedSince: piece.doubtedSince })
+    const doubted = { ...piece, doubtedSince: piece.doubtedSince ?? now }
+    switch (ruling) {
+      case 'park':
+        return this.#fail(piece, failure, true)
+      case 'putOff':
+        return this.#fail(piece, failure, false)
+      case 'release':
+        return this.#release(piece)
+      case 'suspect':
+        this.#suspects.push({ piece, failure, at: now, isRecovering: destination.isRecovering })
+        return
+      case 'again':
+        this.#pieces.unshift(doubted)
+        return
+      case 'split': {
+        const halves = halvesOf(doubted, grouping)
+        if (halves) return void this.#pieces.unshift(...halves)
+        const { first, behind } = firstOf(doubted, grouping)
+        if (behind) this.#release(behind)
+        this.#pieces.unshift(first)
+      }
+    }
+  }
+
+  /** @param counts the attempt was the message's own failure */
+  #fail(piece: Piece, failure: Failure, counts: boolean): void {
+    if (this.#isDraining) return this.#release(piece) // nobody would record it any more
+    const { limits, random } = this.#options
+    const { maxRetries } = limits()
+    const attempts = piece.attempts + (counts ? 1 : 0)
+    const isSpent = counts && maxRetries !== null && attempts >= maxRetries
+    const record = { at: new Date().toISOString(), counts, ...failure.answer }
+    const failed: Failed = {
+      attempts,
+      retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()),
+      error: failure.answer.message,
+      record,
+    }
+    this.#inFlight -= piece.views.length
+    this.#owned.fail(
+      refsOf(piece),
+      piece.views.map(() => failed),
+      piece.origin,
+    )
+  }
+
+  #release(piece: Piece): void {
+    this.#inFlight -= piece.views.length
+    if (piece.origin) this.#owned.releaseParked(refsOf(piece), piece.origin)
+    else this.#owned.release(refsOf(piece))
+  }
+
+  /** Settles when all of them are ended, those in the parked store durably. */
+  async #finish(piece: Piece): Promise<void> {
+    this.#inFlight -= piece.views.length
+    const refs = refsOf(piece)
+    for (;;) {
+      try {
+        return await (piece.origin ? this.#owned.finishParked(refs, piece.origin) : this.#owned.delivered(refs))
+      } catch (error) {
+        const code = error instanceof EngineError ? error.code : undefined
+        if (code !== 'STATE_UNAVAILABLE') return // the commit's own loop tells, or another owner goes on
+        await delay(STATE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
+        if (this.#abort.signal.aborted) return
+      }
+    }
+  }
+
+  #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status }: Partial<Sent> & { status: number }): void {
+    const { sent, clock } = this.#options
+    sent({ partition: this.partition, piece, delivered, failures, status, tookMs: clock() - startedAt })
+  }
+}
+
+/** Whether a later message of the same key was delivered. */
+function lastDelivered({ views, places }: Piece, failures: readonly unknown[]): (i: number) => boolean {
+  const keyOf = (i: number) => {
+    const view = views[i] as Piece['views'][number]
+    const place = places[i] as number
+    return `${view.relation(place)} ${view.buffer.toString('latin1', view.keyStart(place), view.keyEnd(place))}`
+  }
+  const last = new Map<string, number>()
+  for (const [i, failure] of failures.entries()) if (failure === undefined) last.set(keyOf(i), i)
+  return (i) => (last.get(keyOf(i)) ?? -1) > i
+}
+
+function bytesOf({ views, places }: Piece): number {
+  return views.reduce((sum, view, i) => sum + view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number), 0)
+}

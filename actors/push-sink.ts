@@ -1,0 +1,226 @@
+/**
+ * A sink that sends: one wire to its destination, one picture of how that is, and the partitions that share both.
+ *
+ *  I1. While the sink is not active nothing is sent; what is under way ends.
+ *  I2. An edit restarts nothing: what is sent from then on goes by the new settings, and what was learnt of the destination
+ *      under the old ones is forgotten.
+ *  I3. A wire is closed when the last request over it has ended.
+ */
+import { EngineError } from '../engine/errors.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
+import type { Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
+import { DestinationState } from './destination-state.ts'
+import { PushPartition, type Sent } from './push-partition.ts'
+import type { PushSurroundings, Receipt, RunningSink, SinkOptions } from './running-sink.ts'
+import { SinkHost } from './sink-host.ts'
+import type { SinkObserver } from './sink-observer.ts'
+import type { ActorStatus, HealthCheck } from './status.ts'
+
+export function startPushSink(options: SinkOptions, type: PushType, surroundings: PushSurroundings): RunningSink {
+  return new PushSink(options, type, surroundings)
+}
+
+/** Beyond what is sent at once, probes need connections while others hang. */
+const SPARE_CONNECTIONS = 12
+
+class PushSink implements RunningSink {
+  readonly ended: Promise<void>
+  readonly #options: SinkOptions
+  readonly #type: PushType
+  readonly #surroundings: PushSurroundings
+  readonly #host: SinkHost<PushPartition>
+  readonly #destination: DestinationState
+  #use: WireUse | undefined
+  /** why there is no wire */
+  #refusal: unknown
+  #lastFailure: Sent['failures'][number] | undefined
+  #turn = 0
+
+  constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
+    const { sink, database, observer, clock = () => performance.now() } = options
+    this.#options = options
+    this.#type = type
+    this.#surroundings = surroundings
+    this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#wake() })
+    this.#host = new SinkHost(
+      { ...options, observer: withoutEnds(observer) },
+      {
+        keyed: type.keyed,
+        sends: true,
+        settings: () => ({ ackWaitMs: Infinity, maxDeliveries: null }),
+        begin: (owned) =>
+          new PushPartition(owned, {
+            wire: () => this.#use?.wire,
+            send: (load, signal) => this.#send(load, signal),
+            destination: this.#destination,
+            isActive: () => this.#host.isActive,
+            limits: () => {
+              const { max_ack_pending, max_retry_count, batch_timeout_ms } = this.#host.sink
+              return { maxInFlight: max_ack_pending, maxRetries: max_retry_count, fillMs: batch_timeout_ms }
+            },
+            grouping: this.#host.mustServe().shape.grouping,
+            keyed: type.keyed,
+            clock,
+            random: Math.random,
+            sent: (sent) => this.#sent(sent),
+            exhausted: () => this.#settleSuspects(),
+          }),
+        deliverable: () => this.#wake(),
+      },
+    )
+    this.ended = this.#host.ended
+    this.#open(sink, database)
+    this.#host.start()
+  }
+
+  async receive(): Promise<Receipt> {
+    throw notAsked()
+  }
+  async ack(): Promise<void> {
+    throw notAsked()
+  }
+  async nack(): Promise<void> {
+    throw notAsked()
+  }
+
+  update(sink: Sink, database: Database): void {
+    this.#open(sink, database)
+    this.#destination.max = this.#concurrency(sink)
+    this.#destination.forget()
+    this.#host.update(sink)
+  }
+
+  health(): readonly HealthCheck[] {
+    return this.#host.health({ name: 'Message delivery', ...this.#delivery() })
+  }
+
+  status(): ActorStatus {
+    const { phase, limit, inFlight } = this.#destination
+    return this.#host.report({ destination: phase, concurrency: limit, requests: inFlight })
+  }
+
+  async stop(): Promise<void> {
+    await this.#host.stop()
+    this.#retire()
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  #concurrency(sink: Sink): number {
+    return sink.concurrency ?? this.#type.concurrency
+  }
+
+  #open(sink: Sink, database: Database): void {
+    const { egress, endpoint, warn } = this.#surroundings
+    this.#retire()
+    try {
+      const wire = this.#type.open({
+        ...{ sink, database, egress, warn, endpoint: endpoint(sink) },
+        concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
+      })
+      this.#use = new WireUse(wire)
+      this.#refusal = undefined
+    } catch (error) {
+      this.#refusal = error // until it is edited
+    }
+  }
+
+  #retire(): void {
+    this.#use?.retire()
+    this.#use = undefined
+  }
+
+  async #send(load: Load, signal: AbortSignal): Promise<Outcome> {
+    const use = this.#use
+    return use ? use.send(load, signal) : { kind: 'aborted' }
+  }
+
+  #sent({ piece, delivered, failures, tookMs }: Sent): void {
+    const { observer } = this.#options
+    if (delivered.length > 0) {
+      observer.acked({ messages: delivered.length, heldMs: tookMs })
+      this.#lastFailure = undefined
+    }
+    const failed = piece.views.length - delivered.length
+    if (failed === 0) return
+    observer.returned({ messages: failed, heldMs: tookMs })
+    this.#lastFailure = failures[0] ?? this.#lastFailure
+  }
+
+  #delivery(): Omit<HealthCheck, 'name'> {
+    if (this.#refusal !== undefined) return { status: 'error', error: told(this.#refusal) }
+    const { failure, phase, isThrottled, lastSuccessAt } = this.#destination
+    const why = failure ?? this.#lastFailure
+    const error = why && { code: why.answer.code, message: why.answer.message }
+    if (error && phase !== 'up') return { status: 'error', error }
+    if (error && isThrottled) return { status: 'warning', error }
+    if (error) return { status: 'error', error }
+    return { status: lastSuccessAt === -Infinity ? 'waiting' : 'healthy' }
+  }
+
+  /** Another partition is woken first each time, so that none has all that may be sent. */
+  #wake(): void {
+    const live = this.#host?.live ?? []
+    for (let i = 0; i < live.length; i++) live[(this.#turn + i) % live.length]?.wake()
+    this.#turn = live.length > 0 ? (this.#turn + 1) % live.length : 0
+  }
+
+  /** When nothing is left that could tell whose fault it was, it is decided by what was answered. */
+  #settleSuspects(): void {
+    const destination = this.#destination
+    const { live } = this.#host
+    if (destination.inFlight > 0 || !live.some((p) => p.hasSuspects) || !live.every((p) => p.isExhausted)) return
+    if (destination.lanes().length === 0) return // first its pause
+    const ruling = destination.exhausted()
+    for (const partition of live) partition.decide(ruling)
+  }
+}
+
+/** A wire and the requests over it. */
+class WireUse {
+  readonly wire: PushWire
+  #open = 0
+  #isRetired = false
+
+  constructor(wire: PushWire) {
+    this.wire = wire
+  }
+
+  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
+    this.#open++
+    try {
+      return await this.wire.send(load, signal)
+    } finally {
+      this.#open--
+      this.#closeWhenDone()
+    }
+  }
+
+  retire(): void {
+    this.#isRetired = true
+    this.#closeWhenDone()
+  }
+
+  #closeWhenDone(): void {
+    if (this.#isRetired && this.#open === 0) void this.wire.close()
+  }
+}
+
+/** The ends of deliveries are told by whoever sends: a partition knows less of them. */
+function withoutEnds(observer: SinkObserver): SinkObserver {
+  return {
+    delivered: (batch) => observer.delivered(batch),
+    acked: () => undefined,
+    returned: () => undefined,
+    lapsed: () => undefined,
+    parked: (messages) => observer.parked(messages),
+    discarded: (messages) => observer.discarded(messages),
+  }
+}
+
+const notAsked = () => new EngineError('NOT_FOUND', 'the messages of this sink are sent: they can’t be received')
+
+const told = (error: unknown) => ({
+  code: error instanceof EngineError ? error.code : 'INTERNAL',
+  message: error instanceof Error ? error.message : String(error),
+})

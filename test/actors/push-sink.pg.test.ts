@@ -1,0 +1,129 @@
+/** A sink that sends, on a real log, a real state database and a real HTTP server. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { inGroups, PushFixture } from './push-fixture.ts'
+
+const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
+const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
+
+test('messages are sent in batches, each once, and several of a group in one batch in order', async () => {
+  await using p = await PushFixture.open({ batch_size: 50 })
+  await p.append(inGroups(500, 7))
+  await p.untilDelivered(500)
+  assert.deepEqual(sorted(p.ids), range(500))
+  for (let g = 0; g < 7; g++) {
+    const ids = p.delivered.filter(({ group }) => group === `g${g}`).map(({ id }) => id)
+    assert.deepEqual(ids, sorted(ids), `order of group ${g}`)
+  }
+  assert.ok(p.requests.length <= 15, `${p.requests.length} requests`)
+})
+
+test('what was delivered is not sent again after a restart, and what was not is', async () => {
+  await using p = await PushFixture.open({ batch_size: 10, concurrency: 1 })
+  await p.append(inGroups(40, 40))
+  await p.untilDelivered(40)
+  await p.f.sink.stop()
+  p.delivered.length = 0
+  await p.append(inGroups(5, 5, 100))
+  await p.start()
+  await p.untilDelivered(5)
+  assert.deepEqual(p.ids, range(5, 100))
+})
+
+test('of one group nothing is sent while something of it is under way, and no more requests than the sink allows', async () => {
+  const open = new Set<string>()
+  let clash = ''
+  await using p = await PushFixture.open({ batch_size: 1, concurrency: 4 }, async (ids) => {
+    const group = `g${ids[0]! % 3}`
+    if (open.has(group)) clash = group
+    open.add(group)
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    open.delete(group)
+    return {}
+  })
+  await p.append(inGroups(60, 3))
+  await p.untilDelivered(60)
+  assert.equal(clash, '')
+  assert.ok(p.receiver.mostOpen <= 4 && p.receiver.mostOpen > 1, `${p.receiver.mostOpen} at once`)
+})
+
+test('one poison message in a batch is found, parked and recorded, and the others of the batch are delivered', async () => {
+  await using p = await PushFixture.open({ batch_size: 100 }, (ids) =>
+    ids.includes(42) ? { status: 500, body: 'no such customer', headers: { 'x-trace': '7' } } : {},
+  )
+  await p.append(inGroups(300, 300))
+  await p.untilDelivered(299)
+  const [row] = await p.untilRows('open', 1)
+  assert.equal(row?.attempts, 1)
+  assert.equal(row.error, 'status 500: no such customer')
+  assert.equal(row.attempt_log[0]?.status, 500)
+  assert.ok(row.next! > 700 && row.next! < 1_300, `next try after ${row.next} ms`)
+  assert.deepEqual(
+    sorted(p.ids),
+    range(300).filter((id) => id !== 42),
+  )
+})
+
+test('behind a message that failed its group waits, in order, until it is delivered', async () => {
+  let isBroken = true
+  await using p = await PushFixture.open({ batch_size: 5 }, (ids) => (isBroken && ids.includes(3) ? { status: 422, body: 'no' } : {}))
+  await p.append(inGroups(40, 4))
+  await p.untilDelivered(30) // all of three groups
+  await p.untilRows('open', 1)
+  assert.deepEqual(
+    p.ids.filter((id) => id % 4 === 3),
+    [],
+  )
+  isBroken = false
+  await p.untilDelivered(40)
+  assert.deepEqual(
+    p.ids.filter((id) => id % 4 === 3),
+    range(40).filter((id) => id % 4 === 3),
+  )
+  await p.untilRows('open', 0)
+})
+
+test('after max_retry_count failures a message is discarded with its record, and its group goes on', async () => {
+  await using p = await PushFixture.open({ batch_size: 1, max_retry_count: 2 }, (ids) =>
+    ids.includes(0) ? { status: 400, body: 'never' } : {},
+  )
+  await p.append(inGroups(6, 2))
+  await p.untilDelivered(5)
+  const [row] = await p.untilRows('discarded', 1)
+  assert.equal(row?.attempts, 2)
+  assert.equal(row.error, 'status 400: never')
+  assert.deepEqual(
+    row.attempt_log.map(({ status }) => status),
+    [400, 400],
+  )
+  assert.deepEqual(
+    p.ids.filter((id) => id % 2 === 0),
+    [2, 4],
+  )
+})
+
+test('while the destination is down nothing is parked, and delivery goes on within 5 s of its return', async () => {
+  let down: 'no' | 503 | 500 | 401 | 'reset' = 'no'
+  await using p = await PushFixture.open({ batch_size: 10, max_retry_count: 1 }, () =>
+    down === 'no' ? {} : down === 'reset' ? 'reset' : { status: down },
+  )
+  let from = 0
+  for (const kind of [503, 'reset', 401, 500] as const) {
+    await p.append(inGroups(20, 20, from))
+    await p.untilDelivered(from + 20)
+    down = kind
+    const asked = p.requests.length
+    await p.append(inGroups(30, 30, from + 20))
+    await p.until(() => p.requests.length > asked + 20)
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    assert.equal((await p.rows('open')).length + (await p.rows('discarded')).length, 0, String(kind))
+    assert.equal(p.f.sink.status().details?.['destination'] === 'up', false)
+    assert.ok(p.f.sink.health().some(({ name, status, error }) => name === 'Message delivery' && status === 'error' && error))
+    down = 'no'
+    const back = performance.now()
+    from += 50
+    await p.untilDelivered(from)
+    assert.ok(performance.now() - back < 5_000, `${kind}: ${Math.round(performance.now() - back)} ms`)
+    await p.untilRows('open', 0)
+  }
+})
