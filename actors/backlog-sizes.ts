@@ -5,9 +5,8 @@
 import type { Log } from '../engine/log/log.ts'
 import { ask } from '../engine/state/asking.ts'
 import type { Sink } from '../engine/state/resources.ts'
-import type { ReadingGate } from '../engine/wal/gate.ts'
 import type { Query } from '../engine/wal/slot.ts'
-import type { BacklogOf } from './backlog.ts'
+import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024
 /** How old may be what a backlog's size is made of. */
@@ -28,17 +27,17 @@ export class BacklogSizes {
     this.#query = query
   }
 
-  /** The sinks whose source waits when their backlog is full. @param gateOf of a running source */
-  bounded(sinks: readonly Sink[], gateOf: (databaseId: string) => ReadingGate | undefined): readonly BacklogOf[] {
+  /** The sinks that are bound, with the size of their backlog. @param reliefOf what is done when it is full; undefined: it isn't for this process to do it */
+  bounded(sinks: readonly Sink[], reliefOf: (sink: Sink) => Relief | undefined): readonly BacklogOf[] {
     let asked: Promise<readonly Sizes[]> | undefined
     return sinks.flatMap((sink) => {
-      const gate = gateOf(sink.databaseId)
-      if (!gate || sink.status === 'disabled' || sink.load_shedding_policy !== 'pause_on_full') return []
+      const relief = sink.status === 'disabled' ? undefined : reliefOf(sink)
+      if (!relief) return []
       const bytes = async () => {
         asked ??= Promise.all([this.#inLog(), this.#inState()])
         return (await asked).reduce((sum, sizes) => sum + (sizes.get(sink.id) ?? 0), 0)
       }
-      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, gate, bytes }]
+      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, relief, bytes }]
     })
   }
 

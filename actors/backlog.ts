@@ -1,11 +1,16 @@
 /**
- * The bound of a sink's unacknowledged backlog. A sink that is full holds the gate of its source, with its name as the
- * cause, until it has drained to nine tenths; what frees it is the trim behind the clients' acks, which needs nothing
- * that the gate stops.
+ * The bound of a sink's unacknowledged backlog. A sink that is full calls for relief, with its name as the cause, until it
+ * has drained to nine tenths: the gate of its source is held, or its new messages are dropped. What frees it is the trim
+ * behind the clients' acks, which needs nothing that the relief stops.
  */
-import type { ReadingGate } from '../engine/wal/gate.ts'
 
-export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; gate: ReadingGate; bytes: () => Promise<number> }>
+/** What is done while a sink is full. */
+export interface Relief {
+  /** @returns ends it */
+  hold(cause: string): (() => void) | Promise<() => void>
+}
+
+export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; bytes: () => Promise<number> }>
 
 const EVERY_MS = 200
 const RELEASE_AT = 0.9
@@ -13,9 +18,10 @@ const MB = 1024 * 1024
 
 export class BacklogGuard implements Disposable {
   readonly #sinks: () => readonly BacklogOf[]
-  readonly #holds = new Map<string, { gate: ReadingGate; release: () => void }>()
+  readonly #holds = new Map<string, { relief: Relief; release: () => void }>()
   readonly #failed: (error: unknown) => void
   #timer: NodeJS.Timeout | undefined
+  #ended = false
 
   /** @param sinks those that are bound, at the moment of the call */
   constructor(sinks: () => readonly BacklogOf[], failed: (error: unknown) => void) {
@@ -28,20 +34,21 @@ export class BacklogGuard implements Disposable {
   async check(): Promise<void> {
     const sinks = this.#sinks()
     for (const [id, hold] of this.#holds) {
-      // deleted, no longer bound, or its source was started anew with another gate
-      if (!sinks.some(({ sinkId, gate }) => sinkId === id && gate === hold.gate)) this.#release(id)
+      // deleted, no longer bound in this way, or its source was started anew
+      if (!sinks.some(({ sinkId, relief }) => sinkId === id && relief === hold.relief)) this.#release(id)
     }
-    for (const { sinkId, name, maxBytes, gate, bytes } of sinks) {
+    for (const { sinkId, name, maxBytes, relief, bytes } of sinks) {
       const size = await bytes()
       const held = this.#holds.has(sinkId)
       if (!held && size >= maxBytes) {
         const cause = `the backlog of sink "${name}" is full (${Math.round(size / MB)} of ${Math.round(maxBytes / MB)} MB)`
-        this.#holds.set(sinkId, { gate, release: gate.hold(cause) })
+        this.#holds.set(sinkId, { relief, release: await relief.hold(cause) })
+        if (this.#ended) this.#release(sinkId)
       } else if (held && size < maxBytes * RELEASE_AT) this.#release(sinkId)
     }
   }
 
-  /** Whether the sink holds back its source. */
+  /** Whether the sink is full. */
   isFull(sinkId: string): boolean {
     return this.#holds.has(sinkId)
   }
@@ -49,6 +56,7 @@ export class BacklogGuard implements Disposable {
   [Symbol.dispose](): void {
     clearTimeout(this.#timer)
     this.#timer = undefined
+    this.#ended = true
     for (const id of this.#holds.keys()) this.#release(id)
   }
 

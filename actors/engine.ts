@@ -21,8 +21,7 @@ import type { Destination } from '../engine/state/destinations.ts'
 import type { Database, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing-versions.ts'
-import { BacklogGuard } from './backlog.ts'
-import { BacklogSizes } from './backlog-sizes.ts'
+import { Backlogs } from './backlogs.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './publication-watch.ts'
@@ -66,7 +65,7 @@ export class Engine {
   readonly #sources = new Map<string, SourceActor>()
   readonly #oldTopics: OldTopicsSweep
   readonly #publications: PublicationWatch
-  #backlogs: BacklogGuard | undefined
+  #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
   #applying: Promise<void> = Promise.resolve()
@@ -84,19 +83,15 @@ export class Engine {
   async start(): Promise<void> {
     this.#supervisor.start()
     await this.#apply(this.#options.cache)
-    const { cache, log, store } = this.#options
-    const sizes = new BacklogSizes({ log, query: store.query })
-    this.#backlogs = new BacklogGuard(
-      () => sizes.bounded(cache.sinks, (id) => this.#sources.get(id)?.gate),
-      (err) => this.#options.logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
-    )
+    const { cache, log, store, logger } = this.#options
+    this.#backlogs = new Backlogs({ cache, log, query: store.query, logger, sourceOf: (id) => this.#sources.get(id) })
     this.#oldTopics.start()
     this.#publications.start()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
-    this.#backlogs?.[Symbol.dispose]()
+    await this.#backlogs?.[Symbol.asyncDispose]()
     this.#oldTopics[Symbol.dispose]()
     this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
@@ -237,7 +232,9 @@ export class Engine {
           const now = this.#sinkNow(sink.id)
           const meter = this.#options.metrics.sink({ id: now.id, name: now.name }, () => {
             const sinkActor = this.#sinks.get(now.id)
-            return sinkActor && sinkGauges(sinkActor, this.#sinkNow(now.id), this.#health(now.id, sinkActor).status)
+            if (!sinkActor) return undefined
+            const health = this.#health(now.id, sinkActor).status
+            return sinkGauges(sinkActor, this.#sinkNow(now.id), { health, dropped: this.#backlogs?.dropped(now.id) ?? 0 })
           })
           const running = this.#startSink(now, meter)
           this.#sinks.set(now.id, running)
@@ -340,9 +337,7 @@ export class Engine {
   }
 
   #health(id: string, running: RunningSink): Health {
-    const full = { code: 'BACKLOG_FULL', message: 'the backlog is full: its source reads on when messages are acknowledged' }
-    const checks: HealthCheck[] = [this.#publications.check(id), ...running.health()]
-    if (this.#backlogs?.isFull(id)) checks.push({ name: 'Messages pending delivery', status: 'warning', error: full })
+    const checks: HealthCheck[] = [this.#publications.check(id), ...running.health(), ...(this.#backlogs?.checks(this.#sinkNow(id)) ?? [])]
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 

@@ -8,14 +8,15 @@ import type { EntityStatus } from './status.ts'
 
 const MB = 1024 * 1024
 
-/** @param health of the sink, with what its backlog says */
-export function sinkGauges(running: RunningSink, sink: Sink, health: EntityStatus): SinkGauges {
+/** @param besides what the sink itself doesn't know: its health with what its backlog says, and the messages dropped in front of it */
+export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{ health: EntityStatus; dropped: number }>): SinkGauges {
   const { details, partitions = [] } = running.status()
   const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
   const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
   const inDelivery = sum('inFlight')
   return {
-    health: GAUGE_STATUS[health],
+    health: GAUGE_STATUS[besides.health],
+    dropped: besides.dropped,
     inDelivery,
     buffered: sum('unfinished'),
     inRedelivery: Math.max(0, number(details?.['ackPending']) - inDelivery),

@@ -11,6 +11,7 @@ import { acceptRemedy } from '../engine/wal/history.ts'
 import { emitRoutingMark, saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
 import { SourceRun } from '../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../engine/wal/source-settings.ts'
+import { Shedding } from '../engine/wal/shedding.ts'
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../engine/wal/slot.ts'
 import { sourceClient } from '../engine/wal/source-client.ts'
 import { SourceLock } from '../engine/wal/source-lock.ts'
@@ -53,6 +54,8 @@ export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: st
 
 export class SourceActor implements Running {
   readonly gate: ReadingGate
+  /** the sinks whose messages are dropped, because they are full */
+  readonly shedding = new Shedding()
   readonly #options: SourceActorOptions
   readonly #actor: ActorRefFrom<typeof sourceMachine>
   readonly #ended = Promise.withResolvers<void>()
@@ -310,6 +313,7 @@ export class SourceActor implements Running {
       lock,
       ...plan,
       gate: this.gate,
+      shedding: this.shedding,
       settings: { ...SOURCE_DEFAULTS, ...settings },
       observer: {
         ...observer,

@@ -363,6 +363,14 @@ export const ERRORS = {
     meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
     remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
   },
+  MESSAGES_DROPPED: {
+    retry: false,
+    status: 503,
+    meaning:
+      'The backlog of a sink with load_shedding_policy discard_on_full had reached max_backlog_mb, so new messages of it were dropped.',
+    remedy:
+      'Receive and acknowledge faster, raise max_backlog_mb, or choose pause_on_full. What was dropped is not in the log: backfill the tables where it matters.',
+  },
   PARKING_FULL: {
     retry: true,
     status: 503,

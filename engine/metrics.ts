@@ -24,6 +24,8 @@ export type SinkGauges = Readonly<{
   /** parked or backing off */
   inRedelivery?: number
   oldestMessageAgeMs?: number
+  /** messages that this process didn't take because the sink was full */
+  dropped?: number
   /** the read-ahead windows of its partitions, and their bound */
   windowBytes?: number
   windowLimitBytes?: number
@@ -196,7 +198,7 @@ export class Metrics {
       [...this.#sinks.values()].map((entry) => [consumerOf(entry.labels), value(entry)] as const)
     const gauge = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
       this.#describe({ kind: 'gauge', name, help, of: 'sink' }, of(value))
-    const counter = (name: string, help: string, value: (entry: SinkEntry) => number) =>
+    const counter = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
       this.#describe({ kind: 'counter', name, help, of: 'sink' }, of(value))
     counter(
       'sequin_message_deliver_attempt_count',
@@ -212,6 +214,11 @@ export class Metrics {
       'sequin_message_deliver_failure_count',
       'Deliveries that came to nothing (pull: the visibility time passed without an ack, a nack, or an answer that could not be written)',
       (s) => s.meter.failures,
+    )
+    counter(
+      'tailrace_messages_dropped_count',
+      'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)',
+      (s) => s.now?.dropped,
     )
     counter('sequin_bytes_delivered_total', 'Bytes handed to the destination', (s) => s.meter.bytesDelivered)
     gauge(

@@ -1,7 +1,7 @@
 /**
  * From pgoutput messages to messages in packs: counts positions, renders each change once, and gives it to the pack of
- * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions,
- * so that every run over the same log makes the same messages (invariant 3). What needs I/O (a look-up in the
+ * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions, so
+ * that every run over the same log makes the same messages (invariant 3; but for what full sinks shed, see shedding.ts). What needs I/O (a look-up in the
  * catalogue, a routing version) is handed out as a wait, and the caller hands in no further chunk until it is over.
  *
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
@@ -22,9 +22,10 @@ import { Packing, type PackHome } from './packing.ts'
 import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './pgoutput.ts'
 import type { Relation } from './relation.ts'
 import { ROUTING_MARK } from './routing-versions.ts'
-import { ACTION_BIT, INTERNAL_SCHEMA } from './routing.ts'
+import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing.ts'
 import type { RelationTarget, RoutingState } from './routing-state.ts'
 import type { TimestampFormat } from './render.ts'
+import type { Shedding } from './shedding.ts'
 
 /** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
 export type AddedRow = Readonly<{
@@ -67,6 +68,7 @@ export type ChangePackerOptions = Readonly<{
   packBytes: number
   cursor: Cursor
   routing: RoutingState
+  shedding?: Shedding | undefined
   marks?: ReadonlyMap<string, MarkHandler>
   watcher?: KeyWatcher
   /** the relation is announced; describe it, then call `setRelation` */
@@ -83,6 +85,7 @@ export class ChangePacker implements PgoutputHandler {
   readonly #packing: Packing
   readonly #cursor: Cursor
   readonly #routing: RoutingState
+  readonly #shedding: Shedding | undefined
   readonly #writer = new ChangeWriter()
   readonly #change = new Change()
   readonly #relations = new Map<number, Relation | 'internal'>()
@@ -97,6 +100,7 @@ export class ChangePacker implements PgoutputHandler {
     this.#options = options
     this.#cursor = options.cursor
     this.#routing = options.routing
+    this.#shedding = options.shedding
     const head = { history: 0, term: options.term, routing: options.routing.active.version }
     this.#packing = new Packing({ source: options.source, packBytes: options.packBytes, head })
   }
@@ -237,14 +241,14 @@ export class ChangePacker implements PgoutputHandler {
   #emitPart(targets: readonly RelationTarget[], change: Change, part: Part, action: ActionCode, bit: number): void {
     const only = targets.length === 1 ? targets[0] : undefined
     if (only) {
-      if ((only.target.actions & bit) !== 0) this.#emitTo(only, change, part, action)
+      if (this.#takes(only.target, bit)) this.#emitTo(only, change, part, action)
       return
     }
     let rendered: TimestampFormat | undefined
     let isUnchanged = false
     for (const to of targets) {
       const { target } = to
-      if ((target.actions & bit) === 0) continue
+      if (!this.#takes(target, bit)) continue
       if (rendered !== target.timestampFormat) {
         this.#scratch.reset()
         isUnchanged = this.#render(this.#scratch, change, part, target.timestampFormat)
@@ -252,6 +256,10 @@ export class ChangePacker implements PgoutputHandler {
       }
       this.#emitTo(to, change, part, action, { body: this.#scratch, isUnchanged })
     }
+  }
+
+  #takes({ actions, sinkId }: Target, bit: number): boolean {
+    return (actions & bit) !== 0 && !(this.#shedding?.active && this.#shedding.drops(sinkId))
   }
 
   #emitTo(

@@ -30,6 +30,7 @@ import { ReplicationConnection } from './replication.ts'
 import { parseRoutingMark } from './routing-versions.ts'
 import { RoutingState } from './routing-state.ts'
 import { makeTopics, prepareRun } from './run-start.ts'
+import type { Shedding } from './shedding.ts'
 import { readSlotFacts, type FitSlot, type Query } from './slot.ts'
 import { sourceClient } from './source-client.ts'
 import { isShutdown, toSourceError } from './source-error.ts'
@@ -47,6 +48,7 @@ export type SourceRunOptions = Readonly<{
   saved: SavedSource
   slot: FitSlot
   gate: ReadingGate
+  shedding?: Shedding
   settings: SourceSettings
   observer: SourceObserver
   marks?: ReadonlyMap<string, MarkHandler>
@@ -208,7 +210,7 @@ export class SourceRun {
   // ── start ────────────────────────────────────────────────────────────────────────────────────────
 
   async #start(system: System): Promise<void> {
-    const { database, log, store, saved, slot, settings, observer, gate, marks, watcher } = this.#options
+    const { database, log, store, saved, slot, settings, observer, gate, shedding, marks, watcher } = this.#options
     await this.#formerAppend()
     const { incarnations, versions, durable, confirmed } = await prepareRun({ database, log, store, saved, slot, observer, system })
     this.#routing = new RoutingState(versions)
@@ -223,6 +225,7 @@ export class SourceRun {
       packBytes: settings.packBytes,
       cursor: this.#cursor,
       routing: this.#routing,
+      shedding,
       marks,
       watcher,
       onRelation: (message) => this.#describe(message),

@@ -8,7 +8,7 @@ function guarded(...names: string[]) {
   const sizes = new Map(names.map((name) => [name, 0]))
   const bound = new Set(names)
   const sinks = (): BacklogOf[] =>
-    [...bound].map((name) => ({ sinkId: name, name, maxBytes: 10 * 2 ** 20, gate, bytes: async () => sizes.get(name) ?? 0 }))
+    [...bound].map((name) => ({ sinkId: name, name, maxBytes: 10 * 2 ** 20, relief: gate, bytes: async () => sizes.get(name) ?? 0 }))
   const guard = new BacklogGuard(sinks, (error) => assert.fail(String(error)))
   return { gate, guard, sizes, bound }
 }
