@@ -76,7 +76,7 @@ export class SinkHost<P extends HostedPartition> {
     this.pending = new AckPending(sink.max_ack_pending)
     const work = {
       choose: async () => (this.#served = await options.generations.serve()),
-      isDrained: ({ generation }: Served) => options.generations.isDrained(generation),
+      stateOf: ({ generation }: Served) => options.generations.stateOf(generation),
       subscribe: ({ generation }: Served, listener: Parameters<Log['subscribe']>[1]) =>
         options.log.subscribe(topicOf({ sinkId: sink.id, generation }), {
           ...listener,
@@ -135,6 +135,7 @@ export class SinkHost<P extends HostedPartition> {
     this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
+    this.#actor.send({ type: 'look' })
     this.#hooks.deliverable()
   }
 
@@ -245,6 +246,7 @@ export class SinkHost<P extends HostedPartition> {
       },
       failed: (error) => {
         this.#lastError = { error, at: new Date() }
+        this.#actor.send({ type: 'look' })
         onFailure?.(error, partition)
       },
     }

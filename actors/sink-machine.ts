@@ -6,7 +6,9 @@
  *    │ │  ▼                 ▼                       ▼                                                              │
  *    │ waiting            failed                 stopping ─all stopped, or too long─▶ unsubscribing ─▶ stopped     │
  *    └───────────────────────────────────────────────────────────────────────────────────────────────────────────┘
- *   serving: delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
+ *   serving: begins with asking
+ *            delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
+ *            delivering ─look; none is here, now and then─▶ asking ─no other generation follows─▶ delivering
  *   status: active ⇄ paused ⇄ disabled, in any state
  *
  *  I1. One partition actor for each assigned partition; a revoked one is void when the listener returns. Before all are
@@ -16,9 +18,12 @@
  *  I4. The subscription ends after every partition has stopped, so that nobody else takes over before.
  *  I5. Another generation is chosen only when every partition of the served one is recorded as drained, wherever it ran, and
  *      none of its actors is left here: what they hold of it is written down before it goes to the next.
- *  I6. Until then the partitions stay: what is parked is delivered, and acks count.
+ *  I6. Who has no partition of it goes on with the others all the same, and so does who was given one that others have
+ *      left already.
+ *  I7. Until then the partitions stay: what is parked is delivered, and acks count.
  */
 import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom } from 'xstate'
+import type { GenerationState } from '../engine/dispatch/generations.ts'
 import { sinkPartitionMachine, type PartitionWork } from './sink-partition.ts'
 
 export type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
@@ -30,8 +35,7 @@ export type Served = Readonly<{ generation: number }>
 export interface SinkWork {
   /** The generation to serve now. */
   choose(): Promise<Served>
-  /** Whether all partitions of it are drained, in whatever process. */
-  isDrained(served: Served): Promise<boolean>
+  stateOf(served: Served): Promise<GenerationState>
   /** Tells which partitions are served here; the calls may come before it settles. */
   subscribe(
     served: Served,
@@ -66,6 +70,8 @@ type Events =
   /** recorded as drained */
   | { type: 'drained'; generation: number; partition: number }
   | { type: 'status'; status: SinkStatus }
+  /** another generation may be the one to serve: the sink was edited, or a partition of this one has failed */
+  | { type: 'look' }
   | { type: 'stop' }
   | { type: `xstate.done.actor.partition.${string}` }
 
@@ -73,16 +79,20 @@ type Events =
 const DRAIN_MS = 10_000
 /** How often it is asked whether other processes have drained their partitions. */
 const WATCH_MS = 1_000
+/** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
+const LOOK_MS = 15_000
 const FIRST_MS = 100
 const MAX_MS = 30_000
 const servedBy = (context: Context): Served => context.served as Served
+const isAllDrained = ({ partitions, drained }: Context): boolean =>
+  partitions.size > 0 && [...partitions.keys()].every((p) => drained.has(p))
 
 export const sinkMachine = setup({
   types: { input: {} as { work: SinkWork; status: SinkStatus }, context: {} as Context, events: {} as Events },
   actors: {
     partition: sinkPartitionMachine,
     choose: fromPromise<Served, SinkWork>(({ input }) => input.choose()),
-    isDrained: fromPromise<boolean, { work: SinkWork; served: Served }>(({ input }) => input.work.isDrained(input.served)),
+    stateOf: fromPromise<GenerationState, { work: SinkWork; served: Served }>(({ input }) => input.work.stateOf(input.served)),
     subscribe: fromPromise<AsyncDisposable, { work: SinkWork; served: Served; send: (event: Events) => void; empty: () => Promise<void> }>(
       async ({ input, signal }) => {
         const subscription = await input.work.subscribe(input.served, {
@@ -143,11 +153,12 @@ export const sinkMachine = setup({
     isNew: ({ context, event }) => event.type === 'assigned' && !context.partitions.has(event.partition),
     noPartitions: ({ context }) => context.partitions.size === 0,
     isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
-    allDrained: ({ context }) => context.partitions.size > 0 && [...context.partitions.keys()].every((p) => context.drained.has(p)),
+    allDrained: ({ context }) => isAllDrained(context),
   },
   delays: {
     drain: DRAIN_MS,
     watch: WATCH_MS,
+    look: LOOK_MS,
     backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
   },
 }).createMachine({
@@ -197,18 +208,31 @@ export const sinkMachine = setup({
     },
     serving: {
       on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
-      initial: 'delivering',
+      initial: 'asking', // what was told meanwhile went unheard
       states: {
-        delivering: { always: { guard: 'allDrained', target: 'asking' } },
+        delivering: {
+          always: { guard: 'allDrained', target: 'asking' },
+          on: { look: 'asking' },
+          after: {
+            look: [
+              { guard: 'noPartitions', target: 'asking' },
+              { target: 'delivering', reenter: true },
+            ],
+          },
+        },
         asking: {
           invoke: {
-            src: 'isDrained',
+            src: 'stateOf',
             input: ({ context }) => ({ work: context.work, served: servedBy(context) }),
-            onDone: [{ guard: ({ event }) => event.output, target: '#sink.leaving' }, { target: 'watching' }],
+            onDone: [
+              { guard: ({ event }) => event.output === 'drained', target: '#sink.leaving' },
+              { guard: ({ context, event }) => event.output === 'open' && !isAllDrained(context), target: 'delivering' },
+              { target: 'watching' },
+            ],
             onError: { target: 'watching', actions: 'keepError' },
           },
         },
-        watching: { after: { watch: 'delivering' } },
+        watching: { after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] } },
       },
     },
     leaving: {

@@ -33,9 +33,11 @@ export type ServedGeneration = Readonly<{
 export interface Generations {
   /** The one to deliver now, its topic made; hands over what is drained before. @throws EngineError STATE_UNAVAILABLE */
   serve(): Promise<ServedGeneration>
-  /** Whether every partition, in whatever process, is recorded as drained. */
-  isDrained(generation: number): Promise<boolean>
+  stateOf(generation: number): Promise<GenerationState>
 }
+
+/** open: no other follows it. closed: one does, or will. drained: every partition is, in whatever process; or it is handed over. */
+export type GenerationState = 'open' | 'closed' | 'drained'
 
 export type GenerationsOptions = Readonly<{
   sinkId: string
@@ -75,8 +77,11 @@ export class StoredGenerations implements Generations {
     throw new Error(`sink ${sinkId} has no generation`)
   }
 
-  async isDrained(generation: number): Promise<boolean> {
-    return (await this.#load()).some((each) => each.generation === generation && each.drained)
+  async stateOf(generation: number): Promise<GenerationState> {
+    const stored = await this.#load()
+    const it = stored.find((each) => each.generation === generation)
+    if (!it || it.drained) return 'drained'
+    return stored.at(-1) === it ? 'open' : 'closed'
   }
 
   /** Those that are not handed over, oldest first. */

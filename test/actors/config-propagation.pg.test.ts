@@ -95,6 +95,21 @@ test('what another program stores starts, changes and stops on every node by a n
   }
 })
 
+test('other partitions are served by every node, also by one that had none of the former', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
+  await streaming(a)
+  assert.equal(await serving([a], 'goods'), a)
+  await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
+  await serving([a, b], 'goods')
+  await a.engine.updateSink(idOf(a, 'goods'), { partitions: 3 })
+  await eventually(
+    'both in the new generation',
+    async () =>
+      [a, b].every((node) => actorsOf(node, 'sink').find(({ name }) => name === 'goods')?.details?.['generation'] === 2) || undefined,
+  )
+})
+
 test('an edit whose notice is lost is found by a look', async () => {
   await using s = await stage()
   await using a = await startNode({ name: 'a', state: s.state, hears: false, lookEveryMs: 100 })

@@ -67,7 +67,7 @@ export function emptyState(): Query {
 
 /** A sink that never had another shape. */
 function onlyGeneration(sink: Sink): Generations {
-  return { serve: async () => ({ generation: 1, shape: shapeOf(sink), opensAt: undefined }), isDrained: async () => false }
+  return { serve: async () => ({ generation: 1, shape: shapeOf(sink), opensAt: undefined }), stateOf: async () => 'open' }
 }
 
 /** Renders messages as one pack. Group hashes: one number for each name. */

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createActor, SimulatedClock } from 'xstate'
 import { sinkMachine, type SinkWork } from '../../actors/sink-machine.ts'
+import type { GenerationState } from '../../engine/dispatch/generations.ts'
 import type { Owned, PartitionWork } from '../../actors/sink-partition.ts'
 
 const idle = (signal: AbortSignal) => new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
@@ -15,21 +16,22 @@ class Script implements SinkWork {
   generation = 1
   /** what is asked of the state database, by the machine: answered by the test */
   choices: PromiseWithResolvers<void>[] = []
-  drainedElsewhere = false
+  state: GenerationState = 'open'
+  assigned = [0, 1]
   subscribed = Promise.withResolvers<void>()
   drains = new Map<number, PromiseWithResolvers<void>>()
 
   async choose(): Promise<{ generation: number }> {
     await this.choices.shift()?.promise
+    this.state = 'open' // of the one that is chosen
     return { generation: this.generation++ }
   }
-  async isDrained(): Promise<boolean> {
-    return this.drainedElsewhere
+  async stateOf(): Promise<GenerationState> {
+    return this.state
   }
   async subscribe(_served: unknown, listener: Listener): Promise<AsyncDisposable> {
     this.listener = listener
-    listener.assigned(0) // as the embedded log does: before it settles
-    listener.assigned(1)
+    for (const partition of this.assigned) listener.assigned(partition) // as the embedded log does: before it settles
     await this.subscribed.promise
     return {
       [Symbol.asyncDispose]: async () => void this.said.push('unsubscribed'),
@@ -168,11 +170,12 @@ test('the next generation is chosen when every partition here and elsewhere is d
   drained(1, 7)
   await settle()
   assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' }, 'one of another generation says nothing')
+  work.state = 'closed'
   drained(1)
   await settle()
   assert.deepEqual(actor.getSnapshot().value, { serving: 'watching' }, 'other processes still deliver')
   assert.equal(said.length, 2, 'and the partitions here go on')
-  work.drainedElsewhere = true
+  work.state = 'drained'
   clock.increment(1_000)
   await settle()
   assert.equal(actor.getSnapshot().value, 'leaving')
@@ -185,6 +188,45 @@ test('the next generation is chosen when every partition here and elsewhere is d
   assert.deepEqual(said.slice(2), ['gone 0', 'gone 1', 'unsubscribed', 'live 0', 'live 1'])
   assert.equal(actor.getSnapshot().context.served?.generation, 2)
   assert.equal(actor.getSnapshot().context.drained.size, 0)
+})
+
+test('who serves no partition goes on to the next generation with the others: told so, or after a while', async () => {
+  const work = Object.assign(new Script(), { assigned: [] })
+  const { clock, actor } = await start(work)
+  work.subscribed.resolve()
+  await settle()
+  for (const tell of [() => actor.send({ type: 'look' }), () => clock.increment(15_000)]) {
+    const before = work.generation
+    tell()
+    await settle()
+    assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' }, 'no other one follows')
+    work.state = 'closed'
+    tell()
+    await settle()
+    assert.deepEqual(actor.getSnapshot().value, { serving: 'watching' }, 'others still deliver it')
+    work.state = 'drained'
+    clock.increment(1_000)
+    await settle()
+    assert.equal(work.generation, before + 1)
+  }
+})
+
+test('who was given a partition that others have left for the next generation follows them', async () => {
+  const { work, clock, actor, said } = await start(Object.assign(new Script(), { assigned: [0] }))
+  work.subscribed.resolve()
+  await settle()
+  work.state = 'closed'
+  actor.send({ type: 'look' }) // it can't be taken over
+  await settle()
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'watching' }, 'others may still deliver it')
+  work.state = 'drained'
+  clock.increment(1_000)
+  actor.send({ type: 'look' })
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'leaving')
+  work.drains.get(0)?.resolve()
+  await settle()
+  assert.deepEqual([said.includes('unsubscribed'), actor.getSnapshot().context.served?.generation], [true, 2])
 })
 
 test('a choice that fails is made again after a while; a stop meanwhile ends the sink', async () => {
