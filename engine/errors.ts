@@ -152,6 +152,51 @@ export const ERRORS = {
     meaning: 'A record of the log could not be read: it is damaged or of a newer version.',
     remedy: 'Do not run an older Tailrace on the data of a newer one; otherwise check the disk.',
   },
+  // ── functions ───────────────────────────────────────────────────────────────────────────────────
+  FUNCTION_FAILED: {
+    retry: true,
+    status: 422,
+    meaning: 'A function threw an error or returned what it may not return, so its message waits and is tried again.',
+    remedy: 'The message names the function, what it threw, and line and column in its source. Mend the function: the next try takes it.',
+  },
+  FUNCTION_TIMEOUT: {
+    retry: true,
+    status: 422,
+    meaning: 'A function ran longer than 1 second on one message.',
+    remedy:
+      'Look for a loop that does not end or an expression that backtracks; the message is tried again with the function as it is then.',
+  },
+  FUNCTION_MEMORY: {
+    retry: true,
+    status: 422,
+    meaning: 'A function needed more memory than its isolate has.',
+    remedy: 'Keep less; nothing that one call gathers may grow without end. The message is tried again.',
+  },
+  FUNCTION_KILLED: {
+    retry: true,
+    status: 422,
+    meaning: 'A function got past its limits of time or memory, so the process it ran in was ended.',
+    remedy: 'The message says which limit. The function runs apart from others from now on, and is switched off the third time.',
+  },
+  FUNCTION_OFF: {
+    retry: true,
+    status: 422,
+    meaning: 'A function is switched off because three times the process it ran in had to be ended.',
+    remedy: 'Change the function: its new text starts with a clean record, and its messages are tried again.',
+  },
+  FUNCTION_INVALID: {
+    retry: true,
+    status: 422,
+    meaning: 'A function that was saved can not be built.',
+    remedy: 'The message names line and column; save the function again with the fault mended.',
+  },
+  SANDBOX_UNAVAILABLE: {
+    retry: true,
+    status: 503,
+    meaning: 'The process that functions run in does not start, so messages that need a function wait.',
+    remedy:
+      'The message has what it said. Functions need the package isolated-vm, which has binaries for Linux, macOS on ARM, and Windows on x64.',
+  },
   // ── source ──────────────────────────────────────────────────────────────────────────────────────
   SOURCE_UNREACHABLE: {
     retry: true,

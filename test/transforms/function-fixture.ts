@@ -1,0 +1,45 @@
+/** Functions to run in a real sandbox: one pool for a test file, and what a message is to it. */
+import type { Batch } from '../../transforms/sandbox/pool.ts'
+import { FunctionPool, type PoolSettings } from '../../transforms/sandbox/pool.ts'
+import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
+import type { Callable } from '../../transforms/sandbox/sandbox.ts'
+
+export const MEMORY_MB = 512
+
+export function pool(settings: Partial<PoolSettings> = {}): FunctionPool & AsyncDisposable {
+  const made = new FunctionPool({ threads: 2, memoryMb: MEMORY_MB, ...settings })
+  return Object.assign(made, { [Symbol.asyncDispose]: () => made.stop() })
+}
+
+export const fn = (code: string, kind: FunctionKind = 'transform', name = 'mine'): Callable => ({
+  key: `${kind}:${code}`,
+  name,
+  kind,
+  code,
+})
+
+export const TAIL = {
+  database_name: 'shop',
+  consumer: { id: 'c1', name: 'sink', annotations: { team: 'search' } },
+  database: { id: 'd1', name: 'shop', annotations: {}, database: 'shop_production', hostname: 'pg.internal' },
+}
+
+export type Given = Readonly<{ record?: unknown; changes?: unknown; action?: string; metadata?: unknown }>
+
+export function batch(messages: readonly Given[]): Batch {
+  return batchOf(
+    messages.map(({ record = {}, changes = null, action = 'insert', metadata = { table_name: 'goods' } }) =>
+      JSON.stringify({ record, changes, action, metadata }),
+    ),
+  )
+}
+
+/** @param texts messages as JSON, for what JSON.stringify can't write */
+export function batchOf(texts: readonly string[]): Batch {
+  const lines = Buffer.from(texts.map((text) => `${text},\n`).join(''))
+  const lineEnds = new Uint32Array(texts.length)
+  for (let i = 0, at = 0; i < texts.length; i++) at = lineEnds[i] = lines.indexOf('\n', at) + 1
+  return { count: texts.length, lines, lineEnds, tail: JSON.stringify(TAIL) }
+}
+
+export const rows = (count: number, from = 1): Given[] => Array.from({ length: count }, (_, i) => ({ record: { id: from + i } }))

@@ -1,0 +1,205 @@
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { STATE } from '../../transforms/sandbox/wire.ts'
+import { batch, batchOf, fn, pool, rows, TAIL } from './function-fixture.ts'
+
+const shared = pool()
+after(() => shared.stop())
+
+async function results(code: string, messages: Parameters<typeof batch>[0]): Promise<unknown[]> {
+  const outcome = await shared.run([fn(code)], batch(messages))
+  assert.deepEqual([...outcome.failures.values()], [])
+  return messages.map((_, i) => JSON.parse(outcome.resultText(0, i)))
+}
+
+async function failure(code: string, kind: Parameters<typeof fn>[1] = 'transform', message: Parameters<typeof batch>[0][number] = {}) {
+  const outcome = await shared.run([fn(code, kind)], batch([message]))
+  return outcome.failures.get(0)
+}
+
+test('a transform gets action, record, changes and the whole metadata, and its result is what comes out', async () => {
+  const given = { record: { id: 1, a: ['x', null] }, changes: { a: [] }, action: 'update', metadata: { table_name: 'goods' } }
+  const [all] = await results('export default (...all) => all', [given])
+  assert.deepEqual(all, ['update', given.record, given.changes, { table_name: 'goods', enrichment: null, ...TAIL }])
+})
+
+test('a function may be written in TypeScript, exported or just named', async () => {
+  const checked = await shared.check({
+    name: 'mine',
+    kind: 'transform',
+    code: `import type { Transform } from 'tailrace'\nfunction transform(action: string, record: { id: number }): number {\n  return record.id as number\n}`,
+  })
+  assert.equal(checked.failure, undefined)
+  assert.deepEqual(await results(checked.failure ? '' : checked.code, rows(2)), [1, 2])
+})
+
+test('integers beyond 2^53 are BigInt inside, and a BigInt becomes its digits', async () => {
+  const values = [
+    '9007199254740992',
+    '9007199254740993',
+    '-9007199254740993',
+    '123456789012345678901234567890',
+    '1234567890123456.5',
+    '"9007199254740993"',
+  ]
+  const texts = values.map((value) => `{"record":{"v":${value},"in":{"deep":[${value}]}},"changes":null,"action":"insert","metadata":{}}`)
+  const outcome = await shared.run(
+    [fn('export default (a, r) => [typeof r.v, r.v, r.in.deep[0], typeof r.v === "bigint" ? r.v + 1n : 0]')],
+    batchOf(texts),
+  )
+  assert.deepEqual([...outcome.failures.values()], [])
+  assert.deepEqual(
+    texts.map((_, i) => outcome.resultText(0, i)),
+    [
+      '["number",9007199254740992,9007199254740992,0]',
+      '["bigint",9007199254740993,9007199254740993,9007199254740994]',
+      '["bigint",-9007199254740993,-9007199254740993,-9007199254740992]',
+      '["bigint",123456789012345678901234567890,123456789012345678901234567890,123456789012345678901234567891]',
+      '["number",1234567890123456.5,1234567890123456.5,0]',
+      '["string","9007199254740993","9007199254740993",0]',
+    ],
+  )
+})
+
+test('a text that looks like what stands for digits stays a text, in any batch', async () => {
+  const texts = [
+    '{"record":{"v":"\\u0001abc:12345678901234567"},"changes":null,"action":"insert","metadata":{}}',
+    '{"record":{"v":12345678901234567},"changes":null,"action":"insert","metadata":{}}',
+  ]
+  const outcome = await shared.run([fn('export default (a, r) => typeof r.v')], batchOf(texts))
+  assert.deepEqual(
+    texts.map((_, i) => outcome.resultText(0, i)),
+    ['"string"', '"bigint"'],
+  )
+})
+
+test('what the context offers beside the language is right', async () => {
+  const [made] = await results(
+    `export default () => [sha256(''), sha256('é😀'.repeat(30)), base64Encode('héllo'), new TextDecoder().decode(base64Decode('aMOpbGxv')), btoa('abc'), atob('YWJj'), [...new TextEncoder().encode('é😀\\ud800')]]`,
+    [{}],
+  )
+  assert.deepEqual(made, [
+    'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855',
+    '2c64e16c68c8877e66760aeefa4752ba441b3e41754870c58f4d48cb8cf2a077',
+    'aMOpbGxv',
+    'héllo',
+    'YWJj',
+    'abc',
+    [...new TextEncoder().encode('é😀\ud800')],
+  ])
+  const uuids = (await results('export default () => randomUUID()', rows(200))) as string[]
+  assert.equal(new Set(uuids).size, 200)
+  for (const uuid of uuids) assert.match(uuid, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/)
+})
+
+test('a function that throws fails its own message with name, line and column in its own source', async () => {
+  const code = `const x = 1\nexport default function transform(action, record) {\n  if (record.id === 3) record.nothing.there()\n  return record.id\n}`
+  const outcome = await shared.run([fn(code, 'transform', 'price-in-cents')], batch(rows(5)))
+  assert.deepEqual([...outcome.states], [STATE.kept, STATE.kept, STATE.failed, STATE.kept, STATE.kept])
+  const failed = outcome.failures.get(2)
+  assert.equal(failed?.code, 'FUNCTION_FAILED')
+  assert.equal(failed?.name, 'price-in-cents')
+  assert.match(failed?.text ?? '', /^TypeError: Cannot read properties of undefined/)
+  assert.deepEqual([failed?.line, failed?.column], [3, 39])
+  assert.equal(outcome.resultText(0, 4), '5')
+})
+
+test('a filter keeps or drops by true and false, and nothing else passes for them', async () => {
+  const outcome = await shared.run([fn('export default (a, r) => r.id % 2 === 0', 'filter')], batch(rows(4)))
+  assert.deepEqual([...outcome.states], [STATE.dropped, STATE.kept, STATE.dropped, STATE.kept])
+  for (const wrong of ['null', '1', '"true"', 'undefined', '{}', 'new Boolean(true)'])
+    assert.match((await failure(`export default () => (${wrong})`, 'filter'))?.text ?? '', /returns true or false/, wrong)
+})
+
+test('functions of a batch run one after the other, each on what the one before it kept', async () => {
+  const steps = [
+    fn('export default (a, r) => { if (r.id === 5) throw new Error("five"); return r.id > 2 }', 'filter'),
+    fn(
+      'export default (a, r) => { if (r.id < 3 || r.id === 5) throw new Error("not mine"); return { index_name: `i${r.id % 2}` } }',
+      'routing',
+    ),
+    fn('export default (a, r) => { r.id *= 10; return r }'),
+  ]
+  const outcome = await shared.run(steps, batch(rows(6)))
+  assert.deepEqual([...outcome.states], [STATE.dropped, STATE.dropped, STATE.kept, STATE.kept, STATE.failed, STATE.kept])
+  assert.equal(outcome.failures.get(4)?.text, 'Error: five')
+  assert.deepEqual(
+    [2, 3, 5].map((i) => [outcome.resultText(1, i), outcome.resultText(2, i)]),
+    [
+      ['{"index_name":"i1"}', '{"id":30}'],
+      ['{"index_name":"i0"}', '{"id":40}'],
+      ['{"index_name":"i0"}', '{"id":60}'],
+    ],
+  )
+})
+
+for (const [what, code, text] of [
+  ['nothing', 'export default () => {}', /returned nothing/],
+  ['a promise', 'export default () => Promise.resolve(1)', /returned a promise/],
+  ['a promise inside', 'export default () => ({ a: Promise.resolve(1) })', /holds a promise/],
+  ['NaN inside', 'export default () => ({ a: [1, { b: NaN }] })', /NaN or Infinity/],
+  ['a function inside', 'export default () => ({ a: () => 1 })', /holds a function/],
+  ['a symbol', 'export default () => Symbol("s")', /no form for/],
+] as const)
+  test(`a result that is ${what} fails the message`, async () => {
+    assert.match((await failure(code))?.text ?? '', text)
+  })
+
+test('undefined inside a result is left out, null stays, dates and big batches go through', async () => {
+  const [made] = await results('export default () => ({ a: undefined, b: null, c: new Date(0) })', [{}])
+  assert.deepEqual(made, { b: null, c: '1970-01-01T00:00:00.000Z' })
+  const many = await results('export default (a, r) => r.id', rows(3_000))
+  assert.deepEqual(
+    many,
+    Array.from({ length: 3_000 }, (_, i) => i + 1),
+  )
+})
+
+for (const [what, code, message, line, column] of [
+  ['a syntax error', 'export default function f(a { }', /./, 1, undefined],
+  ['an enum', '\nenum A { B }\nexport default () => 1', /enum is not supported/, 2, 1],
+  ['an import', 'import fs from "node:fs"\nexport default () => fs', /can not import "node:fs"/, 1, 17],
+  ['no default export', 'export const a = 1', /default export/, undefined, undefined],
+  ['a default export that is no function', '\nexport default 5', /not a function/, 2, 1],
+  ['an async function', 'export default async () => 1', /not async/, 1, 1],
+  ['a generator', 'export default function* () {}', /no generator/, 1, 1],
+  ['a class', 'export default class A {}', /is a class/, 1, 1],
+  ['five parameters', 'export default (a, b, c, d, e) => 1', /at most four/, 1, 1],
+  ['a throw of the module', '\n\nthrow new Error("early")\nexport default () => 1', /early/, 3, 7],
+  ['a module that does not end', 'for (;;);\nexport default () => 1', /ran longer than 1000 ms/, undefined, undefined],
+] as const)
+  test(`building tells ${what}, with its place`, async () => {
+    const { failure: wrong } = await shared.check({ name: 'mine', kind: 'transform', code })
+    assert.match(wrong?.message ?? '', message)
+    if (line !== undefined) assert.equal(wrong?.line, line)
+    if (column !== undefined) assert.equal(wrong?.column, column)
+  })
+
+test('what is printed comes with the message, bounded', async () => {
+  const outcome = await shared.run(
+    [fn('export default (a, r) => { if (r.id === 2) for (let i = 0; i < 200; i++) console.log("x".repeat(5000), { i }); return 1 }')],
+    batch(rows(3)),
+  )
+  assert.deepEqual([...outcome.logs.keys()], [1])
+  const lines = outcome.logs.get(1) ?? []
+  assert.equal(lines.length, 50)
+  assert.ok(lines.every((line) => line.length <= 1001))
+})
+
+test('a slow function is given up on its own message after a second, and the others of its batch go on', async () => {
+  const outcome = await shared.run([fn('export default (a, r) => { if (r.id === 2) for (;;); return r.id }')], batch(rows(4)))
+  assert.deepEqual([...outcome.states], [STATE.kept, STATE.failed, STATE.kept, STATE.kept])
+  assert.equal(outcome.failures.get(1)?.code, 'FUNCTION_TIMEOUT')
+  assert.equal(outcome.resultText(0, 3), '4')
+})
+
+test('a new function runs within 50 ms', async () => {
+  await results('export default () => 0', [{}])
+  const times: number[] = []
+  for (let i = 0; i < 5; i++) {
+    const started = performance.now()
+    await results(`export default (a, r) => r.id + ${i}`, rows(1))
+    times.push(performance.now() - started)
+  }
+  assert.ok(Math.min(...times) < 50, `${times}`)
+})

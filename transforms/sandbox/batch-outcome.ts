@@ -1,0 +1,103 @@
+/** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
+import type { ErrorCode } from '../../engine/errors.ts'
+import type { FunctionKind } from './isolate.ts'
+import type { Answer } from './sandbox.ts'
+import { STATE } from './wire.ts'
+
+/** Why a function could not finish one message. */
+export type FunctionFailure = Readonly<{
+  code: ErrorCode
+  /** name of the function */
+  name: string
+  kind: FunctionKind
+  /** what it threw, or what was done about it */
+  text: string
+  /** in the user's own source, from 1 */
+  line?: number
+  column?: number
+}>
+
+/** Results of one function: message i has `texts[part[i]]` from `starts[i]` to `ends[i]`. */
+type Results = { readonly texts: Uint8Array[]; readonly part: Uint32Array; readonly starts: Uint32Array; readonly ends: Uint32Array }
+
+export type NamedFunction = Readonly<{ name: string; kind: FunctionKind }>
+
+export class BatchOutcome {
+  readonly count: number
+  readonly states: Uint8Array
+  readonly failures = new Map<number, FunctionFailure>()
+  /** what was printed while a message was worked on */
+  readonly logs = new Map<number, string[]>()
+  /** of each function, µs */
+  readonly tookUs: number[]
+  /** messages that are decided, from the first */
+  done = 0
+  readonly #functions: readonly NamedFunction[]
+  readonly #results: (Results | undefined)[]
+
+  constructor(functions: readonly NamedFunction[], count: number) {
+    this.count = count
+    this.states = new Uint8Array(count)
+    this.#functions = functions
+    this.tookUs = functions.map(() => 0)
+    this.#results = functions.map(({ kind }) =>
+      kind === 'filter'
+        ? undefined
+        : { texts: [], part: new Uint32Array(count), starts: new Uint32Array(count), ends: new Uint32Array(count) },
+    )
+  }
+
+  get isDone(): boolean {
+    return this.done === this.count
+  }
+
+  /** Where the result of a function for a message stands. @param step place of the function; the message must be kept */
+  result(step: number, i: number): Readonly<{ text: Uint8Array; start: number; end: number }> {
+    const { texts, part, starts, ends } = this.#results[step] as Results
+    return { text: texts[part[i] as number] as Uint8Array, start: starts[i] as number, end: ends[i] as number }
+  }
+
+  /** The result as a copy. */
+  resultText(step: number, i: number): string {
+    const { text, start, end } = this.result(step, i)
+    return Buffer.from(text.buffer, text.byteOffset + start, end - start).toString()
+  }
+
+  fail(i: number, step: number, failure: Omit<FunctionFailure, 'name' | 'kind'>): void {
+    const { name, kind } = this.#functions[step] as NamedFunction
+    this.states[i] = STATE.failed
+    this.failures.set(i, { ...failure, name, kind })
+  }
+
+  /**
+   * Takes in an answer about the messages from `from` on.
+   * @param firstStep which of the functions was the first of the call
+   */
+  add({ header, body }: Answer, from: number, asked: number, firstStep: number): void {
+    const { done, failures, logs, tookUs, textBytes } = header
+    const steps = tookUs.map((_, k) => firstStep + k)
+    const resultSteps = steps.filter((step) => this.#results[step] !== undefined)
+    const statesAt = resultSteps.length * asked * 8
+    let textAt = statesAt + asked
+    for (const [r, step] of resultSteps.entries()) {
+      const results = this.#results[step] as Results
+      const places = new Uint32Array(body.buffer, r * asked * 8, asked * 2)
+      const bytes = textBytes[r] as number
+      results.part.fill(results.texts.length, from, from + done)
+      results.texts.push(new Uint8Array(body.buffer, textAt, bytes))
+      results.starts.set(places.subarray(0, done), from)
+      results.ends.set(places.subarray(asked, asked + done), from)
+      textAt += bytes
+    }
+    this.states.set(new Uint8Array(body.buffer, statesAt, done), from)
+    for (const { message, step, code, text, line, column } of failures)
+      this.fail(from + message, firstStep + step, {
+        code,
+        text,
+        ...(line !== undefined && { line }),
+        ...(column !== undefined && { column }),
+      })
+    for (const [message, , texts] of logs) this.logs.set(from + message, [...(this.logs.get(from + message) ?? []), ...texts])
+    for (const [k, us] of tookUs.entries()) this.tookUs[firstStep + k] = (this.tookUs[firstStep + k] ?? 0) + us
+  }
+}

@@ -1,0 +1,291 @@
+/**
+ * Runs functions on batches for everyone in this process. Calls wait here, not in a sandbox, so that functions take turns,
+ * and so that it is known what ran when a sandbox had to be ended:
+ *
+ *   queued ─a thread is free─▶ running in the main sandbox ─answer─▶ done, or queued again for what is left
+ *                                │ the sandbox ends
+ *                                ▼
+ *                              on trial: in a second sandbox of one thread, message by message, function by function;
+ *                              if that one ends too, this message fails with FUNCTION_KILLED
+ *
+ *  I1. Of one function at most all threads but one are in use: a slow one never stands in the way of the others.
+ *  I2. A function that was found to have ended a sandbox runs on trial from then on, and after three times not at all.
+ *  I3. Code that nobody has saved yet is built and run on trial only.
+ *  I4. What waits is bounded by who calls: a partition has one batch out at a time.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { EngineError } from '../../engine/errors.ts'
+import { BatchOutcome } from './batch-outcome.ts'
+import { Sandbox, SandboxEnded, type Callable, type Checked, type EndReason, type SandboxSettings } from './sandbox.ts'
+import { STATE } from './wire.ts'
+
+/** Messages on their way to functions. */
+export type Batch = Readonly<{
+  count: number
+  /** `{…},\n` for each */
+  lines: Uint8Array
+  lineEnds: Uint32Array
+  /** rest of their metadata, JSON */
+  tail: string
+}>
+
+export type PoolSettings = SandboxSettings
+/** What a function has done that it should not. */
+export type Strikes = Readonly<{ count: number; reason: EndReason; isOff: boolean }>
+
+type Job = {
+  readonly functions: readonly Callable[]
+  readonly batch: Batch
+  readonly outcome: BatchOutcome
+  readonly done: (outcome: BatchOutcome) => void
+  readonly failed: (error: unknown) => void
+  failedStarts: number
+}
+
+/** Messages of one call. */
+const MAX_CALL = 1_000
+const MAX_STRIKES = 3
+/** A batch on trial gives way to others after this. */
+const TRIAL_SLICE_MS = 250
+const TRIAL_IDLE_MS = 10 * 60_000
+const MAX_FAILED_STARTS = 3
+const RESTART_MS = 500
+/** Of its cap: above it a sandbox is replaced by a fresh one as soon as that is ready. */
+const WORN = 0.75
+const MB = 1024 * 1024
+
+export class FunctionPool {
+  readonly #settings: PoolSettings
+  readonly #queue: Job[] = []
+  /** calls that each function has in the main sandbox */
+  readonly #calls = new Map<string, number>()
+  readonly #strikes = new Map<string, { count: number; reason: EndReason }>()
+  #main: { sandbox: Sandbox; calls: number; isWorn: boolean } | undefined
+  #trial: Sandbox | undefined
+  #trialTurn: Promise<unknown> = Promise.resolve()
+  #trialIdle: NodeJS.Timeout | undefined
+  #stopped = false
+
+  constructor(settings: PoolSettings) {
+    this.#settings = settings
+  }
+
+  /** Starts the sandbox before it is needed. */
+  warm(): void {
+    if (!this.#stopped) this.#main ??= this.#newMain()
+  }
+
+  /**
+   * Runs functions one after the other on messages; each sees what the one before it kept.
+   * @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message
+   */
+  run(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+    const outcome = new BatchOutcome(functions, batch.count)
+    return new Promise((done, failed) => {
+      if (this.#stopped) return failed(stopping())
+      if (outcome.isDone) return done(outcome)
+      const job: Job = { functions, batch, outcome, done, failed, failedStarts: 0 }
+      if (functions.some(({ key }) => this.#strikes.has(key))) return void this.#try(job)
+      this.#queue.push(job)
+      this.#pump()
+    })
+  }
+
+  /** The same on trial, for code that is being written. */
+  test(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+    const outcome = new BatchOutcome(functions, batch.count)
+    return new Promise((done, failed) => this.#try({ functions, batch, outcome, done, failed, failedStarts: 0 }))
+  }
+
+  /** Builds a function and says what is wrong with it. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+  async check(fn: Omit<Callable, 'key'>): Promise<Checked> {
+    return this.#inTrial(async (sandbox) => {
+      try {
+        return await sandbox.check(fn)
+      } catch (error) {
+        if (!(error instanceof SandboxEnded) || error.reason === 'stopped' || error.reason === 'not started') throw error
+        return { failure: { message: `building it ended the sandbox: ${WORDS[error.reason]}` } }
+      }
+    })
+  }
+
+  /** Functions that ended a sandbox. @param key of the function as it is now: another text begins anew */
+  strikes(key: string): Strikes | undefined {
+    const strikes = this.#strikes.get(key)
+    return strikes && { ...strikes, isOff: strikes.count >= MAX_STRIKES }
+  }
+
+  /** Its code is not in use any more. */
+  forget(key: string): void {
+    this.#strikes.delete(key)
+    this.#main?.sandbox.forget(key)
+    this.#trial?.forget(key)
+  }
+
+  /** Process ids of the sandboxes that run. */
+  get pids(): number[] {
+    return [this.#main?.sandbox, this.#trial].flatMap((sandbox) => (sandbox?.pid === undefined || sandbox.isGone ? [] : [sandbox.pid]))
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true
+    clearTimeout(this.#trialIdle)
+    for (const { failed } of this.#queue.splice(0)) failed(stopping())
+    await Promise.all([this.#main?.sandbox.stop(), this.#trial?.stop()])
+  }
+
+  // ── the main sandbox ──────────────────────────────────────────────────────────────────────────────
+
+  #newMain(): { sandbox: Sandbox; calls: number; isWorn: boolean } {
+    return { sandbox: new Sandbox(this.#settings), calls: 0, isWorn: false }
+  }
+
+  /** Sends out what may go now. */
+  #pump(): void {
+    if (this.#queue.length === 0 || this.#stopped) return
+    if (!this.#main || this.#main.sandbox.isGone) this.#main = this.#newMain()
+    const main = this.#main
+    const { threads } = this.#settings
+    const most = Math.max(1, threads - 1)
+    while (main.calls < threads) {
+      const at = this.#queue.findIndex(({ functions }) => functions.every(({ key }) => (this.#calls.get(key) ?? 0) < most))
+      if (at < 0) return
+      void this.#send(this.#queue.splice(at, 1)[0] as Job, main)
+    }
+  }
+
+  async #send(job: Job, main: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
+    const { functions, batch, outcome } = job
+    main.calls++
+    for (const { key } of functions) this.#calls.set(key, (this.#calls.get(key) ?? 0) + 1)
+    let ended: SandboxEnded | undefined
+    try {
+      await main.sandbox.ready
+      const from = outcome.done
+      const count = Math.min(batch.count - from, MAX_CALL)
+      const answer = await main.sandbox.run({ functions, count, lines: linesOf(batch, from, count), tail: batch.tail })
+      outcome.add(answer, from, count, 0)
+      outcome.done += answer.header.done
+      if (answer.header.resident > this.#settings.memoryMb * MB * WORN) void this.#replace(main)
+    } catch (error) {
+      ended = error as SandboxEnded
+    } finally {
+      main.calls--
+      for (const { key } of functions) {
+        const left = (this.#calls.get(key) as number) - 1
+        if (left === 0) this.#calls.delete(key)
+        else this.#calls.set(key, left)
+      }
+    }
+    if (ended) this.#afterEnd(job, ended)
+    else if (outcome.isDone) job.done(outcome)
+    else this.#queue.push(job)
+    this.#pump()
+  }
+
+  #afterEnd(job: Job, ended: unknown): void {
+    if (this.#stopped || !(ended instanceof SandboxEnded)) return job.failed(this.#stopped ? stopping() : ended)
+    if (ended.reason !== 'not started') return this.#try(job)
+    if (++job.failedStarts >= MAX_FAILED_STARTS) return job.failed(unavailable(ended))
+    void delay(RESTART_MS, undefined, { ref: false }).then(() => {
+      if (this.#stopped) return job.failed(stopping())
+      this.#queue.push(job)
+      this.#pump()
+    })
+  }
+
+  /** Its memory is nearly used up, by nobody's fault: a fresh one takes over, and it ends with its last call. */
+  async #replace(worn: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
+    if (worn.isWorn || this.#main !== worn) return
+    worn.isWorn = true
+    const fresh = this.#newMain()
+    try {
+      await fresh.sandbox.ready
+    } catch {
+      worn.isWorn = false // the next answer tries again
+      return
+    }
+    if (this.#stopped || this.#main !== worn) return void fresh.sandbox.stop() // it ended meanwhile, and has a follower already
+    this.#main = fresh
+    while (worn.calls > 0 && !worn.sandbox.isGone) await delay(10, undefined, { ref: false })
+    await worn.sandbox.stop()
+  }
+
+  // ── on trial ──────────────────────────────────────────────────────────────────────────────────────
+
+  #try(job: Job): void {
+    const { outcome, done, failed } = job
+    this.#inTrial(async (sandbox) => {
+      const until = performance.now() + TRIAL_SLICE_MS
+      while (!outcome.isDone && performance.now() < until && !sandbox.isGone) await this.#tryOne(job, sandbox)
+    }).then(
+      () => (outcome.isDone ? done(outcome) : this.#try(job)),
+      (error: unknown) => failed(error),
+    )
+  }
+
+  async #tryOne({ functions, batch, outcome }: Job, sandbox: Sandbox): Promise<void> {
+    const i = outcome.done
+    const lines = linesOf(batch, i, 1)
+    for (const [step, fn] of functions.entries()) {
+      if (outcome.states[i] !== STATE.kept) break
+      const strikes = this.strikes(fn.key)
+      if (strikes?.isOff) {
+        const text = `it is switched off: ${MAX_STRIKES} times it ended its sandbox (${WORDS[strikes.reason]})`
+        outcome.fail(i, step, { code: 'FUNCTION_OFF', text })
+        break
+      }
+      try {
+        outcome.add(await sandbox.run({ functions: [fn], count: 1, lines, tail: batch.tail }), i, 1, step)
+      } catch (error) {
+        if (!(error instanceof SandboxEnded) || error.reason === 'stopped') throw error
+        this.#strikes.set(fn.key, { count: (strikes?.count ?? 0) + 1, reason: error.reason })
+        outcome.fail(i, step, { code: 'FUNCTION_KILLED', text: `its sandbox was ended: ${WORDS[error.reason]}` })
+      }
+    }
+    outcome.done++
+  }
+
+  /** One at a time, in a sandbox that has started. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+  #inTrial<T>(work: (sandbox: Sandbox) => Promise<T>): Promise<T> {
+    const turn = this.#trialTurn.then(async () => {
+      clearTimeout(this.#trialIdle)
+      try {
+        for (let starts = 1; ; starts++) {
+          if (this.#stopped) throw stopping()
+          if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1 })
+          try {
+            await this.#trial.ready
+            break
+          } catch (error) {
+            if (starts === MAX_FAILED_STARTS) throw error
+          }
+        }
+        return await work(this.#trial)
+      } catch (error) {
+        if (!(error instanceof SandboxEnded)) throw error
+        throw this.#stopped ? stopping() : unavailable(error)
+      } finally {
+        this.#trialIdle = setTimeout(() => void this.#trial?.stop(), TRIAL_IDLE_MS)
+        this.#trialIdle.unref()
+      }
+    })
+    this.#trialTurn = turn.catch(() => undefined)
+    return turn
+  }
+}
+
+const WORDS: Readonly<Record<EndReason, string>> = {
+  time: 'it ran on past its time limit',
+  memory: 'it took more memory than a sandbox has',
+  crash: 'the sandbox crashed',
+  'not started': 'the sandbox did not start',
+  stopped: 'the service was stopping',
+}
+
+const linesOf = ({ lines, lineEnds }: Batch, from: number, count: number): Uint8Array =>
+  lines.subarray(from === 0 ? 0 : lineEnds[from - 1], lineEnds[from + count - 1])
+
+const stopping = () => new EngineError('STOPPING', 'functions are stopping')
+const unavailable = ({ words }: SandboxEnded) =>
+  new EngineError('SANDBOX_UNAVAILABLE', `the sandbox for functions does not start${words ? `: ${words}` : ''}`)

@@ -1,0 +1,32 @@
+/**
+ * From what a user writes to what an isolate takes: types are blanked out, so that every line and column stays where it is.
+ */
+import { stripTypeScriptTypes } from 'node:module'
+import { NotBuilt, type FunctionKind } from './isolate.ts'
+
+/** Names under which a function is taken although it isn't exported. */
+const NAMES: Readonly<Record<FunctionKind, RegExp>> = {
+  transform: /^function\s+(transform)\s*\(/m,
+  filter: /^function\s+(filter)\s*\(/m,
+  routing: /^function\s+(route|routing)\s*\(/m,
+}
+const DEFAULT_EXPORT = /\bexport\s+default\b|\bas\s+default\b/
+
+/** @param text TypeScript or JavaScript; JavaScript comes back as it is @throws NotBuilt: with the place */
+export function javascriptOf(text: string, kind: FunctionKind): string {
+  let code: string
+  try {
+    code = stripTypeScriptTypes(text)
+  } catch (error) {
+    throw new NotBuilt({ message: error instanceof Error ? error.message : String(error), ...placeOf(error) })
+  }
+  if (DEFAULT_EXPORT.test(code)) return code
+  const [, name] = NAMES[kind].exec(code) ?? []
+  return name === undefined ? code : `${code}\nexport default ${name}`
+}
+
+/** The error names the line, prints it, and underlines what it means. */
+function placeOf(error: unknown): { line?: number; column?: number } {
+  const [, line, carets] = /^[^\n]*:(\d+)\n(?:[^\n]*\n)*?( *)\^+\n/.exec(error instanceof Error ? (error.stack ?? '') : '') ?? []
+  return line === undefined || carets === undefined ? {} : { line: Number(line), column: carets.length + 1 }
+}
