@@ -9,6 +9,9 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const NEEDED = 24
+const LOOK_EVERY_MS = 500
+
+endWithNpm()
 
 if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
   process.once('disconnect', () => process.kill(process.pid, 'SIGTERM')) // the older Node below was killed: nobody would end this one
@@ -38,6 +41,19 @@ if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
       process.kill(process.pid, signal) // ends as the child did
     })
   }
+}
+
+/** npm starts a script through a shell, which passes no signal on: when that one is gone, whoever ended it meant us. */
+function endWithNpm() {
+  // oxlint-disable-next-line no-process-env -- what reads the settings needs the newer Node
+  if (process.env.npm_lifecycle_event === undefined) return
+  const parent = process.ppid
+  const timer = setInterval(() => {
+    if (process.ppid === parent) return
+    clearInterval(timer)
+    process.kill(process.pid, 'SIGTERM')
+  }, LOOK_EVERY_MS)
+  timer.unref()
 }
 
 /** The binary of the optional dependency "node", when its install script has fetched it. */
