@@ -38,6 +38,8 @@ export type EmbeddedLogOptions = Readonly<{
   flushTimeoutMs?: number
   /** a flush failed: what is on disk is unknown, so the process must end */
   onFatal?: (error: EngineError) => void
+  /** opens an environment: lmdb's own, or what a test puts before it */
+  open?: typeof open
 }>
 
 type PartitionState = {
@@ -67,15 +69,16 @@ class EmbeddedLog implements Log {
   readonly #failed = new Set<string>()
   readonly #cache: TailCache
   readonly #folder: string
-  readonly #options: Required<EmbeddedLogOptions>
+  readonly #options: Required<Omit<EmbeddedLogOptions, 'open'>>
   #free = { checkedAt: 0, appendedSince: 0, enough: true }
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
-    const root = open({ ...LMDB_OPTIONS, path: join(folder, 'log.mdb'), maxDbs: 4 }) as RootDatabase
-    const commits = open({ ...LMDB_OPTIONS, path: join(folder, 'commits.mdb') }) as RootDatabase<StoredCommit, string>
+    const environment = options.open ?? open
+    const root = environment({ ...LMDB_OPTIONS, path: join(folder, 'log.mdb'), maxDbs: 4 }) as RootDatabase
+    const commits = environment({ ...LMDB_OPTIONS, path: join(folder, 'commits.mdb') }) as RootDatabase<StoredCommit, string>
     const log = new EmbeddedLog(root, commits, folder, options)
     await log.#load()
     return log
@@ -204,7 +207,7 @@ class EmbeddedLog implements Log {
   }
 
   async progress(source: string): Promise<Position | undefined> {
-    const stored = this.#meta.get(`progress:${source}`)
+    const stored = readOf(this.#root, () => this.#meta.get(`progress:${source}`))
     return stored === undefined ? undefined : positionFromJson(stored as StoredPosition)
   }
 
@@ -231,7 +234,7 @@ class EmbeddedLog implements Log {
   }
 
   async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
-    const stored = this.#commits.get(commitKey(name, partition))
+    const stored = readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))
     return stored && { ...stored, filter: positionFromJson(stored.filter) }
   }
 
@@ -309,12 +312,10 @@ class EmbeddedLog implements Log {
 
   #find(topic: Topic, partition: number, offset: number): Buffer | undefined {
     const range = { start: recordKey(topic.number, partition, offset, 0), end: recordKey(topic.number, partition, offset + 1, 0), limit: 1 }
-    try {
+    return readOf(this.#root, () => {
       for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)
       return undefined
-    } finally {
-      this.#root.resetReadTxn()
-    }
+    })
   }
 
   /** Removes the records below `end` in slices that don't hold up the event loop. */
@@ -326,8 +327,7 @@ class EmbeddedLog implements Log {
         end: recordKey(topic.number, partition, end, 0),
         limit: REMOVE_SLICE,
       }
-      const keys = [...this.#records.getKeys(range)].map((key) => Buffer.from(key))
-      this.#root.resetReadTxn()
+      const keys = readOf(this.#root, () => [...this.#records.getKeys(range)].map((key) => Buffer.from(key)))
       const lastKey = keys.at(-1)
       state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
       for (const key of keys) {
@@ -382,6 +382,15 @@ class EmbeddedLog implements Log {
     } finally {
       clearTimeout(timer)
     }
+  }
+}
+
+/** Nothing that was read is kept by lmdb when this returns: a read transaction keeps every page that is freed meanwhile. */
+function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => T): T {
+  try {
+    return read()
+  } finally {
+    environment.resetReadTxn()
   }
 }
 
