@@ -384,10 +384,11 @@ export const ERRORS = {
     remedy: 'The message has the broker’s own text; docs/kafka.md lists the rights and settings that are needed.',
   },
   LOG_RECORD_TOO_LARGE: {
-    retry: false,
-    status: 500,
-    meaning: 'A message is larger than a record of its topic in Kafka may be.',
-    remedy: 'Raise max.message.bytes of the topic that the message names. ' + RETRY_SOURCE,
+    retry: true,
+    status: 503,
+    meaning: 'A broker of Kafka refused a record as too large although it is within what the configuration of its topic says.',
+    remedy:
+      'Nothing is lost: it is tried again in smaller parts. If it does not pass, raise max.message.bytes of the topic, or of the brokers.',
   },
   LOG_TRUNCATED: {
     retry: true,

@@ -21,8 +21,10 @@ import type { Lsn } from '../lsn.ts'
 import { ORIGIN, type Part, type Position } from '../position.ts'
 
 export const PACK_VERSION = 1
+/** A part of a pack (pack-parts.ts): its header is that of the whole. */
+export const PART_VERSION = 2
 const MAGIC = 0x5054 // "TP"
-const HEADER_BYTES = 80
+export const HEADER_BYTES = 80
 /** Below this compression costs more than it saves. */
 const COMPRESS_FROM_BYTES = 512
 const BYTES_PER_MESSAGE = 8 + 6 * 4 + 3
@@ -314,7 +316,7 @@ export class Pack {
     if (record.length < HEADER_BYTES) throw malformed(`${record.length} bytes are no header`)
     if (record.readUInt16LE(0) !== MAGIC) throw malformed('it does not begin as a pack')
     const version = record.readUInt8(2)
-    if (version > PACK_VERSION) throw malformed(`its format is version ${version}, known up to ${PACK_VERSION}`)
+    if (version > PART_VERSION) throw malformed(`its format is version ${version}, known up to ${PART_VERSION}`)
     const count = record.readUInt32LE(4)
     const history = record.readUInt32LE(8)
     return {
@@ -335,6 +337,7 @@ export class Pack {
   /** @throws EngineError PACK_MALFORMED: lengths that don't fit, a newer version, damaged bytes */
   static decode(record: Buffer): Pack {
     const header = Pack.header(record)
+    if (record.readUInt8(2) === PART_VERSION) throw malformed('it is a part of one')
     const t = record.readUInt32LE(76)
     const { count: n, rawBytes } = header
     const fixed = n * BYTES_PER_MESSAGE + t * BYTES_PER_TRANSACTION

@@ -5,7 +5,8 @@
  * Differences from the embedded log that callers meet:
  *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
  *  - progress is saved every second, so a run may append up to a second's worth again;
- *  - a trim may come a moment later than it is asked for.
+ *  - a trim may come a moment later than it is asked for;
+ *  - a pack that is larger than a record of its topic may be lies in several (pack-parts.ts).
  */
 import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
@@ -13,6 +14,7 @@ import { comparePositions } from '../../position.ts'
 import type { Query } from '../../wal/slot.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from '../log.ts'
 import { Pack } from '../pack.ts'
+import { isLaterPart, PartJoiner } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
@@ -45,6 +47,8 @@ export type KafkaLogOptions = Readonly<{
   openTimeoutMs?: number
   /** limit of one append (20,000) */
   appendTimeoutMs?: number
+  /** how large a record may be, where the cluster lets us say so (64 MB) */
+  maxRecordBytes?: number
   /** characters that brokers take beside a committed offset: their offset.metadata.max.bytes (4,096) */
   maxCommitLength?: number
 }>
@@ -55,8 +59,8 @@ const DEFAULTS = {
   openTimeoutMs: 10_000,
   appendTimeoutMs: 20_000,
   maxCommitLength: 4_096,
+  maxRecordBytes: 64 * 1024 * 1024,
 } as const
-const MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 /** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
 export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
@@ -89,16 +93,18 @@ class KafkaLog implements Log {
   readonly #producers = new Map<string, Producer>()
   readonly #formerMembers: FormerMembers | undefined
   readonly #members = new Map<TopicName, Membership>()
+  /** of the reader that began last, by topic and partition */
+  readonly #joiners = new Map<string, PartJoiner>()
   readonly #closed = new AbortController()
 
   constructor(options: Options, brokers: Brokers, clusterId: string) {
-    const { connection, prefix, notice } = options
+    const { connection, prefix, notice, maxRecordBytes } = options
     this.#options = options
     this.#formerMembers = options.folder === undefined ? undefined : new FormerMembers(options.folder)
     this.#brokers = brokers
     this.#commitBrokers = new Brokers(connection)
     this.identity = `kafka:${clusterId}/${prefix}`
-    this.#topics = new Topics(brokers, { prefix, replication: options.replication, maxRecordBytes: MAX_RECORD_BYTES })
+    this.#topics = new Topics(brokers, { prefix, replication: options.replication, maxRecordBytes })
     this.#offsets = new Offsets(brokers)
     this.#sizes = new Sizes((topic, partition, offset) => this.#counted(topic, partition, offset))
     this.#memory = new SecondMemory(options.query, this.identity)
@@ -126,6 +132,7 @@ class KafkaLog implements Log {
     await this.#topics.delete(topic)
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
+    for (const key of this.#joiners.keys()) if (key.startsWith(`${topic}/`)) this.#joiners.delete(key)
     this.#commits.forget(topic)
     await this.#memory.dropCheckpoints(topic)
     try {
@@ -179,9 +186,13 @@ class KafkaLog implements Log {
       signal: AbortSignal.any([signal, this.#closed.signal]),
       bounds: () => this.#bounds(topic, partition),
     })
+    const joiner = new PartJoiner({ fetch: (offset) => this.#recordAt(topic, partition, offset), clock: () => performance.now() })
+    this.#joiners.set(`${topic}/${partition}`, joiner)
     for await (const { offset, pack, total } of records) {
       this.#sizes.read(topic, partition, offset, { size: pack.length, total })
-      yield { offset, pack }
+      const met = joiner.push({ offset, pack })
+      const record = met instanceof Promise ? await met : met
+      if (record) yield record
     }
   }
 
@@ -193,8 +204,12 @@ class KafkaLog implements Log {
     return this.#commits.restore(topic, partition, async () => (await this.#bounds(topic, partition)).next)
   }
 
-  trim(topic: TopicName, partition: number, before: number): Promise<void> {
-    return this.#offsets.trim(this.#topics.nameOf(topic), partition, before)
+  /** Keeps what is needed of packs in parts. */
+  async trim(topic: TopicName, partition: number, before: number): Promise<void> {
+    const joiner = this.#joiners.get(`${topic}/${partition}`)
+    if (joiner && before <= joiner.reached) return this.#trim(topic, partition, joiner.keepsFrom(before))
+    const record = await this.#recordAt(topic, partition, before) // a reader that has just begun doesn't know
+    if (!record || !isLaterPart(record)) await this.#trim(topic, partition, before)
   }
 
   async offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number> {
@@ -265,6 +280,17 @@ class KafkaLog implements Log {
     await this.#commits[Symbol.asyncDispose]()
     this.#commitBrokers.close()
     this.#brokers.close()
+  }
+
+  #trim(topic: TopicName, partition: number, before: number): Promise<void> {
+    return this.#offsets.trim(this.#topics.nameOf(topic), partition, before)
+  }
+
+  async #recordAt(topic: TopicName, partition: number, offset: number): Promise<Buffer | undefined> {
+    const { first, next } = await this.#bounds(topic, partition)
+    if (offset < first || offset >= next) return undefined
+    const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
+    return message && Number(message.offset) === offset ? (message.value ?? undefined) : undefined
   }
 
   #bounds(topic: TopicName, partition: number): Promise<Readonly<{ first: number; next: number }>> {

@@ -11,6 +11,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError, isRetryable } from '../../errors.ts'
 import type { AppendRecord, TopicName } from '../log.ts'
 import { compressPack, Pack } from '../pack.ts'
+import { splitPack } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import type { ProducedMessage } from './kafkajs.ts'
@@ -91,26 +92,28 @@ export class Producer {
     for (const { topic, partition, pack } of records) {
       const key = `${topic}/${partition}`
       const limit = await this.#topics.recordLimit(topic)
-      const value = compressPack(pack)
-      const bytes = value.length + RECORD_OVERHEAD_BYTES
-      if (bytes > limit) throw tooLarge(this.#topics.nameOf(topic), value.length, limit)
-      let at = reached.get(key) ?? 0
-      const fits = () => {
-        const round = rounds[at]
-        const batch = round?.batches.get(key)
-        return !round || (round.bytes + bytes <= MAX_REQUEST_BYTES && (batch?.bytes ?? 0) + bytes <= limit)
+      const whole = compressPack(pack)
+      const room = limit - RECORD_OVERHEAD_BYTES
+      for (const value of whole.length > room ? splitPack(whole, room) : [whole]) {
+        const bytes = value.length + RECORD_OVERHEAD_BYTES
+        let at = reached.get(key) ?? 0
+        const fits = () => {
+          const round = rounds[at]
+          const batch = round?.batches.get(key)
+          return !round || (round.bytes + bytes <= MAX_REQUEST_BYTES && (batch?.bytes ?? 0) + bytes <= limit)
+        }
+        while (!fits()) at++
+        reached.set(key, at)
+        const round = (rounds[at] ??= { batches: new Map(), bytes: 0 })
+        const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: 0 }
+        round.batches.set(key, batch)
+        const sequence = this.#sequences.get(key) ?? { next: 0, total: await this.#of.lastTotal(topic, partition) }
+        this.#sequences.set(key, sequence)
+        batch.total = sequence.total += value.length
+        batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: { [COUNTER_HEADER]: String(batch.total) } })
+        batch.bytes += bytes
+        round.bytes += bytes
       }
-      while (!fits()) at++
-      reached.set(key, at)
-      const round = (rounds[at] ??= { batches: new Map(), bytes: 0 })
-      const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: 0 }
-      round.batches.set(key, batch)
-      const sequence = this.#sequences.get(key) ?? { next: 0, total: await this.#of.lastTotal(topic, partition) }
-      this.#sequences.set(key, sequence)
-      batch.total = sequence.total += value.length
-      batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: { [COUNTER_HEADER]: String(batch.total) } })
-      batch.bytes += bytes
-      round.bytes += bytes
     }
     return rounds.map(({ batches }) => [...batches.values()])
   }
@@ -125,12 +128,20 @@ export class Producer {
       const failures = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
       if (failures.length === 0) return
       left = left.filter((batch) => !sent.has(batch))
-      const fatal = failures.find((error) => !isRetryable(error))
+      const tooLarge = failures.find(isTooLarge)
+      if (tooLarge !== undefined) this.#cutSmaller(left)
+      const fatal = tooLarge ?? failures.find((error) => !isRetryable(error))
       if (fatal !== undefined) throw fatal
       for (const { topic } of left) this.#brokers.forget(this.#topics.nameOf(topic))
       if (this.#closed || performance.now() + pauseMs > until) throw timedOut(this.#of.timeoutMs, failures[0])
       await delay(pauseMs)
     }
+  }
+
+  /** A broker takes less than its configuration says, or than we may see of it: the next run makes smaller parts. */
+  #cutSmaller(batches: readonly Batch[]): void {
+    const largest = batches.reduce((a, b) => (b.bytes > a.bytes ? b : a))
+    this.#topics.lowerLimit(largest.topic, Math.floor(largest.bytes / 2))
   }
 
   /** Batches by the broker they go to; those whose leader isn't known at the moment stand alone, and fail. */
@@ -184,12 +195,7 @@ export class Producer {
 /** The latest commit in the pack, so that the brokers find a place in the log by time. Not 0, which would mean: now. */
 const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.floor(Pack.header(pack).maxCommitTimeUs / 1000), Date.now()))
 
-const tooLarge = (topic: string, bytes: number, limit: number) =>
-  new EngineError('LOG_RECORD_TOO_LARGE', `a record of ${bytes} bytes is larger than topic ${topic} takes (max.message.bytes=${limit})`, {
-    topic,
-    bytes,
-    limit,
-  })
+const isTooLarge = (error: unknown): boolean => error instanceof EngineError && error.code === 'LOG_RECORD_TOO_LARGE'
 
 const timedOut = (limitMs: number, cause: unknown) =>
   new EngineError(

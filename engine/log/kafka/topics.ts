@@ -23,6 +23,8 @@ type Listed = Readonly<{ topic: TopicName; partitions: number }>
 
 /** What a record may be when the brokers don't tell: their own default. */
 const DEFAULT_RECORD_BYTES = 1_048_588
+/** No limit is taken to be below this. */
+const LEAST_RECORD_BYTES = 16 * 1024
 const SEGMENT_BYTES = 64 * 1024 * 1024
 const DEFAULT_REPLICATION = 3
 const WAIT_MS = 30_000
@@ -96,6 +98,11 @@ export class Topics {
       limit.catch(() => this.#limits.delete(name))
     }
     return limit
+  }
+
+  /** A record of fewer bytes than the limit was refused. */
+  lowerLimit(topic: TopicName, bytes: number): void {
+    this.#limits.set(this.nameOf(topic), Promise.resolve(Math.max(LEAST_RECORD_BYTES, bytes)))
   }
 
   async #exists(name: string): Promise<boolean> {
