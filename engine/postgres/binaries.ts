@@ -65,9 +65,13 @@ export function launchFor(owner: number | undefined): Launch {
   const ways = owner === undefined ? [IN_NAMESPACE, asUser(NOBODY)] : [owner === 0 ? IN_NAMESPACE : asUser(owner)]
   const way = ways.find((one) => spawnSync(...launched(one, 'true', []), { stdio: 'ignore' }).status === 0)
   if (way) return way
+  const tried = ways.map(({ command }) => command).join(', ')
+  // made where namespaces were allowed: another user can only take it over
+  const mend =
+    owner === 0 ? `. Its files are root's; "chown -R ${NOBODY}:${NOBODY}" on its folder "cluster" gives them to another user` : ''
   throw new EngineError(
     'EMBEDDED_POSTGRES_FAILED',
-    `PostgreSQL refuses to run as root, and no other way works here (tried: ${ways.map(({ command }) => command).join(', ')})`,
+    `PostgreSQL refuses to run as root, and no other way works here (tried: ${tried})${mend}`,
   )
 }
 

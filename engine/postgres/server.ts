@@ -34,8 +34,6 @@ export type ServerOptions = Readonly<{
   settings?: Readonly<Record<string, string | number>>
   /** of a cluster that was copied from another server; made once otherwise */
   password?: string
-  /** how to start programs as another user than root; found out otherwise */
-  launch?: Launch
 }>
 
 const SETTINGS = {
@@ -67,7 +65,7 @@ export class PostgresServer {
   #logFrom = 0
 
   /** Makes the cluster when there is none yet; doesn't start it. @throws EngineError EMBEDDED_POSTGRES_FAILED */
-  constructor({ binaries, folder, settings = {}, password, launch }: ServerOptions) {
+  constructor({ binaries, folder, settings = {}, password }: ServerOptions) {
     mkdirSync(folder, { recursive: true, mode: 0o700 })
     this.folder = realpathSync(folder) // the server tells its folder by the path it was started with
     this.#binaries = binaries
@@ -76,7 +74,7 @@ export class PostgresServer {
     if (!existsSync(passwordFile)) writeFileSync(passwordFile, password ?? randomBytes(18).toString('base64url'), { mode: 0o600 })
     this.#password = readFileSync(passwordFile, 'utf8')
     const there = statSync(this.cluster, { throwIfNoEntry: false })
-    this.#launch = launch ?? launchFor(there?.uid)
+    this.#launch = launchFor(there?.uid)
     if (!there) this.#init(passwordFile)
   }
 

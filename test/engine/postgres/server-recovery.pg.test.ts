@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { test } from 'node:test'
 import { embeddedBinaries } from '../../../engine/postgres/binaries.ts'
 import { isAlive, leftoversOf } from '../../../engine/postgres/postmaster.ts'
@@ -86,20 +86,63 @@ test('sessions that a killed server left at work are ended, and it starts', { sk
   }),
 )
 
-test(
-  'root without user namespaces runs it as another user, below a folder that only root may enter',
-  { skip: process.getuid?.() !== 0 },
-  () =>
-    withFolder(async (folder) => {
-      const before = ['--reuid=65534', '--regid=65534', '--clear-groups', '--inh-caps=+dac_override', '--ambient-caps=+dac_override']
-      const launch = { command: 'setpriv', before }
-      const server = new PostgresServer({ binaries: embeddedBinaries(), folder: join(folder, 'pg'), settings: { fsync: 'off' }, launch })
+const asRoot = { skip: process.getuid?.() !== 0 }
+
+/** A machine on which these programs do nothing but fail. */
+async function without(programs: readonly string[], work: () => Promise<void>): Promise<void> {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-path-'))
+  const path = process.env['PATH']
+  try {
+    for (const program of programs) await writeFile(join(folder, program), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
+    process.env['PATH'] = `${folder}${delimiter}${path}`
+    await work()
+  } finally {
+    process.env['PATH'] = path
+    await rm(folder, { recursive: true, force: true })
+  }
+}
+
+test('root without user namespaces runs it as another user, below a folder that only root may enter', asRoot, () =>
+  withFolder(async (folder) => {
+    const userOf = async ({ pid }: PostgresServer) => /^Uid:\s+(\d+)\s+(\d+)/m.exec(await readFile(`/proc/${pid}/status`, 'utf8'))?.slice(1)
+    await without(['unshare'], async () => {
+      const server = open(folder)
       await server.start()
-      assert.match(await readFile(`/proc/${server.pid}/status`, 'utf8'), /^Uid:\s+65534\s+65534/m)
+      assert.deepEqual(await userOf(server), ['65534', '65534'])
       await server.stop()
-      const again = open(join(folder, 'pg')) // goes on as the owner of what is there
-      await again.start()
-      assert.match(await readFile(`/proc/${again.pid}/status`, 'utf8'), /^Uid:\s+65534\s+65534/m)
-      await again.stop('immediate')
-    }),
+    })
+    const again = open(folder) // goes on as the owner of what is there, though it could do otherwise
+    await again.start()
+    assert.deepEqual(await userOf(again), ['65534', '65534'])
+    await again.stop('immediate')
+  }),
+)
+
+test('root that may neither is told so, and nothing is made', asRoot, () =>
+  withFolder(async (folder) => {
+    await without(['unshare', 'setpriv'], async () => {
+      assert.throws(() => open(folder), { code: 'EMBEDDED_POSTGRES_FAILED', message: /refuses to run as root.*unshare, setpriv/ })
+    })
+    assert.equal(existsSync(join(folder, 'cluster')), false)
+  }),
+)
+
+test('a server that root ran in a namespace goes on where there are none, after its files were given away as the error says', asRoot, () =>
+  withFolder(async (folder) => {
+    const first = open(folder)
+    await first.start()
+    await first.stop()
+    await without(['unshare'], async () => {
+      let told = ''
+      assert.throws(
+        () => open(folder),
+        ({ message }: Error) => Boolean((told = message)),
+      )
+      const owner = /"chown -R (\d+:\d+)" on its folder "cluster"/.exec(told)?.[1] ?? assert.fail(told)
+      execFileSync('chown', ['-R', owner, first.cluster])
+      const second = open(folder)
+      assert.equal(await second.start(), 'started')
+      await second.stop('immediate')
+    })
+  }),
 )

@@ -1,0 +1,59 @@
+/** What the source writes into its own log: heartbeats and the marks of routing versions. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
+import { HEARTBEAT } from '../../../engine/wal/run.ts'
+import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
+
+const TABLE = 'create table item (id int primary key)'
+const BOTH = [routedSink(), routedSink({ sinkId: 'other' })]
+
+/** Logical messages as any reader gets them: int8 flags, int64 LSN, prefix. Bit 0 of the flags: transactional. */
+async function messagesIn(it: SourceFixture, slot: string): Promise<{ prefix: string; isTransactional: boolean }[]> {
+  const rows = await it.db.query<{ data: Buffer }>(
+    `select data from pg_logical_slot_peek_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', 'pub', 'messages', 'true')`,
+    [slot],
+  )
+  return rows
+    .filter(({ data }) => data[0] === 0x4d /* M */)
+    .map(({ data }) => ({ prefix: data.toString('utf8', 10, data.indexOf(0, 10)), isTransactional: (data[1]! & 1) === 1 }))
+}
+
+test('heartbeats and marks are transactional messages: others would not wait for commits before them', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const watching = `w_${it.db.name}`.slice(0, 60)
+  await it.db.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [watching])
+  const actor = it.start({ heartbeatMs: 50 })
+  await reaches(actor, 'streaming')
+  await actor.route(BOTH)
+  const seen = await eventually('heartbeats and a mark', async () => {
+    const messages = await messagesIn(it, watching)
+    const count = (wanted: string) => messages.filter(({ prefix }) => prefix === wanted).length
+    return count(HEARTBEAT) >= 2 && count(ROUTING_MARK) >= 1 ? messages : undefined
+  })
+  assert.deepEqual(
+    seen.filter(({ isTransactional }) => !isTransactional),
+    [],
+  )
+})
+
+test('a mark of a version that stands elsewhere switches nothing, in this run and in the next', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((seen) => seen.length === 1)
+  const version = await saveRoutingVersion(it.state.query, it.id, BOTH)
+  await it.state.query(`update tailrace.routing_version set history = 0, lsn = 'FF/0', idx = 0 where database_id = $1 and version = $2`, [
+    it.id,
+    version.version,
+  ])
+  await emitRoutingMark(async (sql, params) => ({ rows: await it.db.query(sql, params) }), version)
+  await it.db.query('insert into item values (2)')
+  await it.until((seen) => seen.length === 2)
+  await first.stop()
+  await reaches(it.start(), 'streaming')
+  await it.db.query('insert into item values (3)')
+  await it.until((seen) => seen.length === 3)
+  assert.deepEqual(await it.messages('other.1'), [])
+})
