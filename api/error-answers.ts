@@ -69,10 +69,14 @@ const REASONS: Readonly<Record<number, string>> = { 408: 'Request Timeout', 431:
 /** What a failed listen means to the one who starts the process. */
 export function portUnavailable(variable: string, host: string, port: number, cause: unknown): EngineError {
   const reason = typeof cause === 'object' && cause !== null && 'code' in cause ? String(cause.code) : 'unknown'
+  const isHost = reason === 'EADDRNOTAVAIL' || reason === 'ENOTFOUND' || reason === 'EAI_AGAIN'
+  const what = isHost
+    ? 'this machine has no such address; SERVER_HOST names another one, such as 127.0.0.1 or 0.0.0.0'
+    : `${variable} sets another port`
   return new EngineError(
     'PORT_UNAVAILABLE',
-    `cannot listen on ${host}:${port} (${reason}); ${variable} sets another port`,
-    { variable, host, port, reason },
+    `cannot listen on ${host}:${port} (${reason}): ${what}`,
+    { variable: isHost ? 'SERVER_HOST' : variable, host, port, reason },
     { cause },
   )
 }

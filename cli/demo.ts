@@ -32,8 +32,12 @@ export async function demo(args: readonly string[]): Promise<void> {
     process.stdout.write(`${access.token}\n`)
   } else if (command === 'write') {
     const client = new Client({ connectionString: access.databaseUrl })
-    await client.connect()
+    client.on('error', () => undefined) // the query under way tells it
     try {
+      await client.connect().catch((cause: Error) => {
+        const text = `the demo of the data folder ${dataFolder} does not answer: ${cause.message}`
+        throw new EngineError('SERVICE_UNREACHABLE', text, { dataFolder }, { cause })
+      })
       process.stdout.write(`${await writeDemoChanges(client)} rows changed\n`)
     } finally {
       await client.end()

@@ -134,7 +134,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     if (value !== undefined) values[name] = takesInteger(name) && /^-?\d{1,15}$/.test(value) ? Number(value) : value
   }
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
-  const state = stateDatabase(values, problems)
+  const state = problems.some(({ name }) => name === 'PG_URL') ? undefined : stateDatabase(values, problems)
   const config = configFile(values, problems)
   const kafka = kafkaSettings(
     (name) => values[name as Name]?.toString(),
@@ -145,7 +145,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     problems.push({ name: 'VAULT_KEY', reason })
   }
   if (problems.length > 0) {
-    throw new EngineError('SETTING_INVALID', problems.map(({ name, reason }) => `${name}: ${reason}`).join('; '), {
+    throw new EngineError('SETTING_INVALID', problems.map(({ name, reason }) => `${name}: ${reason}`).join('\n'), {
       variables: [...new Set(problems.map(({ name }) => name))].join(', '),
     })
   }

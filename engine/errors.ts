@@ -375,7 +375,8 @@ export const ERRORS = {
     retry: true,
     status: 503,
     meaning: 'No broker of Kafka can be reached or answers in time, or a partition has no leader at the moment.',
-    remedy: 'Nothing is lost: work goes on by itself once the brokers answer. Check KAFKA_BROKERS, the network and the brokers.',
+    remedy:
+      'Check KAFKA_BROKERS, the network and the brokers. A start stops at it; while the service runs nothing is lost, and work goes on by itself once they answer.',
   },
   LOG_REFUSED: {
     retry: false,
@@ -504,7 +505,7 @@ export const ERRORS = {
     retry: true,
     status: 503,
     meaning: 'A command found no running Tailrace.',
-    remedy: 'Start it, or name its address with --url.',
+    remedy: 'Start it; if it listens elsewhere, set the variables of its start (TAILRACE_DATA, SERVER_PORT), or give "source" its --url.',
   },
   DEMO_MISSING: {
     retry: false,

@@ -141,3 +141,13 @@ test('a port that is taken is named, with the variable that sets another', async
     (error: unknown) => error instanceof EngineError && error.code === 'PORT_UNAVAILABLE' && /SERVER_PORT/.test(error.message),
   )
 })
+
+test('an address that this machine does not have is named, with the variable that sets another', async () => {
+  const engine = new ScriptedEngine()
+  const logger = createLogger({ level: 'silent', format: 'json' })
+  const identity = { version: '1', nodeId: 'i', nodeName: 'n' }
+  await assert.rejects(startApi({ host: '192.0.2.1', port: 0, engine, resources: engine, logger, identity }), {
+    code: 'PORT_UNAVAILABLE',
+    message: /no such address; SERVER_HOST names another/,
+  })
+})

@@ -55,6 +55,20 @@ test('a command that fails tells its code and the remedy, not a stack', () => {
   assert.doesNotMatch(stderr, /\n\s+at /)
 })
 
+test('"demo write" while nothing runs says so, not a stack', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-main-'))
+  try {
+    await writeFile(join(folder, 'demo.json'), JSON.stringify({ databaseUrl: 'postgresql://u:p@127.0.0.1:1/demo' }))
+    const env = { ...process.env, TAILRACE_DATA: folder }
+    const { status, stderr } = spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'demo', 'write'], { encoding: 'utf8', env })
+    assert.equal(status, 1)
+    assert.match(stderr, /^SERVICE_UNREACHABLE: the demo .* does not answer: connect ECONNREFUSED/)
+    assert.doesNotMatch(stderr, /\n\s+at /)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+})
+
 test('a wrong configuration file is told, with all its mistakes, before anything is made or started', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-main-'))
   try {

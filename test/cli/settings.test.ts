@@ -88,8 +88,9 @@ test('the state database comes from a URL, or from its parts', () => {
   assert.equal(readSettings({ ...parts, PG_PASSWORD: ' spaced ' }).state?.connection.password, ' spaced ')
   assert.match(
     refusal({ PG_HOSTNAME: 'h', PG_SSL: 'maybe' }).message,
-    /PG_SSL: "maybe" came.*PG_DATABASE: is missing.*PG_USERNAME: is missing/,
+    /PG_SSL: "maybe" came.*\nPG_DATABASE: is missing.*\nPG_USERNAME: is missing/,
   )
+  assert.match(refusal({ PG_URL: 'mysql://u@h' }).message, /^PG_URL: a value of another form came.*$/, 'told once')
   assert.match(refusal({ PG_URL: 'postgres://u@h/d', PG_HOSTNAME: 'other' }).message, /PG_HOSTNAME: is set beside PG_URL/)
   assert.match(refusal({ PG_URL: 'postgres://u@h/d?target_session_attrs=any' }).message, /parameter it does not take: target_session_attrs/)
 })
