@@ -28,6 +28,7 @@ import { PublicationWatch } from './publication-watch.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
+import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
@@ -65,6 +66,7 @@ export class Engine {
   readonly #sources = new Map<string, SourceActor>()
   readonly #oldTopics: OldTopicsSweep
   readonly #publications: PublicationWatch
+  readonly #functions = new SinkFunctions()
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
@@ -96,6 +98,7 @@ export class Engine {
     this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
+    await this.#functions.stop()
   }
 
   sink(id: string): ServedSink | undefined {
@@ -268,6 +271,7 @@ export class Engine {
       holder: this.#options.nodes.id,
       onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
       observer: observeSink(sink, meter, logger),
+      functions: (now, database, former) => this.#functions.stageOf(now, database, former),
     })
   }
 

@@ -23,7 +23,6 @@ import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
 import { Pack } from '../engine/log/pack.ts'
 import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
-import type { Stage } from '../transforms/stage.ts'
 import { Bell } from './bell.ts'
 import { GroupCommit } from './group-commit.ts'
 import { ParkedTending } from './parked-tending.ts'
@@ -45,7 +44,8 @@ export type PartitionOptions = Readonly<{
   sends: boolean
   settings: () => DispatchSettings
   pending: AckPending
-  stage: Stage
+  /** 1 for each message of a pack that the sink's filter drops; undefined: none */
+  drops: (pack: Pack) => Promise<Uint8Array | undefined> | undefined
   /** monotonic milliseconds */
   clock: () => number
   observer: SinkObserver
@@ -78,6 +78,7 @@ export class OwnedPartition {
   readonly #trimBell = new Bell()
   readonly #loops = new Set<Promise<void>>()
   readonly #parked: ParkedTending
+  readonly #borrowed = new Set<() => void>()
   /** parked or discarded since the last commit began */
   #dirty = false
   #committed: MessageRef
@@ -134,16 +135,16 @@ export class OwnedPartition {
   /** Reads the log into the window for as long as there is room. */
   read(signal: AbortSignal): Promise<void> {
     return this.#loop(async () => {
-      const { log, topic, stage, deliverable } = this.#options
+      const { log, topic, drops, deliverable } = this.#options
       const dispatcher = this.#dispatcher
       let sliceStart = performance.now()
       for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
         const decoded = Pack.decode(pack)
         if (decoded.header.closing) return this.#close(signal)
-        const staged = stage(decoded, signal)
-        const view = staged instanceof Promise ? await staged : staged
+        const dropped = drops(decoded)
+        const marks = dropped && (await dropped)
         if (signal.aborted) return
-        dispatcher.offer(offset, view)
+        dispatcher.offer(offset, decoded, marks)
         this.#changed()
         deliverable()
         while (!dispatcher.room() && !signal.aborted) {
@@ -239,6 +240,35 @@ export class OwnedPartition {
     if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
   }
 
+  /**
+   * Messages taken are dropped by the sink's filter: finished, and nobody's delivery. Their end will be durable.
+   * @param origin of those that another generation has named
+   */
+  drop(refs: RefList, origin?: Origin): void {
+    if (this.#closed) return
+    const { finished, elsewhere } = origin ? { finished: 0, elsewhere: refs } : this.#dispatcher.finish(refs)
+    if (finished > 0) this.#moved()
+    if (elsewhere.offsets.length === 0) return
+    // until the store has ended them they stay with us; if it can't, they come again
+    this.#parked
+      .inTurn(() => this.#parked.finish(elsewhere, origin))
+      .catch(() => (origin ? this.releaseParked(refs, origin) : this.release(elsewhere)))
+  }
+
+  /** How often a message that was taken has been handed out, now included. */
+  deliveriesOf(offset: number, index: number, origin?: Origin): number {
+    return this.#dispatcher.deliveriesOf(offset, index, origin)
+  }
+
+  /**
+   * Somebody works on messages that were taken, and hands them out only then.
+   * @param giveBack called when the partition ends first: whoever has them next gets them at once. @returns to be called at the end of the work
+   */
+  borrow(giveBack: () => void): () => void {
+    this.#borrowed.add(giveBack)
+    return () => void this.#borrowed.delete(giveBack)
+  }
+
   /** The same of messages parked under another generation: durable when it settles; unknown ones are ignored. */
   async finishParked(refs: RefList, origin: Origin): Promise<void> {
     this.#mustLive()
@@ -289,6 +319,7 @@ export class OwnedPartition {
 
   /** Hands out nothing more, and tells the next owner exactly what is with clients. */
   async drain(): Promise<void> {
+    for (const giveBack of this.#borrowed) giveBack()
     this.#closed = true
     clearTimeout(this.#timer)
     await this.ended()

@@ -206,7 +206,7 @@ export class ParkedTending {
           continue
         }
         const group = dispatcher.parked.firstAt(row.offset, row.index, row.origin)
-        if (group) dispatcher.parked.backOff(group, attempts, clock() + retryInMs)
+        if (group) dispatcher.parking.backOff(group, attempts, clock() + retryInMs)
       }
       this.#mayHaveDone = true
       moved()

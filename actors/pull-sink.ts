@@ -7,6 +7,8 @@
  *      a group: never by polling.
  *  I3. What a receive took and could not give to its client goes back at once.
  *  I4. An ack_id of an ended generation means the parked message that has it, whoever delivers that now.
+ *  I5. Where the sink has functions, what was taken goes through them before it is handed out. What they drop is finished,
+ *      what fails in them is parked and tried again after a while; meanwhile it is nobody's, and goes back if anything ends.
  */
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { findParked, type OwnedRefs } from '../engine/dispatch/parked-store.ts'
@@ -15,6 +17,7 @@ import type { Database, Sink } from '../engine/state/resources.ts'
 import { EMPTY_ANSWER, pull } from '../sinks/pull.ts'
 import type { PullWire, Shape } from '../sinks/sink.ts'
 import type { OwnedPartition } from './owned-partition.ts'
+import { giveBack, PullStage, type Taken } from './pull-stage.ts'
 import type { Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
 import { SinkHost } from './sink-host.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
@@ -24,6 +27,8 @@ import { Waiters } from './waiters.ts'
 const MAX_ANSWER_BYTES = 16 * 1024 * 1024
 /** A receive that could wait is held so long by a sink that is off, so that a client in a loop doesn't spin. */
 const OFF_HOLD_MS = 1_000
+/** So long a receive that doesn't wait looks for a message that passes the filter. */
+const SEARCH_MS = 1_000
 const EMPTY: Receipt = { body: EMPTY_ANSWER, count: 0, giveBack: () => undefined }
 
 export function startPullSink(options: SinkOptions): RunningSink {
@@ -35,14 +40,18 @@ class PullSink implements RunningSink {
   readonly #options: SinkOptions
   readonly #host: SinkHost<OwnedPartition>
   readonly #waiters = new Waiters<Receipt>()
+  readonly #takers = new Waiters<Taken>()
+  readonly #clock: () => number
   #wire: PullWire
   /** the partition that is asked first next time */
   #turn = 0
   #everDelivered = false
+  readonly #stage: PullStage
 
   constructor(options: SinkOptions) {
-    const { sink, database } = options
+    const { sink, database, clock = () => performance.now() } = options
     this.#options = options
+    this.#clock = clock
     this.#wire = pull.open(sink, database)
     this.#host = new SinkHost(options, {
       keyed: pull.keyed,
@@ -54,6 +63,7 @@ class PullSink implements RunningSink {
       begin: (owned) => owned,
       deliverable: () => this.#serve(),
     })
+    this.#stage = new PullStage(this.#host)
     this.ended = this.#host.ended
     this.#host.start()
   }
@@ -61,12 +71,16 @@ class PullSink implements RunningSink {
   async receive({ batchSize, waitMs, shape, signal, isCounted }: Receive): Promise<Receipt> {
     if (this.#host.stopping) throw new EngineError('STOPPING', 'the sink is stopping')
     if (signal.aborted) return EMPTY
+    const { max_waiting } = this.#host.sink
+    const max = isCounted ? undefined : max_waiting
+    const heldMs = this.#host.status === 'active' ? waitMs : Math.min(waitMs, OFF_HOLD_MS)
+    if (!this.#host.stage.isIdle) return this.#receiveStaged({ batchSize, waitMs: heldMs, shape, signal, max })
     const take = () => this.#take(batchSize, shape)
     const taken = take()
     if (taken || waitMs === 0) return taken ?? EMPTY
-    const { max_waiting } = this.#host.sink
-    const heldMs = this.#host.status === 'active' ? waitMs : Math.min(waitMs, OFF_HOLD_MS)
-    return (await this.#waiters.wait({ waitMs: heldMs, max: isCounted ? undefined : max_waiting, signal, take })) ?? EMPTY
+    using places = new DisposableStack()
+    places.use(this.#waiters.enter(max))
+    return (await this.#waiters.wait({ waitMs: heldMs, signal, take })) ?? EMPTY
   }
 
   async ack(ackIds: readonly string[]): Promise<void> {
@@ -106,27 +120,51 @@ class PullSink implements RunningSink {
 
   update(sink: Sink, database: Database): void {
     this.#wire = pull.open(sink, database)
-    this.#host.update(sink)
+    this.#stage.forget()
+    this.#host.update(sink, database)
   }
 
   health(): readonly HealthCheck[] {
-    return this.#host.health({ name: 'Message delivery', status: this.#everDelivered ? 'healthy' : 'waiting' })
+    const { delivery, filtering } = this.#stage.failures
+    const healthy = this.#everDelivered ? 'healthy' : 'waiting'
+    return [
+      ...(filtering ? [{ name: 'Message filtering', status: 'error', error: filtering } as const] : []),
+      ...this.#host.health({ name: 'Message delivery', ...(delivery ? { status: 'error', error: delivery } : { status: healthy }) }),
+    ]
   }
 
   status(): ActorStatus {
-    return this.#host.report({ waiting: this.#waiters.count })
+    return this.#host.report({ waiting: this.#waiters.count + this.#takers.count })
   }
 
   async stop(): Promise<void> {
     const stopped = this.#host.stop()
     this.#waiters.endAll()
+    this.#takers.endAll()
     await stopped
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** Takes from all partitions, another one first each time. */
   #take(max: number, shape: Shape): Receipt | undefined {
+    const taken = this.#takeAny(max)
+    return taken && this.#receipt(taken, shape)
+  }
+
+  #receipt(taken: Taken, shape: Shape): Receipt {
+    this.#everDelivered = true
+    return {
+      body: this.#wire.encode(
+        taken.map(({ batch }) => batch),
+        shape,
+      ),
+      count: taken.reduce((sum, { batch }) => sum + batch.views.length, 0),
+      giveBack: () => giveBack(taken),
+    }
+  }
+
+  /** Takes from all partitions, another one first each time. */
+  #takeAny(max: number): Taken | undefined {
     if (!this.#host.isActive) return undefined
     const { live } = this.#host
     const batches: { batch: Batch; owned: OwnedPartition }[] = []
@@ -142,21 +180,34 @@ class PullSink implements RunningSink {
       }
     }
     this.#turn = live.length > 0 ? (this.#turn + 1) % live.length : 0
-    if (batches.length === 0) return undefined
-    this.#everDelivered = true
-    return {
-      body: this.#wire.encode(
-        batches.map(({ batch }) => batch),
-        shape,
-      ),
-      count: max - left,
-      giveBack: () => {
-        for (const { batch, owned } of batches) {
-          if (owned.names(batch)) owned.release(batch, batch.lease)
-          else owned.releaseParked(batch, batch, batch.lease)
-        }
-      },
+    return batches.length === 0 ? undefined : batches
+  }
+
+  // ── through functions ───────────────────────────────────────────────────────────────────────────
+
+  /** What the functions keep of what may be handed out; when they keep nothing, what comes next. */
+  async #receiveStaged({ batchSize, waitMs, shape, signal, max }: StagedReceive): Promise<Receipt> {
+    const until = this.#clock() + waitMs
+    const search = this.#clock() + Math.max(waitMs, SEARCH_MS)
+    using places = new DisposableStack()
+    let isEntered = false
+    while (!signal.aborted && !this.#host.stopping && this.#clock() < search) {
+      const take = () => this.#takeAny(batchSize)
+      let taken = take()
+      if (!taken) {
+        const left = until - this.#clock()
+        if (left <= 0) break
+        if (!isEntered) places.use(this.#takers.enter(max))
+        isEntered = true
+        taken = await this.#takers.wait({ waitMs: left, signal, take })
+        if (!taken) break
+      }
+      const kept = await this.#stage.run(taken)
+      if (!kept) continue
+      if (!signal.aborted) return this.#receipt(kept, shape)
+      giveBack(kept)
     }
+    return EMPTY
   }
 
   /** An owner that has moved on since it was looked up is not here any more: the ack is to be sent again. */
@@ -175,7 +226,10 @@ class PullSink implements RunningSink {
 
   #serve(): void {
     if (this.#waiters.count > 0) this.#waiters.serve()
+    if (this.#takers.count > 0) this.#takers.serve()
   }
 }
 
 const notServed = (partition: number) => new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })
+
+type StagedReceive = Readonly<{ batchSize: number; waitMs: number; shape: Shape; signal: AbortSignal; max: number | undefined }>

@@ -87,7 +87,7 @@ class PushSink implements RunningSink {
     this.#open(sink, database)
     this.#destination.max = this.#concurrency(sink)
     this.#destination.forget()
-    this.#host.update(sink)
+    this.#host.update(sink, database)
   }
 
   health(): readonly HealthCheck[] {

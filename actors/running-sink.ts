@@ -6,6 +6,7 @@ import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import type { Shape } from '../sinks/sink.ts'
+import type { FunctionStage } from '../transforms/stage.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
 
@@ -62,6 +63,8 @@ export type SinkOptions = Readonly<{
   /** names this process there */
   holder: string
   observer: SinkObserver
+  /** the functions of the sink, as they are stored now. @param former the stage until now */
+  functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
   /** of sinks that send */
   push?: PushSurroundings
   /** a partition failed and will be tried again */

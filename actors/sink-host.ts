@@ -9,9 +9,9 @@ import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
-import type { Sink } from '../engine/state/resources.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
 import { topicOf } from '../engine/wal/routing.ts'
-import { identity } from '../transforms/stage.ts'
+import type { FunctionStage } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
 import type { SinkOptions } from './running-sink.ts'
@@ -56,6 +56,7 @@ export class SinkHost<P extends HostedPartition> {
   readonly #hooks: HostHooks<P>
   readonly #actor: ActorRefFrom<typeof sinkMachine>
   #sink: Sink
+  #stage: FunctionStage
   #served: ServedGeneration | undefined
   #status: SinkStatus
   #live: readonly P[] = []
@@ -68,10 +69,11 @@ export class SinkHost<P extends HostedPartition> {
   readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some((p) => p.isReady))
 
   constructor(options: SinkOptions, hooks: HostHooks<P>) {
-    const { sink } = options
+    const { sink, database, functions } = options
     this.#options = options
     this.#hooks = hooks
     this.#sink = sink
+    this.#stage = functions(sink, database)
     this.#status = sink.status
     this.pending = new AckPending(sink.max_ack_pending)
     const work = {
@@ -109,6 +111,10 @@ export class SinkHost<P extends HostedPartition> {
   get sink(): Sink {
     return this.#sink
   }
+  /** its functions, as they are now */
+  get stage(): FunctionStage {
+    return this.#stage
+  }
   get status(): SinkStatus {
     return this.#status
   }
@@ -130,8 +136,9 @@ export class SinkHost<P extends HostedPartition> {
     return this.#served
   }
 
-  update(sink: Sink): void {
+  update(sink: Sink, database: Database): void {
     this.#sink = sink
+    this.#stage = this.#options.functions(sink, database, this.#stage)
     this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
@@ -229,7 +236,7 @@ export class SinkHost<P extends HostedPartition> {
             keyed,
             sends,
             pending: this.pending,
-            stage: identity,
+            drops: (pack) => (this.#stage.isFiltering ? this.#stage.drops(pack) : undefined),
             settings: () => this.#settings(),
             deliverable,
             drained: () => this.#actor.send({ type: 'drained', generation, partition }),

@@ -7,8 +7,6 @@ import { EngineError } from '../engine/errors.ts'
 type Waiter<T> = Readonly<{ take: () => T | undefined; end: (taken: T | undefined) => void }>
 export type Wait<T> = Readonly<{
   waitMs: number
-  /** how many may wait at once; undefined: its client is counted elsewhere */
-  max: number | undefined
   signal: AbortSignal
   /** takes what is there for this waiter; undefined: nothing yet */
   take: () => T | undefined
@@ -22,10 +20,20 @@ export class Waiters<T> {
     return this.#waiting.size
   }
 
-  /** @returns what was taken; undefined: the time is over, the client has gone, or all were ended. @throws EngineError TOO_MANY_WAITING */
-  wait({ waitMs, max, signal, take }: Wait<T>): Promise<T | undefined> {
-    if (max !== undefined && this.#counted >= max)
-      throw new EngineError('TOO_MANY_WAITING', `${max} receives wait for messages of this sink already`, { max })
+  /**
+   * Counts one that is going to wait, perhaps several times.
+   * @param max how many may wait at once; undefined: its client is counted elsewhere
+   * @throws EngineError TOO_MANY_WAITING
+   */
+  enter(max: number | undefined): Disposable {
+    if (max === undefined) return { [Symbol.dispose]: () => undefined }
+    if (this.#counted >= max) throw new EngineError('TOO_MANY_WAITING', `${max} receives wait for messages of this sink already`, { max })
+    this.#counted++
+    return { [Symbol.dispose]: () => void this.#counted-- }
+  }
+
+  /** @returns what was taken; undefined: the time is over, the client has gone, or all were ended */
+  wait({ waitMs, signal, take }: Wait<T>): Promise<T | undefined> {
     const { promise, resolve } = Promise.withResolvers<T | undefined>()
     const giveUp = () => waiter.end(undefined)
     const timer = setTimeout(giveUp, waitMs)
@@ -33,14 +41,12 @@ export class Waiters<T> {
       take,
       end: (taken) => {
         if (!this.#waiting.delete(waiter)) return
-        if (max !== undefined) this.#counted--
         clearTimeout(timer)
         signal.removeEventListener('abort', giveUp)
         resolve(taken)
       },
     }
     this.#waiting.add(waiter)
-    if (max !== undefined) this.#counted++
     signal.addEventListener('abort', giveUp)
     if (signal.aborted) giveUp()
     return promise

@@ -20,6 +20,7 @@ import type { DestinationType, PullWire, Shape } from './sink.ts'
 
 const HEAD = Buffer.from('{"data":[')
 const TAIL = Buffer.from(']}')
+const COMMA = Buffer.from(',')
 export const EMPTY_ANSWER = Buffer.from('{"data":[]}')
 /** the longest ack id and the punctuation around it */
 const ID_BYTES = 80
@@ -40,18 +41,26 @@ export const pull: DestinationType<PullWire> = {
   testConnection: async () => undefined, // there is nothing to connect to: the client does
 }
 
+/** What of the metadata is the same for every message of a sink. */
+export function sinkMetadata(sink: Sink, { id, name, annotations, connection }: Database): Record<string, unknown> {
+  return {
+    database_name: name,
+    consumer: { id: sink.id, name: sink.name, annotations: sink.annotations },
+    database: { id, name, annotations, database: connection.database, hostname: connection.hostname },
+  }
+}
+
 /** The end of every message of a sink: the rest of its metadata. */
 export function metadataEnd(sink: Sink, database: Database): string {
-  const { name, connection } = database
-  const consumer = { id: sink.id, name: sink.name, annotations: sink.annotations }
-  const source = { id: database.id, name, annotations: database.annotations, database: connection.database, hostname: connection.hostname }
-  return `,"enrichment":null,"database_name":${JSON.stringify(name)},"consumer":${JSON.stringify(consumer)},"database":${JSON.stringify(source)}}}`
+  return `,"enrichment":null,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
 }
 
 class PullAnswers implements PullWire {
   readonly overheadBytes: number
   readonly #tag: string
   readonly #frames: Readonly<Record<Shape, Frame>>
+  /** around what a function has made: the same in both shapes, for it may be anything */
+  readonly #payloadFrame: Frame = { beforeBody: Buffer.from('","data":'), afterBody: Buffer.from('}') }
 
   constructor(sink: Sink, database: Database) {
     const end = metadataEnd(sink, database)
@@ -64,30 +73,36 @@ class PullAnswers implements PullWire {
   }
 
   encode(batches: readonly Batch[], shape: Shape): Buffer {
-    const frame = this.#frames[shape]
+    const frames = batches.map(({ payloads }) => (payloads ? this.#payloadFrame : this.#frames[shape]))
     const opens = batches.map(({ generation, partition }) => Buffer.from(`{"ack_id":"${ackIdPrefix(this.#tag, generation, partition)}`))
-    const answer = Buffer.allocUnsafeSlow(answerBytes(batches, opens, frame))
+    const answer = Buffer.allocUnsafeSlow(answerBytes(batches, opens, frames))
     let at = HEAD.copy(answer, 0)
-    let first = true
-    for (const [b, batch] of batches.entries()) {
+    let before: Buffer | undefined // the end of the message before
+    for (const [b, { views, places, offsets, indexes, payloads }] of batches.entries()) {
       const open = opens[b] as Buffer
-      const joint = Buffer.concat([frame.afterBody, Buffer.from(','), open]) // one copy between two messages
-      const { views, places, offsets, indexes } = batch
+      const { beforeBody, afterBody } = frames[b] as Frame
+      const joint = Buffer.concat([afterBody, COMMA, open]) // one copy between two messages
       for (let i = 0; i < views.length; i++) {
-        const between = first ? open : joint
+        const between = before === undefined ? open : before === afterBody ? joint : Buffer.concat([before, COMMA, open])
         answer.set(between, at)
         at = writeDigits(answer, at + between.length, offsets[i] as number)
         answer[at] = 46 // "."
         at = writeDigits(answer, at + 1, indexes[i] as number)
-        answer.set(frame.beforeBody, at)
-        at += frame.beforeBody.length
-        const view = views[i] as Batch['views'][number]
-        const place = places[i] as number
-        at += view.buffer.copy(answer, at, view.bodyStart(place), view.bodyEnd(place))
-        first = false
+        answer.set(beforeBody, at)
+        at += beforeBody.length
+        if (payloads) {
+          const payload = payloads[i] as Uint8Array
+          answer.set(payload, at)
+          at += payload.length
+        } else {
+          const view = views[i] as Batch['views'][number]
+          const place = places[i] as number
+          at += view.buffer.copy(answer, at, view.bodyStart(place), view.bodyEnd(place))
+        }
+        before = afterBody
       }
     }
-    if (!first) at += frame.afterBody.copy(answer, at)
+    if (before) at += before.copy(answer, at)
     TAIL.copy(answer, at)
     return answer
   }
@@ -101,11 +116,12 @@ class PullAnswers implements PullWire {
   }
 }
 
-function answerBytes(batches: readonly Batch[], opens: readonly Buffer[], frame: Frame): number {
+function answerBytes(batches: readonly Batch[], opens: readonly Buffer[], frames: readonly Frame[]): number {
   let bytes = HEAD.length + TAIL.length
   let count = 0
   for (const [b, { bytes: bodies, offsets, indexes }] of batches.entries()) {
-    bytes += bodies + offsets.length * ((opens[b] as Buffer).length + 1 + frame.beforeBody.length + frame.afterBody.length)
+    const { beforeBody, afterBody } = frames[b] as Frame
+    bytes += bodies + offsets.length * ((opens[b] as Buffer).length + 1 + beforeBody.length + afterBody.length)
     for (let i = 0; i < offsets.length; i++) bytes += digitCount(offsets[i] as number) + digitCount(indexes[i] as number)
     count += offsets.length
   }

@@ -1,9 +1,208 @@
 /**
- * Where functions will stand between the log and the dispatcher: a pack's messages come in, and what is to be
- * delivered of them goes out, under the same indexes. No function is set yet, so every pack passes as it is.
+ * The functions of one sink at work, between the log and whoever delivers. There is one way through it for all sinks:
+ *
+ *   drops(pack)      when the log is read: what the filter drops is finished before anyone sees it
+ *   run(messages)    when messages are to be delivered: filter (what passed at reading isn't asked again, unless the
+ *                    filter was edited since) ▸ routing ▸ transform; an outcome for each message
+ *
+ * What an outcome means for the dispatcher is the caller's: dropped is finished, failed is tried again after a while and
+ * its group waits. A tombstone passes every filter: it has nothing but the old key, and a document would stay for ever.
+ * A stage is made anew when its sink or one of its functions is edited; calls under way end with the old.
  */
-import type { Pack } from '../engine/log/pack.ts'
+import type { MessageView } from '../engine/log/message-view.ts'
+import { ACTION } from '../engine/log/pack.ts'
+import { PART } from '../engine/position.ts'
+import { linesOf, type Messages } from './function-lines.ts'
+import type { BatchOutcome, FunctionFailure } from './sandbox/batch-outcome.ts'
+import type { FunctionPool } from './sandbox/pool.ts'
+import type { Callable } from './sandbox/sandbox.ts'
+import { STATE } from './sandbox/wire.ts'
 
-export type Stage = (pack: Pack, signal: AbortSignal) => Promise<Pack> | Pack
+export type { Messages } from './function-lines.ts'
+export type { FunctionFailure } from './sandbox/batch-outcome.ts'
+export { STATE } from './sandbox/wire.ts'
 
-export const identity: Stage = (pack) => pack
+/** A function as a sink has it. */
+export type StageFunction = Callable & Readonly<{ /** false: it never looks at the metadata */ usesMetadata: boolean }>
+export type StageFunctions = Readonly<{
+  filter?: StageFunction | undefined
+  routing?: StageFunction | undefined
+  transform?: StageFunction | undefined
+}>
+
+export type StageOptions = Readonly<{
+  pool: FunctionPool
+  functions: StageFunctions
+  /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
+  tail: string
+  /** false: deletes are delivered by their keys, and the transform isn't asked */
+  transformsDeletes: boolean
+}>
+
+/** What has become of each message of a run. */
+export interface StageOutcome {
+  /** kept, dropped or failed: `STATE` */
+  stateOf(i: number): (typeof STATE)[keyof typeof STATE]
+  /** of a message that failed */
+  failureOf(i: number): FunctionFailure
+  /** what the transform made of a message that is kept; undefined: it has none, the default message goes out */
+  payloadOf(i: number): Uint8Array | undefined
+  /** what the routing function said of a message that is kept, as JSON; undefined: there is none */
+  routeOf(i: number): string | undefined
+  /** what functions printed */
+  logsOf(i: number): readonly string[]
+}
+
+type Decoded = MessageView & Readonly<{ count: number }>
+
+export class FunctionStage {
+  readonly #options: StageOptions
+  /** by pack: which filter let its messages pass */
+  readonly #passed: WeakMap<MessageView, string>
+
+  /** @param former the stage before an edit: what its filter let pass stays passed under the same filter */
+  constructor(options: StageOptions, former?: FunctionStage) {
+    this.#options = options
+    this.#passed = former ? former.#passed : new WeakMap()
+  }
+
+  /** There is nothing to do: messages go by without being looked at. */
+  get isIdle(): boolean {
+    const { filter, routing, transform } = this.#options.functions
+    return !filter && !routing && !transform
+  }
+
+  get isFiltering(): boolean {
+    return this.#options.functions.filter !== undefined
+  }
+
+  /**
+   * Asks the filter about all messages of a pack.
+   * @returns 1 for each that it drops; undefined: none. What it can't decide is left to `run`, which tells why.
+   */
+  async drops(pack: Decoded): Promise<Uint8Array | undefined> {
+    const { pool, functions, tail } = this.#options
+    const { filter } = functions
+    if (!filter || pack.count === 0) return undefined
+    const places = Array.from({ length: pack.count }, (_, i) => i)
+    const batch = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata })
+    let outcome: BatchOutcome
+    try {
+      outcome = await pool.run([filter], { ...batch, count: pack.count, tail })
+    } catch {
+      return undefined
+    }
+    if (outcome.failures.size === 0) this.#passed.set(pack, filter.key)
+    const { states } = outcome
+    let any = false
+    const drops = states.map((state, i) => {
+      if (state !== STATE.dropped || pack.part(i) === PART.tombstone) return 0
+      any = true
+      return 1
+    })
+    return any ? drops : undefined
+  }
+
+  /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message */
+  async run(messages: Messages): Promise<StageOutcome> {
+    const { filter, routing, transform } = this.#options.functions
+    const { transformsDeletes } = this.#options
+    const parts: Part[] = []
+    const partOf = new Map<string, Part>()
+    for (const [i, view] of messages.views.entries()) {
+      const place = messages.places[i] as number
+      const isAsked = filter !== undefined && this.#passed.get(view) !== filter.key && view.part(place) !== PART.tombstone
+      const isTransformed = transform !== undefined && (transformsDeletes || view.action(place) !== ACTION.delete)
+      const name = `${isAsked} ${isTransformed}`
+      let part = partOf.get(name)
+      if (!part) {
+        part = { filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, chosen: [] }
+        partOf.set(name, part)
+        parts.push(part)
+      }
+      part.chosen.push(i)
+    }
+    const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part)))
+    return new Outcomes(messages.views.length, parts, outcomes)
+  }
+
+  async #runPart(messages: Messages, { filter, routing, transform, chosen }: Part): Promise<BatchOutcome | undefined> {
+    const { pool, tail } = this.#options
+    const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
+    if (functions.length === 0) return undefined
+    const isAll = chosen.length === messages.views.length
+    const metadata = functions.some(({ usesMetadata }) => usesMetadata)
+    return pool.run(functions, { ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata }), count: chosen.length, tail })
+  }
+}
+
+/** Messages that go through the same functions. */
+type Part = StageFunctions & { readonly chosen: number[] }
+
+class Outcomes implements StageOutcome {
+  readonly #parts: readonly Part[]
+  readonly #outcomes: readonly (BatchOutcome | undefined)[]
+  /** of each message: its part, and its place there */
+  readonly #part: Uint8Array
+  readonly #place: Uint32Array
+
+  constructor(count: number, parts: readonly Part[], outcomes: readonly (BatchOutcome | undefined)[]) {
+    this.#parts = parts
+    this.#outcomes = outcomes
+    this.#part = new Uint8Array(count)
+    this.#place = new Uint32Array(count)
+    for (const [p, { chosen }] of parts.entries())
+      for (const [k, i] of chosen.entries()) {
+        this.#part[i] = p
+        this.#place[i] = k
+      }
+  }
+
+  stateOf(i: number): (typeof STATE)[keyof typeof STATE] {
+    return (this.#of(i)?.states[this.#at(i)] ?? STATE.kept) as (typeof STATE)[keyof typeof STATE]
+  }
+  failureOf(i: number): FunctionFailure {
+    return this.#of(i)?.failures.get(this.#at(i)) as FunctionFailure
+  }
+  logsOf(i: number): readonly string[] {
+    return this.#of(i)?.logs.get(this.#at(i)) ?? []
+  }
+  payloadOf(i: number): Uint8Array | undefined {
+    const { filter, routing, transform } = this.#parts[this.#part[i] as number] as Part
+    if (!transform) return undefined
+    const { text, start, end } = (this.#of(i) as BatchOutcome).result(
+      Number(filter !== undefined) + Number(routing !== undefined),
+      this.#at(i),
+    )
+    return text.subarray(start, end)
+  }
+  routeOf(i: number): string | undefined {
+    const { filter, routing } = this.#parts[this.#part[i] as number] as Part
+    return routing && (this.#of(i) as BatchOutcome).resultText(Number(filter !== undefined), this.#at(i))
+  }
+
+  #of(i: number): BatchOutcome | undefined {
+    return this.#outcomes[this.#part[i] as number]
+  }
+  #at(i: number): number {
+    return this.#place[i] as number
+  }
+}
+
+/** One line for people: whose function, what it said, and where. */
+export function failureText({ name, kind, text, line, column }: FunctionFailure): string {
+  const place = line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`
+  return `${kind} "${name}": ${text}${place}`
+}
+
+/** The failure as an attempt is recorded: plain JSON, under the names that attempts of deliveries have too. */
+export function attemptOf(failure: FunctionFailure, logs: readonly string[]): Readonly<Record<string, unknown>> {
+  const { code, name, line, column } = failure
+  return {
+    at: new Date().toISOString(),
+    counts: true,
+    ...{ code, message: failureText(failure), function: name },
+    ...(line !== undefined && { line, column }),
+    ...(logs.length > 0 && { logs }),
+  }
+}

@@ -12,7 +12,9 @@ export type Batch = {
   /** its name in the log: record offset, and index in the record */
   readonly offsets: number[]
   readonly indexes: number[]
-  /** of the bodies */
+  /** what functions made of its messages, to go out in the place of their bodies */
+  readonly payloads?: readonly Uint8Array[]
+  /** of the bodies, or of the payloads */
   bytes: number
   /** how often its messages have failed before: those that have are taken one at a time */
   attempts: number

@@ -161,8 +161,11 @@ export class Dispatcher {
 
   // ── reading ─────────────────────────────────────────────────────────────────────────────────────
 
-  /** Takes in the next record. Positions inside a pack grow, as one run of the source wrote it. */
-  offer(offset: number, view: PackView): void {
+  /**
+   * Takes in the next record. Positions inside a pack grow, as one run of the source wrote it.
+   * @param drops 1 for each message that the sink's filter drops: finished unseen
+   */
+  offer(offset: number, view: PackView, drops?: Uint8Array): void {
     const pack = this.window.append(offset, view, this.#filter)
     const { count, firstSeq } = pack
     const accepted = count === 0 || view.compare(0, this.#filter) > 0 ? 0 : firstAbove(view, this.#filter)
@@ -170,8 +173,15 @@ export class Dispatcher {
     if (accepted < count) this.#filter = view.position(count - 1)
     if (!this.#options.keyed)
       for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
+    if (drops) this.#drop(pack, accepted, drops)
     if (this.#restoring) this.#restore(pack, view)
     this.#open.settle()
+  }
+
+  #drop(pack: WindowPack, accepted: number, drops: Uint8Array): void {
+    const { states, mask } = this.window
+    for (let i = accepted; i < pack.count; i++)
+      if (drops[i] === 1 && states[(pack.firstSeq + i) & mask] === STATE.fresh) this.#open.makeVoid(pack, pack.firstSeq + i)
   }
 
   /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */
@@ -344,7 +354,8 @@ export class Dispatcher {
       if (state === STATE.inFlight || ((state === STATE.ready || state === STATE.waiting) && this.#wasDelivered(seq, offset, index))) {
         if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
         this.#open.end(seq)
-      } else if (state === STATE.moving || (seq < 0 && offset < w.nextOffset && this.parked.openRows > 0)) {
+      } else if (state === STATE.moving || ((seq < 0 || state === STATE.finished) && offset < w.nextOffset && this.parked.openRows > 0)) {
+        // what failed is parked where it stood: messages before it may be open
         elsewhere.offsets.push(offset)
         elsewhere.indexes.push(index)
       } else if (offset >= w.nextOffset && compareRefs({ offset, index }, this.#restored.ackableBelow) < 0) early = true
@@ -374,7 +385,7 @@ export class Dispatcher {
       const offset = offsets[i] as number
       const index = indexes[i] as number
       const seq = w.seqOf(offset, index)
-      if (seq < 0) {
+      if (seq < 0 || w.states[seq & w.mask] === STATE.finished) {
         const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
         if (messages === 0) heldUntil = parked.heldUntil
         messages += parked.messages
@@ -410,6 +421,15 @@ export class Dispatcher {
       }
     }
     return { elsewhere, elsewhereFailed }
+  }
+
+  /** How often a message that is handed out has been. @param origin of one that another generation has named */
+  deliveriesOf(offset: number, index: number, origin?: Origin): number {
+    const w = this.window
+    const parked = this.parked.firstAt(offset, index, origin)
+    if (parked || origin) return parked?.deliveries ?? 0
+    const seq = w.seqOf(offset, index)
+    return seq < 0 ? 0 : (w.deliveries[seq & w.mask] as number)
   }
 
   /** Frees what lapsed by `now` (monotonic ms). @returns how many deliveries; what was only presumed to be with a client is none */

@@ -189,6 +189,12 @@ export class Parking {
     }
   }
 
+  /** The first message of a parked group has failed once more, as its row says, and is tried again at `until` (monotonic ms). */
+  backOff(group: ParkedGroup, deliveries: number, until: number): void {
+    if (group.pending) this.#open.countPending(-1)
+    this.#open.parked.backOff(group, deliveries, until)
+  }
+
   notDiscarded(groups: readonly ParkedGroup[]): void {
     for (const group of groups) this.#open.parked.notDiscarded(group)
   }

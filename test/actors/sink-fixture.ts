@@ -14,7 +14,10 @@ import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { topicOf } from '../../engine/wal/routing.ts'
 import type { Query } from '../../engine/wal/slot.ts'
+import { sinkMetadata } from '../../sinks/pull.ts'
 import type { Shape } from '../../sinks/sink.ts'
+import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import { FunctionStage, type StageFunctions } from '../../transforms/stage.ts'
 
 export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
 export type Element = Readonly<{ ack_id: string; record: { id: number; group: string }; action: string; metadata: Record<string, unknown> }>
@@ -63,6 +66,15 @@ export function emptyState(): Query {
   return async (sql) => ({
     rows: sql.includes('insert into tailrace.term') ? [{ term: ++term }] : sql.includes('as held') ? [{ held: 1, written: [] }] : [],
   })
+}
+
+/** What makes the stage of a sink with these functions. @param pool none: there are no functions */
+export function stageOf(functions: StageFunctions, pool?: FunctionPool): SinkOptions['functions'] {
+  return (sink, database, former) =>
+    new FunctionStage(
+      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), transformsDeletes: true },
+      former,
+    )
 }
 
 /** A sink that never had another shape. */
@@ -203,7 +215,7 @@ export class Fixture implements AsyncDisposable {
     const { query = this.#query, ...others } = options
     this.process = new Process(this.log, query)
     const generations = options.generations ?? onlyGeneration(this.#settings)
-    const common = { sink: this.#settings, database: DATABASE, generations, holder: 'test', observer: this.counts }
+    const common = { sink: this.#settings, database: DATABASE, generations, holder: 'test', observer: this.counts, functions: stageOf({}) }
     const sink = startSink({ ...common, log: this.process.log, query: this.process.query, ...others })
     this.sink = sink
     this.#stops.push(() => sink.stop())

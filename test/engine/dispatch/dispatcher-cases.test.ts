@@ -31,14 +31,17 @@ class Bench {
     })
     this.commit()
   }
-  offer(messages: readonly Message[]): void {
+  /** of a message, whichever */
+  view = Pack.decode(new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 }).encode())
+  offer(messages: readonly Message[], drops?: Uint8Array): void {
     const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
     builder.begin((this.#lsn += 1n), 1, 0)
     for (const [idx, { group, part = PART.row, bytes = 10 }] of messages.entries()) {
       builder.bodies.ascii('b'.repeat(bytes))
       builder.add(idx, part, ACTION.insert, 1, 0, group, 0, 0)
     }
-    this.dispatcher.offer(this.#offset++, Pack.decode(builder.encode()))
+    this.view = Pack.decode(builder.encode())
+    this.dispatcher.offer(this.#offset++, this.view, drops)
   }
   commit() {
     const commit = this.dispatcher.commitPoint(1)
@@ -242,4 +245,50 @@ test('a giveBack of an old answer does not take a message from the client that h
   assert.deepEqual(bench.take(), ['0.0'])
   assert.equal(bench.dispatcher.release(old, old.lease).messages, 0)
   assert.deepEqual(bench.take(), [])
+})
+
+test('what failed and was parked while messages before it are open is found there by its end and its return, and counts as pending no more', () => {
+  for (const sends of [false, true]) {
+    const bench = new Bench({}, { sends })
+    const { dispatcher, pending } = bench
+    bench.offer(messages(3))
+    bench.take()
+    const failed = { attempts: 1, retryInMs: 100, error: 'no', record: {} }
+    dispatcher.fail(refs(['0.1']), [failed])
+    dispatcher.parking.moved(dispatcher.parking.toFail())
+    assert.equal(pending.count, 2)
+    const again = () => {
+      bench.now += 100
+      dispatcher.lapse(bench.now)
+      const [group] = dispatcher.parked.toLoad(10)
+      assert.ok(group)
+      dispatcher.parked.loaded(group, { offset: 0, index: 1 }, bench.view)
+      const batch = dispatcher.take(10, ANY, sends ? 'failed' : 'all')
+      assert.deepEqual(batch?.indexes, [1])
+      assert.equal(dispatcher.deliveriesOf(0, 1), sends ? 1 : 2)
+      assert.equal(pending.count, 3)
+      return group
+    }
+    dispatcher.parking.backOff(again(), 1, bench.now + 100)
+    assert.equal(pending.count, 2)
+    again()
+    assert.deepEqual(bench.finish('0.1').elsewhere, refs(['0.1']))
+    assert.equal(dispatcher.release(refs(['0.1'])).messages, 1)
+  }
+})
+
+test('what a filter drops as it is read is finished, nobody’s delivery, and held by nothing', () => {
+  const bench = new Bench()
+  bench.offer(
+    messages(4, () => 7),
+    Uint8Array.of(1, 0, 1, 0),
+  )
+  assert.deepEqual(bench.take(), ['0.1'])
+  bench.finish('0.1')
+  assert.deepEqual(bench.take(), ['0.3'])
+  bench.finish('0.3')
+  bench.offer(messages(2), Uint8Array.of(1, 1))
+  assert.deepEqual(bench.take(), [])
+  assert.deepEqual(bench.commit().next, { offset: 2, index: 0 })
+  assert.equal(bench.dispatcher.unfinished, 0)
 })
