@@ -123,8 +123,21 @@ export class PostgresServer {
       while (this.#runs() && performance.now() < deadline) await pause(POLL_MS)
     }
     if (this.#runs()) throw this.#failed(`its process ${this.#pid} does not end`)
+    process.removeListener('exit', this.#leave)
     this.#pid = undefined
     this.#child = undefined
+  }
+
+  #own(pid: number | undefined, child: ChildProcess | undefined): void {
+    this.#pid = pid
+    this.#child = child
+    process.removeListener('exit', this.#leave)
+    process.once('exit', this.#leave)
+  }
+
+  /** This process exits without having stopped it: nobody would. */
+  readonly #leave = (): void => {
+    if (this.#pid !== undefined && this.#runs()) signal(this.#pid, WAYS_TO_STOP.fast[0])
   }
 
   #runs(): boolean {
@@ -158,8 +171,7 @@ export class PostgresServer {
     child.on('error', () => {}) // told as "has ended", with the log
     closeSync(log)
     child.unref()
-    this.#child = child
-    this.#pid = child.pid
+    this.#own(child.pid, child)
   }
 
   /** @returns why it doesn't answer and won't */
@@ -188,8 +200,7 @@ export class PostgresServer {
       this.#port = left.port
       const answer = await this.#answer()
       if (answer === 'ours') {
-        this.#pid = left.pid
-        this.#child = undefined
+        this.#own(left.pid, undefined)
         return true
       }
       if (!serves(left.pid, this.cluster)) {

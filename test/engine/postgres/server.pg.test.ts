@@ -10,6 +10,7 @@ import { embeddedBinaries } from '../../../engine/postgres/binaries.ts'
 import { isAlive } from '../../../engine/postgres/postmaster.ts'
 import { PostgresServer } from '../../../engine/postgres/server.ts'
 import type { Connection } from '../../../engine/state/resources.ts'
+import { eventually } from '../wal/source-fixture.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
 
 async function ask(connection: Connection, sql: string): Promise<unknown[]> {
@@ -61,6 +62,19 @@ test('a server left running by a killed process is taken over, not started twice
     assert.equal(server.pid, pid)
     await server.stop()
     assert.equal(isAlive(pid), false)
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+})
+
+test('a process that exits without having stopped its server leaves none behind', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-server-'))
+  try {
+    const parent = fork(join(import.meta.dirname, 'start-server.ts'), [folder])
+    const [pid] = (await once(parent, 'message')) as [number]
+    parent.send('exit')
+    await once(parent, 'exit')
+    await eventually('the server has ended', async () => (isAlive(pid) ? undefined : true))
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
