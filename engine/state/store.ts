@@ -47,7 +47,9 @@ export async function openStore(
     statement_timeout: statementLimitMs,
     query_timeout: Math.ceil(statementLimitMs * 1.25), // for a server that can't even say that it gave up
   })
-  pool.on('error', onIdleError)
+  let isEnding = false
+  // after its end a pool still hears of sessions that have not closed yet, from a server that stops next
+  pool.on('error', (error) => isEnding || onIdleError(error))
   const store: Store = {
     query: (sql, params) => answered(pool.query(sql, params && [...params])),
     async transaction(work) {
@@ -71,7 +73,10 @@ export async function openStore(
         client.off('error', unheard)
       }
     },
-    [Symbol.asyncDispose]: () => pool.end(),
+    [Symbol.asyncDispose]: () => {
+      isEnding = true
+      return pool.end()
+    },
   }
   try {
     await migrate(config)
