@@ -21,6 +21,7 @@ import type { Destination } from '../engine/state/destinations.ts'
 import type { Database, Sink, SinkSettings } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing-versions.ts'
+import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlogs.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
@@ -43,6 +44,8 @@ export type EngineOptions = Readonly<{
   logger: Logger
   /** this process among those that share the state database: owners are recorded by its id */
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
+  /** what sources are set to, where it is not as usual */
+  source?: Partial<SourceSettings>
 }>
 
 export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
@@ -312,6 +315,7 @@ export class Engine {
       log,
       state: store.query,
       holder: this.#options.nodes.id,
+      ...(this.#options.source ? { settings: this.#options.source } : {}),
       nameOf,
       onStandby: (owner) => {
         const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)

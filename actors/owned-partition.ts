@@ -16,7 +16,7 @@ import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
-import { ParkedStore, type PartitionKey } from '../engine/dispatch/parked-store.ts'
+import { ParkedStore, type PartitionKey, type TooLarge } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
@@ -89,11 +89,16 @@ export class OwnedPartition {
   #timerAt = Infinity
   #closed = false
 
-  private constructor(options: PartitionOptions, store: ParkedStore, dispatcher: Dispatcher, committed: MessageRef) {
+  private constructor(
+    options: PartitionOptions,
+    store: ParkedStore,
+    dispatcher: Dispatcher,
+    from: Readonly<{ committed: MessageRef; tooLarge: TooLarge }>,
+  ) {
     this.#options = options
     this.#store = store
     this.#dispatcher = dispatcher
-    this.#committed = committed
+    this.#committed = from.committed
     const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
       ...{ dispatcher, store, observer, clock, drained, drainAfterMs, parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS },
@@ -101,6 +106,7 @@ export class OwnedPartition {
       commit: () => this.#commitNow(),
       moved: () => this.#moved(),
       committed: () => this.#committed,
+      tooLarge: from.tooLarge,
     })
   }
 
@@ -110,13 +116,14 @@ export class OwnedPartition {
     const store = await ParkedStore.takeOver(query, key, { grouping, holder })
     const commit = await log.committed(topic, key.partition)
     const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
+    const tooLarge = await store.tooLarge()
     const { next: head } = await log.stats(topic, key.partition)
     const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
     const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
     const taken = dispatcher.commitPoint(store.term)
     await log.commit(topic, key.partition, taken)
     dispatcher.committed(taken)
-    const owned = new OwnedPartition(options, store, dispatcher, taken.next)
+    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, tooLarge })
     owned.#changed()
     return owned
   }
@@ -373,7 +380,7 @@ export class OwnedPartition {
 
   /** What keeps messages from flowing, if anything does. */
   get trouble(): { code: ErrorCode; message: string } | undefined {
-    const { trouble: error, jammed } = this.#parked
+    const { trouble: error, jammed, tooLarge } = this.#parked
     if (error !== undefined)
       return {
         code: error instanceof EngineError ? error.code : 'INTERNAL',
@@ -383,6 +390,11 @@ export class OwnedPartition {
       return {
         code: 'PARKING_FULL',
         message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
+      }
+    if (tooLarge)
+      return {
+        code: 'MESSAGE_TOO_LARGE',
+        message: `${tooLarge.messages} messages larger than MAX_MESSAGE_MB were discarded, the last one at ${tooLarge.lastAt.toISOString()}`,
       }
     return undefined
   }

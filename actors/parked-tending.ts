@@ -14,7 +14,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
 import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
-import type { ParkedStore } from '../engine/dispatch/parked-store.ts'
+import type { ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
+import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
@@ -37,6 +38,8 @@ export type TendingOptions = Readonly<{
   committed: () => MessageRef
   /** what keeps a closed partition from being drained is parked after this */
   drainAfterMs: number
+  /** what former owners have discarded for its size */
+  tooLarge: TooLarge
   /** recorded: nothing of the generation is left here but parked messages */
   drained: () => void
   /** how long a full window without anything deliverable is left alone before what blocks it is parked */
@@ -47,6 +50,8 @@ type FailedRef = Readonly<{ offset: number; index: number; origin: Origin | unde
 
 /** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
 const PARK_AGAIN_MS = 50
+/** How long health tells of messages that were too large. */
+const TOLD_MS = 24 * 3_600_000
 const JAM_MS = 10_000
 /** Bodies of parked messages fetched ahead. */
 const LOAD_AHEAD = 500
@@ -70,9 +75,17 @@ export class ParkedTending {
   #leftSince: number | undefined
   #recorded = false
   #trouble: unknown
+  #tooLarge: TooLarge
 
   constructor(options: TendingOptions) {
     this.#options = options
+    this.#tooLarge = options.tooLarge
+  }
+
+  /** Messages that were discarded for their size in the last day; undefined: none. */
+  get tooLarge(): TooLarge | undefined {
+    const { messages, lastAt } = this.#tooLarge
+    return messages > 0 && Date.now() - lastAt.getTime() < TOLD_MS ? this.#tooLarge : undefined
   }
 
   /** The last failure of the store, until it works again. */
@@ -179,7 +192,7 @@ export class ParkedTending {
           for (const move of some) recorded.add(move)
           parking.moved(some)
           if (kind === 'park') observer.parked(some.length)
-          else observer.discarded(some.length)
+          else this.#discarded(some)
         }
       } catch (error) {
         parking.notRecorded(moves.filter((move) => !recorded.has(move)))
@@ -188,6 +201,15 @@ export class ParkedTending {
       this.#mayHaveDone = true
       moved()
     }
+  }
+
+  #discarded(moves: readonly Move[]): void {
+    const { observer } = this.#options
+    const tooLarge = moves.filter(({ view, index }) => isTooLarge(view, index)).length
+    if (tooLarge < moves.length) observer.discarded(moves.length - tooLarge, 'attempts')
+    if (tooLarge === 0) return
+    observer.discarded(tooLarge, 'size')
+    this.#tooLarge = { messages: this.#tooLarge.messages + tooLarge, lastAt: new Date() }
   }
 
   async #recordFailedAgain(): Promise<void> {
@@ -202,7 +224,7 @@ export class ParkedTending {
         const { attempts, retryInMs } = byName.get(nameOf(row.offset, row.index, row.origin)) as Failed
         if (retryInMs === undefined) {
           dispatcher.parking.parkedEnded([row])
-          observer.discarded(1)
+          observer.discarded(1, 'attempts')
           continue
         }
         const group = dispatcher.parked.firstAt(row.offset, row.index, row.origin)
@@ -233,7 +255,7 @@ export class ParkedTending {
       } finally {
         parking.notDiscarded(groups) // those that were not ended
       }
-      observer.discarded(moves.length + groups.length)
+      observer.discarded(moves.length + groups.length, 'attempts')
       this.#mayHaveDone = true // older ones may go
       moved()
     }
@@ -294,12 +316,12 @@ export class ParkedTending {
       const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
       try {
         const byKey = new Map(groups.map((group) => [group.key, group]))
-        for (const { key, view, ...ref } of await store.fetch(groups)) {
+        const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES) // those that are too much at once come next time
+        for (const { key, view, ...ref } of loaded) {
           const group = byKey.get(key)
           if (group) parked.loaded(group, ref, view)
         }
-        const missing = groups.filter((group) => group.state === 'loading').length
-        if (missing > 0) throw new EngineError('INTERNAL', `${missing} parked groups have no open message in the store`)
+        if (loaded.length === 0) throw new EngineError('INTERNAL', `${groups.length} parked groups have no open message in the store`)
       } finally {
         for (const group of groups) parked.notLoaded(group)
       }

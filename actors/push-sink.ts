@@ -214,7 +214,7 @@ function withoutEnds(observer: SinkObserver): SinkObserver {
     returned: () => undefined,
     lapsed: () => undefined,
     parked: (messages) => observer.parked(messages),
-    discarded: (messages) => observer.discarded(messages),
+    discarded: (messages, why) => observer.discarded(messages, why),
   }
 }
 

@@ -1,6 +1,8 @@
 import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter } from '../engine/meters.ts'
 
+export type Discarded = 'attempts' | 'size'
+
 /** What a sink tells those who count. Every call is for a batch, never for a message. */
 export interface SinkObserver {
   /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
@@ -12,7 +14,8 @@ export interface SinkObserver {
   /** given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they were handed out */
   returned(batch: Readonly<{ messages: number; heldMs: number }>): void
   parked(messages: number): void
-  discarded(messages: number): void
+  /** given up, on record: too many attempts, or too large to be kept */
+  discarded(messages: number, why: Discarded): void
 }
 
 /** Into the metrics, and what an operator should see into the log. */
@@ -29,6 +32,12 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
     },
     returned: ({ messages, heldMs }) => meter.failed(messages, heldMs * 1000),
     parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
-    discarded: (messages) => logger.warn({ sink, messages }, 'messages were discarded: max_retry_count was reached'),
+    discarded: (messages, why) => {
+      meter.discarded += messages
+      logger.warn(
+        { sink, messages },
+        `messages were discarded: ${why === 'size' ? 'larger than MAX_MESSAGE_MB' : 'max_retry_count was reached'}`,
+      )
+    },
   }
 }

@@ -31,6 +31,8 @@ export type Settings = Readonly<{
   nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
   maxMemoryMb: number | undefined
+  /** larger messages are not kept */
+  maxMessageMb: number
   /** variables that are set and known but have no effect here */
   ignored: readonly string[]
   /** variables that look like ours and are not known: most likely misspelt */
@@ -100,6 +102,11 @@ export const VARIABLES = {
   KAFKA_SASL_OAUTH_CLIENT_ID: variable(text, 'client there'),
   KAFKA_SASL_OAUTH_CLIENT_SECRET: variable(text, 'its secret', true),
   KAFKA_SASL_OAUTH_SCOPE: variable(text, 'scope that is asked for'),
+  // a larger one could not be parked: the driver sends its bytes as text, twice as long, and a text ends at 512 MB
+  MAX_MESSAGE_MB: variable(
+    Type.Integer({ minimum: 1, maximum: 200 }),
+    'a larger message is discarded, on record, and its source goes on (64); one takes several times its size in memory for a moment',
+  ),
   MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
@@ -174,6 +181,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     },
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     maxMemoryMb: integer('MAX_MEMORY_MB'),
+    maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(
       (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),

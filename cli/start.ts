@@ -34,6 +34,7 @@ import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
 const STATE_DATABASE = 'tailrace'
+const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
 const HAND_OVER_GRACE_MS = 1_000
 
@@ -89,7 +90,16 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   )
   const metrics = new Metrics({ version: version(), node: nodes.name })
   const cache = new ResourceCache(await resources.load(store.query))
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes })
+  const engine = new Engine({
+    store,
+    resources,
+    cache,
+    log,
+    metrics,
+    logger,
+    nodes,
+    source: { maxMessageBytes: settings.maxMessageMb * MB },
+  })
   parts.defer(() => engine.stop())
   await engine.start()
 

@@ -1,15 +1,28 @@
 /** A growing buffer that messages are rendered into: bytes in, bytes out, no string per value. */
 
-/** A native copy costs about 50 ns however short it is; below this a loop is faster. */
+/** A native copy costs about 50 ns however short it is; below this a loop is faster, and for whole words even up to there. */
 const NATIVE_COPY_FROM_BYTES = 24
+const NATIVE_APPEND_FROM_BYTES = 4 * 1024
+/** One great message must not weigh for ever: a buffer that has grown beyond this is given back. */
+const KEPT_BYTES = 4 * 1024 * 1024
+
+/** What is written takes more room than it may. */
+export class WriterFull extends Error {
+  override readonly name = 'WriterFull'
+}
 
 export class ByteWriter {
   buffer: Buffer
   /** the same memory as `buffer`: writing four bytes at a time is five times as fast as one by one */
   words: DataView
   length = 0
+  readonly #capacity: number
+  readonly #limit: number
 
-  constructor(capacity = 64 * 1024) {
+  /** @param limit of the room that it may take: beyond it `WriterFull` is thrown */
+  constructor(capacity = 64 * 1024, limit = Infinity) {
+    this.#capacity = capacity
+    this.#limit = limit
     this.buffer = Buffer.allocUnsafeSlow(capacity)
     this.words = viewOf(this.buffer)
   }
@@ -18,6 +31,7 @@ export class ByteWriter {
   reserve(bytes: number): void {
     const needed = this.length + bytes
     if (needed <= this.buffer.length) return
+    if (needed > this.#limit) throw new WriterFull(`${needed} bytes, of ${this.#limit}`)
     const grown = Buffer.allocUnsafeSlow(Math.max(needed, this.buffer.length * 2))
     this.buffer.copy(grown, 0, 0, this.length)
     this.buffer = grown
@@ -56,6 +70,7 @@ export class ByteWriter {
   /** Appends what another writer holds. */
   append(other: ByteWriter): void {
     const size = other.length
+    if (size >= NATIVE_APPEND_FROM_BYTES) return this.copy(other.buffer, 0, size)
     this.reserve(size + 4)
     other.reserve(4)
     const from = other.words
@@ -84,9 +99,12 @@ export class ByteWriter {
     } while (rest > 0)
   }
 
-  /** Empties the writer and keeps its memory. */
+  /** Empties the writer and keeps its memory, unless that is a lot. */
   reset(): void {
     this.length = 0
+    if (this.buffer.length <= KEPT_BYTES) return
+    this.buffer = Buffer.allocUnsafeSlow(this.#capacity)
+    this.words = viewOf(this.buffer)
   }
 
   /** The written bytes; valid until the next write. */

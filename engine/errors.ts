@@ -410,6 +410,13 @@ export const ERRORS = {
     meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
     remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
   },
+  MESSAGE_TOO_LARGE: {
+    retry: false,
+    status: 500,
+    meaning: 'A message was larger than MAX_MESSAGE_MB, so it was discarded: its key and size are on record, its change is not delivered.',
+    remedy:
+      'Raise MAX_MESSAGE_MB, which needs several times as much memory for a moment, and backfill the row; or keep such values out of the table.',
+  },
   MESSAGES_DROPPED: {
     retry: false,
     status: 503,

@@ -9,6 +9,7 @@ export class SinkMeter implements Disposable {
   successes = 0
   failures = 0
   bytesDelivered = 0
+  discarded = 0
   readonly #forget: () => void
   constructor(forget: () => void) {
     this.#forget = forget

@@ -216,6 +216,11 @@ export class Metrics {
       (s) => s.meter.failures,
     )
     counter(
+      'tailrace_messages_discarded_count',
+      'Messages given up, on record: max_retry_count reached, or larger than MAX_MESSAGE_MB',
+      (s) => s.meter.discarded,
+    )
+    counter(
       'tailrace_messages_dropped_count',
       'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)',
       (s) => s.now?.dropped,

@@ -6,11 +6,12 @@
  *                    filter was edited since) ▸ routing ▸ transform; an outcome for each message
  *
  * What an outcome means for the dispatcher is the caller's: dropped is finished, failed is tried again after a while and
- * its group waits. A tombstone passes every filter: it has nothing but the old key, and a document would stay for ever.
+ * its group waits. A tombstone passes every filter: it has nothing but the old key, and a document would stay for ever. So
+ * does what was too large to be kept: nobody can tell what it was, and it is put on record.
  * A stage is made anew when its sink or one of its functions is edited; calls under way end with the old.
  */
 import type { MessageView } from '../engine/log/message-view.ts'
-import { ACTION } from '../engine/log/pack.ts'
+import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
 import type { BatchOutcome, FunctionFailure } from './sandbox/batch-outcome.ts'
@@ -96,7 +97,7 @@ export class FunctionStage {
     const { states } = outcome
     let any = false
     const drops = states.map((state, i) => {
-      if (state !== STATE.dropped || pack.part(i) === PART.tombstone) return 0
+      if (state !== STATE.dropped || pack.part(i) === PART.tombstone || (pack.flags(i) & MESSAGE_FLAG.discarded) !== 0) return 0
       any = true
       return 1
     })

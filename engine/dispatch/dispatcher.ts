@@ -22,6 +22,7 @@ import { OpenMessages } from './open-messages.ts'
 import { ParkedGroups, type Origin } from './parked-groups.ts'
 import { Parking, type Failed } from './parking.ts'
 import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
+import { isTooLarge, tooLarge } from './too-large.ts'
 import { STATE, Window, type PackView, type WindowPack } from './window.ts'
 
 export type DispatchSettings = Readonly<{
@@ -175,6 +176,7 @@ export class Dispatcher {
       for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
     if (drops) this.#drop(pack, accepted, drops)
     if (this.#restoring) this.#restore(pack, view)
+    for (let i = accepted; i < count; i++) if (isTooLarge(view, i)) this.#giveUp(firstSeq + i, tooLarge(view, i))
     this.#open.settle()
   }
 
@@ -182,6 +184,12 @@ export class Dispatcher {
     const { states, mask } = this.window
     for (let i = accepted; i < pack.count; i++)
       if (drops[i] === 1 && states[(pack.firstSeq + i) & mask] === STATE.fresh) this.#open.makeVoid(pack, pack.firstSeq + i)
+  }
+
+  /** Never to be delivered: on its way to be put on record, unless it is already. */
+  #giveUp(seq: number, failed: Failed): void {
+    const { states, mask } = this.window
+    if ((states[seq & mask] as number) < STATE.moving) this.parking.fail(seq, failed)
   }
 
   /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */

@@ -52,6 +52,7 @@ export type GenerationsOptions = Readonly<{
 type Stored = ServedGeneration & Readonly<{ drained: boolean }>
 
 const REGROUP_ROWS = 500
+const REGROUP_BYTES = 8 * 1024 * 1024
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
 
@@ -148,8 +149,10 @@ export class StoredGenerations implements Generations {
   async #regroup(from: Stored, to: Stored): Promise<void> {
     for (;;) {
       const { rows } = await this.#ask(
-        `select history, lsn::text, idx, part, relation, record_key, flags, body from tailrace.parked
-         where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open' limit ${REGROUP_ROWS}`,
+        `select * from (
+           select history, lsn::text, idx, part, relation, record_key, flags, body, sum(octet_length(body)) over (rows unbounded preceding) - octet_length(body) as before
+           from (select * from tailrace.parked where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open' limit ${REGROUP_ROWS}) p) some
+         where before < ${REGROUP_BYTES}`,
         [from.generation],
       )
       if (rows.length === 0) return

@@ -15,7 +15,7 @@
 import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
-import type { ActionCode } from '../log/pack.ts'
+import { MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
 import { formatLsn, parseLsn } from '../lsn.ts'
 import type { Part } from '../position.ts'
 import { ask } from '../state/asking.ts'
@@ -28,6 +28,7 @@ import type { Failed, Move } from './parking.ts'
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
+export type TooLarge = Readonly<{ messages: number; lastAt: Date }>
 export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
 /** Where parked messages are found that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
@@ -114,6 +115,19 @@ export class ParkedStore {
     return { groups, refs }
   }
 
+  /** Messages that were discarded for their size in the last day. */
+  async tooLarge(): Promise<TooLarge> {
+    const { sinkId, generation, partition } = this.#key
+    const { rows } = await ask(
+      this.#query,
+      `select count(*) as messages, max(inserted_at) as last_at from tailrace.parked
+       where ${MINE_READ} and state = 'discarded' and flags & ${MESSAGE_FLAG.discarded} <> 0 and inserted_at > now() - interval '1 day'`,
+      [sinkId, generation, partition],
+    )
+    const lastAt = rows[0]?.last_at
+    return { messages: Number(rows[0]?.messages ?? 0), lastAt: lastAt instanceof Date ? lastAt : new Date(0) }
+  }
+
   /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
   async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
     await this.#write(
@@ -160,22 +174,25 @@ export class ParkedStore {
     return rows.map((row) => this.#ref(row))
   }
 
-  /** The first open message of each group. */
-  async fetch(groups: readonly ParkedGroup[]): Promise<LoadedMessage[]> {
+  /** The first open message of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least. */
+  async fetch(groups: readonly ParkedGroup[], maxBytes: number): Promise<LoadedMessage[]> {
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
+    const within = (first: string) =>
+      `select * from (select f.*, sum(octet_length(f.body)) over (order by ${BY_POSITION}) - octet_length(f.body) as before from (${first}) f) b
+       where before < ${Math.floor(maxBytes)}`
     const { rows } = this.#grouping
       ? await ask(
           this.#query,
-          `select distinct on (group_hash) * from tailrace.parked where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[])
-           order by group_hash, ${BY_POSITION}`,
+          within(`select distinct on (group_hash) * from tailrace.parked
+           where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`),
           [...mine, groups.map((g) => g.key)],
         )
       : await ask(
           this.#query,
-          `select p.* from tailrace.parked p join unnest($4::int[], $5::int[], $6::bigint[], $7::int[]) as r (g, p, o, i)
+          within(`select p.* from tailrace.parked p join unnest($4::int[], $5::int[], $6::bigint[], $7::int[]) as r (g, p, o, i)
              on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
-           where ${MINE_READ} and state = 'open'`,
+           where ${MINE_READ} and state = 'open'`),
           [...mine, ...this.#names(groups)],
         )
     return rows.map((row) => ({ ...this.#ref(row), view: toView(row) }))

@@ -43,7 +43,7 @@ export const MESSAGE_FLAG = {
   unchanged: 4,
   /** the sink has no message groups */
   ungrouped: 8,
-  /** too large to keep: key and size only */
+  /** too large to keep: key and size only, to be put on record and never delivered */
   discarded: 16,
 } as const
 

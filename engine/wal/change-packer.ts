@@ -7,7 +7,7 @@
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
  * position, and a watcher sees the keys of changes before any sink's filter.
  */
-import { ByteWriter } from '../byte-writer.ts'
+import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
 import { ACTION, MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
 import type { Lsn } from '../lsn.ts'
@@ -25,6 +25,7 @@ import { ROUTING_MARK } from './routing-versions.ts'
 import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing.ts'
 import type { RelationTarget, RoutingState } from './routing-state.ts'
 import type { TimestampFormat } from './render.ts'
+import { textBytes } from './tuple.ts'
 import type { Shedding } from './shedding.ts'
 
 /** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
@@ -66,6 +67,8 @@ export type ChangePackerOptions = Readonly<{
   source: string
   term: number
   packBytes: number
+  /** a change whose message would be larger is not kept: a message that says so stands for it */
+  maxMessageBytes: number
   cursor: Cursor
   routing: RoutingState
   shedding?: Shedding | undefined
@@ -79,6 +82,12 @@ export type ChangePackerOptions = Readonly<{
   /** a message came that says nothing to us or that was wrong, for health: never a reason to stop */
   onNotice: (notice: string) => void
 }>
+
+/** A change of this share of the largest message is looked at before it is rendered: escapes make it six times as long at most, and then there are the names. */
+const LARGE_SHARE = 1 / 16
+
+/** A message as it was rendered for all sinks that take it. */
+type Rendered = Readonly<{ body: ByteWriter; isUnchanged: boolean; isDiscarded?: boolean }>
 
 export class ChangePacker implements PgoutputHandler {
   readonly #options: ChangePackerOptions
@@ -95,6 +104,8 @@ export class ChangePacker implements PgoutputHandler {
   readonly #positionBytes = Buffer.alloc(13)
   #rows = 0
   #rowBytes = 0
+  /** of the change that is being handled, as Postgres sent it */
+  #chunkBytes = 0
 
   constructor(options: ChangePackerOptions) {
     this.#options = options
@@ -226,6 +237,7 @@ export class ChangePacker implements PgoutputHandler {
     if (relation === 'internal') return undefined
     this.#rows++
     this.#rowBytes += chunk.length
+    this.#chunkBytes = chunk.length
     if (this.#cursor.isDurable) return undefined
     return this.#routing.targets(relation).length > 0 || this.#options.watcher?.watches(oid) ? relation : undefined
   }
@@ -235,7 +247,39 @@ export class ChangePacker implements PgoutputHandler {
     if (this.#options.watcher?.watches(relation.oid)) this.#tellKeys(change, this.#options.watcher)
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
-    this.#emitPart(targets, change, PART.row, action, bit)
+    if (this.#chunkBytes > this.#options.maxMessageBytes * LARGE_SHARE) this.#emitLarge(targets, change, action, bit)
+    else this.#emitPart(targets, change, PART.row, action, bit)
+  }
+
+  /** With memory of its own, which goes with it. */
+  #emitLarge(targets: readonly RelationTarget[], change: Change, action: ActionCode, bit: number): void {
+    const byFormat = new Map<TimestampFormat, Rendered>()
+    for (const to of targets) {
+      const { target } = to
+      if (!this.#takes(target, bit)) continue
+      const rendered = byFormat.get(target.timestampFormat) ?? this.#renderLarge(change, target.timestampFormat)
+      byFormat.set(target.timestampFormat, rendered)
+      this.#emitTo(to, change, PART.row, action, rendered)
+    }
+  }
+
+  /** What is too large is recognised by its values where possible, so that they need not be rendered. */
+  #renderLarge(change: Change, format: TimestampFormat): Rendered {
+    const { maxMessageBytes } = this.#options
+    let bytes = textBytes(change.action === 'delete' ? change.old : change.row)
+    if (bytes <= maxMessageBytes) {
+      const body = new ByteWriter(64 * 1024, 2 * maxMessageBytes + 64 * 1024) // reserved is up to twice what is written
+      try {
+        const isUnchanged = this.#writer.write(body, change, format)
+        if (body.length <= maxMessageBytes) return { body, isUnchanged }
+        bytes = body.length
+      } catch (error) {
+        if (!(error instanceof WriterFull)) throw error
+      }
+    }
+    const body = new ByteWriter(1024)
+    this.#writer.writeDiscarded(body, change, bytes)
+    return { body, isUnchanged: false, isDiscarded: true }
   }
 
   #emitPart(targets: readonly RelationTarget[], change: Change, part: Part, action: ActionCode, bit: number): void {
@@ -262,13 +306,7 @@ export class ChangePacker implements PgoutputHandler {
     return (actions & bit) !== 0 && !(this.#shedding?.active && this.#shedding.drops(sinkId))
   }
 
-  #emitTo(
-    { target, groupColumns, hasOwnGroup }: RelationTarget,
-    change: Change,
-    part: Part,
-    action: ActionCode,
-    ready?: Readonly<{ body: ByteWriter; isUnchanged: boolean }>,
-  ): void {
+  #emitTo({ target, groupColumns, hasOwnGroup }: RelationTarget, change: Change, part: Part, action: ActionCode, ready?: Rendered): void {
     const { transaction } = this.#cursor
     const side: Side = part === PART.tombstone || action === ACTION.delete ? 'old' : 'new'
     const group = target.grouping ? groupHash(change, groupColumns, side) : this.#spread(change.relation.oid, transaction.lsn, part)
@@ -278,13 +316,14 @@ export class ChangePacker implements PgoutputHandler {
     const start = bodies.length
     writeKeys(bodies, change, side)
     const keyLength = bodies.length - start
-    if (hasOwnGroup) writeGroupKey(bodies, change, groupColumns, side)
+    if (hasOwnGroup && !ready?.isDiscarded) writeGroupKey(bodies, change, groupColumns, side)
     const groupKeyLength = bodies.length - start - keyLength
     if (ready) bodies.append(ready.body)
     const isUnchanged = ready ? ready.isUnchanged : this.#render(bodies, change, part, target.timestampFormat)
     const flags =
       (part === PART.tombstone ? MESSAGE_FLAG.tombstone : 0) |
       (isUnchanged ? MESSAGE_FLAG.unchanged : 0) |
+      (ready?.isDiscarded ? MESSAGE_FLAG.discarded : 0) |
       (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
     builder.add(change.idx, part, action, change.relation.oid, flags, group, keyLength, groupKeyLength)
     this.#packing.added(target.topic, partition, transaction.commitTimeUs)

@@ -114,6 +114,16 @@ export class ChangeWriter {
     this.#metadata(out, change, 'old', true)
   }
 
+  /** What stands for a change that is too large to be kept: where it was, and its size. Nobody is sent this. */
+  writeDiscarded(out: ByteWriter, change: Change, bytes: number): void {
+    out.ascii('"record":null,"changes":null,"action":"')
+    out.ascii(change.action)
+    out.ascii('","bytes":')
+    out.digits(bytes)
+    out.byte(COMMA)
+    this.#metadata(out, change, change.action === 'delete' ? 'old' : 'new', false)
+  }
+
   #metadata(out: ByteWriter, change: Change, side: Side, isTombstone: boolean): void {
     out.literal(change.relation.tableMetadata)
     out.append(this.#transaction)

@@ -223,6 +223,7 @@ export class SourceRun {
       source: database.id,
       term: store.term,
       packBytes: settings.packBytes,
+      maxMessageBytes: settings.maxMessageBytes,
       cursor: this.#cursor,
       routing: this.#routing,
       shedding,

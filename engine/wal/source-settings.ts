@@ -7,6 +7,8 @@ export type SourceSettings = Readonly<{
   maxBytesInFlight: number
   /** raw size at which a pack closes */
   packBytes: number
+  /** a larger message is discarded, on record */
+  maxMessageBytes: number
   /** how long the first message waits for others while nothing is being appended */
   lingerMs: number
   appendTimeoutMs: number
@@ -21,6 +23,7 @@ export type SourceSettings = Readonly<{
 export const SOURCE_DEFAULTS: SourceSettings = {
   maxBytesInFlight: 4 * 1024 * 1024,
   packBytes: 256 * 1024,
+  maxMessageBytes: 64 * 1024 * 1024,
   lingerMs: 3,
   appendTimeoutMs: 60_000,
   walSenderTimeoutMs: 10_000,

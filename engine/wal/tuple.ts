@@ -121,6 +121,13 @@ export function skipTuple(chunk: Uint8Array, at: number): number {
   return p - base
 }
 
+/** Bytes of all values that were sent. */
+export function textBytes({ count, kind, start, end }: Tuple): number {
+  let bytes = 0
+  for (let i = 0; i < count; i++) if (kind[i] === KIND.text) bytes += (end[i] as number) - (start[i] as number)
+  return bytes
+}
+
 /** Whether two text values have the same bytes. */
 export function sameText(a: Tuple, i: number, b: Tuple, j: number): boolean {
   let p = a.start[i] as number

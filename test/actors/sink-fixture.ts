@@ -4,7 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { startSink, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink.ts'
-import type { SinkObserver } from '../../actors/sink-observer.ts'
+import type { Discarded, SinkObserver } from '../../actors/sink-observer.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
@@ -170,7 +170,7 @@ export class Counts implements SinkObserver {
     this.parks += messages
     this.#tell()
   }
-  discarded(messages: number): void {
+  discarded(messages: number, _why: Discarded): void {
     this.discards += messages
     this.#tell()
   }

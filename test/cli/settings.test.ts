@@ -26,6 +26,7 @@ test('with nothing set, everything has its default and the state database is the
     metrics: { port: 8376, user: undefined, password: undefined },
     nodeAddress: undefined,
     maxMemoryMb: undefined,
+    maxMessageMb: 64,
     ignored: [],
     unknown: [],
   } satisfies Settings)

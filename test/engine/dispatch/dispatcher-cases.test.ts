@@ -3,10 +3,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
-import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
-import { PART, type Part } from '../../../engine/position.ts'
+import { ACTION, MESSAGE_FLAG, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { ORIGIN, PART, type Part } from '../../../engine/position.ts'
 
-type Message = Readonly<{ group: number; part?: Part; bytes?: number }>
+type Message = Readonly<{ group: number; part?: Part; bytes?: number; tooLarge?: boolean }>
 const ANY = { max: Infinity, overhead: 0, first: true }
 
 class Bench {
@@ -36,9 +36,9 @@ class Bench {
   offer(messages: readonly Message[], drops?: Uint8Array): void {
     const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
     builder.begin((this.#lsn += 1n), 1, 0)
-    for (const [idx, { group, part = PART.row, bytes = 10 }] of messages.entries()) {
-      builder.bodies.ascii('b'.repeat(bytes))
-      builder.add(idx, part, ACTION.insert, 1, 0, group, 0, 0)
+    for (const [idx, { group, part = PART.row, bytes = 10, tooLarge }] of messages.entries()) {
+      builder.bodies.ascii(tooLarge ? '"bytes":99,"metadata":{"table_name":"t"' : 'b'.repeat(bytes))
+      builder.add(idx, part, ACTION.insert, 1, tooLarge ? MESSAGE_FLAG.discarded : 0, group, 0, 0)
     }
     this.view = Pack.decode(builder.encode())
     this.dispatcher.offer(this.#offset++, this.view, drops)
@@ -291,4 +291,51 @@ test('what a filter drops as it is read is finished, nobody’s delivery, and he
   assert.deepEqual(bench.take(), [])
   assert.deepEqual(bench.commit().next, { offset: 2, index: 0 })
   assert.equal(bench.dispatcher.unfinished, 0)
+})
+
+test('a message that was too large to be kept is given up as it is read, also when it may be with a client, and its group goes on', () => {
+  const bench = new Bench()
+  bench.offer([{ group: 1 }, { group: 1, tooLarge: true }, { group: 1 }])
+  bench.offer([{ group: 2, tooLarge: true }])
+  bench.commit()
+  const { parking } = bench.dispatcher
+  const moves = parking.toFail()
+  assert.deepEqual(
+    moves.map(({ offset, index, kind, failed }) => [offset, index, kind, failed?.error]),
+    [
+      [0, 1, 'discard', 'the message has 99 bytes, more than MAX_MESSAGE_MB allows'],
+      [1, 0, 'discard', 'the message has 99 bytes, more than MAX_MESSAGE_MB allows'],
+    ],
+  )
+  assert.deepEqual(bench.take(), ['0.0'])
+  bench.finish('0.0')
+  assert.deepEqual(bench.take(), ['0.2'], 'not on record yet, and not in the way')
+  parking.notRecorded(moves)
+  assert.equal(parking.toFail().length, 2, 'until it is recorded')
+  parking.moved(moves)
+  bench.finish('0.2')
+  assert.deepEqual(bench.commit().next, { offset: 2, index: 0 })
+  assert.equal(bench.pending.count, 0)
+
+  const again = new Bench(
+    {},
+    {
+      restore: {
+        commit: { next: { offset: 0, index: 0 }, filter: ORIGIN, finished: [], handedOut: { offset: 9, index: 0 }, term: 1 },
+        head: 9,
+        parkedRefs: { offsets: [1], indexes: [0] },
+        parkedGroups: [],
+      },
+    },
+  )
+  again.offer([{ group: 1 }, { group: 1, tooLarge: true }, { group: 1 }])
+  again.offer([{ group: 2, tooLarge: true }])
+  const left = again.dispatcher.parking.toFail()
+  assert.deepEqual(
+    left.map(({ offset, index }) => [offset, index]),
+    [[0, 1]],
+    'the other one is on record',
+  )
+  again.dispatcher.parking.moved(left)
+  assert.equal(again.pending.count, 2, 'those that may be with clients of the former owner')
 })
