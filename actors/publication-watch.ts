@@ -85,7 +85,8 @@ export class PublicationWatch implements Disposable {
 
   #tell({ id, name }: Sink, gaps: readonly PublicationGap[]): void {
     const told = new Set(this.#gaps.get(id)?.map(({ message }) => message))
-    for (const { code, message } of gaps) if (!told.has(message)) this.#logger.warn({ sink: name, code }, message)
+    for (const { code, message } of gaps)
+      if (!told.has(message)) this.#logger[code === 'table_not_published' ? 'warn' : 'info']({ sink: name, code }, message)
     this.#gaps.set(id, gaps)
   }
 }

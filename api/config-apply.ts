@@ -4,7 +4,7 @@
  * fails is told at once.
  *
  * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
- * source says so, and waits, while the others go on and what the log holds is delivered. What the file says anew has to work.
+ * source says so, while the others go on and what the log holds is delivered. What the file says anew has to work.
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { isDeepStrictEqual } from 'node:util'
@@ -68,7 +68,7 @@ class Application {
         const code = error instanceof EngineError ? error.code : undefined
         if (code !== 'SLOT_MISSING') this.#away.add(name)
         const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isDeepStrictEqual(known.get(name), connection)
-        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(error)}; the source "${name}" waits for it`)
+        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(error)}; all else goes on without its source "${name}"`)
         else this.#wrong(database.line, error)
       }
     }
