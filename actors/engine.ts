@@ -7,6 +7,7 @@
  * edit of what decides the partition begins another generation: its topic is read when the former one is delivered.
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
@@ -14,6 +15,7 @@ import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter, SourceMeter } from '../engine/meters.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
+import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
@@ -42,6 +44,8 @@ export type EngineOptions = Readonly<{
   log: Log
   metrics: Metrics
   logger: Logger
+  /** what runs functions; whoever made it stops it after the engine */
+  functions: FunctionPool
   /** this process among those that share the state database: owners are recorded by its id */
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** what sources are set to, where it is not as usual */
@@ -69,7 +73,7 @@ export class Engine {
   readonly #sources = new Map<string, SourceActor>()
   readonly #oldTopics: OldTopicsSweep
   readonly #publications: PublicationWatch
-  readonly #functions = new SinkFunctions()
+  readonly #functions: SinkFunctions
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [] }
@@ -78,6 +82,7 @@ export class Engine {
 
   constructor(options: EngineOptions) {
     this.#options = options
+    this.#functions = new SinkFunctions(options.functions, () => options.cache.functions)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#supervisor = createActor(supervisorMachine, {
@@ -101,7 +106,6 @@ export class Engine {
     this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
-    await this.#functions.stop()
   }
 
   sink(id: string): ServedSink | undefined {
@@ -151,7 +155,7 @@ export class Engine {
     refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }), known)))
     await store.transaction(async (query) => {
       await query('select from sink where id = $1 for update', [sinkId]) // one edit at a time, of all processes: each begins with what the one before it left
-      const { sinks } = await resources.load(query)
+      const { sinks, functions } = await resources.load(query)
       const before = sinks.find(({ id }) => id === sinkId)
       if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
       const name = changes.name ?? before.name
@@ -159,6 +163,10 @@ export class Engine {
         throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
       }
       const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
+      refuseMissingFunctions(
+        settings,
+        functions.filter((fn) => fn.accountId === accountId),
+      )
       await resources.renameSink(query, sinkId, name)
       await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
     })
@@ -201,8 +209,8 @@ export class Engine {
     return turn
   }
 
-  async #apply({ databases, sinks }: Known): Promise<void> {
-    const now: Known = { databases: [...databases], sinks: [...sinks] }
+  async #apply({ databases, sinks, functions = [] }: Known): Promise<void> {
+    const now: Known = { databases: [...databases], sinks: [...sinks], functions: [...functions] }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()

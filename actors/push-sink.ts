@@ -114,6 +114,8 @@ class PushSink implements RunningSink {
     const { egress, endpoint, warn } = this.#surroundings
     this.#retire()
     try {
+      if (!this.#options.functions(sink, database).isIdle)
+        throw new EngineError('VALIDATION_FAILED', 'functions of sinks that send are not supported yet, so nothing is sent')
       const wire = this.#type.open({
         ...{ sink, database, egress, warn, endpoint: endpoint(sink) },
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,

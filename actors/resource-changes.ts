@@ -1,14 +1,15 @@
 /** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
 import { isDeepStrictEqual as same } from 'node:util'
+import type { StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 
-export type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }>
+export type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[]; functions?: readonly StoredFunction[] }>
 
 export type ResourceChanges = Readonly<{
   /** ids of sinks that are gone */
   goneSinks: readonly string[]
   newSinks: readonly Sink[]
-  /** edited, or their database's description is: messages carry both */
+  /** edited, or their database's description is, which messages carry too, or a function they have */
   editedSinks: readonly Sink[]
   /** databases that their sources leave: gone, switched off, or reached in another way from now on */
   endedSources: readonly string[]
@@ -31,13 +32,18 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
     newSinks: addedSinks,
     editedSinks: after.sinks.filter((sink) => {
       const was = oldSinks.get(sink.id)
-      return was && (!same(sink, was) || !same(oldDatabases.get(sink.databaseId), newDatabases.get(sink.databaseId)))
+      if (!was) return false
+      if (!same(sink, was) || !same(oldDatabases.get(sink.databaseId), newDatabases.get(sink.databaseId))) return true
+      return !same(functionsOf(sink, before), functionsOf(sink, after))
     }),
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
     rerouted: after.databases.filter(({ id }) => rerouted.has(id) || !oldDatabases.has(id)),
   }
 }
+
+const functionsOf = ({ accountId, filter, transform }: Sink, { functions = [] }: Known): readonly StoredFunction[] =>
+  functions.filter((fn) => fn.accountId === accountId && (fn.name === filter || fn.name === transform))
 
 const runs = ({ slot }: Database): boolean => slot.status === 'active'
 

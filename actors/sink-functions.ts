@@ -1,24 +1,35 @@
-/** The functions of this process: one pool of sandboxes for all, and for each sink the stage made of those it names. */
-import { availableParallelism } from 'node:os'
+/** For each sink the stage made of the functions that it names, as they are stored now. */
+import type { StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { sinkMetadata } from '../sinks/pull.ts'
-import { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { FunctionStage } from '../transforms/stage.ts'
-
-/** Threads that run functions: two at least, so that a slow function leaves one to the others. */
-const MAX_THREADS = 8
-const MEMORY_MB = 512
+import { PUSH_TYPES } from '../sinks/push-types.ts'
+import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
 
 export class SinkFunctions {
-  readonly #pool = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(2, availableParallelism())), memoryMb: MEMORY_MB })
+  readonly #pool: FunctionPool
+  readonly #stored: () => readonly StoredFunction[]
+
+  constructor(pool: FunctionPool, stored: () => readonly StoredFunction[]) {
+    this.#pool = pool
+    this.#stored = stored
+  }
 
   /** @param former the sink's stage until now */
   stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
-    const tail = JSON.stringify(sinkMetadata(sink, database))
-    return new FunctionStage({ pool: this.#pool, functions: {}, tail, transformsDeletes: true }, former)
+    const functions = { filter: this.#find(sink, sink.filter), transform: this.#find(sink, sink.transform) }
+    if (functions.filter || functions.transform) this.#pool.warm()
+    // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
+    const transformsDeletes = !(PUSH_TYPES.get(sink.destination.type)?.keyed ?? false)
+    return new FunctionStage({ pool: this.#pool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), transformsDeletes }, former)
   }
 
-  stop(): Promise<void> {
-    return this.#pool.stop()
+  #find({ accountId }: Sink, name: string | null | undefined): StageFunction | undefined {
+    if (name === null || name === undefined) return undefined
+    const stored = this.#stored().find((fn) => fn.accountId === accountId && fn.name === name)
+    if (!stored) return undefined
+    const { id, type, compiled: code, usesMetadata } = stored
+    const kind = type === 'path' ? 'transform' : type
+    return { key: `${id}:${kind}:${code}`, name, kind, code, usesMetadata }
   }
 }

@@ -12,7 +12,10 @@ import { EngineError } from '../engine/errors.ts'
 import { provision, type Provisioned } from '../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../engine/postgres/source-names.ts'
 import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
+import { refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
 import type { Account, SinkSettings } from '../engine/state/resources.ts'
+import { compileFunction } from '../transforms/compile.ts'
+import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
@@ -28,11 +31,13 @@ export async function applyConfig(
   store: Store,
   resources: ResourceStore,
   signal: AbortSignal,
+  pool?: Pick<FunctionPool, 'check'>,
 ): Promise<readonly string[]> {
   const application = new Application(document, resources)
   try {
     await application.provision(await resources.connections(store.query, document.account), signal)
     await application.checkNames(store.query)
+    if (pool) await application.compile(pool)
     await store.transaction((query) => application.write(query))
     return application.notices
   } catch (error) {
@@ -48,6 +53,7 @@ class Application {
   readonly #document: ConfigDocument
   readonly #resources: ResourceStore
   readonly #problems: Problem[] = []
+  #functions: readonly Readonly<{ line: number; input: FunctionInput }>[] = []
   readonly #made: Provisioned[] = []
   /** names of databases whose server can't be asked */
   readonly #away = new Set<string>()
@@ -74,6 +80,14 @@ class Application {
     }
   }
 
+  /** Built once, so that what is stored can be run. */
+  async compile(pool: Pick<FunctionPool, 'check'>): Promise<void> {
+    const compiled: { line: number; input: FunctionInput }[] = []
+    for (const { line, ...written } of this.#document.functions)
+      await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }))
+    this.#functions = compiled
+  }
+
   /** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
   async checkNames(query: Query): Promise<void> {
     const { databases, sinks, account } = this.#document
@@ -97,6 +111,8 @@ class Application {
     const account = await this.#resources.saveAccount(query, accountName)
     for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
     for (const { line, input } of databases) await this.#at(line, () => this.#writeDatabase(query, account, input))
+    for (const { line, input } of this.#functions)
+      await this.#at(line, async () => void (await this.#resources.saveFunction(query, account, input)))
     for (const { line, database, input } of sinks) await this.#at(line, () => this.#writeSink(query, account, database, input))
     if (this.#problems.length > 0)
       throw refusal(
@@ -141,6 +157,10 @@ class Application {
     ])
     if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
       throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+    const functions = await query<Pick<StoredFunction, 'name' | 'type'>>('select name, type from function where account_id = $1', [
+      account.id,
+    ])
+    refuseMissingFunctions(input.settings, functions.rows)
     await this.#resources.saveSink(query, account, rows[0].id, input)
   }
 

@@ -9,7 +9,9 @@ import { X509Certificate } from 'node:crypto'
 import { Ajv, type ValidateFunction } from 'ajv'
 import { Type, type Static } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
+import { FUNCTION_TYPES } from '../engine/state/functions.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
+import type { Written } from '../transforms/compile.ts'
 import type { DatabaseInput, SinkInput } from '../engine/state/resource-store.ts'
 import { ConfigReader } from './config-reader.ts'
 import { reasonsOf } from './schema-reasons.ts'
@@ -62,6 +64,18 @@ type DatabaseForm = Static<typeof DatabaseForm>
 const Account = Type.Object({ name: text('name of the account') }, strict)
 const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
 
+const FunctionForm = Type.Object(
+  {
+    name: Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } }),
+    type: Type.Union(FUNCTION_TYPES.map((type) => Type.Literal(type))),
+    description: Type.Optional(Type.String()),
+    code: Type.Optional(text('the function, JavaScript or TypeScript')),
+    file: Type.Optional(text('file that holds it, beside this one')),
+    path: Type.Optional(text('of type path: such as record.id')),
+  },
+  strict,
+)
+
 export type ConfiguredDatabase = Readonly<{
   line: number
   input: DatabaseInput
@@ -76,12 +90,13 @@ export type ConfigDocument = Readonly<{
   account: string
   tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
+  functions: readonly (Written & Readonly<{ line: number }>)[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
 }>
 
-const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'sinks'])
+const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'sinks'])
 const DATABASE_NOT_YET = ['primary']
-const NOT_YET = new Set(['users', 'functions', 'transforms', 'http_endpoints', 'change_retentions', 'wal_pipelines'])
+const NOT_YET = new Set(['users', 'transforms', 'http_endpoints', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
 /** Postgres cuts longer ones without an error, so that what is made is never found again. */
 const MAX_NAME_BYTES = 63
@@ -90,14 +105,21 @@ const ajv = new Ajv({ allErrors: true })
 const checkAccount = ajv.compile(Account)
 const checkToken = ajv.compile(Token)
 const checkDatabase = ajv.compile(DatabaseForm)
+const checkFunction = ajv.compile(FunctionForm)
 
 /**
  * @param source YAML
  * @param file named in errors
  * @param env for `${VAR}` and `${VAR:-default}` in values
+ * @param read gives the text of a file that stands beside this one; absent: none can be named
  * @throws EngineError CONFIG_INVALID: file, line, column and reason of every mistake
  */
-export function parseConfig(source: string, file: string, env: Readonly<Record<string, string | undefined>>): ConfigDocument {
+export function parseConfig(
+  source: string,
+  file: string,
+  env: Readonly<Record<string, string | undefined>>,
+  read?: (path: string) => string,
+): ConfigDocument {
   const reader = new ConfigReader(source, file)
   reader.interpolate(env, TEXTS)
   const root = rootOf(reader)
@@ -106,6 +128,7 @@ export function parseConfig(source: string, file: string, env: Readonly<Record<s
   else fits(reader, checkAccount, root['account'], ['account'])
   const tokens = each(reader, root, 'api_tokens', configuredToken)
   const databases = each(reader, root, 'databases', configuredDatabase)
+  const functions = each(reader, root, 'functions', (_reader, form, i) => configuredFunction(reader, form, i, read))
   const sinks = each(reader, root, 'sinks', configuredSink)
   const slots = databases.map((database) => database && slotKey(database))
   for (const [i, slot] of slots.entries())
@@ -120,6 +143,7 @@ export function parseConfig(source: string, file: string, env: Readonly<Record<s
     account: (root['account'] as Static<typeof Account>).name,
     tokens: tokens.filter((token) => token !== undefined),
     databases: databases.filter((database) => database !== undefined),
+    functions: functions.filter((fn) => fn !== undefined),
     sinks: sinks.filter((sink) => sink !== undefined),
   }
 }
@@ -179,6 +203,31 @@ const placeOf = (field: string): (string | number)[] =>
 function configuredToken(reader: ConfigReader, form: unknown, i: number): ConfigDocument['tokens'][number] | undefined {
   if (!fits(reader, checkToken, form, ['api_tokens', i])) return undefined
   return { ...(form as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
+}
+
+function configuredFunction(
+  reader: ConfigReader,
+  form: unknown,
+  i: number,
+  read: ((path: string) => string) | undefined,
+): ConfigDocument['functions'][number] | undefined {
+  if (!fits(reader, checkFunction, form, ['functions', i])) return undefined
+  const { name, type, description = null, code, file, path } = form as Static<typeof FunctionForm>
+  const wrong = (field: string, reason: string) => reader.wrong(reader.at('functions', i, field), `${field} ${reason}`)
+  const line = reader.line(reader.at('functions', i))
+  if (type === 'path') {
+    if (path === undefined) return wrong('path', 'is missing: path: record.id')
+    return { name, type, description, code: path, line }
+  }
+  if (path !== undefined) return wrong('path', 'is of functions of type path')
+  if ((code === undefined) === (file === undefined)) return wrong('code', 'or file must be given, and one of them only')
+  if (code !== undefined) return { name, type, description, code, line }
+  if (!read) return wrong('file', 'can only be read beside a file: give code')
+  try {
+    return { name, type, description, code: read(file as string), line }
+  } catch (error) {
+    return wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
+  }
 }
 
 const slotKey = ({ input: { connection: c, slotName } }: ConfiguredDatabase): string => `${c.hostname}:${c.port}/${slotName}`

@@ -94,6 +94,8 @@ export class ConfigReader {
     visit(this.document, {
       Scalar: (key, node, path) => {
         if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return
+        const [holding] = path.slice(-1)
+        if (isPair(holding) && isScalar(holding.key) && holding.key.value === 'code') return // a template literal of a function
         const offset = node.range?.[0] ?? 0
         const replaced = node.value.replaceAll(
           /\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g,

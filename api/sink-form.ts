@@ -35,8 +35,8 @@ export const SinkOut = Type.Object({
   tables: Type.Array(TableSettings),
   actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
   destination: PullDestination,
-  filter: NONE,
-  transform: NONE,
+  filter: Type.String({ description: 'name of a function, or "none"' }),
+  transform: Type.String({ description: 'name of a function, or "none"' }),
   routing: NONE,
   enrichment: NONE,
   message_grouping: Type.Boolean(),
@@ -65,8 +65,8 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     tables: sink.tables.map((table) => ({ name: qualified(table.name), group_column_names: table.group_column_names ?? null })),
     actions: sink.actions,
     destination: Object.fromEntries(Object.entries(sink.destination).filter(([, value]) => value !== null)),
-    filter: 'none',
-    transform: 'none',
+    filter: sink.filter ?? 'none',
+    transform: sink.transform ?? 'none',
     routing: 'none',
     enrichment: 'none',
     message_grouping: sink.message_grouping,
@@ -89,7 +89,8 @@ export function idleHealth(sink: Sink): Health {
 
 /** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
 const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
-const FUNCTIONS = new Set(['filter', 'transform', 'routing', 'enrichment'])
+const FUNCTIONS = new Set(['routing', 'enrichment'])
+const ATTACHED = ['filter', 'transform'] as const
 const STREAM_TYPES = new Set(['stream', 'sequin_stream', 'tailrace_stream'])
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
@@ -106,7 +107,7 @@ export const SinkPatch = Type.Object(
     ...Object.fromEntries(
       [...FUNCTIONS].map((name) => [
         name,
-        Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; functions are not there yet' })),
+        Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; not there yet' })),
       ]),
     ),
     ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
@@ -169,7 +170,7 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   for (const name of FUNCTIONS) {
     const value = body[name]
     if (value !== undefined && value !== null && value !== '' && value !== 'none')
-      reasons.push([name, 'names a function; functions are not there yet'])
+      reasons.push([name, 'names a function; functions of this kind are not there yet'])
   }
   if (!checkWhole(whole)) {
     const inner = reasonsOf(checkWhole.errors ?? [])
@@ -193,6 +194,7 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
     if (LEFT_OUT.has(name) || FUNCTIONS.has(name) || name === 'database' || name === 'table' || name === 'schema') continue
     changes[name] = value
   }
+  for (const field of ATTACHED) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
   if (changes['source'] === null) changes['source'] = {}
   if (changes['tables'] === null) changes['tables'] = []
   if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')

@@ -5,8 +5,8 @@
  *   settings, configuration file ▸ data folder ▸ embedded Postgres (unless PG_URL) ▸ state ▸ configuration applied ▸ log ▸ sinks ▸ sources ▸ API, metrics
  */
 import { readFileSync } from 'node:fs'
-import { constants, hostname } from 'node:os'
-import { join } from 'node:path'
+import { availableParallelism, constants, hostname } from 'node:os'
+import { dirname, join, resolve } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
@@ -27,12 +27,17 @@ import { ResourceStore } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore } from '../engine/state/store.ts'
+import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
+/** Threads that run functions: two at least, so that a slow function leaves one to the others. */
+const MAX_THREADS = 8
+/** A sandbox that takes more is ended. */
+const FUNCTION_MEMORY_MB = 512
 const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
@@ -75,7 +80,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
-  if (document) for (const notice of await applyConfig(document, store, resources, stopping)) logger.warn(notice)
+  const functions = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(2, availableParallelism())), memoryMb: FUNCTION_MEMORY_MB })
+  parts.defer(() => functions.stop())
+  if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
 
   const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
@@ -98,6 +105,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     metrics,
     logger,
     nodes,
+    functions,
     source: { maxMessageBytes: settings.maxMessageMb * MB },
   })
   parts.defer(() => engine.stop())
@@ -156,7 +164,8 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
 function readConfig(config: NonNullable<Settings['config']>): ConfigDocument {
   if ('yaml' in config) return parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
   try {
-    return parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables())
+    const beside = (file: string) => readFileSync(resolve(dirname(config.path), file), 'utf8')
+    return parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables(), beside)
   } catch (cause) {
     if (cause instanceof EngineError) throw cause
     throw new EngineError('CONFIG_INVALID', `${config.path}: ${(cause as Error).message}`, { file: config.path }, { cause })

@@ -1,4 +1,5 @@
 /** The resources as the request path needs them: in memory, so that no request waits for the state database. */
+import type { StoredFunction } from './functions.ts'
 import type { Account, Database, Sink } from './resources.ts'
 import type { Resources } from './resource-store.ts'
 
@@ -21,6 +22,10 @@ export class ResourceCache {
   }
   get sinks(): readonly Sink[] {
     return this.#resources.sinks
+  }
+
+  get functions(): readonly StoredFunction[] {
+    return this.#resources.functions
   }
 
   /** The newest generation of a sink: the one that messages go to once the source has met its mark. */

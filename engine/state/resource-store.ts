@@ -1,5 +1,6 @@
 /** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
 import { Value } from 'typebox/value'
+import type { FunctionInput, StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import type { Destination } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink } from './resources.ts'
@@ -23,6 +24,7 @@ export type Resources = Readonly<{
   tokens: ReadonlyMap<string, Account>
   databases: readonly Database[]
   sinks: readonly Sink[]
+  functions: readonly StoredFunction[]
   /** the newest one of each sink, by its id */
   generations: ReadonlyMap<string, number>
 }>
@@ -94,6 +96,21 @@ export class ResourceStore {
     return id
   }
 
+  async saveFunction(
+    query: Query,
+    account: Account,
+    { name, type, description, code, compiled, usesMetadata }: FunctionInput,
+  ): Promise<string> {
+    const { rows } = await query<{ id: string }>(
+      `insert into function (account_id, name, type, description, code, compiled, uses_metadata) values ($1, $2, $3, $4, $5, $6, $7)
+       on conflict (account_id, name) do update set type = excluded.type, description = excluded.description, code = excluded.code,
+         compiled = excluded.compiled, uses_metadata = excluded.uses_metadata, updated_at = now()
+       returning id`,
+      [account.id, name, type, description, code, compiled, usesMetadata],
+    )
+    return (rows[0] as { id: string }).id
+  }
+
   async renameSink(query: Query, sinkId: string, name: string): Promise<void> {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }
@@ -105,6 +122,7 @@ export class ResourceStore {
          select 'a' || id || xmin as print from account union all
          select 't' || id || xmin from api_token union all
          select 'd' || id || xmin from source_database union all
+         select 'f' || id || xmin from function union all
          select 's' || id || xmin from sink) rows`, // a row's id and the transaction that wrote it name its version
     )
     return rows[0]?.print ?? ''
@@ -134,6 +152,9 @@ export class ResourceStore {
       'select sink_id, max(generation) as newest from generation group by sink_id',
     )
     const databases = await query<DatabaseRow>('select * from source_database order by name')
+    const functions = await query<StoredFunction>(
+      `select id, account_id as "accountId", name, type, description, code, compiled, uses_metadata as "usesMetadata" from function order by name`,
+    )
     const tokens = await query<{ hash: string; id: string; name: string }>(
       `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
     )
@@ -147,6 +168,7 @@ export class ResourceStore {
         databaseId: database_id,
         destination,
       })),
+      functions: functions.rows,
       generations: new Map(generations.rows.map(({ sink_id, newest }) => [sink_id, newest])),
     }
   }

@@ -85,6 +85,8 @@ export const SinkSettings = Type.Object(
       default: null,
       description: 'requests to the destination at once; null: as its kind does well with',
     }),
+    filter: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that keeps or drops messages' })),
+    transform: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that makes what is delivered' })),
     sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
     partitions: Type.Integer({
       minimum: 1,

@@ -169,3 +169,60 @@ test('a new address of a database restarts its source and nothing else', async (
   assert.equal((await take(a, 'goods')).length, 1)
   assert.deepEqual(others(), before)
 })
+
+test('functions come with the file, and a changed one holds for what is committed after it, without a restart', async () => {
+  await using s = await stage()
+  const functions = (transform: string) => `functions:
+  - name: odd
+    type: filter
+    code: |
+      export default (action: string, record: { id: number }): boolean => record.id % 2 === 1
+  - name: named
+    type: transform
+    code: |
+      ${transform}
+  - { name: key, type: path, path: record.id }
+`
+  const withFunctions = (transform: string) =>
+    functions(transform) +
+    config(database(s.shop), sink('goods', s.shop, ', filter: odd, transform: named') + sink('others', s.shop, ', transform: key'))
+  await s.apply(withFunctions('export default (action, record, changes, metadata) => `${metadata.table_name} ${record.id}`'))
+  await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
+  await streaming(a)
+  await serving([a], 'goods')
+  const data = async (name: string, count: number) => {
+    const all: unknown[] = []
+    while (all.length < count) all.push(...((await take(a, name)) as unknown as { data: unknown }[]).map((message) => message.data))
+    return all
+  }
+  await s.shop.query('insert into goods select generate_series(1, 4)')
+  assert.deepEqual(await data('goods', 2), ['goods 1', 'goods 3'])
+  assert.deepEqual(await data('others', 4), [1, 2, 3, 4])
+  const { since } = actorsOf(a, 'sink').find(({ name }) => name === 'goods') ?? {}
+  await s.apply(withFunctions('export default (action, record) => ({ action, id: record.id })'))
+  await eventually('the edit', async () => a.cache.functions.some(({ code }) => code.includes('{ action, id')) || undefined)
+  await a.engine.reload()
+  await s.shop.query('insert into goods values (5)')
+  assert.deepEqual(await data('goods', 1), [{ action: 'insert', id: 5 }])
+  assert.equal(actorsOf(a, 'sink').find(({ name }) => name === 'goods')?.since, since)
+})
+
+test('a file whose function can not be built is refused with its line and the place in the function, and changes nothing', async () => {
+  await using s = await stage()
+  const wrong = `functions:
+  - { name: bad, type: transform, code: "export default (a, r) => {" }
+  - { name: elixir, type: transform, code: "def transform(action, record, changes, metadata) do record end" }
+  - { name: gone, type: path, path: row.id }
+`
+  await assert.rejects(s.apply(wrong + config(database(s.shop), sink('goods', s.shop, ', transform: missing'))), (error: Error) => {
+    for (const part of [
+      /test.yaml:2: .*Expected/,
+      /test.yaml:3: .*Elixir/,
+      /test.yaml:4: path must begin with/,
+      /"missing", which does not exist/,
+    ])
+      assert.match(error.message, part)
+    return true
+  })
+  assert.equal((await s.db.query('select from tailrace.function')).length, 0)
+})

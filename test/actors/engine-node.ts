@@ -15,6 +15,7 @@ import { Vault } from '../../engine/state/secrets.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { sharedLog } from './shared-log.ts'
+import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
 const LOGGED_WITHIN_MS = 20_000
 const KEY = Buffer.alloc(32, 3)
@@ -58,7 +59,9 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
   const feed = parts.use(new StateFeed(state, (err) => logger.warn({ err }, 'notices')))
   const metrics = new Metrics({ version: '1', node: name, processMetrics: false })
   const cache = new ResourceCache(await resources.load(store.query))
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes: registry })
+  const functions = new FunctionPool({ threads: 2, memoryMb: 512 })
+  parts.defer(() => functions.stop())
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes: registry, functions })
   parts.defer(() => engine.stop())
   await engine.start()
   await registry.join({ address: 'http://127.0.0.1:1', version: '1' })
@@ -89,5 +92,10 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
 /** Stores what a configuration file says, as another program would. */
 export async function applyYaml(state: Connection, text: string): Promise<void> {
   await using store = await openStore(state, 2, () => undefined)
-  await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal)
+  const pool = new FunctionPool({ threads: 1, memoryMb: 512 })
+  try {
+    await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal, pool)
+  } finally {
+    await pool.stop()
+  }
 }

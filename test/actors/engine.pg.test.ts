@@ -15,6 +15,7 @@ import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { openStore } from '../../engine/state/store.ts'
 import { createDatabase } from '../services/postgres.ts'
+import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
 /** A sink "orders" of everything, in an engine whose actors do not run. */
 async function stage() {
@@ -42,6 +43,7 @@ async function stage() {
     log,
     metrics,
     logger,
+    functions: new FunctionPool({ threads: 1, memoryMb: 512 }), // starts nothing unless a sink has functions
     nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
   })
   const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)
@@ -85,4 +87,13 @@ test('a source that is away can not be asked: the edit is taken', async () => {
   await s.source[Symbol.asyncDispose]()
   const sink = await s.edit({ source: { include_tables: ['sales.later'] } })
   assert.deepEqual(sink.source, { include_tables: ['sales.later'] })
+})
+
+test('a sink takes only functions that exist, and of the type that the field is for', async () => {
+  await using s = await stage()
+  await assert.rejects(s.edit({ transform: 'nothing' }), {
+    code: 'VALIDATION_FAILED',
+    message: /names the function "nothing", which does not exist/,
+  })
+  assert.equal(s.cache.sinks[0]?.transform ?? null, null)
 })

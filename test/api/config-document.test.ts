@@ -147,7 +147,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:22:13: name must be string',
         'tailrace.yaml:22:24: colour is not a field of a sink',
         'tailrace.yaml:22:41: batch_size must be >= 1',
-        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, sinks, and any mapping with an &anchor',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, sinks, and any mapping with an &anchor',
         'tailrace.yaml:24:1: the section "users" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
@@ -163,7 +163,7 @@ test('every mistake is named with file, line and what was expected', () => {
   refused('account: [', /^tailrace\.yaml:\d+:\d+: /)
   refused('sinks: []', /section "account" is missing/)
   refused(VALID.replace('sinks:', 'sink:'), /^tailrace\.yaml:17:1: unknown section "sink"; known are account/)
-  refused(`${VALID}functions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "functions" is not supported yet/)
+  refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "change_retentions" is not supported yet/)
   refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be integer/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
   refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: sinks of type "kafka" are not supported yet/)

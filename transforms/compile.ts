@@ -1,0 +1,63 @@
+/** From what a user saves to what is stored: checked and built once in a sandbox, so that the engine never runs it. */
+import { EngineError } from '../engine/errors.ts'
+import type { FunctionInput, FunctionType } from '../engine/state/functions.ts'
+import type { FunctionPool } from './sandbox/pool.ts'
+
+/** Code as written (contract, rulings). */
+export const MAX_CODE_BYTES = 10_000
+const MAX_PATH = 2_000
+const ROOTS = ['record', 'changes', 'action', 'metadata']
+
+export type Written = Readonly<{ name: string; type: FunctionType; description: string | null; code: string }>
+
+/** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */
+export async function compileFunction(written: Written, pool: Pick<FunctionPool, 'check'>): Promise<FunctionInput> {
+  const { name, type, code } = written
+  if (type === 'path') return { ...written, compiled: pathCode(code), usesMetadata: code.startsWith('metadata') }
+  if (Buffer.byteLength(code) > MAX_CODE_BYTES) throw refused(`has ${Buffer.byteLength(code)} bytes, more than ${MAX_CODE_BYTES}`)
+  if (/^\s*def\s+(?:transform|filter|route)\b/m.test(code))
+    throw refused('looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported')
+  const checked = await pool.check({ name, kind: type, code })
+  if (checked.failure) {
+    const { message, line, column } = checked.failure
+    throw refused(`${message}${line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`}`)
+  }
+  return { ...written, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
+}
+
+/** `record.a.b`: own keys of objects, at any depth; what is missing is null. */
+function pathCode(path: string): string {
+  const [root = '', ...keys] = path.split('.')
+  if (path.length > MAX_PATH) throw refused(`has ${path.length} characters, more than ${MAX_PATH}`, 'path')
+  if (!ROOTS.includes(root)) throw refused(`must begin with one of ${ROOTS.join(', ')}`, 'path')
+  if (keys.includes('')) throw refused('has an empty part between two dots', 'path')
+  return `const keys = ${JSON.stringify(keys)}
+export default function path(action, record, changes, metadata) {
+  let value = ${root}
+  for (let i = 0; i < keys.length; i++) {
+    if (typeof value !== 'object' || value === null || Array.isArray(value) || !Object.hasOwn(value, keys[i])) return null
+    value = value[keys[i]]
+  }
+  return value
+}`
+}
+
+/**
+ * Whether a function may look at its fourth parameter. Bytes that nobody looks at don't travel, so this is asked, and
+ * answered with yes whenever it isn't plain: only a parameter that is named nowhere else in the module can't be used.
+ */
+export function usesMetadata(code: string): boolean {
+  if (/\barguments\b|\beval\b|\\u|\.\.\.\s*[\w$]+\s*\)/.test(code)) return true
+  const exported = /export\s+default\s+(?:function\b\s*[\w$]*\s*)?\(([^()]*)\)/.exec(code)
+  const [, named] = /export\s+default\s+([\w$]+)\s*;?\s*$/.exec(code) ?? []
+  const found =
+    exported ?? (named === undefined ? undefined : new RegExp(`function\\s+${named.replaceAll('$', '\\$')}\\s*\\(([^()]*)\\)`).exec(code))
+  if (!found) return true
+  const parameters = (found[1] as string).split(',').map((parameter) => parameter.trim())
+  if (!parameters.every((parameter) => /^[\w$]*$/.test(parameter))) return true
+  const fourth = parameters[3]
+  if (fourth === undefined || fourth === '') return false
+  return code.split(new RegExp(`(?<![\\w$])${fourth.replaceAll('$', '\\$')}(?![\\w$])`)).length > 2
+}
+
+const refused = (reason: string, field = 'code') => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
