@@ -171,7 +171,7 @@ test('every mistake is named with file, line and what was expected', () => {
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
     /^tailrace\.yaml:20:17: .*batch_size must be >= 1/,
   )
-  refused(VALID.replace('destination: {', 'filter: mine\n    destination: {'), /filter names a function/)
+  refused(VALID.replace('destination: {', 'routing: mine\n    destination: {'), /routing names a function/)
   refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
   refused(VALID.replace('destination: {', 'colour: red\n    destination: {'), /colour is not a field of a sink/)
   refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname is given beside url/)

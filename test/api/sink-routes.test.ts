@@ -87,7 +87,12 @@ test('spellings of the original are taken in: stream types, "none", older keys',
     table: 'goods',
   }
   assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body })).status, 200)
-  assert.deepEqual(s.engine.updates[0]?.changes, { destination: { type: 'sequin_stream' }, source: { include_tables: ['public.goods'] } })
+  assert.deepEqual(s.engine.updates[0]?.changes, {
+    destination: { type: 'sequin_stream' },
+    transform: null,
+    filter: null,
+    source: { include_tables: ['public.goods'] },
+  })
 })
 
 test('a wrong field is 422 with its reason at its place, and nothing is changed', async () => {
@@ -110,7 +115,8 @@ test('a wrong field is 422 with its reason at its place, and nothing is changed'
     [{ database: 'another' }, ['database']],
     [{ destination: { type: 'kafka', hosts: 'h:1' } }, ['destination', 'type']],
     [{ destination: { type: 'sequin_stream', password: 'x' } }, ['destination', 'password']],
-    [{ transform: 'goods-doc' }, ['transform']],
+    [{ transform: 'goods doc' }, ['transform']],
+    [{ routing: 'by-tenant' }, ['routing']],
     [{ colour: 'red' }, ['colour']],
   ]
   for (const [body, path] of refused) {
