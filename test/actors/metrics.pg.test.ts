@@ -48,6 +48,8 @@ function one(samples: readonly Sample[], name: string, labels: Readonly<Record<s
   return (found[0] as Sample).value
 }
 
+const isAllRead = ({ name, value }: Sample) => name === 'sequin_messages_buffered' && value === 10
+
 test('after messages were acked, returned and forgotten the metrics say how many, and every one of the contract has a value', async () => {
   await using state = await createDatabase()
   await using source = await createDatabase('create table goods (id int primary key)')
@@ -55,6 +57,8 @@ test('after messages were acked, returned and forgotten the metrics say how many
   await using node = await startNode({ name: 'only', state: state.connection })
   const sink = await eventually('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
   await source.query('insert into goods select generate_series(1, 10)')
+  // one transaction may come in several packs
+  await eventually('all are read', async () => (await scrape(node)).some(isAllRead) || undefined)
   const receive = async (batchSize: number): Promise<string[]> => {
     const receipt = await sink.receive({ batchSize, waitMs: 10_000, shape: 'flat', signal: new AbortController().signal })
     assert.ok(receipt.count > 0, 'nothing came in 10 s')
