@@ -18,6 +18,7 @@ import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { databaseOperations } from './database-routes.ts'
+import { functionOperations, type FunctionPort } from './function-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity, KnownNode } from './node-report.ts'
 import { openapiDocument } from './openapi.ts'
@@ -33,6 +34,8 @@ export type ApiOptions = Readonly<{
   port: number
   engine: EnginePort
   resources: ResourcePort
+  /** absent: functions can't be managed here */
+  functions?: FunctionPort
   logger: Logger
   metrics?: Metrics
   identity: Identity
@@ -95,10 +98,11 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 }
 
 /** Everything that is served. */
-function operationsOf({ engine, resources, identity, cluster }: ApiOptions, receives: OpenReceives): Operation[] {
+function operationsOf({ engine, resources, functions, identity, cluster }: ApiOptions, receives: OpenReceives): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
+    ...(functions ? functionOperations(functions) : []),
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]

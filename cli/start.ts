@@ -12,6 +12,7 @@ import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
 import { applyConfig } from '../api/config-apply.ts'
 import { parseConfig, type ConfigDocument } from '../api/config-document.ts'
+import { FunctionEdits } from '../api/function-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
@@ -121,6 +122,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
           }),
         )
       : undefined
+  const edits = new FunctionEdits({ store, resources, pool: functions, reload: () => engine.reload() })
+  const functionPort = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks })
   const { host, port } = settings.server
   const api = await startApi({
     host,
@@ -128,6 +131,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     engine: cluster?.engine ?? engine,
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
+    functions: functionPort,
     logger,
     metrics,
     identity: { version: version(), nodeId: nodes.id, nodeName: nodes.name },

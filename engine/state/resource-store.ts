@@ -111,6 +111,21 @@ export class ResourceStore {
     return (rows[0] as { id: string }).id
   }
 
+  /** The sinks that have it by its name have it by the new one. */
+  async renameFunction(query: Query, { id, accountId, name }: StoredFunction, newName: string): Promise<void> {
+    await query('update function set name = $2, updated_at = now() where id = $1', [id, newName])
+    for (const field of ['filter', 'transform'])
+      await query(
+        `update sink set settings = jsonb_set(settings, array[$4], to_jsonb($3::text)), updated_at = now()
+         where account_id = $1 and settings ->> $4 = $2`,
+        [accountId, name, newName, field],
+      )
+  }
+
+  async deleteFunction(query: Query, id: string): Promise<void> {
+    await query('delete from function where id = $1', [id])
+  }
+
   async renameSink(query: Query, sinkId: string, name: string): Promise<void> {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }

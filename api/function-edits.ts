@@ -1,0 +1,134 @@
+/** Edits and trial runs of functions, as the API asks for them: each edit in one transaction, checked against what is stored. */
+import { EngineError } from '../engine/errors.ts'
+import { refuseMissingFunctions, type FunctionType, type StoredFunction } from '../engine/state/functions.ts'
+import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
+import type { Query, Store } from '../engine/state/store.ts'
+import type { Account, Sink } from '../engine/state/resources.ts'
+import { compileFunction, type Written } from '../transforms/compile.ts'
+import type { FunctionFailure } from '../transforms/sandbox/batch-outcome.ts'
+import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { STATE } from '../transforms/stage.ts'
+
+export type TestMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
+export type TestResult = Readonly<{
+  input: TestMessage
+  /** JSON; of a filter true or false */
+  output?: unknown
+  error?: FunctionFailure
+  timeUs: number
+  logs: readonly string[]
+}>
+
+export type FunctionEditsOptions = Readonly<{
+  store: Store
+  resources: ResourceStore
+  pool: FunctionPool
+  /** makes what is stored take effect here */
+  reload: () => Promise<void>
+}>
+
+export class FunctionEdits {
+  readonly #options: FunctionEditsOptions
+  #tests = 0
+
+  constructor(options: FunctionEditsOptions) {
+    this.#options = options
+  }
+
+  /** @throws EngineError VALIDATION_FAILED: the name is taken, or the code can't be built */
+  async create(account: Account, written: Written): Promise<StoredFunction> {
+    const input = await compileFunction(written, this.#options.pool)
+    const id = await this.#edit(account.id, async (query, stored) => {
+      refuseTaken(account.id, written.name, undefined, stored)
+      return this.#options.resources.saveFunction(query, account, input)
+    })
+    return { ...input, id, accountId: account.id }
+  }
+
+  /** The sinks that have it by its name have it by the new one. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  async update(known: StoredFunction, changes: Partial<Written>): Promise<StoredFunction> {
+    const { name, type, description, code } = { ...known, ...changes }
+    const input = await compileFunction({ name, type, description, code }, this.#options.pool)
+    const { accountId, id } = known
+    await this.#edit(accountId, async (query, stored) => {
+      const before = stored.functions.find((fn) => fn.id === id)
+      if (!before) throw new EngineError('NOT_FOUND', 'the function does not exist any more')
+      refuseTaken(accountId, name, id, stored)
+      const others = stored.functions.filter((fn) => fn.accountId === accountId && fn.id !== id)
+      for (const sink of usersOf(before, stored.sinks))
+        refuseMissingFunctions(renamed(sink, before.name, name), [...others, { name, type }])
+      if (name !== before.name) await this.#options.resources.renameFunction(query, before, name)
+      await this.#options.resources.saveFunction(query, { id: accountId, name: '' }, input)
+    })
+    return { ...input, id, accountId }
+  }
+
+  /** @throws EngineError VALIDATION_FAILED: a sink has it */
+  async delete(known: StoredFunction): Promise<void> {
+    await this.#edit(known.accountId, async (query, { sinks, functions }) => {
+      const now = functions.find(({ id }) => id === known.id)
+      const users = now ? usersOf(now, sinks) : []
+      if (users.length > 0) {
+        const names = users.map(({ name }) => `"${name}"`).join(', ')
+        throw new EngineError('VALIDATION_FAILED', `the function "${known.name}" is attached to ${names}`, {
+          name: `is attached to ${names}`,
+        })
+      }
+      await this.#options.resources.deleteFunction(query, known.id)
+    })
+  }
+
+  /** Runs a function that need not be stored, apart from those at work. @throws EngineError VALIDATION_FAILED, SANDBOX_UNAVAILABLE */
+  async test(written: Written, messages: readonly TestMessage[]): Promise<TestResult[]> {
+    const { pool } = this.#options
+    const { name, type, compiled: code } = await compileFunction(written, pool)
+    const kind: Exclude<FunctionType, 'path'> = type === 'path' ? 'transform' : type
+    const key = `test ${++this.#tests}`
+    const results: TestResult[] = []
+    try {
+      for (const input of messages) {
+        const { metadata, ...rest } = input
+        const { database_name = 'database', consumer = EXAMPLE, database = EXAMPLE, ...own } = (metadata ?? {}) as Record<string, unknown>
+        const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })},\n`)
+        const tail = JSON.stringify({ database_name, consumer, database })
+        const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
+        const error = outcome.failures.get(0)
+        const output = error
+          ? undefined
+          : kind === 'filter'
+            ? outcome.states[0] === STATE.kept
+            : (JSON.parse(outcome.resultText(0, 0)) as unknown)
+        results.push({ input, ...(error ? { error } : { output }), timeUs: outcome.tookUs[0] ?? 0, logs: outcome.logs.get(0) ?? [] })
+      }
+    } finally {
+      pool.forget(key)
+    }
+    return results
+  }
+
+  /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
+  async #edit<T>(accountId: string, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
+    const { store, resources, reload } = this.#options
+    const result = await store.transaction(async (query) => {
+      await query('select from account where id = $1 for update', [accountId])
+      return work(query, await resources.load(query))
+    })
+    await reload()
+    return result
+  }
+}
+
+const EXAMPLE = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
+
+export const usersOf = ({ accountId, name }: StoredFunction, sinks: readonly Sink[]): readonly Sink[] =>
+  sinks.filter((sink) => sink.accountId === accountId && (sink.filter === name || sink.transform === name))
+
+const renamed = ({ filter, transform }: Sink, from: string, to: string) => ({
+  filter: filter === from ? to : filter,
+  transform: transform === from ? to : transform,
+})
+
+function refuseTaken(accountId: string, name: string, id: string | undefined, { functions }: Resources): void {
+  if (functions.some((fn) => fn.accountId === accountId && fn.name === name && fn.id !== id))
+    throw new EngineError('VALIDATION_FAILED', `another function is named "${name}"`, { name: 'is taken' })
+}

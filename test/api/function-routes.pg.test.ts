@@ -1,0 +1,129 @@
+/** Functions managed over HTTP, on a real state database and with real sandboxes. */
+import assert from 'node:assert/strict'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { test } from 'node:test'
+import { FunctionEdits } from '../../api/function-edits.ts'
+import { startApi } from '../../api/server.ts'
+import { newSink } from '../../api/sink-form.ts'
+import { createLogger } from '../../engine/logger.ts'
+import { ResourceCache } from '../../engine/state/resource-cache.ts'
+import { ResourceStore } from '../../engine/state/resource-store.ts'
+import { Vault } from '../../engine/state/secrets.ts'
+import { openStore } from '../../engine/state/store.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { pool as newPool } from '../transforms/function-fixture.ts'
+import { ScriptedEngine } from './scripted-engine.ts'
+
+async function serve() {
+  const stack = new AsyncDisposableStack()
+  const { connection } = stack.use(await createDatabase())
+  const store = stack.use(await openStore(connection, 3, () => undefined))
+  const resources = new ResourceStore(new Vault(randomBytes(32)))
+  const pool = stack.use(newPool())
+  await store.transaction(async (query) => {
+    const account = await resources.saveAccount(query, 'shop')
+    await resources.saveToken(query, account, 'main', 'a-good-token')
+    const other = await resources.saveAccount(query, 'other')
+    await resources.saveToken(query, other, 'main', 'another-token')
+    const database = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p', connection }
+    const id = await resources.saveDatabase(query, account, database)
+    await resources.saveSink(
+      query,
+      account,
+      id,
+      newSink({ name: 'goods', database: 'shop', transform: 'doc', destination: { type: 'stream' } }),
+    )
+  })
+  const cache = new ResourceCache(await resources.load(store.query))
+  let reloads = 0
+  const reload = async () => {
+    reloads++
+    cache.replace(await resources.load(store.query))
+  }
+  const edits = new FunctionEdits({ store, resources, pool, reload })
+  const functions = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks })
+  const identity = { version: '0', nodeId: randomUUID(), nodeName: 'test' }
+  const logger = createLogger({ level: 'fatal', format: 'json' })
+  const api = stack.use(
+    await startApi({ host: '127.0.0.1', port: 0, engine: new ScriptedEngine(), resources: cache, functions, logger, identity }),
+  )
+  const call = async (method: string, path: string, body?: unknown, token = 'a-good-token') => {
+    const answer = await fetch(`${api.url}/api${path}`, {
+      method,
+      headers: { authorization: `Bearer ${token}` },
+      ...(body !== undefined && { body: JSON.stringify(body) }),
+    })
+    return { status: answer.status, body: (await answer.json()) as any } // oxlint-disable-line typescript/no-explicit-any
+  }
+  return { call, cache, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+}
+
+test('a function is created, read by id and name, changed, renamed with the sinks that have it, and deleted when no sink has it', async () => {
+  await using s = await serve()
+  const code = 'export default (a: string, record: { id: number }) => record.id'
+  const made = await s.call('POST', '/functions', { name: 'doc', type: 'transform', code })
+  assert.equal(made.status, 200)
+  assert.deepEqual(made.body, { id: made.body.id, name: 'doc', type: 'transform', description: null, code, used_by: ['goods'] })
+  for (const key of ['doc', made.body.id]) assert.deepEqual((await s.call('GET', `/functions/${key}`)).body, made.body)
+  assert.deepEqual((await s.call('GET', '/functions')).body, { data: [made.body] })
+  assert.deepEqual((await s.call('GET', '/functions', undefined, 'another-token')).body, { data: [] })
+  assert.equal((await s.call('GET', '/functions/doc', undefined, 'another-token')).status, 404)
+  const again = await s.call('POST', '/functions', { name: 'doc', type: 'path', path: 'record.id' })
+  assert.deepEqual([again.status, again.body.validation_errors], [422, { name: ['is taken'] }])
+  const changed = await s.call('PATCH', '/functions/doc', { name: 'document', description: 'what is searched' })
+  assert.deepEqual([changed.body.name, changed.body.code, changed.body.used_by], ['document', code, ['goods']])
+  assert.equal(s.cache.sinks[0]?.transform, 'document')
+  const used = await s.call('DELETE', '/functions/document')
+  assert.deepEqual([used.status, used.body.validation_errors], [422, { name: ['is attached to "goods"'] }])
+  const kind = await s.call('PATCH', '/functions/document', { type: 'filter' })
+  assert.deepEqual([kind.status, Object.keys(kind.body.validation_errors)], [422, ['transform']])
+  const free = await s.call('POST', '/functions', { name: 'free', type: 'path', path: 'record.id' })
+  assert.equal(free.body.path, 'record.id')
+  assert.deepEqual((await s.call('DELETE', '/functions/free')).body, { id: free.body.id, deleted: true })
+  assert.equal((await s.call('GET', '/functions/free')).status, 404)
+  assert.equal(s.reloads(), 4)
+})
+
+test('what can not be built is refused on its field with line and column, and nothing is stored', async () => {
+  await using s = await serve()
+  const refused: [body: object, field: string, reason: RegExp][] = [
+    [{ type: 'transform', code: '\nexport default (a, r) => {' }, 'code', /Expected/],
+    [{ type: 'transform', code: '\nexport default async () => 1' }, 'code', /not async.*\(line 2, column 1\)/],
+    [{ type: 'filter', code: 'import "x"\nexport default () => true' }, 'code', /can not import "x"/],
+    [{ type: 'transform', code: `export default () => '${'x'.repeat(10_000)}'` }, 'code', /more than 10000/],
+    [{ type: 'transform', code: 'def transform(action, record, changes, metadata) do\n  record\nend' }, 'code', /Elixir/],
+    [{ type: 'transform', path: 'record.id' }, 'code', /is missing/],
+    [{ type: 'path', path: 'row.id' }, 'path', /must begin with/],
+    [{ type: 'routing', code: 'export default () => ({})' }, 'type', /./],
+    [{ name: 'none', type: 'path', path: 'record' }, 'name', /./],
+  ]
+  for (const [body, field, reason] of refused) {
+    const answer = await s.call('POST', '/functions', { name: 'bad', ...body })
+    assert.equal(answer.status, 422, JSON.stringify(body).slice(0, 80))
+    assert.match(String(answer.body.validation_errors[field]), reason)
+  }
+  assert.equal(s.cache.functions.length, 0)
+})
+
+test('code is tried without being saved: result or error with its place, time and what it printed', async () => {
+  await using s = await serve()
+  const code =
+    'export default (action, record) => {\n  console.log("id", record.id)\n  if (record.id > 1) throw new Error("too big")\n  return { id: record.id }\n}'
+  const tried = await s.call('POST', '/functions/test', {
+    type: 'transform',
+    code,
+    messages: [{ record: { id: 1 } }, { record: { id: 2 } }],
+  })
+  assert.equal(tried.status, 200)
+  const [good, bad] = tried.body.data
+  assert.deepEqual([good.output, good.logs, good.input.action], [{ id: 1 }, ['id 1'], 'insert'])
+  assert.deepEqual(bad.error, { code: 'FUNCTION_FAILED', message: 'Error: too big', line: 3, column: 28 })
+  assert.ok(good.time_us >= 0)
+  assert.equal(s.cache.functions.length, 0)
+  const loop = await s.call('POST', '/functions/test', { type: 'filter', code: 'export default () => { for (;;); }' })
+  assert.equal(loop.body.data[0].error.code, 'FUNCTION_TIMEOUT')
+  await s.call('POST', '/functions', { name: 'odd', type: 'filter', code: 'export default (a, r) => r.id % 2 === 1' })
+  const stored = await s.call('POST', '/functions/odd/test', { messages: [{ record: { id: 1 } }, { record: { id: 2 } }] })
+  assert.deepEqual(stored.body.data.map(({ output }: { output: boolean }) => output), [true, false]) // prettier-ignore
+  assert.equal((await s.call('POST', '/functions/odd/test')).body.data[0].output, true)
+})
