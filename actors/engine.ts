@@ -14,13 +14,12 @@ import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter, SourceMeter } from '../engine/meters.ts'
 import type { Metrics } from '../engine/metrics.ts'
-import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
-import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { ResourceStore } from '../engine/state/resource-store.ts'
-import type { Destination } from '../engine/state/destinations.ts'
-import type { Database, Sink, SinkSettings } from '../engine/state/resources.ts'
+import type { EndpointInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
+import type { Egress } from '../engine/net/egress.ts'
+import type { HttpEndpoint } from '../engine/state/destinations.ts'
+import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
@@ -29,6 +28,7 @@ import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './publication-watch.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
+import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
 import { SinkFunctions } from './sink-functions.ts'
@@ -36,6 +36,7 @@ import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
+import { testConnection, testEndpoint } from './connection-test.ts'
 
 export type EngineOptions = Readonly<{
   store: Store
@@ -46,13 +47,14 @@ export type EngineOptions = Readonly<{
   logger: Logger
   /** what runs functions; whoever made it stops it after the engine */
   functions: FunctionPool
+  /** where sinks may send */
+  egress: Egress
   /** this process among those that share the state database: owners are recorded by its id */
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** what sources are set to, where it is not as usual */
   source?: Partial<SourceSettings>
 }>
 
-export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
 export type Health = Readonly<{ name: string; status: EntityStatus; checks: readonly HealthCheck[] }>
 /** A sink as the API sees it. */
 export interface ServedSink {
@@ -71,18 +73,20 @@ export class Engine {
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, RunningSink>()
   readonly #sources = new Map<string, SourceActor>()
+  readonly #edits: ResourceEdits
   readonly #oldTopics: OldTopicsSweep
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
-  #applied: Known = { databases: [], sinks: [] }
+  #applied: Known = { databases: [], sinks: [], endpoints: [] }
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
 
   constructor(options: EngineOptions) {
     this.#options = options
     this.#functions = new SinkFunctions(options.functions, () => options.cache.functions)
+    this.#edits = new ResourceEdits(options.store, options.resources)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#supervisor = createActor(supervisorMachine, {
@@ -146,32 +150,44 @@ export class Engine {
     return { ready: waiting.length === 0, waiting }
   }
 
-  /** @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  /** Each of these settles when it has taken effect here. @throws EngineError VALIDATION_FAILED, NOT_FOUND, RESOURCE_IN_USE */
+  async createSink(account: Account, database: Database, input: SinkInput): Promise<Sink> {
+    const id = await this.#edits.createSink(account, input, { databaseId: database.id, connection: database.connection })
+    await this.reload()
+    return this.#sinkNow(id)
+  }
   async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
-    const { resources, store } = this.#options
     const known = this.#sinkNow(sinkId)
-    // asked of the source before the row is locked: it may take its time to answer
-    const { connection } = this.#database(known.databaseId)
-    refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }), known)))
-    await store.transaction(async (query) => {
-      await query('select from sink where id = $1 for update', [sinkId]) // one edit at a time, of all processes: each begins with what the one before it left
-      const { sinks, functions } = await resources.load(query)
-      const before = sinks.find(({ id }) => id === sinkId)
-      if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
-      const name = changes.name ?? before.name
-      if (sinks.some((other) => other.id !== sinkId && other.accountId === before.accountId && other.name === name)) {
-        throw new EngineError('VALIDATION_FAILED', `another sink is named "${name}"`, { name: 'is taken' })
-      }
-      const { id: _id, accountId, databaseId, destination, ...settings } = { ...before, ...changes }
-      refuseMissingFunctions(
-        settings,
-        functions.filter((fn) => fn.accountId === accountId),
-      )
-      await resources.renameSink(query, sinkId, name)
-      await resources.saveSink(query, { id: accountId, name: '' }, databaseId, { settings, destination })
-    })
+    await this.#edits.updateSink(known, changes, this.#database(known.databaseId).connection)
     await this.reload()
     return this.#sinkNow(sinkId)
+  }
+  async deleteSink(sinkId: string): Promise<void> {
+    await this.#edits.deleteSink(sinkId)
+    await this.reload()
+    this.#oldTopics.ring()
+  }
+  /** Tries what a delivery needs. @returns what is wrong, in the destination's own words; undefined: nothing */
+  async testSink(sink: Sink): Promise<string | undefined> {
+    const { cache, egress } = this.#options
+    return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
+  }
+  async testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
+    return testEndpoint(endpoint, this.#options.egress)
+  }
+  async createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint> {
+    const id = await this.#edits.createEndpoint(account, input)
+    await this.reload()
+    return this.#endpointNow(id)
+  }
+  async updateEndpoint(endpoint: HttpEndpoint, changes: EndpointChanges): Promise<HttpEndpoint> {
+    await this.#edits.updateEndpoint(endpoint, changes)
+    await this.reload()
+    return this.#endpointNow(endpoint.id)
+  }
+  async deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
+    await this.#edits.deleteEndpoint(endpoint)
+    await this.reload()
   }
 
   /**
@@ -209,8 +225,8 @@ export class Engine {
     return turn
   }
 
-  async #apply({ databases, sinks, functions = [] }: Known): Promise<void> {
-    const now: Known = { databases: [...databases], sinks: [...sinks], functions: [...functions] }
+  async #apply({ databases, sinks, endpoints = [], functions = [] }: Known): Promise<void> {
+    const now: Known = { databases: [...databases], sinks: [...sinks], endpoints: [...endpoints], functions: [...functions] }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()
@@ -283,6 +299,11 @@ export class Engine {
       onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
       observer: observeSink(sink, meter, logger),
       functions: (now, database, former) => this.#functions.stageOf(now, database, former),
+      push: {
+        egress: this.#options.egress,
+        endpoint: (now) => this.#options.cache.endpointOf(now),
+        warn: (text) => logger.warn({ sink: sink.name }, text),
+      },
     })
   }
 
@@ -361,6 +382,12 @@ export class Engine {
     const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
     if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
     return sink
+  }
+
+  #endpointNow(id: string): HttpEndpoint {
+    const endpoint = this.#options.cache.endpoints.find((candidate) => candidate.id === id)
+    if (!endpoint) throw new EngineError('NOT_FOUND', 'the HTTP endpoint does not exist any more')
+    return endpoint
   }
 
   #database(id: string): Database {

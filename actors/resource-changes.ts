@@ -1,15 +1,21 @@
 /** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
 import { isDeepStrictEqual as same } from 'node:util'
+import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 
-export type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[]; functions?: readonly StoredFunction[] }>
+export type Known = Readonly<{
+  databases: readonly Database[]
+  sinks: readonly Sink[]
+  endpoints?: readonly HttpEndpoint[]
+  functions?: readonly StoredFunction[]
+}>
 
 export type ResourceChanges = Readonly<{
   /** ids of sinks that are gone */
   goneSinks: readonly string[]
   newSinks: readonly Sink[]
-  /** edited, or their database's description is, which messages carry too, or a function they have */
+  /** edited, or their database's description is, which messages carry too, or a function they have, or the HTTP endpoint they send to */
   editedSinks: readonly Sink[]
   /** databases that their sources leave: gone, switched off, or reached in another way from now on */
   endedSources: readonly string[]
@@ -34,7 +40,8 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
       const was = oldSinks.get(sink.id)
       if (!was) return false
       if (!same(sink, was) || !same(oldDatabases.get(sink.databaseId), newDatabases.get(sink.databaseId))) return true
-      return !same(functionsOf(sink, before), functionsOf(sink, after))
+      if (!same(functionsOf(sink, before), functionsOf(sink, after))) return true
+      return !same(endpointOf(sink, before), endpointOf(sink, after))
     }),
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
@@ -44,6 +51,11 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
 
 const functionsOf = ({ accountId, filter, transform }: Sink, { functions = [] }: Known): readonly StoredFunction[] =>
   functions.filter((fn) => fn.accountId === accountId && (fn.name === filter || fn.name === transform))
+
+const endpointOf = ({ accountId, destination }: Sink, { endpoints = [] }: Known): HttpEndpoint | undefined =>
+  destination.type === 'webhook'
+    ? endpoints.find((endpoint) => endpoint.accountId === accountId && endpoint.name === destination.http_endpoint)
+    : undefined
 
 const runs = ({ slot }: Database): boolean => slot.status === 'active'
 

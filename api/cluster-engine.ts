@@ -15,7 +15,9 @@ import { EngineError, isRetryable } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Node, NodeRegistry } from '../engine/state/node-registry.ts'
 import type { Owners, PartitionOwners } from '../engine/state/partition-owners.ts'
-import type { Sink } from '../engine/state/resources.ts'
+import type { HttpEndpoint } from '../engine/state/destinations.ts'
+import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
+import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type {
   ActorStatus,
   EnginePort,
@@ -84,9 +86,36 @@ export class ClusterEngine implements EnginePort {
   }
 
   async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
-    const sink = await this.#options.engine.updateSink(sinkId, changes)
+    return this.#everywhere((engine) => engine.updateSink(sinkId, changes))
+  }
+
+  createSink(account: Account, database: Database, input: SinkInput): Promise<Sink> {
+    return this.#everywhere((engine) => engine.createSink(account, database, input))
+  }
+  deleteSink(sinkId: string): Promise<void> {
+    return this.#everywhere((engine) => engine.deleteSink(sinkId))
+  }
+  createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint> {
+    return this.#everywhere((engine) => engine.createEndpoint(account, input))
+  }
+  updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint> {
+    return this.#everywhere((engine) => engine.updateEndpoint(endpoint, changes))
+  }
+  deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
+    return this.#everywhere((engine) => engine.deleteEndpoint(endpoint))
+  }
+  testSink(sink: Sink): Promise<string | undefined> {
+    return this.#options.engine.testSink(sink)
+  }
+  testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
+    return this.#options.engine.testEndpoint(endpoint)
+  }
+
+  /** An edit is answered when every live process has taken it in. */
+  async #everywhere<T>(edit: (engine: LocalEngine) => Promise<T>): Promise<T> {
+    const result = await edit(this.#options.engine)
     await this.tellPeers()
-    return sink
+    return result
   }
 
   /** Asked of the process whose source has stopped; then all others try again too, so that they stand by. */

@@ -107,12 +107,14 @@ class Application {
 
   /** @throws EngineError CONFIG_INVALID: of all there is to tell; so nothing is written */
   async write(query: Query): Promise<void> {
-    const { account: accountName, tokens, databases, sinks } = this.#document
+    const { account: accountName, tokens, databases, endpoints, sinks } = this.#document
     const account = await this.#resources.saveAccount(query, accountName)
     for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
     for (const { line, input } of databases) await this.#at(line, () => this.#writeDatabase(query, account, input))
     for (const { line, input } of this.#functions)
       await this.#at(line, async () => void (await this.#resources.saveFunction(query, account, input)))
+    for (const { line, input } of endpoints)
+      await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
     for (const { line, database, input } of sinks) await this.#at(line, () => this.#writeSink(query, account, database, input))
     if (this.#problems.length > 0)
       throw refusal(
@@ -151,16 +153,23 @@ class Application {
       database,
     ])
     if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
-    const kept = await query<{ database_id: string }>('select database_id from sink where account_id = $1 and name = $2', [
-      account.id,
-      input.settings.name,
-    ])
+    const kept = await query<{ database_id: string; type: string }>(
+      `select database_id, destination ->> 'type' as type from sink where account_id = $1 and name = $2`,
+      [account.id, input.settings.name],
+    )
     if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
       throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
     const functions = await query<Pick<StoredFunction, 'name' | 'type'>>('select name, type from function where account_id = $1', [
       account.id,
     ])
     refuseMissingFunctions(input.settings, functions.rows)
+    const { destination } = input
+    if (kept.rows[0] && kept.rows[0].type !== destination.type)
+      throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${kept.rows[0].type}")`)
+    if (destination.type === 'webhook') {
+      const found = await query('select from http_endpoint where account_id = $1 and name = $2', [account.id, destination.http_endpoint])
+      if (!found.rows[0]) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${destination.http_endpoint}" is not known`)
+    }
     await this.#resources.saveSink(query, account, rows[0].id, input)
   }
 

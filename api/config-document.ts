@@ -2,7 +2,7 @@
  * Configuration as code: a YAML text becomes a checked document, or one error that says of every mistake where it is and
  * what was expected. Nothing here does I/O; api/config-apply.ts makes it so.
  *
- *   account: { name }            api_tokens: [{ name, token }]
+ *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
 import { X509Certificate } from 'node:crypto'
@@ -12,9 +12,11 @@ import { EngineError } from '../engine/errors.ts'
 import { FUNCTION_TYPES } from '../engine/state/functions.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
 import type { Written } from '../transforms/compile.ts'
-import type { DatabaseInput, SinkInput } from '../engine/state/resource-store.ts'
+import { DESTINATIONS } from '../engine/state/destinations.ts'
+import type { DatabaseInput, EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
 import { ConfigReader } from './config-reader.ts'
 import { reasonsOf } from './schema-reasons.ts'
+import { EndpointIn, newEndpoint } from './endpoint-form.ts'
 import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -91,12 +93,13 @@ export type ConfigDocument = Readonly<{
   tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
   functions: readonly (Written & Readonly<{ line: number }>)[]
+  endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
 }>
 
-const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'sinks'])
+const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
 const DATABASE_NOT_YET = ['primary']
-const NOT_YET = new Set(['users', 'transforms', 'http_endpoints', 'change_retentions', 'wal_pipelines'])
+const NOT_YET = new Set(['users', 'transforms', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
 /** Postgres cuts longer ones without an error, so that what is made is never found again. */
 const MAX_NAME_BYTES = 63
@@ -129,6 +132,7 @@ export function parseConfig(
   const tokens = each(reader, root, 'api_tokens', configuredToken)
   const databases = each(reader, root, 'databases', configuredDatabase)
   const functions = each(reader, root, 'functions', (_reader, form, i) => configuredFunction(reader, form, i, read))
+  const endpoints = each(reader, root, 'http_endpoints', configuredEndpoint)
   const sinks = each(reader, root, 'sinks', configuredSink)
   const slots = databases.map((database) => database && slotKey(database))
   for (const [i, slot] of slots.entries())
@@ -144,6 +148,7 @@ export function parseConfig(
     tokens: tokens.filter((token) => token !== undefined),
     databases: databases.filter((database) => database !== undefined),
     functions: functions.filter((fn) => fn !== undefined),
+    endpoints: endpoints.filter((endpoint) => endpoint !== undefined),
     sinks: sinks.filter((sink) => sink !== undefined),
   }
 }
@@ -342,29 +347,34 @@ function configuredSink(reader: ConfigReader, form: unknown, i: number): ConfigD
       isWhole = false
     }
   const { initial_backfill: _, ...fields }: Record<string, unknown> = form
-  const { destination } = fields
-  if (isObject(destination) && typeof destination['type'] === 'string' && !/^(?:sequin_|tailrace_)?stream$/.test(destination['type'])) {
-    reader.wrong(
-      reader.at('sinks', i, 'destination', 'type'),
-      `sinks of type "${destination['type'].slice(0, 40)}" are not supported yet; known is "sequin_stream"`,
-    )
-    isWhole = false
-    fields['destination'] = { type: 'sequin_stream' } // so that the rest is looked at
-  }
+  const input = checked(reader, ['sinks', i], () => newSink(fields))
+  return input && isWhole ? { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input } : undefined
+}
+
+function configuredEndpoint(reader: ConfigReader, form: unknown, i: number): ConfigDocument['endpoints'][number] | undefined {
+  if (!isObject(form)) return reader.wrong(reader.at('http_endpoints', i), 'expected a mapping')
+  const input = checked(reader, ['http_endpoints', i], () => newEndpoint(form))
+  if (!input) return undefined
+  const { url } = input
+  if (url === undefined) return reader.wrong(reader.at('http_endpoints', i, 'webhook.site'), 'is for the API: a file names its addresses')
+  return { line: reader.line(reader.at('http_endpoints', i)), input: { ...input, url } }
+}
+
+/** What a form is refused for stands at its fields. */
+function checked<T>(reader: ConfigReader, path: readonly [string, number], check: () => T): T | undefined {
   try {
-    const input = newSink(fields)
-    return isWhole ? { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input } : undefined
+    return check()
   } catch (error) {
     if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
-    for (const [field, reason] of Object.entries(error.context))
-      reader.wrong(reader.at('sinks', i, ...placeOf(field)), `${field} ${reason}`)
+    for (const [field, reason] of Object.entries(error.context)) reader.wrong(reader.at(...path, ...placeOf(field)), `${field} ${reason}`)
     return undefined
   }
 }
 
 /** Fields that take texts alone. */
 const TEXTS = new Set(
-  [...Object.entries(DatabaseForm.properties), ...Object.entries(Token.properties), ...Object.entries(SinkPatch.properties)]
+  [DatabaseForm, Token, SinkPatch, EndpointIn, ...Object.values(DESTINATIONS)]
+    .flatMap(({ properties }) => Object.entries(properties))
     .filter(([, schema]) => 'type' in schema && schema.type === 'string')
     .map(([name]) => name),
 )

@@ -1,10 +1,11 @@
 /**
  * What the HTTP layer needs of the running engine and of the resources held in memory, and nothing more. The process
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
- * them asks a database, except `updateSink`, `acceptGap` and `retrySource`.
+ * them asks a database, except edits, `acceptGap` and `retrySource`.
  */
 import type { ErrorContext } from '../engine/errors.ts'
-import type { Destination } from '../engine/state/destinations.ts'
+import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
+import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
 import type { Account, Database, Sink, SinkSettings } from '../engine/state/resources.ts'
 
 /** How one element of receive's `data` looks: record, changes, … beside `ack_id`, or under `data`. */
@@ -84,6 +85,18 @@ export interface EnginePort {
   /** Settles when the change has taken effect (routing included) with the sink as it is then.
    *  @throws EngineError NOT_FOUND, VALIDATION_FAILED */
   updateSink(sinkId: string, changes: SinkChanges): Promise<Sink>
+  /** The same of a new one. @throws EngineError NOT_FOUND, VALIDATION_FAILED */
+  createSink(account: Account, database: Database, input: SinkInput): Promise<Sink>
+  /** With everything that waits for it. */
+  deleteSink(sinkId: string): Promise<void>
+  /** Tries what a delivery needs, and delivers nothing. @returns what is wrong, in the destination's own words; undefined: nothing */
+  testSink(sink: Sink): Promise<string | undefined>
+  createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
+  /** Reaches the sinks that send to it before it settles. */
+  updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint>
+  /** @throws EngineError RESOURCE_IN_USE */
+  deleteEndpoint(endpoint: HttpEndpoint): Promise<void>
+  testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined>
   /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
    *  @throws EngineError NO_GAP */
   acceptGap(databaseId: string): Promise<string>
@@ -111,4 +124,8 @@ export interface ResourcePort {
   listSinks(accountId: string): readonly Sink[]
   /** @param idOrName as above */
   findDatabase(accountId: string, idOrName: string): Database | undefined
+  /** @param idOrName as above */
+  findEndpoint(accountId: string, idOrName: string): HttpEndpoint | undefined
+  /** by name */
+  listEndpoints(accountId: string): readonly HttpEndpoint[]
 }

@@ -1,8 +1,31 @@
-/** What a schema refuses, in words: for each wrong field one reason, without repeating its value. Nothing here does I/O. */
+/** What a form is refused for, in words: for each wrong field one reason, without repeating its value. Nothing here does I/O. */
 import type { ErrorObject } from 'ajv'
+import { EngineError } from '../engine/errors.ts'
 
 /** `field` is a path with dots, such as "slot.name" or "tables.0.name". */
 export type Reason = readonly [field: string, reason: string]
+
+/** @returns VALIDATION_FAILED, its context has the reasons of each field */
+export function refused(summary: string, reasons: readonly Reason[]): EngineError {
+  const byField: Record<string, string> = Object.create(null)
+  for (const [field, reason] of reasons) byField[field] = byField[field] === undefined ? reason : `${byField[field]} and ${reason}`
+  return new EngineError('VALIDATION_FAILED', summary, byField)
+}
+
+const MAX_SUMMARY = 500
+
+/** The error of a form, told all at once. */
+export const invalid = (reasons: readonly Reason[]): EngineError =>
+  refused(
+    `Validation failed: ${reasons
+      .map(([field, reason]) => `${field} ${reason}`)
+      .join('; ')
+      .slice(0, MAX_SUMMARY)}.`,
+    reasons,
+  )
+
+export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** A choice fails with one error for each alternative: they become one reason. */
 export function reasonsOf(errors: readonly ErrorObject[]): Reason[] {

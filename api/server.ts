@@ -19,6 +19,7 @@ import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPort } from './function-routes.ts'
+import { endpointOperations } from './endpoint-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity, KnownNode } from './node-report.ts'
 import { openapiDocument } from './openapi.ts'
@@ -39,6 +40,8 @@ export type ApiOptions = Readonly<{
   logger: Logger
   metrics?: Metrics
   identity: Identity
+  /** an address at a public test service, for whoever asks for one; absent: there is none to be had */
+  makeTestUrl?: () => Promise<string>
   /** of a cluster: what this process does for the others, and how all of them are */
   cluster?: Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
   limits?: Partial<Limits>
@@ -98,11 +101,12 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 }
 
 /** Everything that is served. */
-function operationsOf({ engine, resources, functions, identity, cluster }: ApiOptions, receives: OpenReceives): Operation[] {
+function operationsOf({ engine, resources, functions, identity, cluster, makeTestUrl }: ApiOptions, receives: OpenReceives): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
     ...(functions ? functionOperations(functions) : []),
+    ...endpointOperations({ engine, resources, ...(makeTestUrl && { makeTestUrl }) }),
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]

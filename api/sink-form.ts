@@ -6,11 +6,12 @@
 import { Ajv } from 'ajv'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
-import { PullDestination, type Destination } from '../engine/state/destinations.ts'
+import { Destination } from '../engine/state/destinations.ts'
 import { ACTIONS, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
+import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
-import { reasonsOf, type Reason } from './schema-reasons.ts'
+import { invalid, reasonsOf, refused, type Reason } from './schema-reasons.ts'
 
 const NONE = Type.Literal('none')
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
@@ -34,7 +35,7 @@ export const SinkOut = Type.Object({
   }),
   tables: Type.Array(TableSettings),
   actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
-  destination: PullDestination,
+  destination: Destination,
   filter: Type.String({ description: 'name of a function, or "none"' }),
   transform: Type.String({ description: 'name of a function, or "none"' }),
   routing: NONE,
@@ -45,6 +46,8 @@ export const SinkOut = Type.Object({
   max_retry_count: Type.Union([Type.Integer(), Type.Null()]),
   load_shedding_policy: SinkSettings.properties.load_shedding_policy,
   timestamp_format: SinkSettings.properties.timestamp_format,
+  concurrency: SinkSettings.properties.concurrency,
+  sensitive: Type.Boolean(),
   annotations: Type.Object({}, { additionalProperties: true }),
   active_backfills: Type.Array(Type.Unknown()),
   health: HealthOut,
@@ -64,7 +67,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     },
     tables: sink.tables.map((table) => ({ name: qualified(table.name), group_column_names: table.group_column_names ?? null })),
     actions: sink.actions,
-    destination: Object.fromEntries(Object.entries(sink.destination).filter(([, value]) => value !== null)),
+    destination: destinationOut(sink.destination),
     filter: sink.filter ?? 'none',
     transform: sink.transform ?? 'none',
     routing: 'none',
@@ -75,6 +78,8 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     max_retry_count: sink.max_retry_count,
     load_shedding_policy: sink.load_shedding_policy,
     timestamp_format: sink.timestamp_format,
+    concurrency: sink.concurrency,
+    sensitive: sink.sensitive,
     annotations: sink.annotations,
     active_backfills: [],
     health,
@@ -91,7 +96,6 @@ export function idleHealth(sink: Sink): Health {
 const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
 const FUNCTIONS = new Set(['routing', 'enrichment'])
 const ATTACHED = ['filter', 'transform'] as const
-const STREAM_TYPES = new Set(['stream', 'sequin_stream', 'tailrace_stream'])
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
 
@@ -102,8 +106,8 @@ export const SinkPatch = Type.Object(
     ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
     source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
     tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
-    destination: Type.Optional(PullDestination),
-    database: Type.Optional(Type.String({ description: 'may be repeated, but not changed' })),
+    destination: Type.Optional(DestinationIn),
+    database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
     ...Object.fromEntries(
       [...FUNCTIONS].map((name) => [
         name,
@@ -115,10 +119,7 @@ export const SinkPatch = Type.Object(
   { additionalProperties: false },
 )
 const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
-  Type.Object({
-    ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
-    destination: Type.Optional(PullDestination),
-  }),
+  Type.Object(Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)]))),
 )
 
 /**
@@ -139,59 +140,45 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
   }
   const changes = settableOf(body)
   const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : reasonsOf(check.errors ?? []))]
-  if (reasons.length === 0) reasons.push(...acrossFields(sink, changes as SinkChanges))
-  if (reasons.length > 0)
-    throw refused(
-      `Validation failed: ${reasons
-        .map(([field, reason]) => `${field} ${reason}`)
-        .join('; ')
-        .slice(0, 500)}.`,
-      reasons,
-    )
-  return changes as SinkChanges
-}
-
-function refused(summary: string, reasons: readonly Reason[]): EngineError {
-  const byField: Record<string, string> = Object.create(null)
-  for (const [field, reason] of reasons) byField[field] = byField[field] === undefined ? reason : `${byField[field]} and ${reason}`
-  return new EngineError('VALIDATION_FAILED', summary, byField)
+  const named = body['destination'] === undefined ? undefined : destinationOf(body['destination'], sink.destination)
+  if (named) reasons.push(...named.reasons)
+  const whole = { ...changes, ...(named ? { destination: named.destination } : {}) } as SinkChanges
+  if (reasons.length === 0) reasons.push(...acrossFields({ ...sink, ...whole }, whole))
+  if (reasons.length > 0) throw invalid(reasons)
+  return whole
 }
 
 /**
- * @param body a whole sink, as the YAML file has it
+ * @param body a whole sink
  * @returns the sink with its defaults filled in
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
 export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettings; destination: Destination }> {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
   const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
-  const { destination, ...settings }: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
-  const whole: unknown = { settings, destination: destination ?? body['destination'] }
+  const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
   const reasons: Reason[] = unknown.map((name) => [name.slice(0, 60), 'is not a field of a sink'] as const)
   for (const name of FUNCTIONS) {
     const value = body[name]
     if (value !== undefined && value !== null && value !== '' && value !== 'none')
       reasons.push([name, 'names a function; functions of this kind are not there yet'])
   }
-  if (!checkWhole(whole)) {
-    const inner = reasonsOf(checkWhole.errors ?? [])
-    reasons.push(
-      ...inner.map(([field, reason]) => [field.replace(/^settings\.?/, ''), reason] as const).filter(([field]) => !unknown.includes(field)),
-    )
-  }
-  const sink = whole as { settings: SinkSettings; destination: Destination }
-  if (reasons.length === 0) reasons.push(...acrossFields(sink.settings, sink.settings))
+  if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []).filter(([field]) => !unknown.includes(field)))
+  const { destination, reasons: wrong } = destinationOf(body['destination'])
+  reasons.push(...wrong)
+  const sink = { settings: settings as SinkSettings, destination }
+  if (reasons.length === 0) reasons.push(...acrossFields({ ...sink.settings, destination }, sink.settings))
   if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
   return sink
 }
-const checkWhole = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
-  Type.Object({ settings: SinkSettings, destination: PullDestination }),
-)
+const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(SinkSettings)
 
 /** Leaves out what has no effect and brings older spellings to the resource's form. */
 function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const changes: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(body)) {
-    if (LEFT_OUT.has(name) || FUNCTIONS.has(name) || name === 'database' || name === 'table' || name === 'schema') continue
+    if (LEFT_OUT.has(name) || FUNCTIONS.has(name) || name === 'destination' || name === 'database' || name === 'table' || name === 'schema')
+      continue
     changes[name] = value
   }
   for (const field of ATTACHED) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
@@ -199,11 +186,6 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
   if (changes['tables'] === null) changes['tables'] = []
   if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')
     changes['message_grouping'] = changes['message_grouping'] === 'true'
-  const { destination } = changes
-  if (isObject(destination) && typeof destination['type'] === 'string') {
-    if (STREAM_TYPES.has(destination['type'])) changes['destination'] = { ...destination, type: 'sequin_stream' }
-    else delete changes['destination'] // another type: refused as such, not by its fields
-  }
   const { table, schema } = body // older than source
   if (changes['source'] === undefined && typeof table === 'string')
     changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
@@ -214,10 +196,6 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
 function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
   const reasons: Reason[] = []
   if (body['database'] !== undefined && body['database'] !== sink.database) reasons.push(['database', 'cannot be changed'])
-  const { destination } = body
-  if (isObject(destination) && typeof destination['type'] === 'string' && !STREAM_TYPES.has(destination['type'])) {
-    reasons.push(['destination.type', 'cannot be changed'])
-  }
   for (const name of FUNCTIONS) {
     const value = body[name]
     if (value !== undefined && value !== null && value !== '' && value !== 'none')
@@ -228,8 +206,12 @@ function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reaso
   return reasons
 }
 
-function acrossFields(sink: SinkSettings, changes: SinkChanges): Reason[] {
+/** @param sink as it is to be */
+function acrossFields(sink: SinkSettings & { destination: Destination }, changes: SinkChanges): Reason[] {
   const reasons: Reason[] = []
+  const { destination } = sink
+  if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
+    reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
   const source = changes.source ?? sink.source
   if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
   if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])
@@ -242,9 +224,6 @@ function acrossFields(sink: SinkSettings, changes: SinkChanges): Reason[] {
   }
   return reasons
 }
-
-const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** Without recursion: what is to be refused could end the stack. */
 function isDeeperThan(value: unknown, limit: number): boolean {

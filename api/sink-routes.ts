@@ -1,11 +1,12 @@
-/** The management of sinks (contract 9.2), as far as it goes today: list, read, and update in place. */
+/** The management of sinks (contract 9.2). */
 import { Type } from 'typebox'
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../engine/errors.ts'
 import type { Account, Sink } from '../engine/state/resources.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
+import { TestOut, tested } from './connection-test.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
-import { idleHealth, sinkChanges, sinkOut, SinkOut, SinkPatch } from './sink-form.ts'
+import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from './sink-form.ts'
 
 const MAX_SINK_BYTES = 1_048_576
 
@@ -26,6 +27,24 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
       auth: true,
       answer: { description: 'All sinks of the account.', schema: Type.Object({ data: Type.Array(SinkOut) }) },
       handle: (_request, _reply, account) => ({ data: resources.listSinks(account.id).map(shown) }),
+    },
+    {
+      id: 'createSink',
+      methods: ['POST'],
+      paths: ['/api/sinks'],
+      summary: 'Create a sink',
+      description: 'It takes what is committed from then on. The answer comes when it has taken effect.',
+      auth: true,
+      body: SinkPatch,
+      maxBodyBytes: MAX_SINK_BYTES,
+      answer: { description: 'The sink.', schema: SinkOut },
+      errors: [400, 404, 413, 422, 503],
+      handle: async (request, _reply, account) => {
+        const input = newSink(objectBody(request))
+        const database = resources.findDatabase(account.id, input.settings.database)
+        if (!database) throw new EngineError('NOT_FOUND', `There is no database "${input.settings.database.slice(0, 100)}".`)
+        return shown(await engine.createSink(account, database, { ...input, settings: { ...input.settings, database: database.name } }))
+      },
     },
     {
       id: 'getSink',
@@ -54,6 +73,32 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
         const changes = sinkChanges(sink, objectBody(request))
         return shown(Object.keys(changes).length === 0 ? sink : await engine.updateSink(sink.id, changes))
       },
+    },
+    {
+      id: 'deleteSink',
+      methods: ['DELETE'],
+      paths: ['/api/sinks/{id_or_name}'],
+      summary: 'Delete a sink',
+      description: 'With everything that waits for it.',
+      auth: true,
+      answer: { description: 'It is deleted.', schema: Type.Object({ id: Type.String(), deleted: Type.Literal(true) }) },
+      errors: [404, 503],
+      handle: async (request, _reply, account) => {
+        const { id } = found(request, account)
+        await engine.deleteSink(id)
+        return { id, deleted: true }
+      },
+    },
+    {
+      id: 'testSink',
+      methods: ['POST'],
+      paths: ['/api/sinks/{id_or_name}/test_connection'],
+      summary: 'Test the connection of a sink to its destination',
+      description: 'Tries what a delivery needs, and delivers nothing. What is stored stays as it is.',
+      auth: true,
+      answer: TestOut,
+      errors: [404],
+      handle: async (request, reply, account) => tested(reply, await engine.testSink(found(request, account))),
     },
   ]
 }

@@ -10,6 +10,7 @@ import { Ajv, type ErrorObject } from 'ajv'
 import { Type, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
+import { Egress, type EgressMode, type EgressOptions } from '../engine/net/egress.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
 
@@ -33,6 +34,8 @@ export type Settings = Readonly<{
   maxMemoryMb: number | undefined
   /** larger messages are not kept */
   maxMessageMb: number
+  /** where sinks may send */
+  egress: Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
   /** variables that are set and known but have no effect here */
   ignored: readonly string[]
   /** variables that look like ours and are not known: most likely misspelt */
@@ -50,6 +53,7 @@ const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
 const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
 const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
+const EGRESS_MODES = ['private', 'public'] as const
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
 /** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
@@ -107,6 +111,11 @@ export const VARIABLES = {
     Type.Integer({ minimum: 1, maximum: 200 }),
     'a larger message is discarded, on record, and its source goes on (64); one takes several times its size in memory for a moment',
   ),
+  EGRESS: variable(
+    oneOf(EGRESS_MODES),
+    'where sinks may send: private = everywhere but to link-local and metadata addresses, public = to public addresses only (private)',
+  ),
+  EGRESS_ALLOW: variable(text, 'hosts, *.suffixes, addresses and ranges that EGRESS lets through all the same, with commas between'),
   MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
@@ -147,6 +156,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     (name) => values[name as Name]?.toString(),
     (name, reason) => problems.push({ name, reason }),
   )
+  const egress = egressOf(values, problems)
   if (kafka && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
     problems.push({ name: 'VAULT_KEY', reason })
@@ -182,6 +192,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     maxMemoryMb: integer('MAX_MEMORY_MB'),
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
+    egress,
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(
       (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),
@@ -266,6 +277,21 @@ function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, prob
   } catch {
     return wrong('has a "%" that is not followed by two hexadecimal digits')
   }
+}
+
+function egressOf({ EGRESS = 'private', EGRESS_ALLOW = '' }: Values, problems: Problem[]): Settings['egress'] {
+  const allow = String(EGRESS_ALLOW)
+    .split(',')
+    .map((entry) => entry.trim())
+    .filter((entry) => entry !== '')
+  const egress = { mode: EGRESS as EgressMode, allow }
+  try {
+    new Egress(egress)
+  } catch (error) {
+    if (!(error instanceof EngineError)) throw error
+    problems.push({ name: 'EGRESS_ALLOW', reason: error.message })
+  }
+  return egress
 }
 
 function configFile(values: Values, problems: Problem[]): Settings['config'] {

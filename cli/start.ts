@@ -15,11 +15,13 @@ import { parseConfig, type ConfigDocument } from '../api/config-document.ts'
 import { FunctionEdits } from '../api/function-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
+import { makeTestUrl } from '../api/test-endpoint.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError } from '../engine/errors.ts'
 import { refuseForeignLog } from '../engine/log/foreign-log.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
+import { Egress } from '../engine/net/egress.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
 import { PostgresServer } from '../engine/postgres/server.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
@@ -96,6 +98,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const feed = parts.use(
     new StateFeed(state.connection, (err) => logger.warn({ err }, 'notices of the state database are not heard at the moment')),
   )
+  const egress = new Egress(settings.egress)
   const metrics = new Metrics({ version: version(), node: nodes.name })
   const cache = new ResourceCache(await resources.load(store.query))
   const engine = new Engine({
@@ -105,6 +108,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     log,
     metrics,
     logger,
+    egress,
     nodes,
     functions,
     source: { maxMessageBytes: settings.maxMessageMb * MB },
@@ -132,6 +136,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
     functions: functionPort,
+    makeTestUrl: () => makeTestUrl(egress),
     logger,
     metrics,
     identity: { version: version(), nodeId: nodes.id, nodeName: nodes.name },

@@ -77,6 +77,12 @@ export const ERRORS = {
     meaning: 'A resource was refused because a field has a value it may not have.',
     remedy: 'validation_errors names each field and the reason.',
   },
+  RESOURCE_IN_USE: {
+    retry: false,
+    status: 400,
+    meaning: 'A resource can’t be deleted while others go by it.',
+    remedy: 'The message names them: edit or delete them first.',
+  },
   TOO_MANY_WAITING: {
     retry: true,
     status: 429,

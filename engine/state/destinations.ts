@@ -7,18 +7,6 @@ import { Type, type Static } from 'typebox'
 const strict = { additionalProperties: false } as const
 /** Not printed, not logged, encrypted in the state database. */
 const secret = { secret: true } as const
-const HTTP_URL = '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$'
-const searchUrl = Type.String({ pattern: HTTP_URL, maxLength: 4096, description: 'address of the server, http or https, without query' })
-const indexName = (description: string) => Type.String({ minLength: 1, maxLength: 1024, description })
-const searchBatch = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
-const caCert = Type.Optional(
-  Type.String({
-    pattern: '-----BEGIN CERTIFICATE-----',
-    maxLength: 65_536,
-    description: 'authority in PEM that signs its certificate, if not a common one',
-  }),
-)
-/** Taken in, and without effect: the index has to name it. */
 const none = Type.Null()
 
 /** The pull (stream) sink has no settings of its own: its transport is the client. */
@@ -56,63 +44,10 @@ export const WebhookDestination = Type.Object(
 )
 export type WebhookDestination = Static<typeof WebhookDestination>
 
-export const ElasticsearchDestination = Type.Object(
-  {
-    type: Type.Literal('elasticsearch'),
-    endpoint_url: searchUrl,
-    index_name: Type.Optional(Type.Union([indexName('index that gets the documents; it must exist'), none])),
-    auth_type: Type.Union([Type.Literal('api_key'), Type.Literal('basic'), Type.Literal('bearer'), Type.Literal('none')], {
-      default: 'api_key',
-      description: 'how the request says who asks',
-    }),
-    auth_value: Type.Optional(
-      Type.Union([
-        Type.String({ minLength: 1, maxLength: 8192, description: 'API key, user:password or token; none with auth_type none', ...secret }),
-        none,
-      ]),
-    ),
-    batch_size: searchBatch,
-    versioning: Type.Union([Type.Literal('external_gte'), Type.Literal('none')], {
-      default: 'external_gte',
-      description: 'external_gte: a document carries the position of its change, so that an older one never replaces a newer one',
-    }),
-    ca_cert: caCert,
-  },
-  strict,
-)
-export type ElasticsearchDestination = Static<typeof ElasticsearchDestination>
-
-export const MeilisearchDestination = Type.Object(
-  {
-    type: Type.Literal('meilisearch'),
-    endpoint_url: searchUrl,
-    index_name: Type.Optional(Type.Union([indexName('index that gets the documents; it must exist'), none])),
-    primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that is their key' }),
-    api_key: Type.String({ minLength: 1, maxLength: 8192, description: 'key with the right to add, delete and read tasks', ...secret }),
-    batch_size: searchBatch,
-    timeout_seconds: Type.Integer({ minimum: 1, maximum: 300, default: 5, description: 'longest wait for the answer to one request' }),
-    ca_cert: caCert,
-  },
-  strict,
-)
-export type MeilisearchDestination = Static<typeof MeilisearchDestination>
-
 /** By the value of `type`. */
-export const DESTINATIONS = {
-  sequin_stream: PullDestination,
-  webhook: WebhookDestination,
-  elasticsearch: ElasticsearchDestination,
-  meilisearch: MeilisearchDestination,
-} as const
+export const DESTINATIONS = { sequin_stream: PullDestination, webhook: WebhookDestination } as const
 export type DestinationKind = keyof typeof DESTINATIONS
-export const Destination = Type.Union(
-  Object.values(DESTINATIONS) as [
-    typeof PullDestination,
-    typeof WebhookDestination,
-    typeof ElasticsearchDestination,
-    typeof MeilisearchDestination,
-  ],
-)
+export const Destination = Type.Union([PullDestination, WebhookDestination])
 export type Destination = Static<typeof Destination>
 
 /** Names of the fields of a destination that hold secrets: texts, or lists of texts. */

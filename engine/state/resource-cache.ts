@@ -1,4 +1,5 @@
 /** The resources as the request path needs them: in memory, so that no request waits for the state database. */
+import type { HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
 import type { Account, Database, Sink } from './resources.ts'
 import type { Resources } from './resource-store.ts'
@@ -27,6 +28,9 @@ export class ResourceCache {
   get functions(): readonly StoredFunction[] {
     return this.#resources.functions
   }
+  get endpoints(): readonly HttpEndpoint[] {
+    return this.#resources.endpoints
+  }
 
   /** The newest generation of a sink: the one that messages go to once the source has met its mark. */
   generation(sinkId: string): number {
@@ -53,6 +57,23 @@ export class ResourceCache {
     const field = UUID.test(idOrName) ? 'id' : 'name'
     const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
     return this.databases.find((database) => database.accountId === accountId && database[field] === wanted)
+  }
+
+  /** The same of an HTTP endpoint. */
+  findEndpoint(accountId: string, idOrName: string): HttpEndpoint | undefined {
+    const field = UUID.test(idOrName) ? 'id' : 'name'
+    const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
+    return this.endpoints.find((endpoint) => endpoint.accountId === accountId && endpoint[field] === wanted)
+  }
+
+  listEndpoints(accountId: string): readonly HttpEndpoint[] {
+    return this.endpoints.filter((endpoint) => endpoint.accountId === accountId)
+  }
+
+  /** The one that a sink's destination names. */
+  endpointOf({ accountId, destination }: Sink): HttpEndpoint | undefined {
+    if (destination.type !== 'webhook') return undefined
+    return this.endpoints.find((endpoint) => endpoint.accountId === accountId && endpoint.name === destination.http_endpoint)
   }
 
   sink(id: string): Sink | undefined {

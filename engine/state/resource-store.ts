@@ -1,8 +1,8 @@
-/** Accounts, tokens, databases and sinks in the state database. Every look-up is within an account. */
+/** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
 import { Value } from 'typebox/value'
 import type { FunctionInput, StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
-import type { Destination } from './destinations.ts'
+import { DESTINATIONS, secretFields, type Destination, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
@@ -17,6 +17,7 @@ export type DatabaseInput = Readonly<{
   publicationName: string
 }>
 export type SinkInput = Readonly<{ settings: SinkSettings; destination: Destination }>
+export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 
 /** What is stored, at one moment. */
 export type Resources = Readonly<{
@@ -25,6 +26,7 @@ export type Resources = Readonly<{
   databases: readonly Database[]
   sinks: readonly Sink[]
   functions: readonly StoredFunction[]
+  endpoints: readonly HttpEndpoint[]
   /** the newest one of each sink, by its id */
   generations: ReadonlyMap<string, number>
 }>
@@ -79,12 +81,13 @@ export class ResourceStore {
   /** Another shape than that of the newest generation begins the next one, in the same transaction. */
   async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
     const { name, status, database: _, ...rest } = settings
+    const { shown, secrets } = parted(destination)
     const { rows } = await query<{ id: string }>(
-      `insert into sink (account_id, database_id, name, status, settings, destination) values ($1, $2, $3, $4, $5, $6)
+      `insert into sink (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
        on conflict (account_id, name) do update set
-         status = excluded.status, settings = excluded.settings, destination = excluded.destination, updated_at = now()
+         status = excluded.status, settings = excluded.settings, destination = excluded.destination, secrets = excluded.secrets, updated_at = now()
        returning id`,
-      [account.id, databaseId, name, status, rest, destination],
+      [account.id, databaseId, name, status, rest, shown, secrets && this.#vault.encrypt(JSON.stringify(secrets))],
     )
     const { id } = rows[0] as { id: string }
     await query(
@@ -130,6 +133,36 @@ export class ResourceStore {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }
 
+  /** With everything that is kept of it in the state database. */
+  async deleteSink(query: Query, sinkId: string): Promise<void> {
+    await query('delete from sink where id = $1', [sinkId])
+  }
+
+  async saveEndpoint(query: Query, account: Account, { name, kind, url, headers, encryptedHeaders }: EndpointInput): Promise<string> {
+    const { rows } = await query<{ id: string }>(
+      `insert into http_endpoint (account_id, name, kind, url, headers, encrypted_headers) values ($1, $2, $3, $4, $5, $6)
+       on conflict (account_id, name) do update set
+         kind = excluded.kind, url = excluded.url, headers = excluded.headers, encrypted_headers = excluded.encrypted_headers, updated_at = now()
+       returning id`,
+      [account.id, name, kind, url, headers, this.#vault.encrypt(JSON.stringify(encryptedHeaders))],
+    )
+    return (rows[0] as { id: string }).id
+  }
+
+  /** The sinks that go by its name go by the new one. */
+  async renameEndpoint(query: Query, { id, accountId, name }: HttpEndpoint, newName: string): Promise<void> {
+    await query('update http_endpoint set name = $2, updated_at = now() where id = $1', [id, newName])
+    await query(
+      `update sink set destination = jsonb_set(destination, '{http_endpoint}', to_jsonb($3::text)), updated_at = now()
+       where account_id = $1 and destination ->> 'http_endpoint' = $2`,
+      [accountId, name, newName],
+    )
+  }
+
+  async deleteEndpoint(query: Query, id: string): Promise<void> {
+    await query('delete from http_endpoint where id = $1', [id])
+  }
+
   /** A text that differs whenever what `load` gives differs: cheap to ask for again and again. */
   async fingerprint(query: Query): Promise<string> {
     const { rows } = await query<{ print: string }>(
@@ -138,6 +171,7 @@ export class ResourceStore {
          select 't' || id || xmin from api_token union all
          select 'd' || id || xmin from source_database union all
          select 'f' || id || xmin from function union all
+         select 'e' || id || xmin from http_endpoint union all
          select 's' || id || xmin from sink) rows`, // a row's id and the transaction that wrote it name its version
     )
     return rows[0]?.print ?? ''
@@ -170,22 +204,35 @@ export class ResourceStore {
     const functions = await query<StoredFunction>(
       `select id, account_id as "accountId", name, type, description, code, compiled, uses_metadata as "usesMetadata" from function order by name`,
     )
+    const endpoints = await query<EndpointRow>('select * from http_endpoint order by name')
     const tokens = await query<{ hash: string; id: string; name: string }>(
       `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
     )
     return {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),
-      sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination }) => ({
+      sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination, secrets }) => ({
         ...whole({ ...settings, name, database, status }),
         id,
         accountId: account_id,
         databaseId: database_id,
-        destination,
+        destination: this.#destination(destination, secrets),
       })),
       functions: functions.rows,
+      endpoints: endpoints.rows.map((row) => this.#endpoint(row)),
       generations: new Map(generations.rows.map(({ sink_id, newest }) => [sink_id, newest])),
     }
+  }
+
+  #destination(shown: Destination, secrets: Buffer | null): Destination {
+    const { [shown.type]: schema } = DESTINATIONS
+    const all = secrets ? { ...shown, ...(JSON.parse(this.#vault.decrypt(secrets)) as object) } : shown
+    return schema ? (Value.Default(schema, all) as Destination) : all
+  }
+
+  #endpoint({ id, account_id, name, kind, url, headers, encrypted_headers }: EndpointRow): HttpEndpoint {
+    const encryptedHeaders = JSON.parse(this.#vault.decrypt(encrypted_headers)) as Record<string, string>
+    return { id, accountId: account_id, name, kind, url, headers, encryptedHeaders }
   }
 
   #database(row: DatabaseRow): Database {
@@ -226,4 +273,25 @@ type SinkRow = {
   status: Sink['status']
   settings: Partial<Omit<SinkSettings, 'name' | 'database' | 'status'>>
   destination: Destination
+  secrets: Buffer | null
+}
+type EndpointRow = {
+  id: string
+  account_id: string
+  name: string
+  kind: HttpEndpoint['kind']
+  url: string
+  headers: Record<string, string>
+  encrypted_headers: Buffer
+}
+
+/** What of a destination may be read by whoever reads the table, and what may not. */
+function parted(destination: Destination): { shown: Record<string, unknown>; secrets: Record<string, unknown> | null } {
+  const hidden = new Set(secretFields(destination.type))
+  const entries = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)
+  const secrets = entries.filter(([name]) => hidden.has(name))
+  return {
+    shown: Object.fromEntries(entries.filter(([name]) => !hidden.has(name))),
+    secrets: secrets.length > 0 ? Object.fromEntries(secrets) : null,
+  }
 }

@@ -8,6 +8,7 @@ import { parseConfig } from '../../api/config-document.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
 import { NodeRegistry } from '../../engine/state/node-registry.ts'
+import { Egress } from '../../engine/net/egress.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import type { Connection } from '../../engine/state/resources.ts'
@@ -61,7 +62,8 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
   const cache = new ResourceCache(await resources.load(store.query))
   const functions = new FunctionPool({ threads: 2, memoryMb: 512 })
   parts.defer(() => functions.stop())
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, nodes: registry, functions })
+  const egress = new Egress({ mode: 'private' })
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions })
   parts.defer(() => engine.stop())
   await engine.start()
   await registry.join({ address: 'http://127.0.0.1:1', version: '1' })

@@ -10,6 +10,7 @@ import { newSink } from '../../api/sink-form.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
+import { Egress } from '../../engine/net/egress.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
@@ -44,6 +45,7 @@ async function stage() {
     metrics,
     logger,
     functions: new FunctionPool({ threads: 1, memoryMb: 512 }), // starts nothing unless a sink has functions
+    egress: new Egress({ mode: 'private' }),
     nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
   })
   const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)

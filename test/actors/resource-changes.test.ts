@@ -1,17 +1,19 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { changesBetween } from '../../actors/resource-changes.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import { endpoint } from '../sinks/load.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
 const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [] }
-const known = { databases: [DATABASE], sinks: [SINK] }
+const known = { databases: [DATABASE], sinks: [SINK], endpoints: [] }
 
 test('the same resources, read again, change nothing', () => {
   assert.deepEqual(changesBetween(known, structuredClone(known)), NOTHING)
 })
 
 test('everything is new to an engine that begins', () => {
-  assert.deepEqual(changesBetween({ databases: [], sinks: [] }, known), {
+  assert.deepEqual(changesBetween({ databases: [], sinks: [], endpoints: [] }, known), {
     ...NOTHING,
     newSinks: [SINK],
     begunSources: [DATABASE],
@@ -35,6 +37,18 @@ test('a source begins anew when it is reached in another way, ends when it is sw
   assert.deepEqual([switchedOff.endedSources, switchedOff.begunSources], [[DATABASE.id], []])
   const on = changesBetween({ ...known, databases: [off] }, known)
   assert.deepEqual([on.endedSources, on.begunSources], [[], [DATABASE]])
-  const gone = changesBetween(known, { databases: [], sinks: [] })
+  const gone = changesBetween(known, { databases: [], sinks: [], endpoints: [] })
   assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id] })
+})
+
+test('an edit of an HTTP endpoint reaches the sinks that send to it, and nothing else', () => {
+  const hooks: Sink = {
+    ...SINK,
+    id: '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a02',
+    name: 'hooks',
+    destination: { type: 'webhook', http_endpoint: 'hooks', batch: true, item_results: false },
+  }
+  const before = { ...known, sinks: [SINK, hooks], endpoints: [endpoint('http://a'), endpoint('http://x', { name: 'other' })] }
+  const after = { ...before, endpoints: [endpoint('http://b'), endpoint('http://y', { name: 'other' })] }
+  assert.deepEqual(changesBetween(before, after), { ...NOTHING, editedSinks: [hooks] })
 })

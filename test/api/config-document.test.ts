@@ -141,13 +141,13 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:16:57: publication.create_if_not_exists must be boolean',
         'tailrace.yaml:16:70: publication.colour is not a known field',
         'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
-        'tailrace.yaml:21:26: sinks of type "kafka" are not supported yet; known is "sequin_stream"',
-        'tailrace.yaml:22:5: destination is missing',
+        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook',
         'tailrace.yaml:22:5: database is missing',
+        'tailrace.yaml:22:5: destination is missing',
         'tailrace.yaml:22:13: name must be string',
         'tailrace.yaml:22:24: colour is not a field of a sink',
         'tailrace.yaml:22:41: batch_size must be >= 1',
-        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, sinks, and any mapping with an &anchor',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and any mapping with an &anchor',
         'tailrace.yaml:24:1: the section "users" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
@@ -166,7 +166,7 @@ test('every mistake is named with file, line and what was expected', () => {
   refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "change_retentions" is not supported yet/)
   refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be integer/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
-  refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: sinks of type "kafka" are not supported yet/)
+  refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: destination\.type must be one of sequin_stream, webhook/)
   refused(
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
     /^tailrace\.yaml:20:17: .*batch_size must be >= 1/,
@@ -211,4 +211,41 @@ test('whatever a file holds, it is applied or refused with a place, and never a 
     fc.property(fc.nat(VALID.length), fc.string({ maxLength: 5 }), (at, text) => survives(VALID.slice(0, at) + text + VALID.slice(at))),
     { numRuns: 300 },
   )
+})
+
+test('HTTP endpoints and the webhooks that send to them stand in the file; headers may have values that YAML reads as numbers', () => {
+  const { endpoints, sinks } = parse(`${VALID}  - name: hooks
+    database: shop
+    destination: { type: webhook, http_endpoint: partner, http_endpoint_path: /in, signing_secrets: ["whsec_${Buffer.alloc(24).toString('base64')}"] }
+http_endpoints:
+  - name: partner
+    url: https://partner.example.com/hooks
+    headers: { X-Version: 2, X-On: true }
+    encrypted_headers: [{ key: Authorization, value: Bearer abc }]
+  - { name: here, local: true, path: /dev }
+`)
+  assert.deepEqual(
+    endpoints.map(({ line, input }) => ({ line, ...input })),
+    [
+      {
+        line: 26,
+        name: 'partner',
+        kind: 'external',
+        url: 'https://partner.example.com/hooks',
+        headers: { 'X-Version': '2', 'X-On': 'true' },
+        encryptedHeaders: { Authorization: 'Bearer abc' },
+      },
+      { line: 30, name: 'here', kind: 'local', url: '/dev', headers: {}, encryptedHeaders: {} },
+    ],
+  )
+  assert.deepEqual(sinks[1]?.input.destination, {
+    type: 'webhook',
+    http_endpoint: 'partner',
+    http_endpoint_path: '/in',
+    batch: true,
+    item_results: false,
+    signing_secrets: [`whsec_${Buffer.alloc(24).toString('base64')}`],
+  })
+  refused(`${VALID}http_endpoints: [{ name: a, url: ftp://x }]`, /^tailrace\.yaml:22:\d+: url must begin with http/)
+  refused(`${VALID}http_endpoints: [{ name: a, "webhook.site": true }]`, /is for the API/)
 })

@@ -79,10 +79,20 @@ type Operation = {
   responses: Record<string, { content: Record<string, { schema: object }> }>
 }
 
+const ENDPOINT = { kind: 'external', url: 'http://x/', headers: {}, encryptedHeaders: { authorization: 'Bearer abcdefgh' } } as const
+/** what a path names, where it isn't a sink */
+const NAMED: Readonly<Record<string, string>> = { postgres_databases: DATABASE.id, http_endpoints: 'hooks' }
+/** bodies that an operation needs */
+const SENT: Readonly<Record<string, object>> = {
+  createSink: { name: 'new', database: DATABASE.name, destination: { type: 'webhook', http_endpoint: 'hooks' } },
+  createHttpEndpoint: { name: 'new', url: 'https://example.com' },
+}
+
 test('the OpenAPI document describes what is served: answers fit its schemas', async () => {
   await using s = await serve()
   s.goods.push(message('a1'), message('a2'), message('a3'))
   s.engine.databases = [DATABASE]
+  await s.engine.createEndpoint(SHOP, { ...ENDPOINT, name: 'hooks' })
   s.engine.gaps.set(DATABASE.id, 'a gap')
   const { body } = await s.call('/api/openapi.json', { token: null })
   const { openapi, paths, components } = body as {
@@ -96,8 +106,11 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
   assert.equal(new Set(ids).size, ids.length, 'operation ids are unique')
   for (const [path, methods] of Object.entries(paths)) {
     for (const [method, operation] of Object.entries(methods)) {
-      const place = path.replace('{id_or_name}', path.includes('postgres_databases') ? DATABASE.id : GOODS_ID)
-      const sent = !operation.requestBody ? undefined : path.endsWith('ack') ? { ack_ids: ['a1'] } : {}
+      const kind = Object.keys(NAMED).find((part) => path.includes(part)) ?? ''
+      const place = path.replace('{id_or_name}', method === 'delete' ? 'gone' : (NAMED[kind] ?? GOODS_ID))
+      s.engine.add({ id: '88888888-8888-4888-8888-888888888888', name: 'gone' })
+      await s.engine.createEndpoint(SHOP, { ...ENDPOINT, name: 'gone' })
+      const sent = operation.requestBody && (path.endsWith('ack') ? { ack_ids: ['a1'] } : (SENT[operation.operationId] ?? {}))
       const answer = await s.call(place, { method: method.toUpperCase(), ...(sent && { body: sent }) })
       const schema = operation.responses['200']?.content['application/json']?.schema ?? assert.fail(path)
       assert.equal(answer.status, 200, `${method} ${path}`)

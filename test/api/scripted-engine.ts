@@ -1,7 +1,9 @@
 /** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
-import { hash } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import { EngineError } from '../../engine/errors.ts'
+import type { HttpEndpoint } from '../../engine/state/destinations.ts'
+import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type {
   ActorStatus,
@@ -114,6 +116,9 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   readonly running = new Map<string, ScriptedSink>()
   readonly sinks = new Map<string, Sink>()
   readonly updates: { sinkId: string; changes: SinkChanges }[] = []
+  readonly endpoints = new Map<string, HttpEndpoint>()
+  /** what a test of the connection says, by id of the sink or endpoint */
+  readonly troubles = new Map<string, string>()
   databases: readonly Database[] = []
   /** what sources have stopped at, by id of their database */
   readonly gaps = new Map<string, string>()
@@ -147,6 +152,43 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     return sink
   }
 
+  async createSink(account: Account, database: Database, { settings, destination }: SinkInput): Promise<Sink> {
+    const sink: Sink = { ...SINK, ...settings, destination, id: randomUUID(), accountId: account.id, databaseId: database.id }
+    this.sinks.set(sink.id, sink)
+    return sink
+  }
+  async deleteSink(sinkId: string): Promise<void> {
+    this.sinks.delete(sinkId)
+    this.running.delete(sinkId)
+  }
+  async testSink(sink: Sink): Promise<string | undefined> {
+    return this.troubles.get(sink.id)
+  }
+  async createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint> {
+    const endpoint = { ...input, id: randomUUID(), accountId: account.id }
+    this.endpoints.set(endpoint.id, endpoint)
+    return endpoint
+  }
+  async updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint> {
+    const after = { ...endpoint, ...changes }
+    this.endpoints.set(endpoint.id, after)
+    return after
+  }
+  async deleteEndpoint({ id, name }: HttpEndpoint): Promise<void> {
+    const users = [...this.sinks.values()].filter(({ destination }) => destination.type === 'webhook' && destination.http_endpoint === name)
+    if (users.length > 0) throw new EngineError('RESOURCE_IN_USE', `the HTTP endpoint "${name}" is in use`)
+    this.endpoints.delete(id)
+  }
+  async testEndpoint({ id }: HttpEndpoint): Promise<string | undefined> {
+    return this.troubles.get(id)
+  }
+
+  findEndpoint(accountId: string, idOrName: string): HttpEndpoint | undefined {
+    return this.listEndpoints(accountId).find(({ id, name }) => id === idOrName || name === idOrName)
+  }
+  listEndpoints(accountId: string): readonly HttpEndpoint[] {
+    return [...this.endpoints.values()].filter((endpoint) => endpoint.accountId === accountId)
+  }
   findAccount(tokenHash: string): Account | undefined {
     if (tokenHash === hash('sha256', TOKEN)) return SHOP
     return tokenHash === hash('sha256', OTHER_TOKEN) ? OTHER : undefined

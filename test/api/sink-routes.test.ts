@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { EngineError } from '../../engine/errors.ts'
-import { GOODS_ID, OTHER_TOKEN } from './scripted-engine.ts'
+import { DATABASE, GOODS_ID, OTHER_TOKEN, SHOP } from './scripted-engine.ts'
 import { serve } from './api-fixture.ts'
 
 const GOODS = {
@@ -23,6 +23,8 @@ const GOODS = {
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',
   timestamp_format: 'iso8601',
+  concurrency: null,
+  sensitive: false,
   annotations: { team: 'search' },
   active_backfills: [],
   health: { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Sink configuration', status: 'healthy' }] },
@@ -146,4 +148,89 @@ test('what the engine refuses is answered from the table', async () => {
     [taken.status, taken.body],
     [422, { summary: 'The name is taken.', code: 'VALIDATION_FAILED', validation_errors: { name: ['has already been taken'] } }],
   )
+})
+
+const HOOK = { type: 'webhook', http_endpoint: 'hooks' }
+const newHook = { name: 'partner', database: 'shop.main', destination: HOOK }
+type SinkBody = typeof GOODS & { destination: Record<string, unknown>; summary: string; validation_errors: Record<string, unknown> }
+
+async function withDatabase() {
+  const s = await serve()
+  s.engine.databases = [DATABASE]
+  return s
+}
+
+test('a sink is created with its defaults, read, and deleted', async () => {
+  await using s = await withDatabase()
+  const created = await s.call('/api/sinks', { body: newHook })
+  assert.equal(created.status, 200, created.text)
+  const sink = created.body as SinkBody
+  assert.deepEqual(sink.destination, { ...HOOK, batch: true, item_results: false })
+  assert.deepEqual([sink.status, sink.actions, sink.batch_size, sink.concurrency], ['active', ['insert', 'update', 'delete'], 1, null])
+  assert.deepEqual((await s.call('/api/sinks/partner')).body, sink)
+  assert.deepEqual((await s.call(`/api/sinks/${sink.id}`, { method: 'DELETE' })).body, { id: sink.id, deleted: true })
+  assert.equal((await s.call('/api/sinks/partner')).status, 404)
+})
+
+test('what a new sink lacks or may not be is told at its field; an unknown database is 404', async () => {
+  await using s = await withDatabase()
+  const refused = async (body: object, ...path: string[]) => {
+    const answer = await s.call('/api/sinks', { body })
+    assert.equal(answer.status, 422, answer.text)
+    let at: unknown = (answer.body as SinkBody).validation_errors
+    for (const name of path) at = (at as Record<string, unknown> | undefined)?.[name]
+    assert.ok(at !== undefined, `${path.join('.')} in ${answer.text}`)
+  }
+  assert.equal((await s.call('/api/sinks', { body: { ...newHook, database: 'nowhere' } })).status, 404)
+  await refused({ ...newHook, name: undefined }, 'name')
+  await refused({ ...newHook, database: undefined }, 'database')
+  await refused({ ...newHook, destination: undefined }, 'destination')
+  await refused({ ...newHook, destination: 7 }, 'destination')
+  await refused({ ...newHook, destination: { type: 'carrier_pigeon' } }, 'destination', 'type')
+  await refused({ ...newHook, destination: { type: 'webhook' } }, 'destination', 'http_endpoint')
+  await refused({ ...newHook, destination: { ...HOOK, colour: 'red' } }, 'destination', 'colour')
+  await refused({ ...newHook, destination: { ...HOOK, batch: 'yes' } }, 'destination', 'batch')
+  for (const http_endpoint_path of ['in', 'a/b', '/a b', '/ü', `/${'x'.repeat(2000)}`])
+    await refused({ ...newHook, destination: { ...HOOK, http_endpoint_path } }, 'destination', 'http_endpoint_path')
+  for (const http_endpoint_path of ['', '/in', '?a=1', '#x', '/a%20b?c=[d]&e=1', null])
+    assert.equal((await s.call('/api/sinks', { body: { ...newHook, destination: { ...HOOK, http_endpoint_path } } })).status, 200)
+  await refused({ ...newHook, batch_size: 10, destination: { ...HOOK, batch: false } }, 'batch_size')
+  await refused({ ...newHook, batch_size: 1001 }, 'batch_size')
+  await refused({ ...newHook, concurrency: 0 }, 'concurrency')
+  await refused({ ...newHook, actions: [] }, 'actions')
+  await refused({ ...newHook, max_retry_count: 0 }, 'max_retry_count')
+  await refused({ ...newHook, destination: { ...HOOK, signing_secrets: ['short'] } }, 'destination', 'signing_secrets')
+})
+
+test('an update of a destination changes what it names; secrets sent back as shown stay, and the type can’t be changed', async () => {
+  await using s = await withDatabase()
+  const secrets = [1, 2].map((byte) => `whsec_${Buffer.alloc(24, byte).toString('base64')}`)
+  const created = (await s.call('/api/sinks', { body: { ...newHook, destination: { ...HOOK, signing_secrets: secrets } } }))
+    .body as SinkBody
+  const shown = created.destination['signing_secrets'] as string[]
+  assert.deepEqual(shown, ['whs********************B', 'whs********************C'])
+  const set = (destination: object) => s.call('/api/sinks/partner', { method: 'PATCH', body: { destination } })
+  assert.equal((await set({ batch: true, http_endpoint_path: '/in', signing_secrets: [shown[1]] })).status, 200)
+  assert.deepEqual(s.engine.findSink(SHOP.id, 'partner')?.destination, {
+    ...HOOK,
+    batch: true,
+    item_results: false,
+    http_endpoint_path: '/in',
+    signing_secrets: [secrets[1]],
+  })
+  assert.equal((await set({ ...HOOK, http_endpoint_path: null, signing_secrets: null })).status, 200)
+  assert.deepEqual(s.engine.findSink(SHOP.id, 'partner')?.destination, { ...HOOK, batch: true, item_results: false })
+  const changed = await set({ type: 'stream' })
+  assert.equal(changed.status, 422)
+  assert.deepEqual((changed.body as SinkBody).validation_errors, { destination: { type: ['cannot be changed'] } })
+  assert.equal((await s.call('/api/sinks/partner', { method: 'PATCH', body: { batch_size: 5 } })).status, 200)
+  assert.equal((await set({ batch: false })).status, 422, 'the batch size stays 5')
+})
+
+test('a test of the connection says yes, or what is wrong in the destination’s own words', async () => {
+  await using s = await serve()
+  assert.deepEqual((await s.call('/api/sinks/goods/test_connection', { method: 'POST' })).body, { success: true })
+  s.engine.troubles.set(GOODS_ID, 'status 401: no')
+  const { status, body } = await s.call('/api/sinks/goods/test_connection', { method: 'POST' })
+  assert.deepEqual([status, body], [422, { success: false, reason: 'status 401: no' }])
 })

@@ -27,6 +27,7 @@ test('with nothing set, everything has its default and the state database is the
     nodeAddress: undefined,
     maxMemoryMb: undefined,
     maxMessageMb: 64,
+    egress: { mode: 'private', allow: [] },
     ignored: [],
     unknown: [],
   } satisfies Settings)
@@ -178,4 +179,11 @@ test('with KAFKA_BROKERS the log is in Kafka; what belongs to it is checked toge
   ] as const)
     assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
   assert.doesNotMatch(refusal({ KAFKA_SASL_PASSWORD: 'hunter2X' }).message, /hunter2X/)
+})
+
+test('EGRESS says where sinks may send, EGRESS_ALLOW what is let through all the same', () => {
+  const { egress } = readSettings({ EGRESS: 'public', EGRESS_ALLOW: ' hooks.internal, 10.0.0.0/8 ,,*.svc.local' })
+  assert.deepEqual(egress, { mode: 'public', allow: ['hooks.internal', '10.0.0.0/8', '*.svc.local'] })
+  assert.throws(() => readSettings({ EGRESS: 'everywhere' }), /EGRESS: "everywhere" came; takes one of private, public/)
+  assert.throws(() => readSettings({ EGRESS_ALLOW: 'http://x/' }), /EGRESS_ALLOW/)
 })

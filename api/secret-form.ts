@@ -1,0 +1,18 @@
+/**
+ * Secrets on the wire: shown so that their owner knows which one it is, and nobody learns it. A value that is sent back as
+ * it was shown means the one that is stored (contract 9.1).
+ */
+
+/** Most of what hides a long one. */
+const MOST_STARS = 20
+
+export function obfuscated(secret: string): string {
+  const { length } = secret
+  if (length <= 5) return '*'.repeat(length)
+  if (length <= 9) return `${secret[0]}${'*'.repeat(length - 2)}${secret.at(-1)}`
+  return `${secret.slice(0, 3)}${'*'.repeat(Math.min(length - 4, MOST_STARS))}${secret.at(-1)}`
+}
+
+/** @returns what is meant: the stored secret when `given` is how it is shown */
+export const meant = (given: string, stored: string | undefined): string =>
+  stored !== undefined && given === obfuscated(stored) ? stored : given
