@@ -29,6 +29,8 @@ export type ServiceOptions = Readonly<{
   /** URL of the state database */
   stateUrl: string
   sinks: readonly SinkOptions[]
+  /** HTTP endpoints that sinks send to */
+  endpoints?: readonly object[]
   slot?: string
   env?: Readonly<Record<string, string>>
 }>
@@ -240,7 +242,7 @@ export class Service implements AsyncDisposable {
 /** Slot names are unique in a server, and test files that run side by side share one. */
 export const SLOT = `tailrace_faults_${process.pid}`
 
-function configOf({ source, sinks, slot = SLOT }: ServiceOptions): object {
+function configOf({ source, sinks, endpoints = [], slot = SLOT }: ServiceOptions): object {
   const { caCert: _, ...connection } = source
   return {
     account: { name: 'faults' },
@@ -253,6 +255,7 @@ function configOf({ source, sinks, slot = SLOT }: ServiceOptions): object {
         publication: { name: `${slot}_pub`, create_if_not_exists: true },
       },
     ],
+    http_endpoints: endpoints,
     sinks: sinks.map(({ tables, ...sink }) => ({
       database: 'source',
       source: tables ? { include_tables: tables } : {},

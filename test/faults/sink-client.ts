@@ -18,7 +18,8 @@ export class Passing extends Error {
   override readonly name = 'Passing'
 }
 
-type Wire = Readonly<{
+/** One element of an answer, or of a request that a sink sends. */
+export type Wire = Readonly<{
   ack_id: string
   record: Row
   changes: Row | null
@@ -86,7 +87,7 @@ export class HttpSinkClient implements SinkClient, AsyncDisposable {
   }
 }
 
-function messageOf(wire: Wire): Message {
+export function messageOf(wire: Wire): Message {
   const { metadata } = wire
   return {
     ackId: wire.ack_id,
