@@ -7,11 +7,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import type { Connection } from '../../engine/state/resources.ts'
 import { Consumer, now } from './consumer.ts'
+import { Cuts } from './cuts.ts'
 import { Oracle } from './oracle.ts'
 import { Random } from './random.ts'
 import { Service, TOKEN, type SinkOptions } from './service.ts'
 import { HttpSinkClient, Passing } from './sink-client.ts'
-import { judge } from './verdict.ts'
+import { commitsOf, judge, type Commits } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
@@ -19,9 +20,12 @@ import { Workload } from './workload.ts'
 const IDLE_MS = 30_000
 const CLIENTS = 3
 
+/** `atTimes`: tables without schema that `edit` takes out of the sink and puts back; the first sink has none. */
+export type ScenarioSink = SinkOptions & Readonly<{ ack_wait_ms: number; atTimes?: readonly string[] }>
+
 export type ScenarioOptions = Readonly<{
   seed: number
-  sinks?: readonly (SinkOptions & { ack_wait_ms: number })[]
+  sinks?: readonly ScenarioSink[]
   /** how the service reaches the source, where not directly */
   through?: Partial<Connection>
   /** a source elsewhere than on the common server, empty */
@@ -35,10 +39,17 @@ export type ScenarioOptions = Readonly<{
   takeOverMs?: number
 }>
 
-type Watched = Readonly<{ name: string; ackWaitMs: number; oracle: Oracle; client: HttpSinkClient; consumers: readonly Consumer[] }>
+type Watched = Readonly<{
+  name: string
+  ackWaitMs: number
+  oracle: Oracle
+  client: HttpSinkClient
+  consumers: readonly Consumer[]
+  cuts: Cuts | undefined
+}>
 
 /** One sink that hands a message out again soon and has one partition, one that waits longer and has several. */
-const SINKS = [
+export const SINKS: readonly ScenarioSink[] = [
   { name: 'one', ack_wait_ms: 1_000, partitions: 1 },
   { name: 'many', ack_wait_ms: 1_800, partitions: 3 },
 ]
@@ -48,6 +59,7 @@ export class Scenario implements AsyncDisposable {
   readonly service: Service
   readonly nodes: readonly Service[]
   readonly source: TestDatabase
+  readonly state: TestDatabase
   readonly workload: Workload
   /** for what the test decides by chance */
   readonly random: Random
@@ -61,14 +73,16 @@ export class Scenario implements AsyncDisposable {
 
   private constructor(parts: {
     nodes: readonly Service[]
-    source: Scenario['source']
+    source: TestDatabase
+    state: TestDatabase
     resources: AsyncDisposableStack
     options: ScenarioOptions
   }) {
-    const { nodes, source, resources, options } = parts
+    const { nodes, source, state, resources, options } = parts
     this.nodes = nodes
     this.service = nodes[0] as Service
     this.source = source
+    this.state = state
     this.#resources = resources
     this.random = new Random(options.seed ^ 0x5eed)
     this.#takeOverMs = options.takeOverMs ?? 0
@@ -78,7 +92,7 @@ export class Scenario implements AsyncDisposable {
       connect: () => source.connect(),
       ...(pace === undefined ? {} : { pace }),
     })
-    this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs }) => {
+    this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs, atTimes }) => {
       const oracle = new Oracle({ ackWaitMs })
       const clients = nodes.map(({ origin }) => resources.use(new HttpSinkClient({ origin, sink: name, token: TOKEN })))
       const client = clients[0] as HttpSinkClient
@@ -90,7 +104,7 @@ export class Scenario implements AsyncDisposable {
             client: clients[n % clients.length] as HttpSinkClient,
           }),
       )
-      return { name, ackWaitMs, oracle, client, consumers }
+      return { name, ackWaitMs, oracle, client, consumers, cuts: atTimes && new Cuts(name, atTimes) }
     })
   }
 
@@ -98,20 +112,20 @@ export class Scenario implements AsyncDisposable {
     await using resources = new AsyncDisposableStack()
     const source = options.source ?? resources.use(await createDatabase(DDL))
     if (options.source) await source.query(DDL)
-    const { url: stateUrl } = resources.use(await createDatabase())
+    const state = resources.use(await createDatabase())
     const nodes: Service[] = []
     for (let n = 0; n < (options.nodes ?? 1); n++)
       nodes.push(
         resources.use(
           await Service.prepare({
             source: { ...source.connection, ...options.through },
-            stateUrl,
-            sinks: (options.sinks ?? SINKS).map((sink) => ({ tables: CAPTURED, ...sink })),
+            stateUrl: state.url,
+            sinks: (options.sinks ?? SINKS).map(({ atTimes: _atTimes, ...sink }) => ({ tables: CAPTURED, ...sink })),
             ...(options.env ? { env: options.env } : {}),
           }),
         ),
       )
-    return new Scenario({ nodes, source, resources: resources.move(), options })
+    return new Scenario({ nodes, source, state, resources: resources.move(), options })
   }
 
   /** distinct messages acked so far, over all sinks */
@@ -142,10 +156,7 @@ export class Scenario implements AsyncDisposable {
     try {
       await this.#orClientFailure(Promise.all(waits))
     } catch (error) {
-      const info = await this.service.get('/info').catch((reason: Error) => reason.message)
-      throw new Error(`${(error as Error).message}\n${JSON.stringify(info)}\n${this.service.failure('stands still').message}`, {
-        cause: error,
-      })
+      throw await this.#standsStill(error as Error)
     }
     this.checkSoFar()
   }
@@ -153,6 +164,21 @@ export class Scenario implements AsyncDisposable {
   /** @throws AssertionError something is wrong already */
   checkSoFar(): void {
     for (const { name, oracle } of this.#watched) assert.deepEqual(oracle.violations, [], `sink ${name}`)
+  }
+
+  /** Takes the tables that the sinks have only at times out of them, or puts them back. @returns how many edits took effect */
+  async edit(service: Service): Promise<number> {
+    let made = 0
+    for (const { name, cuts } of this.#watched) {
+      if (!cuts) continue
+      await cuts.make(this.source.query, async (taken) => {
+        const tables = taken ? CAPTURED : CAPTURED.filter((table) => !cuts.tables.includes(table.slice(table.indexOf('.') + 1)))
+        const { status, body } = await service.patch(`/api/sinks/${name}`, { source: { include_tables: tables } })
+        assert.equal(status, 200, JSON.stringify(body))
+      })
+      made++
+    }
+    return made
   }
 
   async stopWriting(): Promise<void> {
@@ -167,8 +193,11 @@ export class Scenario implements AsyncDisposable {
   async settle(): Promise<void> {
     await this.stopWriting()
     for (const { consumers } of this.#watched) for (const consumer of consumers) consumer.settleDown()
+    const [whole, cut] = [this.#watched.filter(({ cuts }) => !cuts), this.#watched.filter(({ cuts }) => cuts)]
     try {
-      await this.#orClientFailure(Promise.all(this.#watched.map((watched) => this.#drain(watched))))
+      await this.#orClientFailure(Promise.all(whole.map((watched) => this.#drain(watched))))
+      // how much comes of the others is known by what the first sink had
+      await this.#orClientFailure(Promise.all(cut.map((watched) => this.#drain(watched))))
     } catch (error) {
       this.checkSoFar()
       throw error
@@ -176,9 +205,7 @@ export class Scenario implements AsyncDisposable {
     this.#receiving.abort()
     await this.#clients
     this.checkSoFar()
-    const tables = await this.workload.tables()
-    for (const { name, oracle } of this.#watched)
-      assert.deepEqual(judge(oracle.messages, this.workload.committed, tables), [], `sink ${name}`)
+    for (const watched of this.#watched) assert.deepEqual(await this.#judge(watched), [], `sink ${watched.name}`)
     await this.#nothingLeft('at rest', () => 0)
     await Promise.all(this.nodes.map((node) => node.kill()))
     await Promise.all(this.nodes.map((node) => node.startReady()))
@@ -192,17 +219,43 @@ export class Scenario implements AsyncDisposable {
     await this.#resources.disposeAsync()
   }
 
-  async #drain({ name, oracle, client }: Watched): Promise<void> {
+  async #judge(watched: Watched): Promise<string[]> {
+    const { oracle, cuts } = watched
+    const tables = await this.workload.tables()
+    if (!cuts) return judge(oracle.messages, this.workload.committed, tables)
+    const expected = await this.#expected(cuts)
+    const always = tables.filter(({ table }) => !cuts.tables.includes(table))
+    return judge(oracle.messages, [...expected.values()], always, expected)
+  }
+
+  #expected(cuts: Cuts): Promise<Commits> {
+    const { oracle } = this.#watched[0] as Watched
+    return cuts.expected(this.state.query, commitsOf(oracle.messages, this.workload.committed))
+  }
+
+  async #drain(watched: Watched): Promise<void> {
+    const { name, oracle, client, cuts } = watched
+    const expected = cuts && [...(await this.#expected(cuts)).values()].reduce((sum, { changes }) => sum + changes.length, 0)
     try {
-      await oracle.untilAcked(() => this.workload.changes - oracle.unanswered.length, IDLE_MS)
+      await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS)
       const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
       if (unanswered.length === 0 || oracle.violations.length > 0) return
       await client.ack(unanswered)
       oracle.ackAnswered(unanswered, now())
     } catch (error) {
-      const missing = judge(oracle.messages, this.workload.committed, await this.workload.tables())
+      const missing = await this.#judge(watched)
       throw new Error(`sink ${name}: ${(error as Error).message}\n${missing.join('\n')}`, { cause: error })
     }
+  }
+
+  /** With what each process says and has logged. */
+  async #standsStill(error: Error): Promise<Error> {
+    const said: string[] = []
+    for (const node of this.nodes) {
+      const info = await node.get('/info').catch((reason: Error) => reason.message)
+      said.push(`${JSON.stringify(info)}\n${node.failure('stands still').message}`)
+    }
+    return new Error([error.message, ...said].join('\n'), { cause: error })
   }
 
   async #nothingLeft(when: string, waitFor: (ackWaitMs: number) => number): Promise<void> {

@@ -17,26 +17,44 @@ export type TableContent = Readonly<{
 
 const REPORTED = 20
 
-/** @returns what is wrong, in words; empty when all is right */
-export function judge(received: readonly Message[], committed: readonly Transaction[], tables: readonly TableContent[]): string[] {
+/** Transactions by the position of their commit. */
+export type Commits = ReadonlyMap<bigint, Transaction>
+
+/**
+ * @param commits which transaction committed where; when absent that is found from the messages themselves
+ * @returns what is wrong, in words; empty when all is right
+ */
+export function judge(
+  received: readonly Message[],
+  committed: readonly Transaction[],
+  tables: readonly TableContent[],
+  commits: Commits = commitsOf(received, committed),
+): string[] {
   const faults: string[] = []
   const ordered = received.toSorted(comparePlaces)
-  compareTransactions(ordered, committed, faults)
+  compareTransactions(ordered, committed, commits, faults)
   compareTables(ordered, tables, faults)
   return faults.length > REPORTED ? [...faults.slice(0, REPORTED), `… and ${faults.length - REPORTED} more`] : faults
 }
 
-function compareTransactions(ordered: readonly Message[], committed: readonly Transaction[], faults: string[]): void {
+/** Which transaction committed where, as far as the messages tell. */
+export function commitsOf(received: readonly Message[], committed: readonly Transaction[]): Map<bigint, Transaction> {
   const byChange = new Map<string, Transaction>()
   for (const transaction of committed)
     for (const change of transaction.changes) if (isStamped(change)) byChange.set(signature(change), transaction)
+  const commits = new Map<bigint, Transaction>()
+  for (const message of received) {
+    const transaction = isStamped(message) && !commits.has(message.lsn) ? byChange.get(signature(message)) : undefined
+    if (transaction) commits.set(message.lsn, transaction)
+  }
+  return commits
+}
+
+function compareTransactions(ordered: readonly Message[], committed: readonly Transaction[], commits: Commits, faults: string[]): void {
   const found = new Set<Transaction>()
   const byLsn = Map.groupBy(ordered, (message) => message.lsn)
   for (const [lsn, messages] of byLsn) {
-    const transaction = messages
-      .filter(isStamped)
-      .map((message) => byChange.get(signature(message)))
-      .find((known) => known !== undefined)
+    const transaction = commits.get(lsn)
     if (!transaction) faults.push(`nobody committed ${messages.map(describe).join(', ').slice(0, 500)}`)
     else if (found.has(transaction)) faults.push(`${transaction.name} came a second time, at ${lsn}`)
     else {
@@ -96,6 +114,7 @@ function compareTables(ordered: readonly Message[], tables: readonly TableConten
   const fold = new Map<string, Row>()
   const keyColumns = new Map(tables.map(({ table, keyColumns }) => [table, keyColumns]))
   for (const message of ordered) {
+    if (!keyColumns.has(message.table)) continue // the sink has had it only at times
     const at = groupOf(message.table, message.key)
     if (message.action === 'delete') {
       fold.delete(at)
