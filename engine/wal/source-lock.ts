@@ -134,7 +134,7 @@ export class SourceLock implements AsyncDisposable {
     if (this.#state === 'released') return
     this.#state = 'released'
     const gone = this.#client.end().catch(() => undefined)
-    await Promise.race([gone, sleep(1000)])
+    await Promise.race([gone, sleep(1000, undefined, { ref: false })])
     cut(this.#client)
   }
 

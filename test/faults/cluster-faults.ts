@@ -32,6 +32,8 @@ export class ClusterFaults {
   readonly #broker: TestBroker
   /** how often each fault has happened */
   readonly happened: Partial<Record<Fault, number>> = {}
+  /** what was done when, for failures */
+  readonly journal: string[] = []
 
   constructor(scenario: Scenario, broker: TestBroker) {
     this.#scenario = scenario
@@ -53,6 +55,7 @@ export class ClusterFaults {
       case 'ownerKilled':
         return this.#killed(await this.#owner())
       case 'brokerKilled':
+        this.#note('kill the broker')
         await this.#broker.kill()
         if (random.chance(0.5)) await sleep(random.int(50, 1_000))
         return this.#broker.start()
@@ -72,6 +75,7 @@ export class ClusterFaults {
       }
       case 'terminated': {
         const node = random.pick(nodes)
+        this.#note(`stop ${this.#nameOf(node)}`)
         await node.stop()
         return node.startReady()
       }
@@ -79,6 +83,7 @@ export class ClusterFaults {
   }
 
   async #killed(node: Service): Promise<void> {
+    this.#note(`kill ${this.#nameOf(node)}`)
     await node.kill()
     this.#scenario.checkSoFar()
     if (this.#scenario.random.chance(0.5)) await this.#scenario.untilMore(MEANWHILE)
@@ -86,11 +91,21 @@ export class ClusterFaults {
   }
 
   async #frozen(node: Service, meanwhile: (others: readonly Service[]) => Promise<void>): Promise<void> {
+    this.#note(`freeze ${this.#nameOf(node)}`)
     node.freeze()
     await meanwhile(this.#scenario.nodes.filter((other) => other !== node))
     await this.#scenario.untilMore(MEANWHILE)
+    this.#note(`thaw ${this.#nameOf(node)}`)
     node.thaw()
     await node.untilReady()
+  }
+
+  #note(what: string): void {
+    this.journal.push(`${new Date().toISOString()} ${what}`)
+  }
+
+  #nameOf(node: Service): string {
+    return `process ${this.#scenario.nodes.indexOf(node)} (pid ${node.pid})`
   }
 
   async #source(): Promise<Service> {

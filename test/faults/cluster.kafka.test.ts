@@ -37,12 +37,17 @@ for (const seed of seeds(1)) {
       scenario.write()
       scenario.receive()
       const faults = new ClusterFaults(scenario, broker)
-      for (const fault of schedule(random, COUNTS)) {
-        await scenario.untilMore(random.int(1, 200))
-        await faults.happen(fault)
+      try {
+        for (const fault of schedule(random, COUNTS)) {
+          await scenario.untilMore(random.int(1, 200))
+          await faults.happen(fault)
+        }
+        await scenario.untilMore(50)
+        await scenario.settle()
+      } catch (error) {
+        context.diagnostic(faults.journal.join('\n'))
+        throw error
       }
-      await scenario.untilMore(50)
-      await scenario.settle()
       const { workload, redeliveries } = scenario
       context.diagnostic(`${workload.changes} changes, ${redeliveries} redeliveries, ${JSON.stringify(faults.happened)}`)
       assert.ok(redeliveries > 0, 'no message was left open: the run has tested nothing')

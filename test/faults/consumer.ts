@@ -83,11 +83,13 @@ export class Consumer {
       case 'forget':
         return
       case 'nack':
-        oracle.nackSent(ids, now())
+        oracle.nackSent(ids)
         try {
           await client.nack(ids)
+          oracle.nackEnded(ids, now(), true)
         } catch (error) {
           if (!(error instanceof Passing)) throw error
+          oracle.nackEnded(ids, now(), false)
         }
     }
   }

@@ -48,7 +48,8 @@ type Seen = {
   deliveries: number
   ackSentAt: number | undefined
   ackAnsweredAt: number | undefined
-  nackSentAt: number
+  /** until when the last nack may have taken effect: one that is slow may meet a later delivery */
+  nackUntil: number
 }
 
 type Group = { highest: Seen | undefined; /** delivered, ack not sent */ readonly open: Set<Seen> }
@@ -115,8 +116,13 @@ export class Oracle {
     this.#wake()
   }
 
-  nackSent(ids: readonly string[], at: number): void {
-    for (const seen of this.#known(ids)) seen.nackSentAt = at
+  nackSent(ids: readonly string[]): void {
+    for (const seen of this.#known(ids)) seen.nackUntil = Infinity
+  }
+
+  /** @param isAnswered false: nobody knows what became of it */
+  nackEnded(ids: readonly string[], at: number, isAnswered: boolean): void {
+    for (const seen of this.#known(ids)) seen.nackUntil = isAnswered ? at : at + ON_ITS_WAY_MS
   }
 
   /**
@@ -157,7 +163,7 @@ export class Oracle {
       deliveries: 1,
       ackSentAt: undefined,
       ackAnsweredAt: undefined,
-      nackSentAt: -Infinity,
+      nackUntil: -Infinity,
     }
     this.#seen.set(message.ackId, seen)
     group.open.add(seen)
@@ -170,10 +176,11 @@ export class Oracle {
     const { ackAnsweredAt, handedOutFrom, group } = seen
     if (ackAnsweredAt !== undefined && (answer.requestedAt > ackAnsweredAt || answer.receivedAt > ackAnsweredAt + ON_ITS_WAY_MS)) {
       this.#report(`came again ${Math.round(answer.receivedAt - ackAnsweredAt)} ms after its ack was answered`, message, answer.client)
-    } else if (answer.receivedAt < handedOutFrom + this.#ackWaitMs - CLOCK_TOLERANCE_MS && seen.nackSentAt < handedOutFrom) {
+    } else if (answer.receivedAt < handedOutFrom + this.#ackWaitMs - CLOCK_TOLERANCE_MS && seen.nackUntil < handedOutFrom) {
       const ms = Math.round(answer.receivedAt - handedOutFrom)
       this.#report(
-        `came again ${ms} ms after it was handed to ${seen.client}, with a visibility time of ${this.#ackWaitMs} ms`,
+        `came again ${ms} ms after it was handed to ${seen.client}, with a visibility time of ${this.#ackWaitMs} ms, ` +
+          `at ${new Date(answer.receivedAt).toISOString()} by a receive of ${Math.round(answer.receivedAt - answer.requestedAt)} ms`,
         message,
         answer.client,
       )

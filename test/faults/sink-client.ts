@@ -16,6 +16,13 @@ export interface SinkClient {
 /** The service is away, starting or stopping: a client tries again. */
 export class Passing extends Error {
   override readonly name = 'Passing'
+  /** the service has said so itself */
+  readonly answered: boolean
+
+  constructor(message: string, options: ErrorOptions & { answered?: boolean } = {}) {
+    super(message, options)
+    this.answered = options.answered ?? false
+  }
 }
 
 /** One element of an answer, or of a request that a sink sends. */
@@ -79,9 +86,9 @@ export class HttpSinkClient implements SinkClient, AsyncDisposable {
       text = await response.body.text()
     } catch (error) {
       signal?.throwIfAborted()
-      throw new Passing(`${operation}: ${(error as Error).message}`, { cause: error })
+      throw new Passing(`${operation}: ${(error as Error).message}`, { answered: false, cause: error })
     }
-    if (status === 503 || status === 429) throw new Passing(`${operation}: ${status} ${text.slice(0, 200)}`)
+    if (status === 503 || status === 429) throw new Passing(`${operation}: ${status} ${text.slice(0, 200)}`, { answered: true })
     if (status !== 200) throw new Error(`${operation} was answered ${status}: ${text.slice(0, 500)}`)
     return text
   }

@@ -96,14 +96,14 @@ export class Membership {
     this.#revoke()
     this.#stop.abort()
     const link = this.#link
-    if (this.#joining) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS)]) // without its answer we don't know as whom to leave
+    if (this.#joining) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS, undefined, { ref: false })]) // without its answer we don't know as whom to leave
     if (this.#memberId !== '' && link?.usable) {
       const leaving = link.call((broker) => broker.leaveGroup({ groupId: this.#options.groupId, memberId: this.#memberId }))
       const left = leaving.then(
         () => this.#options.formerMembers?.left(this.#options.groupId),
         () => undefined, // its session will end
       )
-      await Promise.race([left, delay(LEAVE_LIMIT_MS)])
+      await Promise.race([left, delay(LEAVE_LIMIT_MS, undefined, { ref: false })])
     }
     link?.close()
     await this.#loop

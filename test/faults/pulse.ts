@@ -1,0 +1,174 @@
+/**
+ * A steady stream of rows through a cluster, watched row by row: which partition each came from, how long after its commit,
+ * and what was answered to its ack. Each process has clients that ack whatever they get, again and again until the ack is
+ * answered; in between they may be told to try again and nothing else, and a message whose ack was answered may not come again.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { TestDatabase } from '../services/postgres.ts'
+import { now } from './consumer.ts'
+import { TOKEN, type Service } from './service.ts'
+import { HttpSinkClient, Passing } from './sink-client.ts'
+
+/** The table that is written. */
+export const PULSE_TABLE = 'create table pulse (id int primary key)'
+const ROWS = 5
+const EVERY_MS = 20
+const CLIENTS_PER_NODE = 2
+const RETRY_AFTER_MS = 20
+const ASK_EVERY_MS = 20
+
+type Arrival = Readonly<{ id: number; partition: number; at: number }>
+
+export class Pulse implements AsyncDisposable {
+  readonly #source: TestDatabase
+  readonly #clients: readonly HttpSinkClient[]
+  readonly #stop = new AbortController()
+  readonly #stopWriting = new AbortController()
+  /** by id: the moment before its insert was sent, and the one after it was answered */
+  readonly #committed: { from: number; to: number }[] = []
+  readonly #arrivals: Arrival[] = []
+  readonly #came = new Set<number>()
+  /** when the ack of a message was answered */
+  readonly #acked = new Map<string, number>()
+  readonly #working: Promise<void>[] = []
+  #failure: unknown
+  /** acks that were answered with "try again", and the longest time from the first try of one to its answer */
+  putOff = 0
+  longestAckMs = 0
+
+  constructor(options: { nodes: readonly Service[]; source: TestDatabase; sink: string }) {
+    const { nodes, source, sink } = options
+    this.#source = source
+    this.#clients = nodes.flatMap(({ origin }) =>
+      Array.from({ length: CLIENTS_PER_NODE }, () => new HttpSinkClient({ origin, sink, token: TOKEN, connections: 8 })),
+    )
+  }
+
+  get rows(): number {
+    return this.#committed.length
+  }
+
+  start(): void {
+    const watch = (work: Promise<void>) => work.catch((error: unknown) => void (this.#failure ??= error))
+    this.#working.push(watch(this.#write()), ...this.#clients.map((client) => watch(this.#consume(client))))
+  }
+
+  /** How long it took from then until a row came that was committed after it. */
+  async firstAfter(at: number, withinMs: number): Promise<number> {
+    return this.#until(at, withinMs, 'a row that was committed since', (arrivals) => arrivals[0])
+  }
+
+  /** How long it took from then until each of so many partitions had delivered a row that was committed after it. */
+  async allAfter(at: number, partitions: number, withinMs: number): Promise<number> {
+    return this.#until(at, withinMs, `a row of each partition that was committed since`, (arrivals) => {
+      const first = new Map<number, Arrival>()
+      for (const arrival of arrivals) if (!first.has(arrival.partition)) first.set(arrival.partition, arrival)
+      return first.size < partitions ? undefined : [...first.values()].reduce((last, one) => (one.at > last.at ? one : last))
+    })
+  }
+
+  /** The longest that a row has waited for its delivery of those that were committed in between. */
+  longestWait(from: number, to: number): number {
+    const waits = this.#arrivals.map(({ id, at }) => ({ ...this.#committed[id]!, at })).filter((row) => row.from >= from && row.to <= to)
+    return Math.round(Math.max(0, ...waits.map(({ to: committed, at }) => at - committed)))
+  }
+
+  /** Writes no more, and settles when every row has come. @throws Error one never came, or came after its ack was answered */
+  async finish(withinMs: number): Promise<void> {
+    this.#stopWriting.abort()
+    await this.#working[0]
+    const deadline = now() + withinMs
+    while (this.#came.size < this.rows) {
+      this.#check()
+      if (now() > deadline) throw new Error(`${this.rows - this.#came.size} of ${this.rows} rows never came`)
+      await sleep(ASK_EVERY_MS)
+    }
+    this.#stop.abort()
+    await Promise.all(this.#working)
+    this.#check()
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopWriting.abort()
+    this.#stop.abort()
+    await Promise.all(this.#working)
+    await Promise.all(this.#clients.map((client) => client[Symbol.asyncDispose]()))
+  }
+
+  async #until(at: number, withinMs: number, what: string, find: (since: readonly Arrival[]) => Arrival | undefined): Promise<number> {
+    for (;;) {
+      this.#check()
+      const found = find(this.#arrivals.filter(({ id }) => this.#committed[id]!.from >= at))
+      if (found) return Math.round(found.at - at)
+      if (now() > at + withinMs) throw new Error(`not within ${withinMs} ms: ${what}`)
+      await sleep(ASK_EVERY_MS)
+    }
+  }
+
+  #check(): void {
+    if (this.#failure !== undefined) throw this.#failure
+  }
+
+  async #write(): Promise<void> {
+    const client = await this.#source.connect()
+    while (!this.#stopWriting.signal.aborted) {
+      const first = this.#committed.length
+      const from = now()
+      for (let n = 0; n < ROWS; n++) this.#committed.push({ from, to: from })
+      await client.query('insert into pulse select generate_series($1::int, $2::int)', [first, first + ROWS - 1])
+      const to = now()
+      for (let n = 0; n < ROWS; n++) this.#committed[first + n] = { from, to }
+      await sleep(EVERY_MS)
+    }
+    await client.end()
+  }
+
+  async #consume(client: HttpSinkClient): Promise<void> {
+    const { signal } = this.#stop
+    const acks = new Set<Promise<void>>()
+    while (!signal.aborted && this.#failure === undefined) {
+      try {
+        const requestedAt = now()
+        const messages = await client.receive({ batchSize: 50, waitMs: 500 }, signal)
+        const at = now()
+        for (const { ackId, record } of messages) {
+          const id = Number(record['id'])
+          if (requestedAt > (this.#acked.get(ackId) ?? Infinity)) throw new Error(`row ${id} came again after its ack was answered`)
+          if (!this.#came.has(id)) this.#arrivals.push({ id, partition: partitionOf(ackId), at })
+          this.#came.add(id)
+        }
+        if (messages.length === 0) continue
+        const ack: Promise<void> = this.#ack(
+          client,
+          messages.map(({ ackId }) => ackId),
+        ).finally(() => acks.delete(ack))
+        acks.add(ack)
+        ack.catch((error: unknown) => void (this.#failure ??= error))
+      } catch (error) {
+        if (signal.aborted) break
+        if (!(error instanceof Passing)) throw error
+        await sleep(RETRY_AFTER_MS)
+      }
+    }
+    await Promise.all(acks)
+  }
+
+  async #ack(client: HttpSinkClient, ids: readonly string[]): Promise<void> {
+    const startedAt = now()
+    while (!this.#stop.signal.aborted) {
+      try {
+        await client.ack(ids)
+        const at = now()
+        for (const id of ids) this.#acked.set(id, at)
+        this.longestAckMs = Math.max(this.longestAckMs, Math.round(now() - startedAt))
+        return
+      } catch (error) {
+        if (!(error instanceof Passing)) throw error
+        if (error.answered) this.putOff++
+        await sleep(RETRY_AFTER_MS)
+      }
+    }
+  }
+}
+
+const partitionOf = (ackId: string): number => Number.parseInt(ackId.split('.')[2] as string, 36)
