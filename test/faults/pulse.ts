@@ -153,11 +153,13 @@ export class Pulse implements AsyncDisposable {
     await Promise.all(acks)
   }
 
+  /** At the next process when one is away, as behind a load balancer. */
   async #ack(client: HttpSinkClient, ids: readonly string[]): Promise<void> {
     const startedAt = now()
+    let turn = this.#clients.indexOf(client)
     while (!this.#stop.signal.aborted) {
       try {
-        await client.ack(ids)
+        await (this.#clients[turn % this.#clients.length] as HttpSinkClient).ack(ids)
         const at = now()
         for (const id of ids) this.#acked.set(id, at)
         this.longestAckMs = Math.max(this.longestAckMs, Math.round(now() - startedAt))
@@ -165,6 +167,7 @@ export class Pulse implements AsyncDisposable {
       } catch (error) {
         if (!(error instanceof Passing)) throw error
         if (error.answered) this.putOff++
+        else turn += CLIENTS_PER_NODE
         await sleep(RETRY_AFTER_MS)
       }
     }
