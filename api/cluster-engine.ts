@@ -48,6 +48,8 @@ export type ClusterOptions = Readonly<{
 
 /** A process that doesn't say in this time that an edit has reached it hears of it within seconds by itself. */
 const RELOAD_WITHIN_MS = 2_000
+/** Share of its visibility time that a message may be on its way from its owner. */
+const STALE_AT = 0.5
 /** The owners are looked at so often while somebody waits, in case a notice was lost. */
 const LOOK_EVERY_MS = 5_000
 const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
@@ -180,7 +182,7 @@ export class ClusterEngine implements EnginePort {
       })
       if (taken.count > 0) return taken
     }
-    const peers = await this.#peersOf(sink.id)
+    const peers = await this.#peersOf(sink)
     const first = this.#turn++ % Math.max(1, peers.length)
     const taken = await takeInTurn([...peers.slice(first), ...peers.slice(0, first)], request).catch((error: unknown) => {
       if (local || request.waitMs > 0) return undefined // others may have something yet
@@ -201,7 +203,7 @@ export class ClusterEngine implements EnginePort {
     let asked = 0
     try {
       const places = async () => {
-        const found = [...this.#localPlace(sink.id), ...(await this.#peersOf(sink.id))]
+        const found = [...this.#localPlace(sink.id), ...(await this.#peersOf(sink))]
         asked += found.length
         return found
       }
@@ -230,15 +232,16 @@ export class ClusterEngine implements EnginePort {
   }
 
   /** The other live processes that own partitions of the sink. */
-  async #peersOf(sinkId: string): Promise<Place[]> {
+  async #peersOf({ id: sinkId, ack_wait_ms: ackWaitMs }: Sink): Promise<Place[]> {
     const { registry, peers } = this.#options
     const owners = await this.#ownersOf(sinkId)
+    const giveBack = (ids: readonly string[]) => this.#giveBack(sinkId, ids)
     const holders = new Set(owners?.values())
     return registry.peers
       .filter(({ id }) => holders.has(id))
       .map((node) => ({
         id: node.id,
-        receive: (request) => peers.receive(node, sinkId, request, (ids) => this.#giveBack(sinkId, ids)),
+        receive: (request) => peers.receive(node, { ...request, sinkId, staleMs: ackWaitMs * STALE_AT, giveBack }),
       }))
   }
 

@@ -6,6 +6,9 @@
  * visibility timeout passes. It is called off, which the other process answers with what it has (mostly nothing), and
  * what comes all the same is given back. Only a process that doesn't answer that either is cut off; it gives back what it
  * could not write.
+ *
+ * An answer that was long on its way, because a process stood still meanwhile, is nobody's: its messages may be with another
+ * client by now, so they are neither passed on nor given back.
  */
 import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
@@ -16,6 +19,8 @@ import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
 export const COUNT_HEADER = 'x-tailrace-count'
+/** milliseconds from the arrival of a receive to the moment its messages were handed out */
+export const WAITED_HEADER = 'x-tailrace-waited-ms'
 /** What only has to be looked up or taken. */
 const SHORT_MS = 1_000
 /** An ack waits for its commit. */
@@ -26,6 +31,16 @@ const CONNECT_MS = 1_000
 /** Below the servers' own, so that a request never meets a connection that is just being closed. */
 const KEEP_ALIVE_MS = 60_000
 
+const NOTHING = Buffer.from('{"data":[]}')
+
+export type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
+  Readonly<{
+    sinkId: string
+    /** an answer that was under way for longer may hold messages of somebody else */
+    staleMs: number
+    /** makes messages deliverable again that were taken and are not wanted */
+    giveBack: (ackIds: readonly string[]) => void
+  }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type Answer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
@@ -40,11 +55,10 @@ export class PeerClient implements AsyncDisposable {
 
   /**
    * Takes messages there. Settles soon after the request's signal is aborted.
-   * @param giveBack makes messages deliverable again that were taken and are not wanted
    * @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered
    */
-  async receive(node: Node, sinkId: string, request: ReceiveRequest, giveBack: (ackIds: readonly string[]) => void): Promise<Receipt> {
-    const { batchSize, waitMs, shape, signal } = request
+  async receive(node: Node, request: PeerReceive): Promise<Receipt> {
+    const { sinkId, batchSize, waitMs, shape, signal, staleMs, giveBack } = request
     const id = randomUUID()
     const cut = new AbortController()
     const late = setTimeout(() => cut.abort(), Math.max(waitMs + GRACE_MS, SHORT_MS))
@@ -57,8 +71,11 @@ export class PeerClient implements AsyncDisposable {
     try {
       const body = JSON.stringify({ call: id, batch_size: batchSize, wait_ms: waitMs, shape })
       const deadlineMs = Math.max(waitMs + GRACE_MS, SHORT_MS)
+      const askedAt = performance.now()
       const answer = await this.#call(node, { path: `/sinks/${sinkId}/receive`, body, deadlineMs, signal: cut.signal })
       const count = Number(answer.headers[COUNT_HEADER])
+      const underWayMs = performance.now() - askedAt - Number(answer.headers[WAITED_HEADER] ?? 0)
+      if (count > 0 && underWayMs > staleMs) return { body: NOTHING, count: 0, giveBack: () => undefined }
       return { body: answer.body, count, giveBack: () => giveBack(ackIdsOf(answer.body)) }
     } finally {
       clearTimeout(late)

@@ -6,7 +6,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../engine/errors.ts'
 import type { LocalEngine, RunningSink, Shape } from './engine-port.ts'
-import { COUNT_HEADER, PEER_PATH } from './peer-client.ts'
+import { COUNT_HEADER, PEER_PATH, WAITED_HEADER } from './peer-client.ts'
 import { PEER_HEADER, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
 
@@ -45,6 +45,7 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
 
   const receive = async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
     if (receives.stopping) throw new EngineError('STOPPING', 'the service is stopping')
+    const arrivedAt = performance.now()
     const asked = bodyOf(request) as { call: string; batch_size: number; wait_ms: number; shape: Shape }
     const sink = sinkOf(request)
     const call = receives.begin(reply.raw)
@@ -56,6 +57,7 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
       })
       if (!call.took(receipt)) return void reply.hijack() // who asked has gone
       reply.header(COUNT_HEADER, receipt.count)
+      reply.header(WAITED_HEADER, Math.floor(performance.now() - arrivedAt))
       return receipt.body
     } catch (error) {
       call.failed()

@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { waitingCount } from './api-fixture.ts'
+import { CALM, NetProxy } from '../faults/net-proxy.ts'
 import { ClusterFixture, inPartition } from './cluster-fixture.ts'
 
 const never = () => new Promise<never>(() => undefined)
@@ -130,6 +131,28 @@ test('a dead node and one that hangs hold no receive up', async () => {
   b.goods.push(inPartition(1, 2))
   assert.deepEqual(await answer, [inPartition(1, 2).id])
   hanging.close()
+})
+
+test('messages that were long on their way from their owner are not handed to a client, nor given back under another one', async () => {
+  await using cluster = await ClusterFixture.create()
+  await using line = await NetProxy.start({ host: '127.0.0.1', port: 1 })
+  const fields = { ack_wait_ms: 500 }
+  const a = await cluster.node([0], { fields })
+  const b = await cluster.node([1], { fields, address: `http://127.0.0.1:${line.port}` })
+  line.target = { host: '127.0.0.1', port: Number(new URL(b.api.url).port) }
+  await cluster.met(a, b)
+  b.goods.push(inPartition(1, 1), inPartition(1, 2))
+  assert.deepEqual(await a.receive(), [inPartition(1, 1).id], 'a wait of no time')
+  line.weather = { ...CALM, delayMs: 200 } // each way
+  assert.deepEqual(await a.receive({ wait_for: 450 }), [], 'half of the visibility time is over')
+  assert.deepEqual([...b.goods.inFlight.keys()], [inPartition(1, 1).id, inPartition(1, 2).id], 'it comes again when that has passed')
+  assert.deepEqual([b.goods.nacked, b.goods.givenBack], [[], 0])
+  line.weather = CALM
+  const answer = a.receive({ wait_for: 30_000 })
+  await waitingCount(b.goods, 1)
+  await new Promise((resolve) => setTimeout(resolve, 400)) // the wait itself is no time on the way
+  b.goods.push(inPartition(1, 3))
+  assert.deepEqual(await answer, [inPartition(1, 3).id])
 })
 
 test('a wait for which nothing comes ends in its time', async () => {
