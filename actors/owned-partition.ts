@@ -172,7 +172,7 @@ export class OwnedPartition {
   commit(signal: AbortSignal): Promise<void> {
     return this.#loop(async () => {
       for (;;) {
-        await this.#commitBell.wait(signal)
+        await this.#commitBell.wait(signal, Math.max(1, this.#dispatcher.wantsCommitAt() - this.#options.clock()))
         if (signal.aborted && !this.#commits.waiting) return // who waits may be what a stop waits for
         if (!this.#commits.waiting && !this.#dirty && !this.#dispatcher.wantsCommit()) continue
         this.#dirty = false

@@ -17,7 +17,7 @@ import { PART, type Position } from '../position.ts'
 import { refList, type RefList } from './ack-id.ts'
 import type { AckPending } from './ack-pending.ts'
 import { emptyBatch, type Batch } from './batch.ts'
-import { filterBefore, finishedRefs, handOutTarget, wantsHandOut } from './commit-point.ts'
+import { filterBefore, finishedRefs, handOutTarget, quietAt, wantsHandOut, type Reading } from './commit-point.ts'
 import { OpenMessages } from './open-messages.ts'
 import { ParkedGroups, type Origin } from './parked-groups.ts'
 import { Parking, type Failed } from './parking.ts'
@@ -89,14 +89,16 @@ export class Dispatcher {
   #filter: Position
   #restoring = true
   #handedOut: MessageRef = START
+  #readAt: number
   #closed = false
 
   constructor(options: DispatcherOptions) {
     this.#options = options
     this.settings = options.settings
     this.#sends = options.sends === true
+    this.#readAt = options.clock()
     this.parked = new ParkedGroups(this.#sends)
-    this.#restored = new Restored(options.restore, options.clock(), this.#sends ? undefined : options.settings.ackWaitMs)
+    this.#restored = new Restored(options.restore, this.#readAt, this.#sends ? undefined : options.settings.ackWaitMs)
     this.#filter = this.#restored.filter
     this.window = new Window(this.#restored.next.offset)
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
@@ -167,6 +169,7 @@ export class Dispatcher {
    * @param drops 1 for each message that the sink's filter drops: finished unseen
    */
   offer(offset: number, view: PackView, drops?: Uint8Array): void {
+    this.#readAt = this.#options.clock()
     const pack = this.window.append(offset, view, this.#filter)
     const { count, firstSeq } = pack
     const accepted = count === 0 || view.compare(0, this.#filter) > 0 ? 0 : firstAbove(view, this.#filter)
@@ -477,14 +480,21 @@ export class Dispatcher {
 
   /** Whether the promise of what may be handed out should be renewed by a commit. */
   wantsCommit(): boolean {
-    return !this.#sends && wantsHandOut(this.window, this.#handedOut)
+    return !this.#sends && wantsHandOut(this.#reading(), this.#handedOut, this.#options.clock())
   }
 
-  /** What is true now. @param clean the owner stops: nothing is handed out any more, and what is in flight is told */
+  /** When `wantsCommit` will say so, although nothing changes until then (monotonic ms), or Infinity. */
+  wantsCommitAt(): number {
+    return this.#sends ? Infinity : quietAt(this.#reading(), this.#handedOut)
+  }
+
+  /** What is true now; what it no longer promises is not handed out from here on. @param clean the owner stops: nothing is handed out any more, and what is in flight is told */
   commitPoint(term: number, clean = false): Commit {
     const w = this.window
     const unread = w.end === 0 // nothing read yet: what the former owner wrote still stands
-    const former = laterRef(this.#handedOut, this.#restored.handedOut)
+    const former = laterRef(this.#handedOut, this.#restored.ackableBelow)
+    const handedOut = clean || this.#sends ? former : handOutTarget(this.#reading(), former, this.#options.clock())
+    if (compareRefs(handedOut, this.#handedOut) < 0) this.#handedOut = handedOut
     const inFlight = clean ? this.#inFlightNow() : undefined
     const next = unread ? this.#restored.next : w.refOf(w.base)
     return {
@@ -495,7 +505,7 @@ export class Dispatcher {
         this.#open.ranges,
         this.#restoring ? this.#restored.unreadRanges(unread ? next : { offset: w.nextOffset, index: 0 }) : [],
       ),
-      handedOut: clean || this.#sends ? former : handOutTarget(w, former),
+      handedOut,
       term,
       ...(inFlight ? { inFlight } : {}),
     }
@@ -504,6 +514,10 @@ export class Dispatcher {
   /** A commit is durable: its promise holds. */
   committed(commit: Commit): void {
     this.#handedOut = laterRef(this.#handedOut, commit.handedOut)
+  }
+
+  #reading(): Reading {
+    return { window: this.window, readAt: this.#readAt, formerly: this.#restored.ackableBelow }
   }
 
   /** @returns undefined when the exact set can't be told: then a restart presumes, as after a crash */
