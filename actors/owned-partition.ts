@@ -120,7 +120,7 @@ export class OwnedPartition {
     const { next: head } = await log.stats(topic, key.partition)
     const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
     const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
-    const taken = dispatcher.commitPoint(store.term)
+    const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
     await log.commit(topic, key.partition, taken)
     dispatcher.committed(taken)
     const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, tooLarge })

@@ -11,7 +11,7 @@
  *      durable before their rows are (the owner commits in between).
  *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
  */
-import type { Commit, InFlight, MessageRef } from '../log/log.ts'
+import type { Commit, MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
 import { PART, type Position } from '../position.ts'
 import { refList, type RefList } from './ack-id.ts'
@@ -89,6 +89,8 @@ export class Dispatcher {
   #filter: Position
   #restoring = true
   #handedOut: MessageRef = START
+  /** a commit is durable that doesn't tell the exact set of messages in flight: after a crash they are presumed */
+  #mayHandOut: boolean
   #readAt: number
   #closed = false
 
@@ -96,6 +98,7 @@ export class Dispatcher {
     this.#options = options
     this.settings = options.settings
     this.#sends = options.sends === true
+    this.#mayHandOut = this.#sends
     this.#readAt = options.clock()
     this.parked = new ParkedGroups(this.#sends)
     this.#restored = new Restored(options.restore, this.#readAt, this.#sends ? undefined : options.settings.ackWaitMs)
@@ -233,6 +236,7 @@ export class Dispatcher {
   take(max: number, bytes: TakeBytes, lane: Lane = 'all'): Batch | undefined {
     const now = this.#options.clock()
     this.lapse(now)
+    if (!this.#mayHandOut) return undefined
     const lease = this.#open.leases.reserve()
     const batch = emptyBatch(this.#options.generation, this.#options.partition, lease)
     const call: Call = { batch, seqs: [], max: lane === 'failed' ? 1 : max, bytes, count: 0, taken: 0, full: false }
@@ -339,6 +343,7 @@ export class Dispatcher {
 
   /** Whether a take might find something; one that must wait for its group may still disappoint it. */
   mayDeliver(lane: Lane = 'all'): boolean {
+    if (!this.#mayHandOut) return false
     if (lane === 'failed') return this.parked.failedCount > 0
     if (this.parked.peek() || this.#open.nextReady() !== Infinity) return true
     const w = this.window
@@ -480,6 +485,7 @@ export class Dispatcher {
 
   /** Whether the promise of what may be handed out should be renewed by a commit. */
   wantsCommit(): boolean {
+    if (!this.#mayHandOut) return true
     return !this.#sends && wantsHandOut(this.#reading(), this.#handedOut, this.#options.clock())
   }
 
@@ -488,7 +494,10 @@ export class Dispatcher {
     return this.#sends ? Infinity : quietAt(this.#reading(), this.#handedOut)
   }
 
-  /** What is true now; what it no longer promises is not handed out from here on. @param clean the owner stops: nothing is handed out any more, and what is in flight is told */
+  /**
+   * What is true now; what it no longer promises is not handed out from here on.
+   * @param clean nothing is handed out any more, or not yet: what is in flight is told, where it is known
+   */
   commitPoint(term: number, clean = false): Commit {
     const w = this.window
     const unread = w.end === 0 // nothing read yet: what the former owner wrote still stands
@@ -511,8 +520,10 @@ export class Dispatcher {
     }
   }
 
-  /** A commit is durable: its promise holds. */
+  /** A commit is durable: its promise holds, unless it tells the exact set of what is in flight, which a hand-out would change. */
   committed(commit: Commit): void {
+    if (commit.inFlight) return
+    this.#mayHandOut = true
     this.#handedOut = laterRef(this.#handedOut, commit.handedOut)
   }
 
@@ -525,8 +536,8 @@ export class Dispatcher {
     if (this.#sends) return [] // the owner has told the end of each
     const now = this.#options.clock()
     const w = this.window
-    if (this.#restored.hidesUnread(this.#closed ? w.nextOffset + 1 : w.nextOffset)) return undefined
-    const held: InFlight[] = []
+    const held = this.#restored.unreadInFlight(this.#closed ? w.nextOffset + 1 : w.nextOffset, now)
+    if (!held) return undefined
     for (const lease of this.#open.leases.held())
       for (const seq of lease.seqs)
         if (seq >= w.base && w.states[seq & w.mask] === STATE.inFlight && w.leases[seq & w.mask] === lease.number)

@@ -2,7 +2,7 @@
  * What a new owner knows of the messages it reads again: which are finished, which are parked, and which may still be
  * with a client of the former owner. Asked once per pack while the reader is inside that zone, then never again.
  */
-import type { Commit, FinishedRange, MessageRef } from '../log/log.ts'
+import type { Commit, FinishedRange, InFlight, MessageRef } from '../log/log.ts'
 import { ORIGIN, type Position } from '../position.ts'
 import type { RefList } from './ack-id.ts'
 import { nameOf, type ParkedGroupFacts } from './parked-groups.ts'
@@ -136,10 +136,20 @@ export class Restored {
     return this.#finished.filter((r) => compareRefs(r.to, from) > 0).map((r) => ({ from: laterRef(r.from, from), to: r.to }))
   }
 
-  /** Whether something that was not read yet is invisible: then a stop can't tell the exact set. */
-  hidesUnread(nextOffset: number): boolean {
-    if (compareRefs({ offset: nextOffset, index: 0 }, this.#hiddenBelow) < 0) return true
-    for (const offset of this.#inFlight.keys()) if (offset >= nextOffset) return true
-    return false
+  /**
+   * What is with clients and was not read yet, with the time left.
+   * @param nextOffset the first record that was not read
+   * @returns undefined: it is only presumed, so that a stop can't tell the exact set
+   */
+  unreadInFlight(nextOffset: number, now: number): InFlight[] | undefined {
+    if (compareRefs({ offset: nextOffset, index: 0 }, this.#hiddenBelow) < 0) return undefined
+    const held: InFlight[] = []
+    for (const [offset, ofRecord] of this.#inFlight) {
+      if (offset < nextOffset) continue
+      const parked = this.#parked.get(offset) // told by their group
+      for (const [index, until] of ofRecord)
+        if (!parked?.includes(index)) held.push({ message: { offset, index }, invisibleForMs: Math.max(0, until - now) })
+    }
+    return held
   }
 }

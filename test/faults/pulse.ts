@@ -73,6 +73,18 @@ export class Pulse implements AsyncDisposable {
     return Math.round(Math.max(0, ...waits.map(({ to: committed, at }) => at - committed)))
   }
 
+  /** How many rows that were committed in between have waited for so many seconds. */
+  waits(from: number, to: number): Readonly<Record<string, number>> {
+    const counts: Record<string, number> = {}
+    for (const { id, at } of this.#arrivals) {
+      const row = this.#committed[id]!
+      if (row.from < from || row.to > to) continue
+      const seconds = `${Math.floor((at - row.to) / 1_000)} s`
+      counts[seconds] = (counts[seconds] ?? 0) + 1
+    }
+    return counts
+  }
+
   /** Writes no more, and settles when every row has come. @throws Error one never came, or came after its ack was answered */
   async finish(withinMs: number): Promise<void> {
     this.#stopWriting.abort()

@@ -9,38 +9,30 @@ import { ORIGIN, PART, type Part } from '../../../engine/position.ts'
 type Message = Readonly<{ group: number; part?: Part; bytes?: number; tooLarge?: boolean }>
 const ANY = { max: Infinity, overhead: 0, first: true }
 
+const settings: DispatchSettings = { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 << 30 }
+const options = { generation: 1, partition: 0, grouping: true, keyed: false, pending: new AckPending(1_000_000) }
+
 class Bench {
   now = 0
   readonly pending: AckPending
   readonly dispatcher: Dispatcher
-  #lsn = 0n
+  #lsn = 0
   #offset = 0
 
-  constructor(settings: Partial<DispatchSettings> = {}, options: Partial<DispatcherOptions> & { maxPending?: number } = {}) {
-    this.pending = new AckPending(options.maxPending ?? 1_000_000)
+  constructor(other: Partial<DispatchSettings> = {}, more: Partial<DispatcherOptions> & { maxPending?: number } = {}) {
+    this.pending = new AckPending(more.maxPending ?? 1_000_000)
     this.dispatcher = new Dispatcher({
-      generation: 1,
-      partition: 0,
-      settings: { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 << 30, ...settings },
-      grouping: true,
-      keyed: false,
-      pending: this.pending,
+      ...{ ...options, settings: { ...settings, ...other }, pending: this.pending },
       restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
       clock: () => this.now,
-      ...options,
+      ...more,
     })
     this.commit()
   }
   /** of a message, whichever */
   view = Pack.decode(new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 }).encode())
   offer(messages: readonly Message[], drops?: Uint8Array): void {
-    const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
-    builder.begin((this.#lsn += 1n), 1, 0)
-    for (const [idx, { group, part = PART.row, bytes = 10, tooLarge }] of messages.entries()) {
-      builder.bodies.ascii(tooLarge ? '"bytes":99,"metadata":{"table_name":"t"' : 'b'.repeat(bytes))
-      builder.add(idx, part, ACTION.insert, 1, tooLarge ? MESSAGE_FLAG.discarded : 0, group, 0, 0)
-    }
-    this.view = Pack.decode(builder.encode())
+    this.view = packOf(++this.#lsn, messages)
     this.dispatcher.offer(this.#offset++, this.view, drops)
   }
   commit() {
@@ -56,6 +48,15 @@ class Bench {
   finish(...names: string[]) {
     return this.dispatcher.finish(refs(names))
   }
+}
+function packOf(lsn: number, messages: readonly Message[]): Pack {
+  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  builder.begin(BigInt(lsn), 1, 0)
+  for (const [idx, { group, part = PART.row, bytes = 10, tooLarge }] of messages.entries()) {
+    builder.bodies.ascii(tooLarge ? '"bytes":99,"metadata":{"table_name":"t"' : 'b'.repeat(bytes))
+    builder.add(idx, part, ACTION.insert, 1, tooLarge ? MESSAGE_FLAG.discarded : 0, group, 0, 0)
+  }
+  return Pack.decode(builder.encode())
 }
 const refs = (names: readonly string[]) => ({
   offsets: names.map((n) => Number(n.split('.')[0])),
@@ -119,6 +120,32 @@ test('messages that arrive after a take-over are not taken for handed out, altho
   bench.finish('1.0')
   bench.now = 1_000
   assert.deepEqual(bench.take(), ['0.0'])
+})
+
+test('a partition that moves on before anything was read or handed out still knows what is with clients, and for how long', () => {
+  const first = new Bench()
+  for (let i = 0; i < 3; i++) first.offer(messages(1, () => i))
+  assert.deepEqual(first.take(2), ['0.0', '1.0'])
+  first.now = 300
+  const stopped = first.dispatcher.commitPoint(1, true)
+  const restore = { head: 3, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] }
+  const second = new Dispatcher({ ...options, settings, clock: () => 5_000, restore: { ...restore, commit: stopped } })
+  const taken = second.commitPoint(2, true)
+  second.committed(taken)
+  assert.deepEqual(taken.inFlight, stopped.inFlight)
+  second.offer(0, packOf(1, [{ group: 0 }]))
+  assert.equal(second.take(10, ANY), undefined, 'the take-over has promised nothing')
+  assert.equal(second.wantsCommit(), true)
+  const left = second.commitPoint(2, true) // it has read one record, and stops
+  assert.deepEqual(left.inFlight?.map(({ message, invisibleForMs }) => [message.offset, invisibleForMs]).sort(), [
+    [0, 700],
+    [1, 700],
+  ])
+  const third = new Bench({}, { restore: { ...restore, commit: left } })
+  for (let i = 0; i < 3; i++) third.offer(messages(1, () => i))
+  assert.deepEqual(third.take(), ['2.0'])
+  third.now = 700
+  assert.deepEqual(third.take(), ['0.0', '1.0'])
 })
 
 test('an ack of a message that the new owner has not read yet is refused for now', () => {

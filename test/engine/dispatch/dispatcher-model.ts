@@ -47,6 +47,8 @@ export class World {
   #restored: MessageRef = { offset: 0, index: 0 }
   #dispatcher!: Dispatcher
   #term = 0
+  /** a commit without the exact set in flight is durable since the take-over */
+  #mayHandOut = false
   readonly handedOut: Known[] = []
   deliveries = 0
   parks = 0
@@ -154,7 +156,8 @@ export class World {
     const commit = this.#dispatcher.commitPoint(this.#term, clean)
     this.#checkCommit(commit)
     this.#durable = { commit, done: new Set(this.#all().filter((m) => m.done)) }
-    if (!clean) this.#dispatcher.committed(commit)
+    this.#dispatcher.committed(commit)
+    if (!commit.inFlight) this.#mayHandOut = true
     return commit
   }
 
@@ -256,6 +259,7 @@ export class World {
     const promised = this.#durable?.commit.handedOut ?? { offset: 0, index: 0 }
     let pending = this.#all().filter((m) => !m.done && m.pending).length
     const chosen: Known[] = []
+    if (!this.#mayHandOut) return chosen
     for (const m of open) {
       if (chosen.length >= max) break
       if (compareRefs(m.ref, promised) >= 0) break
@@ -327,7 +331,8 @@ export class World {
       clock: () => this.#now,
     })
     this.#term++
-    this.commit()
+    this.#mayHandOut = false
+    this.commit(true) // the take-over
   }
 
   #finish(chosen: readonly Known[]): void {
