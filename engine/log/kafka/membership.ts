@@ -166,8 +166,12 @@ export class Membership {
     if (!listener.handOver || this.#announced.size === 0) return
     const limitMs = Math.min(HAND_OVER_LIMIT_MS, sessionTimeoutMs * HELD_FOR - (performance.now() - sentAt))
     const over = new AbortController()
+    const late = delay(limitMs, 'late' as const, { signal: over.signal }).catch(() => undefined)
     const done = listener.handOver().catch((error: unknown) => this.#options.notice('partitions could not be handed over cleanly', error))
-    await Promise.race([done, delay(limitMs, undefined, { signal: over.signal }).catch(() => undefined)])
+    if ((await Promise.race([done, late])) === 'late')
+      this.#options.notice(
+        `partitions of ${this.#options.groupId} were not handed over in ${Math.round(limitMs)} ms: their next owners presume what is with clients`,
+      )
     over.abort()
   }
 
