@@ -44,7 +44,10 @@ pool.on('error', () => process.exit(1)) // what no task answers for
 /** Memory for one call, used again for the next: a batch makes no garbage here. */
 type Slot = { body: SharedArrayBuffer; answer: SharedArrayBuffer }
 const SLOT_BYTES = 256 * 1024
+/** One that a huge message has made larger is not kept. */
+const KEPT_BYTES = 4 * 1024 * 1024
 const slots: Slot[] = []
+const put = (used: Slot) => void (used.body.byteLength + used.answer.byteLength <= KEPT_BYTES && slots.push(used))
 const newSlot = (): Slot => ({ body: new SharedArrayBuffer(SLOT_BYTES), answer: new SharedArrayBuffer(SLOT_BYTES) })
 /** of the frame that is being read */
 let slot: Slot = newSlot()
@@ -85,7 +88,7 @@ async function work(request: Extract<Request, { call: number }>, body: SharedByt
     const { call, file, kind } = request
     const { failure, code } = (await pool.run({ type: 'check', file, kind, body } satisfies CheckTask)) as CheckResult
     say({ type: 'checked', call, ...(failure && { failure }) }, [Buffer.from(code)])
-    slots.push(taken)
+    put(taken)
   } else {
     const { call, keys, count, tail } = request
     const task: RunTask = {
@@ -98,7 +101,7 @@ async function work(request: Extract<Request, { call: number }>, body: SharedByt
     }
     const { answer, answerBytes, ...result } = (await pool.run(task)) as RunResult
     taken.answer = answer
-    say({ type: 'ran', call, ...result, resident }, [new Uint8Array(answer, 0, answerBytes)], () => slots.push(taken))
+    say({ type: 'ran', call, ...result, resident }, [new Uint8Array(answer, 0, answerBytes)], () => put(taken))
   }
   if (--running > 0) return
   clearInterval(watch)

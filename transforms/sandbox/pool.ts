@@ -42,8 +42,9 @@ type Job = {
   failedStarts: number
 }
 
-/** Messages of one call. */
+/** Messages of one call, and their bytes unless it has one message. */
 const MAX_CALL = 1_000
+const MAX_CALL_BYTES = 1024 * 1024
 const MAX_STRIKES = 3
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250
@@ -162,7 +163,7 @@ export class FunctionPool {
     try {
       await main.sandbox.ready
       const from = outcome.done
-      const count = Math.min(batch.count - from, MAX_CALL)
+      const count = callFrom(batch, from)
       const answer = await main.sandbox.run({ functions, count, lines: linesOf(batch, from, count), tail: batch.tail })
       outcome.add(answer, from, count, 0)
       outcome.done += answer.header.done
@@ -281,6 +282,14 @@ const WORDS: Readonly<Record<EndReason, string>> = {
   crash: 'the sandbox crashed',
   'not started': 'the sandbox did not start',
   stopped: 'the service was stopping',
+}
+
+/** How many messages go out together, from one on. */
+function callFrom({ count, lineEnds }: Batch, from: number): number {
+  const start = from === 0 ? 0 : (lineEnds[from - 1] as number)
+  let end = from + 1
+  while (end < count && end - from < MAX_CALL && (lineEnds[end] as number) - start <= MAX_CALL_BYTES) end++
+  return end - from
 }
 
 const linesOf = ({ lines, lineEnds }: Batch, from: number, count: number): Uint8Array =>
