@@ -1,23 +1,12 @@
 /** Edits and trial runs of functions, as the API asks for them: each edit in one transaction, checked against what is stored. */
 import { EngineError } from '../engine/errors.ts'
-import { refuseMissingFunctions, type FunctionType, type StoredFunction } from '../engine/state/functions.ts'
+import { refuseMissingFunctions, type StoredFunction } from '../engine/state/functions.ts'
 import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import type { Account, Sink } from '../engine/state/resources.ts'
 import { compileFunction, type Written } from '../transforms/compile.ts'
-import type { FunctionFailure } from '../transforms/sandbox/batch-outcome.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { STATE } from '../transforms/stage.ts'
-
-export type TestMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
-export type TestResult = Readonly<{
-  input: TestMessage
-  /** JSON; of a filter true or false */
-  output?: unknown
-  error?: FunctionFailure
-  timeUs: number
-  logs: readonly string[]
-}>
+import { tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
 export type FunctionEditsOptions = Readonly<{
   store: Store
@@ -29,7 +18,6 @@ export type FunctionEditsOptions = Readonly<{
 
 export class FunctionEdits {
   readonly #options: FunctionEditsOptions
-  #tests = 0
 
   constructor(options: FunctionEditsOptions) {
     this.#options = options
@@ -79,31 +67,8 @@ export class FunctionEdits {
   }
 
   /** Runs a function that need not be stored, apart from those at work. @throws EngineError VALIDATION_FAILED, SANDBOX_UNAVAILABLE */
-  async test(written: Written, messages: readonly TestMessage[]): Promise<TestResult[]> {
-    const { pool } = this.#options
-    const { name, type, compiled: code } = await compileFunction(written, pool)
-    const kind: Exclude<FunctionType, 'path'> = type === 'path' ? 'transform' : type
-    const key = `test ${++this.#tests}`
-    const results: TestResult[] = []
-    try {
-      for (const input of messages) {
-        const { metadata, ...rest } = input
-        const { database_name = 'database', consumer = EXAMPLE, database = EXAMPLE, ...own } = (metadata ?? {}) as Record<string, unknown>
-        const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })},\n`)
-        const tail = JSON.stringify({ database_name, consumer, database })
-        const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
-        const error = outcome.failures.get(0)
-        const output = error
-          ? undefined
-          : kind === 'filter'
-            ? outcome.states[0] === STATE.kept
-            : (JSON.parse(outcome.resultText(0, 0)) as unknown)
-        results.push({ input, ...(error ? { error } : { output }), timeUs: outcome.tookUs[0] ?? 0, logs: outcome.logs.get(0) ?? [] })
-      }
-    } finally {
-      pool.forget(key)
-    }
-    return results
+  test(written: Written, messages: readonly TrialMessage[]): Promise<TrialResult[]> {
+    return tryFunction(written, messages, this.#options.pool)
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
@@ -117,8 +82,6 @@ export class FunctionEdits {
     return result
   }
 }
-
-const EXAMPLE = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
 
 export const usersOf = ({ accountId, name }: StoredFunction, sinks: readonly Sink[]): readonly Sink[] =>
   sinks.filter((sink) => sink.accountId === accountId && (sink.filter === name || sink.transform === name))

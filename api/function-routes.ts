@@ -6,7 +6,8 @@ import { EngineError } from '../engine/errors.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../engine/state/functions.ts'
 import { Name, type Account, type Sink } from '../engine/state/resources.ts'
 import type { Written } from '../transforms/compile.ts'
-import { usersOf, type FunctionEdits, type TestMessage } from './function-edits.ts'
+import { EXAMPLE, trialMessage } from '../transforms/trial.ts'
+import { usersOf, type FunctionEdits } from './function-edits.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
 import { reasonsOf } from './schema-reasons.ts'
 
@@ -105,7 +106,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
     return fn
   }
   const tested = async (written: Written, given: readonly unknown[] | undefined) => ({
-    data: (await port.test(written, given?.map(whole) ?? [EXAMPLE])).map(({ input, output, error, timeUs, logs }) => ({
+    data: (await port.test(written, given?.map(trialMessage) ?? [EXAMPLE])).map(({ input, output, error, timeUs, logs }) => ({
       input,
       ...(error
         ? { error: { code: error.code, message: error.text, ...(error.line !== undefined && { line: error.line, column: error.column }) } }
@@ -225,25 +226,4 @@ function codeOf(type: StoredFunction['type'], { code, path }: { code?: string | 
   if (given !== undefined && other === undefined) return given
   const reason = given === undefined ? 'is missing' : 'is what this type has, and nothing beside it'
   throw new EngineError('VALIDATION_FAILED', `${wanted} ${reason}`, { [wanted]: reason })
-}
-
-const EXAMPLE: TestMessage = {
-  record: { id: 1, name: 'Example', price: '19.90', inserted_at: '2025-02-03T04:05:06.000000Z' },
-  changes: { name: 'Before' },
-  action: 'update',
-  metadata: {
-    table_schema: 'public',
-    table_name: 'example',
-    commit_timestamp: '2025-02-03T04:05:06.789012Z',
-    commit_lsn: 26_741_272,
-    commit_idx: 0,
-    idempotency_key: 'MjY3NDEyNzI6MA==',
-    record_pks: ['1'],
-    transaction_annotations: null,
-  },
-}
-
-function whole(given: unknown): TestMessage {
-  const { record, changes = null, action = 'insert', metadata = EXAMPLE.metadata } = given as Partial<TestMessage>
-  return { record, changes, action, metadata }
 }

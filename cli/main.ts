@@ -34,6 +34,13 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     options: { token: { type: 'string' }, url: { type: 'string' } },
     words: true,
   },
+  function: {
+    usage: 'function test FILE [--type filter|transform] [--input FILE] [--watch]',
+    summary: 'run a function from a file on messages from another, without a server',
+    run: async (args) => (await import('./function.ts')).runFunction(args),
+    options: { type: { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
+    words: true,
+  },
   version: { usage: 'version', summary: 'print the version', run: () => print(version()) },
   help: { usage: 'help', summary: 'print this', run: () => print(help()) },
 }

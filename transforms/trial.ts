@@ -1,0 +1,63 @@
+/** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
+import { compileFunction, type Written } from './compile.ts'
+import type { FunctionFailure } from './sandbox/batch-outcome.ts'
+import type { FunctionPool } from './sandbox/pool.ts'
+import { STATE } from './sandbox/wire.ts'
+
+export type TrialMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
+export type TrialResult = Readonly<{
+  input: TrialMessage
+  /** JSON; of a filter true or false */
+  output?: unknown
+  error?: FunctionFailure
+  timeUs: number
+  logs: readonly string[]
+}>
+
+const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
+export const EXAMPLE: TrialMessage = {
+  record: { id: 1, name: 'Example', price: '19.90', inserted_at: '2025-02-03T04:05:06.000000Z' },
+  changes: { name: 'Before' },
+  action: 'update',
+  metadata: {
+    table_schema: 'public',
+    table_name: 'example',
+    commit_timestamp: '2025-02-03T04:05:06.789012Z',
+    commit_lsn: 26_741_272,
+    commit_idx: 0,
+    idempotency_key: 'MjY3NDEyNzI6MA==',
+    record_pks: ['1'],
+    transaction_annotations: null,
+  },
+}
+
+/** A message as somebody has written it, with what is left out. */
+export function trialMessage(given: unknown): TrialMessage {
+  const { record = {}, changes = null, action = 'insert', metadata = EXAMPLE.metadata } = given as Partial<TrialMessage>
+  return { record, changes, action, metadata }
+}
+
+let trials = 0
+
+/** @throws EngineError VALIDATION_FAILED: it can't be built; SANDBOX_UNAVAILABLE, STOPPING */
+export async function tryFunction(written: Written, messages: readonly TrialMessage[], pool: FunctionPool): Promise<TrialResult[]> {
+  const { name, type, compiled: code } = await compileFunction(written, pool)
+  const kind = type === 'path' ? 'transform' : type
+  const key = `trial ${++trials}`
+  const results: TrialResult[] = []
+  try {
+    for (const input of messages) {
+      const { metadata, ...rest } = input
+      const { database_name = NAMED.name, consumer = NAMED, database = NAMED, ...own } = (metadata ?? {}) as Record<string, unknown>
+      const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })},\n`)
+      const tail = JSON.stringify({ database_name, consumer, database })
+      const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
+      const error = outcome.failures.get(0)
+      const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : (JSON.parse(outcome.resultText(0, 0)) as unknown))
+      results.push({ input, ...(error ? { error } : { output: made() }), timeUs: outcome.tookUs[0] ?? 0, logs: outcome.logs.get(0) ?? [] })
+    }
+  } finally {
+    pool.forget(key)
+  }
+  return results
+}
