@@ -13,9 +13,10 @@ import { gzipSync } from 'node:zlib'
 import type { Row } from './meilisearch/edit.ts'
 import { printJson, type Value } from './meilisearch/json.ts'
 import { answer, type Answered, type Asked, type Key } from './meilisearch/routes.ts'
-import { Disk, TaskQueue, type Pace, type Task } from './meilisearch/tasks.ts'
+import { Disk, TaskQueue, type Manner, type Task } from './meilisearch/tasks.ts'
 
 export type { Key, Task }
+export type Pace = Omit<Manner, 'poison'>
 export type MeilisearchOptions = Readonly<{
   /** undefined: every request passes */
   masterKey?: string
@@ -48,6 +49,8 @@ const DEFAULT_LIMIT = 100 * 1024 * 1024
 export class Meilisearch implements AsyncDisposable {
   /** what a batch takes from now on */
   pace: Pace
+  /** documents that fail a whole batch, beside those of which it is known: the real server has reasons of its own */
+  poison: Manner['poison'] = () => false
   /** asked for every request before it is answered; undefined: as it should be */
   fault: ((request: Request) => Fault | undefined) | undefined
   /** all that came, in order */
@@ -128,7 +131,7 @@ export class Meilisearch implements AsyncDisposable {
   #newQueue(): TaskQueue {
     return new TaskQueue(
       this.#disk,
-      () => this.pace,
+      () => ({ ...this.pace, poison: this.poison }),
       () => this.#tell(),
     )
   }

@@ -224,8 +224,11 @@ function editDocuments(index: Index, work: Extract<Work, { type: 'documentEditio
 const inIndex = ({ uid }: Index, { code, message }: Failure) => new Failure(code, `Index \`${uid}\`: ${message}`)
 
 /** Why a batch that holds this work fails as a whole. */
-export function poisonOf(work: Work): string | undefined {
+export function poisonOf(work: Work, isPoison: (document: Document) => boolean): string | undefined {
   if (work.type !== 'documentAdditionOrUpdate') return undefined
-  for (const document of work.documents) for (const { poison } of document.values()) if (poison !== undefined) return poison
+  for (const document of work.documents) {
+    for (const { poison } of document.values()) if (poison !== undefined) return poison
+    if (isPoison(document)) return 'a document that the server chokes on'
+  }
   return undefined
 }

@@ -5,6 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Failure, type ErrorBody } from './failure.ts'
+import type { Document } from './json.ts'
 import { openDetails, perform, poisonOf, voidDetails, type Details, type Index, type Work } from './store.ts'
 
 export type Status = 'enqueued' | 'processing' | 'succeeded' | 'failed' | 'canceled'
@@ -35,11 +36,12 @@ export class Disk {
   canEditByFunction = false
 }
 
-export type Pace = Readonly<{ batchMs: number; documentMs: number }>
+/** What a batch takes: by itself, and for each document; and what else of a document fails a whole batch. */
+export type Manner = Readonly<{ batchMs: number; documentMs: number; poison: (document: Document) => boolean }>
 
 export class TaskQueue {
   readonly #disk: Disk
-  readonly #pace: () => Pace
+  readonly #manner: () => Manner
   readonly #changed: () => void
   readonly #stop = new AbortController()
   #wake = Promise.withResolvers<void>()
@@ -47,9 +49,9 @@ export class TaskQueue {
   /** how many batches may run; Infinity: as they come */
   #allowed = Infinity
 
-  constructor(disk: Disk, pace: () => Pace, changed: () => void) {
+  constructor(disk: Disk, manner: () => Manner, changed: () => void) {
     this.#disk = disk
-    this.#pace = pace
+    this.#manner = manner
     this.#changed = changed
     for (const task of disk.tasks.values()) if (task.status === 'processing') reset(task)
     void this.#run()
@@ -144,7 +146,7 @@ export class TaskQueue {
       const batchUid = this.#disk.nextBatch++
       for (const task of batch) Object.assign(task, { status: 'processing', batchUid, startedAt })
       this.#changed()
-      const { batchMs, documentMs } = this.#pace()
+      const { batchMs, documentMs } = this.#manner()
       const documents = batch.reduce((sum, { work }) => sum + (work?.type === 'documentAdditionOrUpdate' ? work.documents.length : 1), 0)
       await delay(batchMs + documentMs * documents, undefined, { signal: this.#interrupt.signal }).catch(() => undefined)
       if (this.#stop.signal.aborted) return
@@ -177,7 +179,8 @@ export class TaskQueue {
   #apply(batch: readonly Task[], startedAt: string): void {
     const finishedAt = now()
     const duration = `PT${Math.max(0.000001, (Date.parse(finishedAt) - Date.parse(startedAt)) / 1000)}S`
-    const poison = batch.map(({ work }) => work && poisonOf(work)).find((text) => text !== undefined)
+    const { poison: isPoison } = this.#manner()
+    const poison = batch.map(({ work }) => work && poisonOf(work, isPoison)).find((text) => text !== undefined)
     for (const task of batch) {
       const { work, indexUid } = task as Task & { work: Work; indexUid: string }
       Object.assign(task, { finishedAt, duration })
