@@ -62,6 +62,8 @@ export interface PushWire {
   readonly overheadBytes: number
   /** Sends messages that may go together. Always settles. */
   send(load: Load, signal: AbortSignal): Promise<Outcome>
+  /** What is shown of it beside what its callers know, such as what it waits for. */
+  figures?(): Readonly<Record<string, number>>
   /** Tries what a delivery needs without delivering. @returns undefined: it works */
   test(signal: AbortSignal): Promise<Answer | undefined>
   /** Ends its connections. */
@@ -78,6 +80,8 @@ export type PushOptions = Readonly<{
   concurrency: number
   /** something about the settings that a user should know; never with a secret in it */
   warn: (text: string) => void
+  /** the destination was heard of while it works on what it got: answers that take long are no silence */
+  heard?: () => void
 }>
 
 export interface PushType {

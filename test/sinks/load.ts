@@ -15,13 +15,18 @@ export type Row = Readonly<{
   part?: Part
   lsn?: bigint
   flags?: number
+  /** hash of the message group; absent: one of its own */
+  group?: number
 }>
 
 /** One pack with a transaction for each LSN. */
 export function loadOf(rows: readonly Row[], history = 0): Load {
   const builder = new PackBuilder({ history, term: 1, generation: 1, routing: 1 })
   let open: bigint | undefined
-  for (const [idx, { key, record = { id: key[0] }, action = ACTION.insert, part = PART.row, lsn = 4096n, flags = 0 }] of rows.entries()) {
+  for (const [
+    idx,
+    { key, record = { id: key[0] }, action = ACTION.insert, part = PART.row, lsn = 4096n, flags = 0, group = idx },
+  ] of rows.entries()) {
     if (lsn !== open) builder.begin((open = lsn), 1, 1_700_000_000_000_000)
     const keyText = JSON.stringify(key)
     builder.bodies.copy(Buffer.from(keyText))
@@ -31,7 +36,7 @@ export function loadOf(rows: readonly Row[], history = 0): Load {
         `"record":${JSON.stringify(record)},"changes":null,"action":"${name}","metadata":{"table_schema":"public","table_name":"item","commit_lsn":${lsn},"commit_idx":${idx}`,
       ),
     )
-    builder.add(idx, part, action, 16_384, flags, idx, Buffer.byteLength(keyText), 0)
+    builder.add(idx, part, action, 16_384, flags, group, Buffer.byteLength(keyText), 0)
   }
   const pack = Pack.decode(builder.encode())
   return { views: rows.map(() => pack), places: rows.map((_, i) => i) }

@@ -1,0 +1,162 @@
+/**
+ * What a message is to Meilisearch: a document that is put into an index or taken out of it, and its identifier, by one rule
+ * for both. Documents are spliced from the log's bytes; they are only looked into.
+ *
+ * The identifier is the field `primary_key` of the document: of what a function made of the row, or of the row itself. Where
+ * the row has no such column, or doesn't tell it of a deleted row, it is the row's primary key, joined with "-".
+ */
+import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
+import { JsonMembers, type Span } from './json-members.ts'
+import { Messages } from './messages.ts'
+import type { Load } from './push.ts'
+
+/** What message i of a load does to its document. */
+export type Item = Readonly<{
+  i: number
+  kind: 'index' | 'delete'
+  /** names its document: 2 and "2" are one */
+  id: string
+  /** the identifier as it is sent */
+  idJson: string
+  /** Meilisearch most likely refuses it: sent apart from others, for its words */
+  isOdd: boolean
+  /** in front of the default message: the field that is its identifier */
+  head: Buffer | undefined
+}>
+export type Refused = Readonly<{ i: number; refusal: string }>
+
+const ID = /^[A-Za-z0-9_-]{1,511}$/
+const I64_MIN = -(2n ** 63n)
+const U64_MAX = 2n ** 64n - 1n
+/** Its reader gives up at 128. */
+const MAX_DEPTH = 120
+const OPEN_OBJECT = 0x7b
+const NEWLINE = 0x0a
+/** the longest identifier, and what stands around it */
+const HEAD_BYTES = 520
+const TOO_LARGE_NUMBER =
+  'the document has a number beyond ±1.8e308, for which Meilisearch would refuse every task beside it; send it as text'
+const BAD_VECTORS = '`_vectors` of the document is no object, for which Meilisearch would refuse every task beside it'
+
+export class MeilisearchDocuments {
+  readonly overheadBytes: number
+  readonly #key: string
+  readonly #messages: Messages
+  readonly #warn: (text: string) => void
+  #hasWarned = false
+
+  constructor({ sink, database, key, warn }: Readonly<{ sink: Sink; database: Database; key: string; warn: (text: string) => void }>) {
+    this.#key = key
+    this.#messages = new Messages(sink, database)
+    this.#warn = warn
+    this.overheadBytes = this.#messages.overheadBytes + Buffer.byteLength(JSON.stringify(key)) + HEAD_BYTES
+  }
+
+  /** @param action what a routing function says; undefined: by the message. A tombstone is always a delete. */
+  item(load: Load, i: number, action: 'index' | 'delete' | undefined): Item | Refused {
+    const view = load.views[i] as Load['views'][number]
+    const place = load.places[i] as number
+    const isTombstone = (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
+    const byMessage = view.action(place) === ACTION.delete ? 'delete' : 'index'
+    return isTombstone || (action ?? byMessage) === 'delete' ? this.#deleted(load, i) : this.#indexed(load, i)
+  }
+
+  /** The body of a request: a document on each line. */
+  ndjson(load: Load, items: readonly Item[]): Buffer {
+    const sizes = items.map(({ i, head }) => this.#messages.size(load, i) + (head ? head.length - 1 : 0) + 1)
+    const body = Buffer.allocUnsafeSlow(sizes.reduce((sum, size) => sum + size, 0))
+    let at = 0
+    for (const { i, head } of items) {
+      const start = at
+      if (head) at += head.length - 1 // over the brace of the message
+      at = this.#messages.write(load, i, body, at)
+      head?.copy(body, start)
+      body[at++] = NEWLINE
+    }
+    return body
+  }
+
+  #indexed(load: Load, i: number): Item | Refused {
+    const { isObject, idJson: found, isOutOfRange, hasBadVectors, depth } = this.#look(load, i)
+    if (!isObject) return { i, refusal: 'the function made no object of it: a document is an object' }
+    if (isOutOfRange) return { i, refusal: TOO_LARGE_NUMBER }
+    if (hasBadVectors) return { i, refusal: BAD_VECTORS }
+    const isDefault = load.payloads?.[i] === undefined
+    const idJson = found ?? (isDefault ? primaryKeyJson(load, i) : undefined)
+    if (idJson === undefined) return { i, refusal: `the document has no field "${this.#key}", which is the primary key of the index` }
+    const head = isDefault ? Buffer.from(`{${JSON.stringify(this.#key)}:${idJson},`) : undefined
+    const id = nameOf(idJson)
+    return { i, kind: 'index', id: id ?? idJson, idJson, isOdd: id === undefined || depth > MAX_DEPTH, head }
+  }
+
+  #deleted(load: Load, i: number): Item | Refused {
+    const { idJson: told } = this.#look(load, i)
+    if (told === 'null') this.#tellOfKeys()
+    const idJson = told === undefined || told === 'null' ? primaryKeyJson(load, i) : told
+    if (idJson === undefined) return { i, refusal: `nothing names the document of this row: it has no "${this.#key}" and no primary key` }
+    return { i, kind: 'delete', id: nameOf(idJson) ?? idJson, idJson, isOdd: false, head: undefined }
+  }
+
+  #look(load: Load, i: number): Look {
+    const { views, places, payloads } = load
+    const payload = payloads?.[i]
+    const view = views[i] as Load['views'][number]
+    const bytes = payload ? Buffer.from(payload.buffer, payload.byteOffset, payload.length) : view.buffer
+    // the default message has its brace put in front at delivery
+    const members = payload ? JsonMembers.of(bytes, 0) : new JsonMembers(bytes, view.bodyStart(places[i] as number))
+    if (!members) return NO_OBJECT
+    let id: Span | undefined
+    let hasBadVectors = false
+    for (let name = members.name(); name; name = members.name()) {
+      if (!payload && members.is(name, 'metadata')) break // ours, and left open
+      if (!payload && members.is(name, 'record')) id = columnOf(bytes, members.at, this.#key)
+      const value = members.value()
+      if (!payload) continue
+      if (members.is(name, this.#key)) id = value
+      if (members.is(name, '_vectors')) hasBadVectors = bytes[value.start] !== OPEN_OBJECT
+    }
+    const { depth, isOutOfRange } = members
+    return { isObject: true, idJson: id && bytes.toString('utf8', id.start, id.end), hasBadVectors, depth, isOutOfRange }
+  }
+
+  #tellOfKeys(): void {
+    if (this.#hasWarned) return
+    this.#hasWarned = true
+    this.#warn(
+      `Postgres does not tell "${this.#key}" of deleted rows, so their documents are deleted by primary key; with REPLICA IDENTITY FULL it does`,
+    )
+  }
+}
+
+type Look = Readonly<{ isObject: boolean; idJson: string | undefined; hasBadVectors: boolean; depth: number; isOutOfRange: boolean }>
+const NO_OBJECT: Look = { isObject: false, idJson: undefined, hasBadVectors: false, depth: 0, isOutOfRange: false }
+
+/** The value of a column of the row that stands at `start`. */
+function columnOf(bytes: Buffer, start: number, column: string): Span | undefined {
+  const row = JsonMembers.of(bytes, start)
+  if (!row) return undefined
+  for (let name = row.name(); name; name = row.name()) {
+    const value = row.value()
+    if (row.is(name, column)) return value
+  }
+  return undefined
+}
+
+/** The row's primary key, joined with "-", as JSON text. */
+function primaryKeyJson({ views, places }: Load, i: number): string | undefined {
+  const view = views[i] as Load['views'][number]
+  const place = places[i] as number
+  const parts = JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[]
+  return parts.length === 0 ? undefined : JSON.stringify(parts.join('-'))
+}
+
+/** The name of a document, of its identifier as JSON. @returns undefined: Meilisearch takes no such identifier */
+function nameOf(idJson: string): string | undefined {
+  if (/^-?\d+$/.test(idJson)) {
+    const value = BigInt(idJson)
+    return value >= I64_MIN && value <= U64_MAX ? idJson : undefined
+  }
+  const text: unknown = idJson.startsWith('"') ? JSON.parse(idJson) : undefined
+  return typeof text === 'string' && ID.test(text) ? text : undefined
+}
