@@ -224,6 +224,11 @@ export class DestinationState {
     this.#options.changed()
   }
 
+  /** It was heard of, though no request has ended: it works on what it got. */
+  heard(): void {
+    this.#lastAnswerAt = this.#options.clock()
+  }
+
   /** At least one message of the request is delivered. */
   succeeded(ticket: Ticket): void {
     const now = this.#options.clock()

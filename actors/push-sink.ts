@@ -96,7 +96,7 @@ class PushSink implements RunningSink {
 
   status(): ActorStatus {
     const { phase, limit, inFlight } = this.#destination
-    return this.#host.report({ destination: phase, concurrency: limit, requests: inFlight })
+    return this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
   }
 
   async stop(): Promise<void> {
@@ -117,7 +117,7 @@ class PushSink implements RunningSink {
       if (!this.#options.functions(sink, database).isIdle)
         throw new EngineError('VALIDATION_FAILED', 'functions of sinks that send are not supported yet, so nothing is sent')
       const wire = this.#type.open({
-        ...{ sink, database, egress, warn, endpoint: endpoint(sink) },
+        ...{ sink, database, egress, warn, endpoint: endpoint(sink), heard: () => this.#destination.heard() },
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
       })
       this.#use = new WireUse(wire)
