@@ -212,6 +212,8 @@ function acrossFields(sink: SinkSettings & { destination: Destination }, changes
   const { destination } = sink
   if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
     reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
+  if (destination.type === 'meilisearch' && (destination.index_name ?? '') === '')
+    reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
   const source = changes.source ?? sink.source
   if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
   if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])

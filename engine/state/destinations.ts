@@ -44,10 +44,48 @@ export const WebhookDestination = Type.Object(
 )
 export type WebhookDestination = Static<typeof WebhookDestination>
 
+export const MeilisearchDestination = Type.Object(
+  {
+    type: Type.Literal('meilisearch'),
+    endpoint_url: Type.String({
+      pattern: '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$',
+      maxLength: 4096,
+      description: 'address of the server, http or https, without query',
+    }),
+    index_name: Type.Optional(
+      Type.Union([Type.String({ minLength: 1, maxLength: 1024 }), none], {
+        description: 'index that gets the documents; a routing function may name another',
+      }),
+    ),
+    primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that names them' }),
+    api_key: Type.String({
+      minLength: 1,
+      maxLength: 8192,
+      pattern: '^[\\x21-\\x7e]+$',
+      description: 'key with the right to add and delete documents and to read tasks and the index',
+      ...secret,
+    }),
+    batch_size: Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' }),
+    timeout_seconds: Type.Integer({
+      minimum: 1,
+      maximum: 300,
+      default: 5,
+      description: 'longest wait for the answer to one request; tasks may take longer',
+    }),
+    ca_cert: Type.Optional(
+      Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536 }), none], {
+        description: 'authority in PEM that signs the server’s certificate, if not a common one',
+      }),
+    ),
+  },
+  strict,
+)
+export type MeilisearchDestination = Static<typeof MeilisearchDestination>
+
 /** By the value of `type`. */
-export const DESTINATIONS = { sequin_stream: PullDestination, webhook: WebhookDestination } as const
+export const DESTINATIONS = { sequin_stream: PullDestination, webhook: WebhookDestination, meilisearch: MeilisearchDestination } as const
 export type DestinationKind = keyof typeof DESTINATIONS
-export const Destination = Type.Union([PullDestination, WebhookDestination])
+export const Destination = Type.Union([PullDestination, WebhookDestination, MeilisearchDestination])
 export type Destination = Static<typeof Destination>
 
 /** Names of the fields of a destination that hold secrets: texts, or lists of texts. */

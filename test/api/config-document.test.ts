@@ -141,7 +141,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:16:57: publication.create_if_not_exists must be boolean',
         'tailrace.yaml:16:70: publication.colour is not a known field',
         'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
-        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook',
+        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook, meilisearch',
         'tailrace.yaml:22:5: database is missing',
         'tailrace.yaml:22:5: destination is missing',
         'tailrace.yaml:22:13: name must be string',

@@ -202,6 +202,44 @@ test('what a new sink lacks or may not be is told at its field; an unknown datab
   await refused({ ...newHook, destination: { ...HOOK, signing_secrets: ['short'] } }, 'destination', 'signing_secrets')
 })
 
+const SEARCH = { type: 'meilisearch', endpoint_url: 'http://search.internal:7700/', index_name: 'goods', api_key: 'a-long-secret-key' }
+
+test('a Meilisearch sink has its defaults, shows its key in part, and is told of what it lacks', async () => {
+  await using s = await withDatabase()
+  const body = { name: 'search', database: 'shop.main', destination: SEARCH }
+  const created = await s.call('/api/sinks', { body })
+  assert.equal(created.status, 200, created.text)
+  const { destination } = created.body as SinkBody
+  assert.deepEqual(destination, { ...SEARCH, api_key: 'a-l*************y', primary_key: 'id', batch_size: 100, timeout_seconds: 5 })
+  assert.equal(
+    (await s.call('/api/sinks/search', { method: 'PATCH', body: { destination: { ...destination, batch_size: 10_000 } } })).status,
+    200,
+  )
+  const stored = s.engine.findSink(SHOP.id, 'search')?.destination
+  assert.deepEqual(stored, { ...SEARCH, primary_key: 'id', batch_size: 10_000, timeout_seconds: 5 })
+  const without = (name: string) => Object.fromEntries(Object.entries(SEARCH).filter(([one]) => one !== name))
+  const wrong: readonly (readonly [object, string])[] = [
+    [without('endpoint_url'), 'endpoint_url'],
+    [without('index_name'), 'index_name'],
+    [without('api_key'), 'api_key'],
+    ...['ftp://x', 'http://', 'http://user:secret@x', 'http://x?a=1', 'http://x/#a', `http://x/${'y'.repeat(4096)}`].map(
+      (endpoint_url) => [{ ...SEARCH, endpoint_url }, 'endpoint_url'] as const,
+    ),
+    [{ ...SEARCH, index_name: 'x'.repeat(1025) }, 'index_name'],
+    [{ ...SEARCH, api_key: 'two lines\n' }, 'api_key'],
+    [{ ...SEARCH, primary_key: '' }, 'primary_key'],
+    ...[0, 10_001, 'ten'].map((batch_size) => [{ ...SEARCH, batch_size }, 'batch_size'] as const),
+    ...[0, 301].map((timeout_seconds) => [{ ...SEARCH, timeout_seconds }, 'timeout_seconds'] as const),
+    [{ ...SEARCH, colour: 'red' }, 'colour'],
+  ]
+  for (const [form, field] of wrong) {
+    const answer = await s.call('/api/sinks', { body: { ...body, destination: form } })
+    assert.equal(answer.status, 422, `${field}: ${answer.text}`)
+    const { destination: told } = (answer.body as SinkBody).validation_errors as { destination?: object }
+    assert.deepEqual(Object.keys(told ?? {}), [field], answer.text)
+  }
+})
+
 test('an update of a destination changes what it names; secrets sent back as shown stay, and the type can’t be changed', async () => {
   await using s = await withDatabase()
   const secrets = [1, 2].map((byte) => `whsec_${Buffer.alloc(24, byte).toString('base64')}`)
