@@ -7,7 +7,16 @@ import { Ajv } from 'ajv'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import { Destination } from '../engine/state/destinations.ts'
-import { ACTIONS, Name, SinkSettings, SourceFilter, TableSettings, type Sink } from '../engine/state/resources.ts'
+import {
+  ACTIONS,
+  Name,
+  SinkSettings,
+  type SinkSettingsInput,
+  SourceFilter,
+  TableSettings,
+  type Sink,
+  PartitionsIn,
+} from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
@@ -104,6 +113,7 @@ const { database: _database, ...settable } = SinkSettings.properties
 export const SinkPatch = Type.Object(
   {
     ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
+    partitions: Type.Optional(PartitionsIn),
     source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
     tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
     destination: Type.Optional(DestinationIn),
@@ -153,7 +163,7 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
  * @returns the sink with its defaults filled in
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
-export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettings; destination: Destination }> {
+export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettingsInput; destination: Destination }> {
   if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
   const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
   const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
@@ -166,12 +176,14 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []).filter(([field]) => !unknown.includes(field)))
   const { destination, reasons: wrong } = destinationOf(body['destination'])
   reasons.push(...wrong)
-  const sink = { settings: settings as SinkSettings, destination }
+  const sink = { settings: settings as SinkSettingsInput, destination }
   if (reasons.length === 0) reasons.push(...acrossFields({ ...sink.settings, destination }, sink.settings))
   if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
   return sink
 }
-const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(SinkSettings)
+const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
+  Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),
+)
 
 /** Leaves out what has no effect and brings older spellings to the resource's form. */
 function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
@@ -207,7 +219,7 @@ function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reaso
 }
 
 /** @param sink as it is to be */
-function acrossFields(sink: SinkSettings & { destination: Destination }, changes: SinkChanges): Reason[] {
+function acrossFields(sink: SinkSettingsInput & { destination: Destination }, changes: SinkChanges): Reason[] {
   const reasons: Reason[] = []
   const { destination } = sink
   if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)

@@ -41,6 +41,8 @@ import { version } from './version.ts'
 const MAX_THREADS = 8
 /** A sandbox that takes more is ended. */
 const FUNCTION_MEMORY_MB = 512
+/** Of a new sink that doesn't say how many, by where the log is: in Kafka there may be several processes to share them. */
+const PARTITIONS = { folder: 1, kafka: 4 } as const
 const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
@@ -82,7 +84,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const store = parts.use(
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
-  const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)))
+  const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)), {
+    partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
+  })
   const functions = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(2, availableParallelism())), memoryMb: FUNCTION_MEMORY_MB })
   parts.defer(() => functions.stop())
   if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)

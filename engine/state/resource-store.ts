@@ -3,7 +3,7 @@ import { Value } from 'typebox/value'
 import type { FunctionInput, StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import { DESTINATIONS, secretFields, type Destination, type HttpEndpoint } from './destinations.ts'
-import { SinkSettings, type Account, type Connection, type Database, type Sink } from './resources.ts'
+import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
 import { hashToken } from './tokens.ts'
@@ -16,7 +16,7 @@ export type DatabaseInput = Readonly<{
   slotName: string
   publicationName: string
 }>
-export type SinkInput = Readonly<{ settings: SinkSettings; destination: Destination }>
+export type SinkInput = Readonly<{ settings: SinkSettingsInput; destination: Destination }>
 export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 
 /** What is stored, at one moment. */
@@ -34,9 +34,12 @@ export type Resources = Readonly<{
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
+  readonly #partitions: number
 
-  constructor(vault: Vault) {
+  /** @param partitions of a new sink that doesn't say how many */
+  constructor(vault: Vault, { partitions = 1 }: Readonly<{ partitions?: number }> = {}) {
     this.#vault = vault
+    this.#partitions = partitions
   }
 
   async saveAccount(query: Query, name: string): Promise<Account> {
@@ -80,7 +83,8 @@ export class ResourceStore {
 
   /** Another shape than that of the newest generation begins the next one, in the same transaction. */
   async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
-    const { name, status, database: _, ...rest } = settings
+    const { name, status, database: _, ...given } = settings
+    const rest = { ...given, partitions: given.partitions ?? (await this.#storedPartitions(query, account, name)) ?? this.#partitions }
     const { shown, secrets } = parted(destination)
     const { rows } = await query<{ id: string }>(
       `insert into sink (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
@@ -94,9 +98,18 @@ export class ResourceStore {
       `insert into generation (sink_id, generation, shape)
        select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1
        having coalesce((select shape from generation where sink_id = $1 order by generation desc limit 1) <> $2::jsonb, true)`,
-      [id, JSON.stringify(shapeOf(settings))],
+      [id, JSON.stringify(shapeOf(rest))],
     )
     return id
+  }
+
+  /** @returns undefined: there is no such sink */
+  async #storedPartitions(query: Query, account: Account, name: string): Promise<number | undefined> {
+    const { rows } = await query<{ partitions: number }>(
+      `select coalesce((settings ->> 'partitions')::int, 1) as partitions from sink where account_id = $1 and name = $2`,
+      [account.id, name],
+    )
+    return rows[0]?.partitions
   }
 
   async saveFunction(

@@ -38,6 +38,14 @@ export const TableSettings = Type.Object(
   { additionalProperties: false },
 )
 
+const partitions = {
+  minimum: 1,
+  maximum: 1024,
+  description: 'parallel streams; order holds within a row; may be changed at any time. Of a new sink 1, with the log in Kafka 4',
+}
+/** As a user says it: without a default, for that depends on the log. */
+export const PartitionsIn = Type.Integer(partitions)
+
 /** The part of a sink that is the same for every destination. */
 export const SinkSettings = Type.Object(
   {
@@ -88,17 +96,14 @@ export const SinkSettings = Type.Object(
     filter: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that keeps or drops messages' })),
     transform: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that makes what is delivered' })),
     sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
-    partitions: Type.Integer({
-      minimum: 1,
-      maximum: 1024,
-      default: 1,
-      description: 'parallel streams; order holds within a row; may be changed at any time',
-    }),
+    partitions: Type.Integer({ ...partitions, default: 1 }), // of what was stored before there was a choice
   },
   { additionalProperties: false },
 )
 
 export type SinkSettings = Static<typeof SinkSettings>
+/** As given: without `partitions` a sink keeps the number it has, and a new one gets the default of the log. */
+export type SinkSettingsInput = Omit<SinkSettings, 'partitions'> & { partitions?: number | undefined }
 
 export type Account = Readonly<{ id: string; name: string }>
 

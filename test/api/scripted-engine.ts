@@ -153,7 +153,15 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   }
 
   async createSink(account: Account, database: Database, { settings, destination }: SinkInput): Promise<Sink> {
-    const sink: Sink = { ...SINK, ...settings, destination, id: randomUUID(), accountId: account.id, databaseId: database.id }
+    const sink: Sink = {
+      ...SINK,
+      ...settings,
+      partitions: settings.partitions ?? SINK.partitions,
+      destination,
+      id: randomUUID(),
+      accountId: account.id,
+      databaseId: database.id,
+    }
     this.sinks.set(sink.id, sink)
     return sink
   }

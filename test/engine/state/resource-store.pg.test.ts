@@ -26,6 +26,7 @@ test('what is stored comes back as it was, and the password is nowhere in the st
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const sink = sinkOf('orders', 'shop', {
+    partitions: 3,
     source: { include_tables: ['public.a'] },
     tables: [{ name: 'public.a', group_column_names: ['x', 'y'] }],
     annotations: { deep: [1, { 'quo"te': null }] },
@@ -71,6 +72,27 @@ test('the same name twice is one resource with the last values, under the id it 
     [2],
   )
   assert.deepEqual([...tokens.keys()], [hashToken('token-2')]) // the former token is no longer valid
+})
+
+test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const vault = new Vault(Buffer.alloc(32, 1))
+  /** @returns partitions and generation of the sink. @param log the default of the log that the process has */
+  const saved = async (log: number, more: object) => {
+    const resources = new ResourceStore(vault, { partitions: log })
+    await store.transaction(async (query) => {
+      const account = await resources.saveAccount(query, 'main')
+      const id = await resources.saveDatabase(query, account, input('shop', db.connection))
+      await resources.saveSink(query, account, id, sinkOf('orders', 'shop', more))
+    })
+    const { sinks, generations } = await resources.load(store.query)
+    return [sinks[0]?.partitions, generations.get(sinks[0]?.id ?? '')]
+  }
+  assert.deepEqual(await saved(4, {}), [4, 1])
+  assert.deepEqual(await saved(1, { batch_size: 2 }), [4, 1])
+  assert.deepEqual(await saved(4, { partitions: 2 }), [2, 2])
+  assert.deepEqual(await saved(4, {}), [2, 2])
 })
 
 test('an account sees its own sinks alone, by id in any case and by name', async () => {
