@@ -181,10 +181,13 @@ export class DestinationState {
     return lanes
   }
 
-  /** When a lane may open by the passing of time alone; Infinity: only by an answer. */
-  nextAt(): number {
+  /**
+   * When a lane may open by the passing of time alone; Infinity: only by an answer.
+   * @param lookedAt when the caller last asked for lanes: a pause that has ended since is due now
+   */
+  nextAt(lookedAt: number): number {
     const now = this.#options.clock()
-    if (now < this.#notBefore) return this.#notBefore
+    if (lookedAt < this.#notBefore) return this.#notBefore
     if (this.#open.size === 0) return Infinity
     const stalledAt = Math.max(this.#lastAnswerAt, this.#lastExtraAt) + STALL_MS
     return stalledAt > now ? stalledAt : now + STALL_MS

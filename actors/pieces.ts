@@ -18,6 +18,12 @@ export type Piece = Readonly<{
   attempts: number
   /** when it, or what it was part of, failed for the first time (monotonic ms) */
   doubtedSince: number | undefined
+  /** it has been through the sink's functions */
+  isStaged: boolean
+  /** what they made of each message; absent: the default message goes out */
+  payloads?: readonly (Uint8Array | undefined)[]
+  /** where they send all of them */
+  route?: Readonly<Record<string, unknown>>
 }>
 
 export const pieceOf = (batch: Batch, origin: Origin | undefined): Piece => ({
@@ -28,6 +34,7 @@ export const pieceOf = (batch: Batch, origin: Origin | undefined): Piece => ({
   origin,
   attempts: batch.attempts,
   doubtedSince: undefined,
+  isStaged: false,
 })
 
 export const refsOf = ({ offsets, indexes }: Piece): RefList => ({ offsets: [...offsets], indexes: [...indexes] })
@@ -35,7 +42,14 @@ export const refsOf = ({ offsets, indexes }: Piece): RefList => ({ offsets: [...
 /** The messages at these places of a piece, in its order. */
 export function partOf(piece: Piece, chosen: readonly number[]): Piece {
   const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
-  return { ...piece, views: pick(piece.views), places: pick(piece.places), offsets: pick(piece.offsets), indexes: pick(piece.indexes) }
+  return {
+    ...piece,
+    views: pick(piece.views),
+    places: pick(piece.places),
+    offsets: pick(piece.offsets),
+    indexes: pick(piece.indexes),
+    ...(piece.payloads && { payloads: pick(piece.payloads) }),
+  }
 }
 
 /** A number for each message's group; without grouping each message is its own. */

@@ -5,6 +5,7 @@
  *  P1. Messages of one group are in one request at most; in it they stand in order, and what comes behind one that failed
  *      is sent again after it, delivered or not.
  *  P2. A message that failed is parked with its attempt recorded, and tried again alone; its group waits, others go on.
+ *      The same of one that a function of the sink fails at.
  *  P3. While the destination is down nothing is parked, and what was taken is given back.
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
@@ -14,6 +15,7 @@ import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
+import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 import { messageBackOff } from './back-off.ts'
 import { Bell } from './bell.ts'
 import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
@@ -26,6 +28,10 @@ export type PushPartitionOptions = Readonly<{
   /** what speaks to the destination now; undefined: its settings can't be used */
   wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
   send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+  /** the functions of the sink, as they are now */
+  stage: () => FunctionStage
+  /** a message failed in a function; undefined: they work again */
+  stageTrouble: (trouble: HealthCheck['error'] | undefined) => void
   destination: DestinationState
   isActive: () => boolean
   limits: () => Readonly<{ maxInFlight: number; maxRetries: number | null; fillMs: number }>
@@ -56,6 +62,8 @@ const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
 const STATE_RETRY_MS = 1_000
+/** Functions can't be run at the moment: so long before they are tried again. */
+const STAGE_RETRY_MS = 250
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
@@ -143,10 +151,11 @@ export class PushPartition implements HostedPartition {
   async deliver(signal: AbortSignal): Promise<void> {
     const { destination, clock, exhausted } = this.#options
     while (!signal.aborted) {
+      const lookedAt = clock()
       this.#follow()
       while (this.#sendOne()) {}
       if (this.isExhausted) exhausted()
-      const until = Math.min(destination.nextAt(), this.#fillsAt())
+      const until = Math.min(destination.nextAt(lookedAt), this.#fillsAt())
       await Promise.race([this.#bell.wait(signal, Math.max(1, until - clock())), this.#broken.promise])
     }
   }
@@ -258,8 +267,76 @@ export class PushPartition implements HostedPartition {
 
   async #send(piece: Piece, ticket: Ticket): Promise<void> {
     const { send } = this.#options
-    const outcome = await send({ views: piece.views, places: piece.places }, this.#abort.signal)
-    await this.#apply(piece, ticket, outcome)
+    const staged = await this.#stage(piece)
+    if (!staged) return this.#options.destination.aborted(ticket) // nothing of it was sent
+    const { views, places, payloads, route } = staged
+    const outcome = await send({ views, places, ...(payloads && { payloads }), ...(route && { route }) }, this.#abort.signal)
+    await this.#apply(staged, ticket, outcome)
+  }
+
+  /** Puts messages through the sink's functions. @returns what is to be sent now; what goes elsewhere is sent after it; undefined: nothing */
+  async #stage(piece: Piece): Promise<Piece | undefined> {
+    const { stage, stageTrouble, grouping } = this.#options
+    const functions = stage()
+    if (piece.isStaged || functions.isIdle) return piece
+    let outcome: StageOutcome
+    try {
+      outcome = await functions.run({ views: piece.views, places: piece.places })
+    } catch (error) {
+      if (!this.#abort.signal.aborted)
+        stageTrouble({
+          code: error instanceof EngineError ? error.code : 'INTERNAL',
+          message: error instanceof Error ? error.message : String(error),
+        })
+      await delay(STAGE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
+      this.#release(piece)
+      return undefined
+    }
+    const blocked = new Set<number>()
+    const routeOfGroup = new Map<number, string>()
+    const byRoute = new Map<string, number[]>()
+    const dropped: number[] = []
+    const behind: number[] = []
+    for (const [i, group] of groupsOf(piece, grouping).entries()) {
+      const state = outcome.stateOf(i)
+      if (blocked.has(group)) behind.push(i)
+      else if (state === STATE.dropped) dropped.push(i)
+      else if (state === STATE.failed) {
+        blocked.add(group)
+        this.#failInFunction(partOf(piece, [i]), outcome.failureOf(i), outcome.logsOf(i))
+      } else {
+        const route = outcome.routeOf(i) ?? ''
+        const former = routeOfGroup.get(group) ?? route
+        routeOfGroup.set(group, former)
+        if (former !== route) behind.push(i) // one group goes one way at a time
+        else byRoute.set(route, [...(byRoute.get(route) ?? []), i])
+      }
+    }
+    if (blocked.size === 0) stageTrouble(undefined)
+    if (dropped.length > 0) this.#drop(partOf(piece, dropped))
+    if (behind.length > 0) this.#release(partOf(piece, behind))
+    const [first, ...others] = [...byRoute].map(([route, chosen]): Piece => {
+      const payloads = chosen.map((i) => outcome.payloadOf(i))
+      return {
+        ...partOf(piece, chosen),
+        isStaged: true,
+        ...(payloads.some((payload) => payload) && { payloads }),
+        ...(route !== '' && { route: JSON.parse(route) as Record<string, unknown> }),
+      }
+    })
+    this.#pieces.unshift(...others)
+    return first
+  }
+
+  #drop(piece: Piece): void {
+    this.#inFlight -= piece.views.length
+    this.#owned.drop(refsOf(piece), piece.origin)
+  }
+
+  #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
+    const message = failureText(failure)
+    this.#options.stageTrouble({ code: failure.code, message })
+    this.#record(piece, { attempts: piece.attempts + 1, counts: true, error: message, record: attemptOf(failure, logs) })
   }
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────
@@ -348,18 +425,16 @@ export class PushPartition implements HostedPartition {
 
   /** @param counts the attempt was the message's own failure */
   #fail(piece: Piece, failure: Failure, counts: boolean): void {
+    const record = { at: new Date().toISOString(), counts, ...failure.answer }
+    this.#record(piece, { attempts: piece.attempts + (counts ? 1 : 0), counts, error: failure.answer.message, record })
+  }
+
+  #record(piece: Piece, { attempts, counts, error, record }: Omit<Failed, 'retryInMs'> & Readonly<{ counts: boolean }>): void {
     if (this.#isDraining) return this.#release(piece) // nobody would record it any more
     const { limits, random } = this.#options
     const { maxRetries } = limits()
-    const attempts = piece.attempts + (counts ? 1 : 0)
     const isSpent = counts && maxRetries !== null && attempts >= maxRetries
-    const record = { at: new Date().toISOString(), counts, ...failure.answer }
-    const failed: Failed = {
-      attempts,
-      retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()),
-      error: failure.answer.message,
-      record,
-    }
+    const failed: Failed = { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
     this.#inFlight -= piece.views.length
     this.#owned.fail(
       refsOf(piece),

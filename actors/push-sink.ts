@@ -34,6 +34,8 @@ class PushSink implements RunningSink {
   /** why there is no wire */
   #refusal: unknown
   #lastFailure: Sent['failures'][number] | undefined
+  /** the last failure of a function, until one works */
+  #stageTrouble: HealthCheck['error'] | undefined
   #turn = 0
 
   constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
@@ -52,6 +54,8 @@ class PushSink implements RunningSink {
           new PushPartition(owned, {
             wire: () => this.#use?.wire,
             send: (load, signal) => this.#send(load, signal),
+            stage: () => this.#host.stage,
+            stageTrouble: (trouble) => (this.#stageTrouble = trouble),
             destination: this.#destination,
             isActive: () => this.#host.isActive,
             limits: () => {
@@ -86,6 +90,7 @@ class PushSink implements RunningSink {
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     this.#destination.max = this.#concurrency(sink)
+    this.#stageTrouble = undefined
     this.#destination.forget()
     this.#host.update(sink, database)
   }
@@ -114,8 +119,6 @@ class PushSink implements RunningSink {
     const { egress, endpoint, warn } = this.#surroundings
     this.#retire()
     try {
-      if (!this.#options.functions(sink, database).isIdle)
-        throw new EngineError('VALIDATION_FAILED', 'functions of sinks that send are not supported yet, so nothing is sent')
       const wire = this.#type.open({
         ...{ sink, database, egress, warn, endpoint: endpoint(sink), heard: () => this.#destination.heard() },
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
@@ -157,6 +160,7 @@ class PushSink implements RunningSink {
     if (error && phase !== 'up') return { status: 'error', error }
     if (error && isThrottled) return { status: 'warning', error }
     if (error) return { status: 'error', error }
+    if (this.#stageTrouble) return { status: 'error', error: this.#stageTrouble }
     return { status: lastSuccessAt === -Infinity ? 'waiting' : 'healthy' }
   }
 

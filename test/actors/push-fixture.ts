@@ -2,6 +2,7 @@
 import { Egress } from '../../engine/net/egress.ts'
 import type { WebhookDestination } from '../../engine/state/destinations.ts'
 import type { Sink } from '../../engine/state/resources.ts'
+import type { SinkOptions } from '../../actors/sink.ts'
 import { HttpReceiver, jsonOf, type Received, type Reply } from '../services/http-receiver.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { endpoint } from '../sinks/load.ts'
@@ -20,6 +21,8 @@ export class PushFixture implements AsyncDisposable {
   readonly requests: (readonly number[])[] = []
   readonly delivered: Delivery[] = []
   answer: Answer
+  /** of the sink, from the next start on */
+  functions: SinkOptions['functions'] | undefined
   #waiting: (() => void)[] = []
 
   private constructor(f: Fixture, receiver: HttpReceiver, db: TestDatabase, answer: Answer) {
@@ -33,6 +36,7 @@ export class PushFixture implements AsyncDisposable {
   static async open(
     settings: Partial<Sink> & { batch?: boolean; item_results?: boolean } = {},
     answer: Answer = () => ({}),
+    functions?: SinkOptions['functions'],
   ): Promise<PushFixture> {
     const { batch = true, item_results = false, ...sink } = settings
     const db = await stateDatabase()
@@ -41,6 +45,7 @@ export class PushFixture implements AsyncDisposable {
     const all = { batch_size: 10, ...sink, destination }
     const f = await Fixture.open(all, { query: queryOf(db), start: false })
     const fixture = new PushFixture(f, receiver, db, answer)
+    fixture.functions = functions
     await fixture.start()
     return fixture
   }
@@ -49,7 +54,7 @@ export class PushFixture implements AsyncDisposable {
   async start(): Promise<void> {
     const { url } = this.receiver
     const push = { egress: new Egress({ mode: 'private' }), endpoint: () => endpoint(url), warn: () => undefined }
-    await this.f.start({ push })
+    await this.f.start({ push, ...(this.functions && { functions: this.functions }) })
   }
 
   append(messages: readonly Message[]): Promise<void> {

@@ -1,6 +1,8 @@
 /** A sink that sends, on a real log, a real state database and a real HTTP server. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { pool } from '../transforms/function-fixture.ts'
+import { stageOf } from './sink-fixture.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
@@ -125,5 +127,34 @@ test('while the destination is down nothing is parked, and delivery goes on with
     await p.untilDelivered(from)
     assert.ok(performance.now() - back < 5_000, `${kind}: ${Math.round(performance.now() - back)} ms`)
     await p.untilRows('open', 0)
+  }
+})
+
+test('functions decide what is sent and how; a message that fails in one is parked, its group waits, and others go on', async () => {
+  const shared = pool()
+  const fn = (kind: 'filter' | 'transform', code: string) => ({ key: `${kind} ${code}`, name: 'mine', kind, code, usesMetadata: false })
+  const functions = {
+    filter: fn('filter', 'export default (a, r) => r.id % 3 !== 0'),
+    transform: fn(
+      'transform',
+      `export default (a, r) => { if (r.id === 7) throw new Error('no seven'); return { record: { id: r.id, group: r.group, made: r.id * 2 } } }`,
+    ),
+  }
+  try {
+    await using p = await PushFixture.open({ batch_size: 10 }, undefined, stageOf(functions, shared))
+    await p.append(inGroups(30, 5))
+    const wanted = range(30).filter((id) => id % 3 !== 0 && !(id % 5 === 2 && id >= 7)) // 7 is of group 2
+    await p.untilDelivered(wanted.length)
+    const [row] = await p.untilRows('open', 1)
+    assert.match(row?.error ?? '', /transform "mine": .*no seven/)
+    assert.equal(row?.attempts, 1)
+    assert.deepEqual(sorted(p.ids), wanted)
+    const [first] = p.receiver.bodies as [{ data: { record: { id: number; made: number } }[] }]
+    assert.deepEqual(
+      first.data.map(({ record }) => record.made),
+      first.data.map(({ record }) => record.id * 2),
+    )
+  } finally {
+    await shared.stop()
   }
 })
