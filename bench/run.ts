@@ -54,6 +54,7 @@ const { values } = parseArgs({
     profile: { type: 'boolean', default: false },
     'no-latency': { type: 'boolean', default: false },
     full: { type: 'boolean', default: false },
+    functions: { type: 'boolean', default: false },
   },
 })
 const changes = whole('changes', values.changes)
@@ -70,7 +71,10 @@ const started = await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
 /** The first is what the ratios are to. */
-const all: readonly System[] = [raw, tailrace, ...(broker ? [onKafka(broker)] : [])]
+const functional = values.functions
+  ? (['transform', 'filter'] as const).map((through) => tailraceOf(`Tailrace with a ${through}`, { partitions: 1, processes: 1, through }))
+  : []
+const all: readonly System[] = [raw, tailrace, ...functional, ...(broker ? [onKafka(broker)] : [])]
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))

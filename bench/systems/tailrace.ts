@@ -27,6 +27,24 @@ const STOP_MS = 20_000
 const LOG_TAIL = 2_000
 const bin = join(import.meta.dirname, '..', '..', 'cli', 'tailrace.mjs')
 
+/** A transform as many are: picks, renames, computes a few fields. A filter that lets every tenth message pass. */
+const FUNCTIONS = {
+  transform: `export default function transform(action, record, changes, metadata) {
+  return {
+    id: record.id,
+    name: record.title,
+    cents: Math.round(Number(record.price) * 100),
+    at: record.updated_at,
+    attributes: record.attributes,
+    key: action + ':' + record.id,
+  }
+}`,
+  filter: `let n = 0
+export default () => ++n % 10 === 0`,
+}
+/** Each thread that runs the filter counts for itself. */
+const UNCOUNTED = 50
+
 export type Shape = Readonly<{
   /** keeps the log; absent: the embedded one */
   broker?: TestBroker
@@ -36,6 +54,8 @@ export type Shape = Readonly<{
   processes: number
   /** sinks beside it, of a table that nobody writes */
   idleSinks?: number
+  /** what every message goes through */
+  through?: keyof typeof FUNCTIONS
 }>
 
 export const tailrace: System = tailraceOf('Tailrace', { partitions: 1, processes: 1 })
@@ -51,7 +71,7 @@ export function tailraceOf(name: string, shape: Shape): System {
   }
 }
 
-async function start(task: Task, { broker, partitions, processes, idleSinks = 0 }: Shape): Promise<Running> {
+async function start(task: Task, { broker, partitions, processes, idleSinks = 0, through }: Shape): Promise<Running> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
   opened.defer(() => rm(folder, { recursive: true, force: true }))
@@ -59,7 +79,7 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0 
   await withDatabase(task, (client) => client.query(`create database ${state}`))
   opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
   const config = join(folder, 'tailrace.yaml')
-  await writeFile(config, configuration(task, partitions, idleSinks))
+  await writeFile(config, configuration(task, { partitions, idleSinks, through }))
 
   const { user, password, host, port: postgresPort } = task.database
   const kafka = broker && { KAFKA_BROKERS: broker.address, KAFKA_TOPIC_PREFIX: `bench-${randomBytes(4).toString('hex')}.` }
@@ -83,7 +103,7 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0 
     connections: CONNECTIONS,
     batchSize: BATCH_SIZE,
     waitForMs: WAIT_FOR_MS,
-    changes: task.changes,
+    changes: through === 'filter' ? Math.floor(task.changes / 10) - UNCOUNTED : task.changes,
     recordDelays: task.recordDelays,
   }
   const reader = opened.use(new Reader(join(import.meta.dirname, 'pull-client.ts'), pull))
@@ -106,7 +126,10 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0 
   }
 }
 
-function configuration({ database, slot, publication, table }: Task, partitions: number, idleSinks: number): string {
+function configuration(
+  { database, slot, publication, table }: Task,
+  { partitions, idleSinks, through }: Readonly<{ partitions: number; idleSinks: number; through: Shape['through'] }>,
+): string {
   const sink = { database: 'bench', partitions, destination: { type: 'sequin_stream' } }
   return stringify({
     account: { name: 'bench' },
@@ -124,8 +147,9 @@ function configuration({ database, slot, publication, table }: Task, partitions:
         publication: { name: publication },
       },
     ],
+    ...(through && { functions: [{ name: 'bench', type: through, code: FUNCTIONS[through] }] }),
     sinks: [
-      { name: 'bench', source: { include_tables: [table] }, ...sink },
+      { name: 'bench', source: { include_tables: [table] }, ...sink, ...(through && { [through]: 'bench' }) },
       ...Array.from({ length: idleSinks }, (_, i) => ({ name: `idle-${i + 1}`, source: { include_tables: [IDLE_TABLE] }, ...sink })),
     ],
   })
