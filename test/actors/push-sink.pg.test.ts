@@ -158,3 +158,16 @@ test('functions decide what is sent and how; a message that fails in one is park
     await shared.stop()
   }
 })
+
+test('poison at the head of each of 50 groups is parked, and everything else is delivered soon', async () => {
+  for (const batch_size of [1, 20]) {
+    await using p = await PushFixture.open({ batch_size }, (ids) => (ids.some((id) => id < 50) ? { status: 500, body: 'poison' } : {}))
+    const started = performance.now()
+    await p.append(inGroups(50, 50))
+    await p.append(range(300, 100).map((id) => ({ id, group: `other ${id}` })))
+    await p.untilDelivered(300)
+    assert.ok(performance.now() - started < 5_000, `${Math.round(performance.now() - started)} ms`)
+    assert.deepEqual(sorted(p.ids), range(300, 100))
+    await p.untilRows('open', 50)
+  }
+})
