@@ -9,6 +9,7 @@
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
+import { messageRecords } from '../engine/dispatch/message-records.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -171,6 +172,10 @@ export class Engine {
   async testSink(sink: Sink): Promise<string | undefined> {
     const { cache, egress } = this.#options
     return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
+  }
+  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE */
+  messages(sinkId: string, options: Parameters<typeof messageRecords>[2]): ReturnType<typeof messageRecords> {
+    return messageRecords(this.#options.store.query, sinkId, options)
   }
   async testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
     return testEndpoint(endpoint, this.#options.egress)

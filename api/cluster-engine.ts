@@ -106,6 +106,9 @@ export class ClusterEngine implements EnginePort {
   deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
     return this.#everywhere((engine) => engine.deleteEndpoint(endpoint))
   }
+  messages(...asked: Parameters<EnginePort['messages']>): ReturnType<EnginePort['messages']> {
+    return this.#options.engine.messages(...asked)
+  }
   testSink(sink: Sink): Promise<string | undefined> {
     return this.#options.engine.testSink(sink)
   }

@@ -3,6 +3,7 @@
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
  * them asks a database, except edits, `acceptGap` and `retrySource`.
  */
+import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
@@ -91,6 +92,8 @@ export interface EnginePort {
   deleteSink(sinkId: string): Promise<void>
   /** Tries what a delivery needs, and delivers nothing. @returns what is wrong, in the destination's own words; undefined: nothing */
   testSink(sink: Sink): Promise<string | undefined>
+  /** Those that wait outside the log or were discarded, of all processes. @throws EngineError STATE_UNAVAILABLE */
+  messages(sinkId: string, options: Readonly<{ state: 'open' | 'discarded' | undefined; limit: number }>): Promise<readonly MessageRecord[]>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
   /** Reaches the sinks that send to it before it settles. */
   updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint>

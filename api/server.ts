@@ -22,6 +22,7 @@ import { functionOperations, type FunctionPort } from './function-routes.ts'
 import { endpointOperations } from './endpoint-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity, KnownNode } from './node-report.ts'
+import { messageOperations } from './message-routes.ts'
 import { openapiDocument } from './openapi.ts'
 import type { Operation } from './operation.ts'
 import { addPeerRoutes, type PeerService } from './peer-routes.ts'
@@ -105,6 +106,7 @@ function operationsOf({ engine, resources, functions, identity, cluster, makeTes
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
+    ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations(functions) : []),
     ...endpointOperations({ engine, resources, ...(makeTestUrl && { makeTestUrl }) }),
     ...databaseOperations({ engine, resources }),

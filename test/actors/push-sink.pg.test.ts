@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { pool } from '../transforms/function-fixture.ts'
-import { stageOf } from './sink-fixture.ts'
+import { messageRecords } from '../../engine/dispatch/message-records.ts'
+import { SINK, stageOf } from './sink-fixture.ts'
+import { queryOf } from './sink-state.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
@@ -170,4 +172,22 @@ test('poison at the head of each of 50 groups is parked, and everything else is 
     assert.deepEqual(sorted(p.ids), range(300, 100))
     await p.untilRows('open', 50)
   }
+})
+
+test('what failed can be read with its attempts, in the destination’s own words', async () => {
+  await using p = await PushFixture.open({ batch_size: 1, max_retry_count: 2 }, (ids) =>
+    ids.includes(0) ? { status: 400, body: 'never', headers: { 'x-trace': '7' } } : {},
+  )
+  await p.append(inGroups(4, 2))
+  await p.untilRows('discarded', 1)
+  const [record, ...more] = await messageRecords(queryOf(p.db), SINK.id, { state: undefined, limit: 10 })
+  assert.deepEqual(more, [])
+  const { id, attempts, ...rest } = record ?? assert.fail()
+  assert.match(id, /^[0-9a-z]+\.1\.0\.0\.0$/)
+  assert.deepEqual(
+    [rest.state, rest.action, rest.record_pks, rest.deliver_count, rest.error],
+    ['discarded', 'insert', ['g0'], 2, 'status 400: never'],
+  )
+  const [newest] = attempts as { status: number; body: string; headers: Record<string, string> }[]
+  assert.deepEqual([attempts.length, newest?.status, newest?.body, newest?.headers['x-trace']], [2, 400, 'never', '7'])
 })

@@ -1,6 +1,7 @@
 /** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash, randomUUID } from 'node:crypto'
+import type { MessageRecord } from '../../engine/dispatch/message-records.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
@@ -168,6 +169,9 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   async deleteSink(sinkId: string): Promise<void> {
     this.sinks.delete(sinkId)
     this.running.delete(sinkId)
+  }
+  async messages(): Promise<readonly MessageRecord[]> {
+    return []
   }
   async testSink(sink: Sink): Promise<string | undefined> {
     return this.troubles.get(sink.id)
