@@ -3,7 +3,7 @@
  * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
  */
 import { createActor, type ActorRefFrom } from 'xstate'
-import { AckPending } from '../engine/dispatch/ack-pending.ts'
+import { AckPending, shareOf } from '../engine/dispatch/ack-pending.ts'
 import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
@@ -200,7 +200,7 @@ export class SinkHost<P extends HostedPartition> {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** What may be out at once belongs to the sink: other processes that serve partitions of it have their part. */
+  /** What may be out at once belongs to the sink: processes that serve other partitions of it have the shares of those. */
   #share(): void {
     if (this.#hooks.sends) {
       this.pending.max = Infinity // whoever sends knows what it has under way
@@ -208,7 +208,7 @@ export class SinkHost<P extends HostedPartition> {
     }
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1
-    this.pending.max = Math.ceil((max_ack_pending * Math.min(this.#live.length, partitions)) / partitions)
+    this.pending.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
   }
 
   #setStatus(status: SinkStatus): void {

@@ -226,6 +226,13 @@ function acrossFields(sink: SinkSettingsInput & { destination: Destination }, ch
     reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
   if (destination.type === 'meilisearch' && (destination.index_name ?? '') === '')
     reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
+  if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
+    const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
+    reasons.push([
+      field,
+      `leaves partitions without a share: max_ack_pending (${sink.max_ack_pending}) is below partitions (${sink.partitions})`,
+    ])
+  }
   const source = changes.source ?? sink.source
   if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
   if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])

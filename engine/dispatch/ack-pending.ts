@@ -11,3 +11,13 @@ export class AckPending {
     return this.count >= this.max
   }
 }
+
+/**
+ * What one partition adds to what its process may have out. The shares of all partitions are the bound of the sink exactly,
+ * so that processes needn't ask each other; whoever serves all of them has all of it. None is without a share: it would
+ * never deliver.
+ */
+export function shareOf(maxAckPending: number, partitions: number, partition: number): number {
+  const upTo = (count: number) => Math.floor((maxAckPending * count) / partitions)
+  return Math.max(1, upTo(partition + 1) - upTo(partition))
+}

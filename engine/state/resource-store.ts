@@ -84,7 +84,10 @@ export class ResourceStore {
   /** Another shape than that of the newest generation begins the next one, in the same transaction. */
   async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
     const { name, status, database: _, ...given } = settings
-    const rest = { ...given, partitions: given.partitions ?? (await this.#storedPartitions(query, account, name)) ?? this.#partitions }
+    const kept = (await this.#storedPartitions(query, account, name)) ?? this.#partitions
+    const fitting = destination.type === 'sequin_stream' ? Math.min(kept, given.max_ack_pending) : kept // each needs a share of it
+    const partitions = given.partitions ?? fitting
+    const rest = { ...given, partitions }
     const { shown, secrets } = parted(destination)
     const { rows } = await query<{ id: string }>(
       `insert into sink (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)

@@ -26,13 +26,27 @@ async function serving(partitions: readonly number[], settings: Partial<typeof S
 }
 const foreign = `${ackIdPrefix(sinkTag(SINK.id), 1, 3)}0.0`
 
-test('of max_ack_pending a process has the part of the partitions it serves', async () => {
-  await using f = await serving([0], { partitions: 4, max_ack_pending: 10 })
-  await f.append(Array.from({ length: 20 }, (_, id) => ({ id })))
-  const out = await f.gather(3)
-  assert.equal((await f.receive(10)).length, 0, 'a quarter of ten, rounded up, is out')
-  await f.sink.ack(acksOf(out).slice(0, 1))
-  assert.equal((await f.receive(10, 1_000)).length, 1)
+/** How many messages a process that serves these of four partitions has out when it is asked for more than there may be. */
+async function outAtMost(partitions: readonly number[]): Promise<number> {
+  await using f = await serving(partitions, { partitions: 4, max_ack_pending: 10 })
+  for (const partition of partitions) {
+    const rows = Array.from({ length: 20 }, (_, n) => ({ id: partition * 100 + n }))
+    await f.append(rows, partition)
+  }
+  const out: string[] = []
+  for (let some = acksOf(await f.receive(100, 1_000)); some.length > 0; some = acksOf(await f.receive(100, 100))) out.push(...some)
+  await f.sink.ack(out.slice(0, 1))
+  assert.equal((await f.receive(100, 1_000)).length, 1, 'one for one')
+  return out.length
+}
+
+test('three processes have as many messages out as max_ack_pending says and no more, and one alone can have all of them', async () => {
+  const shares = [await outAtMost([0]), await outAtMost([1]), await outAtMost([2, 3])]
+  assert.equal(
+    shares.reduce((sum, share) => sum + share, 0),
+    10,
+  )
+  assert.equal(await outAtMost([0, 1, 2, 3]), 10)
 })
 
 test('an ack or nack for a partition that another process serves says to retry, and does the rest', async () => {

@@ -68,6 +68,15 @@ test('PATCH and PUT set what they name, and answer the sink as it is then', asyn
   assert.equal((cleared.body as typeof GOODS).max_retry_count, null)
 })
 
+test('max_ack_pending below the number of partitions is refused, whichever of the two would make it so', async () => {
+  await using s = await serve()
+  const patch = async (body: object) => (await s.call('/api/sinks/goods', { method: 'PATCH', body })).status
+  assert.equal(await patch({ partitions: 3, max_ack_pending: 3 }), 200)
+  assert.equal(await patch({ max_ack_pending: 2 }), 422)
+  assert.equal(await patch({ partitions: 4 }), 422)
+  assert.equal(await patch({ partitions: 1, max_ack_pending: 1 }), 200)
+})
+
 test('what was read can be sent back whole, and an empty update changes nothing', async () => {
   await using s = await serve()
   const read = (await s.call('/api/sinks/goods')).body
