@@ -1,0 +1,74 @@
+/**
+ * Indexes equal their tables at rest (the rows that Meilisearch can name), though the service is killed, Meilisearch is killed, and answers are lost.
+ *
+ *   TAILRACE_TEST_SEED=7 node --test test/faults/meilisearch.pg.test.ts        one seed again
+ */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Meilisearch, type Fault } from '../services/meilisearch.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { canonical, type Json } from './json.ts'
+import { Random } from './random.ts'
+import { withSeed } from './scenario.ts'
+import { Service } from './service.ts'
+import { seeds } from './size.ts'
+import { DDL } from './workload-tables.ts'
+import { Workload } from './workload.ts'
+
+const TABLES = ['account', 'item', 'member']
+const WITHIN_MS = 60_000
+
+for (const seed of seeds(1))
+  test(`each index is its table, whatever the service and Meilisearch went through (seed ${seed})`, async (context) => {
+    await withSeed(seed, 'meilisearch.pg.test.ts', async () => {
+      await using source = await createDatabase(DDL)
+      await using state = await createDatabase()
+      await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 5, documentMs: 0 } })
+      const destination = { type: 'meilisearch', endpoint_url: server.url, api_key: 'a-master-key', batch_size: 20, timeout_seconds: 1 }
+      const sinks = TABLES.map((table) => ({
+        ...{ name: table, tables: [`public.${table}`], destination: { ...destination, index_name: table, primary_key: 'id' } },
+      }))
+      await using service = await Service.prepare({ source: source.connection, stateUrl: state.url, sinks })
+      const random = new Random(seed ^ 0x4e11)
+      await service.startReady()
+      const workload = new Workload({ seed, connect: () => source.connect(), pace: 200 })
+      const writing = new AbortController()
+      const written = workload.run(writing.signal)
+      server.fault = ({ method }): Fault | undefined => {
+        if (method !== 'POST') return undefined
+        const fate = random.weighted({ fine: 90, cut: 4, cutAfter: 4, 503: 2 })
+        if (fate === 'fine') return undefined
+        return fate === 'cut' || fate === 'cutAfter' ? fate : { status: 503, body: '{"message":"busy"}' }
+      }
+      for (let kills = 0; kills < 3; kills++) {
+        const goal = server.tasks.length + random.int(5, 30)
+        await server.until(() => server.tasks.length >= goal)
+        await (kills === 1 ? server : service).kill()
+        await sleep(random.int(0, 300))
+        await (kills === 1 ? server.start() : service.startReady())
+      }
+      writing.abort()
+      await written
+      server.fault = undefined
+      const tables = (await workload.tables()).filter(({ table }) => TABLES.includes(table))
+      // some tenants have names that no identifier may have: Meilisearch refuses these, and they hold nobody up
+      const named = ({ key }: { key: readonly string[] }) => /^[\w-]+$/.test(key.join('-'))
+      const wanted = new Map(
+        tables.map(({ table, rows }) => [
+          table,
+          rows
+            .filter(named)
+            .map(({ row }) => canonical(row))
+            .sort(),
+        ]),
+      )
+      const deadline = performance.now() + WITHIN_MS
+      for (const [table, rows] of wanted) {
+        const held = () => [...server.documents(table).values()].map(({ record }) => canonical(record as Json)).sort()
+        while (held().join('\n') !== rows.join('\n') && performance.now() < deadline) await sleep(50)
+        assert.deepEqual(held(), rows, service.failure(table).message)
+      }
+      context.diagnostic(`${workload.changes} changes, ${server.tasks.length} tasks, ${service.starts} starts`)
+    })
+  })
