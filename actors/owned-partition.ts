@@ -67,6 +67,8 @@ const PARK_AFTER_MS = 1_000
 const PARK_SENT_AFTER_MS = 5_000
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
+/** Packs read while the filter of the sink is asked about the first of them. */
+const MAX_ASKED = 8
 
 export class OwnedPartition {
   readonly #options: PartitionOptions
@@ -139,33 +141,62 @@ export class OwnedPartition {
 
   // ── the loops ───────────────────────────────────────────────────────────────────────────────────
 
-  /** Reads the log into the window for as long as there is room. */
+  /** Reads the log into the window for as long as there is room; while a filter is asked about a pack, the next ones are read. */
   read(signal: AbortSignal): Promise<void> {
-    return this.#loop(async () => {
-      const { log, topic, drops, deliverable } = this.#options
-      const dispatcher = this.#dispatcher
-      let sliceStart = performance.now()
-      for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
-        const decoded = Pack.decode(pack)
-        if (decoded.header.closing) return this.#close(signal)
-        const dropped = drops(decoded)
-        const marks = dropped && (await dropped)
-        if (signal.aborted) return
-        dispatcher.offer(offset, decoded, marks)
-        this.#changed()
-        deliverable()
-        while (!dispatcher.room() && !signal.aborted) {
-          await this.#roomBell.wait(signal)
-          sliceStart = performance.now()
-        }
-        if (performance.now() - sliceStart > READ_SLICE_MS) {
-          await nextTurn()
-          sliceStart = performance.now()
-        }
+    const failed = Promise.withResolvers<never>()
+    failed.promise.catch(() => undefined)
+    return this.#loop(() => Promise.race([this.#readOn(signal, failed.reject), failed.promise]))
+  }
+
+  async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
+    const { log, topic, drops, deliverable } = this.#options
+    const dispatcher = this.#dispatcher
+    /** packs whose filter is asked: they are taken in in their order */
+    const asked: Promise<void>[] = []
+    const offer = (offset: number, pack: Pack, marks?: Uint8Array) => {
+      if (signal.aborted) return
+      dispatcher.offer(offset, pack, marks)
+      this.#changed()
+      deliverable()
+    }
+    const ask = async (
+      offset: number,
+      pack: Pack,
+      marks: Promise<Uint8Array | undefined> | undefined,
+      before: Promise<void> | undefined,
+    ) => {
+      const found = await marks
+      await before
+      offer(offset, pack, found)
+      asked.shift()
+    }
+    let sliceStart = performance.now()
+    for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
+      const decoded = Pack.decode(pack)
+      if (decoded.header.closing) {
+        await asked.at(-1)
+        return this.#close(signal)
       }
-      if (!signal.aborted)
-        throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${this.partition}`, { topic, partition: this.partition })
-    })
+      const marks = drops(decoded)
+      if (!marks && asked.length === 0) offer(offset, decoded)
+      else {
+        const turn = ask(offset, decoded, marks, asked.at(-1))
+        turn.catch(failed)
+        asked.push(turn)
+        if (asked.length >= MAX_ASKED) await asked[0]
+      }
+      if (signal.aborted) return
+      while (!dispatcher.room() && !signal.aborted) {
+        await this.#roomBell.wait(signal)
+        sliceStart = performance.now()
+      }
+      if (performance.now() - sliceStart > READ_SLICE_MS) {
+        await nextTurn()
+        sliceStart = performance.now()
+      }
+    }
+    if (!signal.aborted)
+      throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${this.partition}`, { topic, partition: this.partition })
   }
 
   /** Makes acks durable, and the promise of what may be handed out next. */

@@ -37,7 +37,7 @@ import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
-/** Threads that run functions: two at least, so that a slow function leaves one to the others. */
+/** Threads that run functions: three at least, so that one function may have two and leaves one to the others. */
 const MAX_THREADS = 8
 /** A sandbox that takes more is ended. */
 const FUNCTION_MEMORY_MB = 512
@@ -87,7 +87,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)), {
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
-  const functions = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(2, availableParallelism())), memoryMb: FUNCTION_MEMORY_MB })
+  const functions = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(3, availableParallelism())), memoryMb: FUNCTION_MEMORY_MB })
   parts.defer(() => functions.stop())
   if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
