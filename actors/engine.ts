@@ -124,6 +124,12 @@ export class Engine {
     }
   }
 
+  async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
+    return new Map(
+      ids.flatMap((id) => [...(this.#sinks.has(id) ? [[id, this.#health(id, this.#sinks.get(id) as RunningSink)] as const] : [])]),
+    )
+  }
+
   actors(): readonly ActorStatus[] {
     return [...this.#sources.values(), ...this.#sinks.values()].map((actor) => actor.status())
   }

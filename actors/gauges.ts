@@ -30,6 +30,7 @@ export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{
       parkedMessages: number(figures['parked']),
       windowBytes: number(figures['windowBytes']),
       logBytes: number(figures['logBytes']),
+      delivered: number(figures['delivered']),
     })),
   }
 }

@@ -87,6 +87,8 @@ export class OwnedPartition {
   /** of the log when it was last asked */
   #head = 0
   #logBytes = 0
+  /** messages handed out since the take-over */
+  #delivered = 0
   #timer: NodeJS.Timeout | undefined
   #timerAt = Infinity
   #closed = false
@@ -255,6 +257,7 @@ export class OwnedPartition {
     const { views, places } = batches[0] as Batch
     const sinceCommitUs = Date.now() * 1000 - (views[0] as Batch['views'][number]).commitTimeUs(places[0] as number)
     const messages = batches.reduce((sum, each) => sum + each.views.length, 0)
+    this.#delivered += messages
     this.#options.observer.delivered({ messages, bytes: batches.reduce((sum, each) => sum + each.bytes, 0), sinceCommitUs })
     return batches
   }
@@ -401,6 +404,7 @@ export class OwnedPartition {
       parkedGroups: d.parked.size,
       windowBytes: d.window.bytes,
       logBytes: this.#logBytes,
+      delivered: this.#delivered,
       term: this.#store.term,
     }
   }

@@ -30,6 +30,7 @@ import type {
   SinkChanges,
   SourceOutcome,
 } from './engine-port.ts'
+import { wholeHealth } from './cluster-health.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
 import type { PeerClient } from './peer-client.ts'
 
@@ -75,8 +76,21 @@ export class ClusterEngine implements EnginePort {
       receive: (request) => this.#receive(sink, request),
       ack: (ids) => this.#settle(id, 'ack', ids),
       nack: (ids) => this.#settle(id, 'nack', ids),
-      health: () => local?.health() ?? ELSEWHERE,
     }
+  }
+
+  async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
+    const { engine, registry, peers } = this.#options
+    const own = registry.live.get(registry.id)?.name ?? registry.name
+    const others = registry.peers.map(async (node) => ({ node: node.name, of: await peers.sinkHealth(node, ids).catch(() => undefined) }))
+    const all = [{ node: own, of: await engine.sinkHealth(ids) }, ...(await Promise.all(others))]
+    return new Map(
+      ids.flatMap((id) => {
+        const parts = all.filter(({ of }) => of === undefined || of.has(id)).map(({ node, of }) => ({ node, health: of?.get(id) }))
+        const health = wholeHealth(parts)
+        return health ? [[id, health] as const] : []
+      }),
+    )
   }
 
   actors(): readonly ActorStatus[] {
@@ -352,8 +366,6 @@ export class ClusterEngine implements EnginePort {
 
 const READS_IT_ITSELF = 'a node has not said that an edit has reached it; it reads it by itself within seconds'
 const SAYS_NOTHING = 'a node has not answered: its source may still have to be told to try again'
-
-const ELSEWHERE: Health = { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Served by other nodes', status: 'notice' }] }
 
 const moving = (partition: string) => new EngineError('PARTITION_MOVING', `partition ${partition} has no live owner`, { partition })
 const notServed = (sink: Sink) => new EngineError('SINK_NOT_RUNNING', `no node serves sink ${sink.name} at the moment`, { sink: sink.name })

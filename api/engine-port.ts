@@ -40,7 +40,6 @@ export interface RunningSink {
   /** Settles when the acknowledgement is durable. Unknown ids are ignored. */
   ack(ids: readonly string[]): Promise<void>
   nack(ids: readonly string[]): Promise<void>
-  health(): Health
 }
 
 export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused' | 'waiting' | 'stale' | 'notice'
@@ -81,6 +80,8 @@ export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { d
 export interface EnginePort {
   /** undefined: no actor of that sink runs here at the moment */
   sink(id: string): RunningSink | undefined
+  /** How these sinks are, over all processes; one that no process runs is left out. */
+  sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>>
   actors(): readonly ActorStatus[]
   ready(): Readiness
   /** Settles when the change has taken effect (routing included) with the sink as it is then.

@@ -14,7 +14,7 @@ import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
 import type { Node } from '../engine/state/node-registry.ts'
-import type { Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
+import type { Health, Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
@@ -91,6 +91,12 @@ export class PeerClient implements AsyncDisposable {
   /** What a process says of itself. */
   async report(node: Node, deadlineMs: number): Promise<unknown> {
     return JSON.parse((await this.#call(node, { path: '/report', deadlineMs })).body.toString())
+  }
+
+  /** How these sinks are there, as far as it runs them. */
+  async sinkHealth(node: Node, ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
+    const { body } = await this.#call(node, { path: '/health', body: JSON.stringify(ids), deadlineMs: SHORT_MS })
+    return new Map(Object.entries(JSON.parse(body.toString()) as Record<string, Health>))
   }
 
   /** Settles when what is stored at this moment has taken effect there. */

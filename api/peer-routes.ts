@@ -102,6 +102,7 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
       calls.end((request.params as { call: string }).call)
       return DONE
     })
+    post('/health', async (request) => JSON.stringify(Object.fromEntries(await engine.sinkHealth(bodyOf(request) as string[]))))
     post('/report', async () => JSON.stringify(service.report()))
     const databaseOf = (request: FastifyRequest) => (request.params as { database: string }).database
     post('/sources/:database/accept-gap', async (request) => JSON.stringify({ accepted: await engine.acceptGap(databaseOf(request)) }))

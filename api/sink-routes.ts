@@ -11,7 +11,11 @@ import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '.
 const MAX_SINK_BYTES = 1_048_576
 
 export function sinkOperations({ engine, resources }: Readonly<{ engine: EnginePort; resources: ResourcePort }>): Operation[] {
-  const shown = (sink: Sink) => sinkOut(sink, engine.sink(sink.id)?.health() ?? idleHealth(sink))
+  const allShown = async (sinks: readonly Sink[]) => {
+    const health = await engine.sinkHealth(sinks.map(({ id }) => id))
+    return sinks.map((sink) => sinkOut(sink, health.get(sink.id) ?? idleHealth(sink)))
+  }
+  const shown = async (sink: Sink) => (await allShown([sink]))[0]
   const found = (request: FastifyRequest, account: Account): Sink => {
     const idOrName = pathParameter(request, 'id_or_name')
     const sink = resources.findSink(account.id, idOrName)
@@ -26,7 +30,7 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
       summary: 'List sinks',
       auth: true,
       answer: { description: 'All sinks of the account.', schema: Type.Object({ data: Type.Array(SinkOut) }) },
-      handle: (_request, _reply, account) => ({ data: resources.listSinks(account.id).map(shown) }),
+      handle: async (_request, _reply, account) => ({ data: await allShown(resources.listSinks(account.id)) }),
     },
     {
       id: 'createSink',

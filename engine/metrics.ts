@@ -40,6 +40,8 @@ export type PartitionGauges = Readonly<{
   parkedMessages?: number
   windowBytes?: number
   logBytes?: number
+  /** messages handed out since this process took the partition over */
+  delivered?: number
 }>
 
 export type SourceGauges = Readonly<{
@@ -272,14 +274,16 @@ export class Metrics {
   }
 
   #describePartitions(): void {
-    const gauge = (name: string, help: string, value: (partition: PartitionGauges) => number | undefined) =>
-      this.#describe({ kind: 'gauge', name, help, of: 'partition' }, () =>
+    type Value = (partition: PartitionGauges) => number | undefined
+    const describe = (kind: 'gauge' | 'counter', name: string, help: string, value: Value) =>
+      this.#describe({ kind, name, help, of: 'partition' }, () =>
         [...this.#sinks.values()].flatMap(({ labels, now }) =>
           (now?.partitions ?? []).map(
             (partition) => [{ ...consumerOf(labels), partition: partition.partition }, value(partition)] as const,
           ),
         ),
       )
+    const gauge = (name: string, help: string, value: Value) => describe('gauge', name, help, value)
     const owner = {
       kind: 'gauge',
       name: 'tailrace_partition_owner',
@@ -295,6 +299,12 @@ export class Metrics {
     gauge('tailrace_partition_parked_messages', 'Messages that wait outside the log', (p) => p.parkedMessages)
     gauge('tailrace_partition_window_bytes', 'Bytes from the lowest unfinished message to the read head', (p) => p.windowBytes)
     gauge('tailrace_partition_log_bytes', 'Bytes of the partition in the log', (p) => p.logBytes)
+    describe(
+      'counter',
+      'tailrace_partition_delivered_count',
+      'Messages of the partition handed out since this node took it over; its rate is that of the partition',
+      (p) => p.delivered,
+    )
   }
 
   #entityHealth(): Sample[] {

@@ -86,8 +86,11 @@ export class ScriptedSink implements RunningSink {
     }
   }
 
+  status: Health['status'] = 'healthy'
+
   health(): Health {
-    return { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Sink configuration', status: 'healthy' }] }
+    const error = this.status === 'error' ? { error: { code: 'LOG_UNREACHABLE', message: 'no broker' } } : {}
+    return { name: 'Consumer health', status: this.status, checks: [{ name: 'Sink configuration', status: this.status, ...error }] }
   }
 
   #wake(): void {
@@ -151,6 +154,15 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     const sink: Sink = { ...(this.sinks.get(sinkId) as Sink), ...changes }
     this.sinks.set(sinkId, sink)
     return sink
+  }
+
+  async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
+    return new Map(
+      ids.flatMap((id) => {
+        const running = this.running.get(id)
+        return running ? [[id, running.health()] as const] : []
+      }),
+    )
   }
 
   async createSink(account: Account, database: Database, { settings, destination }: SinkInput): Promise<Sink> {
