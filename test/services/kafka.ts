@@ -30,6 +30,8 @@ const START_LIMIT_MS = 60_000
 
 /** Who may log in to a secured broker, by each mechanism. */
 export const KAFKA_USER = { username: 'tailrace', password: 'a test=secret' } as const
+/** Who may log in there by PLAIN and has no rights at all. */
+export const KAFKA_STRANGER = { username: 'stranger', password: 'another' } as const
 
 export type BrokerOptions = Readonly<{
   settings?: Readonly<Record<string, string | number>>
@@ -142,7 +144,12 @@ function security(): Record<string, string> {
     'ssl.keystore.key': pem('server.key'),
     'ssl.keystore.certificate.chain': pem('server.crt'),
     'sasl.enabled.mechanisms': 'PLAIN,SCRAM-SHA-512,OAUTHBEARER',
-    'listener.name.clients.plain.sasl.jaas.config': module('plain.PlainLoginModule', ` user_${username}="${password}"`),
+    'listener.name.clients.plain.sasl.jaas.config': module(
+      'plain.PlainLoginModule',
+      ` user_${username}="${password}" user_${KAFKA_STRANGER.username}="${KAFKA_STRANGER.password}"`,
+    ),
+    'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer',
+    'super.users': `User:ANONYMOUS;User:${username};User:x`, // the broker itself, and the logins of each mechanism
     'listener.name.clients.scram-sha-512.sasl.jaas.config': module('scram.ScramLoginModule'),
     'listener.name.clients.oauthbearer.sasl.jaas.config': module(
       'oauthbearer.OAuthBearerLoginModule',

@@ -133,9 +133,19 @@ export class Producer {
       const fatal = tooLarge ?? failures.find((error) => !isRetryable(error))
       if (fatal !== undefined) throw fatal
       for (const { topic } of left) this.#brokers.forget(this.#topics.nameOf(topic))
-      if (this.#closed || performance.now() + pauseMs > until) throw timedOut(this.#of.timeoutMs, failures[0])
+      if (this.#closed || performance.now() + pauseMs > until) throw this.#overdue(left, failures)
       await delay(pauseMs)
     }
+  }
+
+  /** The time is over. A topic that brokers have not known for so long was deleted, and is not only on its way to them. */
+  #overdue(left: readonly Batch[], failures: readonly unknown[]): EngineError {
+    const { timeoutMs } = this.#of
+    const unknown = failures.find((error) => error instanceof EngineError && error.code === 'LOG_TOPIC_UNKNOWN')
+    if (unknown === undefined) return timedOut(timeoutMs, failures[0])
+    const names = [...new Set(left.map(({ topic }) => this.#topics.nameOf(topic)))].join(', ')
+    const text = `the brokers have not known a topic that is appended to for ${timeoutMs} ms, of ${names}: was it deleted?`
+    return new EngineError('LOG_TOPIC_UNKNOWN', text, { topics: names }, { cause: unknown })
   }
 
   /** A broker takes less than its configuration says, or than we may see of it: the next run makes smaller parts. */

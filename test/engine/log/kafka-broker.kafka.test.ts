@@ -140,6 +140,17 @@ test('a topic that would let messages expire is refused, by name and setting', a
   await assert.rejects(log.createTopic('expiring.1', 1), { code: 'LOG_REFUSED', message: new RegExp(`${topic} has retention.ms=3600000`) })
 })
 
+test('a topic that is deleted under them ends its reader, and its writer is told which it was', async () => {
+  await using home = await kafkaHome()
+  const log = await started(home)
+  await append(log, 1)
+  const other = await home.open()
+  await other.deleteTopic(TOPIC)
+  const named = { code: 'LOG_TOPIC_UNKNOWN', message: new RegExp(TOPIC.replace('.', '\\.')) }
+  assert.deepEqual(await readSome(log, 2), [], 'it ends, and does not wait')
+  await assert.rejects(append(log, 2), named)
+})
+
 test('brokers that are not there are named in the error', async () => {
   const query = async () => ({ rows: [] })
   const connection = { brokers: [{ host: '127.0.0.1', port: 9 }], clientId: 'tailrace-test' }

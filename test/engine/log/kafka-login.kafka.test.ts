@@ -9,7 +9,7 @@ import { after, before, test } from 'node:test'
 import type { KafkaConnection, KafkaSasl } from '../../../engine/log/kafka/connection.ts'
 import { openKafkaLog } from '../../../engine/log/kafka/kafka-log.ts'
 import { tokenFrom } from '../../../engine/log/kafka/oauth-token.ts'
-import { KAFKA_USER, startKafka, type TestBroker } from '../../services/kafka.ts'
+import { KAFKA_STRANGER, KAFKA_USER, startKafka, type TestBroker } from '../../services/kafka.ts'
 import { append, lsnsOf, readSome, SOURCE, TOPIC } from './conformance.ts'
 import { kafkaHome } from './kafka-home.ts'
 
@@ -67,6 +67,20 @@ test('a token of an OAuth endpoint lets in', async () => {
   } finally {
     endpoint.close()
   }
+})
+
+test('what a login without rights may not do is refused, with the broker’s words', async () => {
+  await using home = await secured({ mechanism: 'plain', ...KAFKA_USER })
+  await using own = await home.open()
+  await own.createTopic(TOPIC, 1)
+  const connection = { ...home.connection, sasl: { mechanism: 'plain', ...KAFKA_STRANGER } } as const
+  await using log = await home.open({ connection })
+  const refused = (what: RegExp) => ({ code: 'LOG_REFUSED', message: what })
+  await assert.rejects(log.createTopic('other.1', 1), refused(/authoriz/i))
+  await assert.rejects(
+    log.subscribe(TOPIC, { assigned: () => undefined, revoked: () => undefined }).then(() => undefined),
+    refused(/group/i),
+  )
 })
 
 test('a wrong password, no login, no TLS and an unknown authority are told apart from brokers that are away', async () => {
