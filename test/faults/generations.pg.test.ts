@@ -13,7 +13,7 @@ import { seeds } from './size.ts'
 
 const SINKS = [{ name: 'one', ack_wait_ms: 1_000, partitions: 1 }]
 
-for (const seed of seeds(2)) {
+for (const seed of seeds(1)) {
   test(`partitions go from 1 to 4 to 2 under load, with SIGKILLs in between (seed ${seed})`, async (context) => {
     await withSeed(seed, 'generations.pg.test.ts', async () => {
       await using scenario = await Scenario.create({ seed, sinks: SINKS })

@@ -483,13 +483,13 @@ test('annotations of a transaction go with its later changes only', async () => 
 test('while a sink holds the gate nothing more is read, the cause is shown, and the line stays alive', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const gate = new ReadingGate()
-  const actor = await streaming(it, { walSenderTimeoutMs: 400 }, { gate })
+  const actor = await streaming(it, { walSenderTimeoutMs: 1_000 }, { gate })
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
   const letGo = gate.hold('backlog of sink "slow" is full')
   await it.db.query(`insert into item select i, repeat('x', 1000) from generate_series(2, 30000) i`)
   assert.match(String(actor.status().details?.pauseCause), /backlog of sink "slow" is full/)
-  await new Promise((done) => setTimeout(done, 2000)) // five times wal_sender_timeout: time itself is what is tested
+  await new Promise((done) => setTimeout(done, 4000)) // four times wal_sender_timeout: time itself is what is tested
   assert.ok((await it.messages()).length < 5000, 'only what the socket had read')
   assert.equal((await it.slotRow()).active, true)
   letGo()
