@@ -10,13 +10,14 @@
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { AddressInfo, Socket } from 'node:net'
 import { Type } from 'typebox'
-import { EngineError, isRetryable } from '../engine/errors.ts'
+import { EngineError } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
 import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
+import { FailedRequests } from './failed-requests.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPort } from './function-routes.ts'
 import { endpointOperations } from './endpoint-routes.ts'
@@ -127,6 +128,7 @@ function operationsOf({ engine, resources, functions, identity, cluster, makeTes
 
 function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
   const { headersMs, requestMs, checkEveryMs } = { ...LIMITS, ...limits }
+  const failed = new FailedRequests(logger)
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
     bodyLimit: DEFAULT_BODY_BYTES,
@@ -165,11 +167,7 @@ function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
   function onError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     const { status, body } = answerTo(error)
     metrics?.errorAnswered(body.code)
-    if (status >= 500) {
-      const fields = { err: error, code: body.code, method: request.method, path: request.raw.url?.split('?')[0] }
-      if (isRetryable(error)) logger.warn(fields, 'a request was put off')
-      else logger.error(fields, 'a request failed')
-    }
+    if (status >= 500) failed.add(error, body.code, { method: request.method, path: request.raw.url?.split('?')[0] })
     if (status === 429 || status === 503) reply.header('retry-after', '1')
     if (status === 401) reply.header('www-authenticate', 'Bearer')
     reply.header('content-type', 'application/json; charset=utf-8')
