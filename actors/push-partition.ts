@@ -293,8 +293,9 @@ export class PushPartition implements HostedPartition {
       return undefined
     }
     const blocked = new Set<number>()
-    const routeOfGroup = new Map<number, string>()
-    const byRoute = new Map<string, number[]>()
+    let isWorking = true
+    const routeOfGroup = new Map<number, Load['route']>()
+    const byRoute = new Map<Load['route'], number[]>()
     const dropped: number[] = []
     const behind: number[] = []
     for (const [i, group] of groupsOf(piece, grouping).entries()) {
@@ -303,16 +304,21 @@ export class PushPartition implements HostedPartition {
       else if (state === STATE.dropped) dropped.push(i)
       else if (state === STATE.failed) {
         blocked.add(group)
+        isWorking = false
         this.#failInFunction(partOf(piece, [i]), outcome.failureOf(i), outcome.logsOf(i))
       } else {
-        const route = outcome.routeOf(i) ?? ''
-        const former = routeOfGroup.get(group) ?? route
-        routeOfGroup.set(group, former)
-        if (former !== route) behind.push(i) // one group goes one way at a time
-        else byRoute.set(route, [...(byRoute.get(route) ?? []), i])
+        const route = outcome.routeOf(i)
+        if (routeOfGroup.has(group) && routeOfGroup.get(group) !== route) blocked.add(group) // one group goes one way at a time
+        if (blocked.has(group)) behind.push(i)
+        else {
+          routeOfGroup.set(group, route)
+          const chosen = byRoute.get(route)
+          if (chosen) chosen.push(i)
+          else byRoute.set(route, [i])
+        }
       }
     }
-    if (blocked.size === 0) stageTrouble(undefined)
+    if (isWorking) stageTrouble(undefined)
     if (dropped.length > 0) this.#drop(partOf(piece, dropped))
     if (behind.length > 0) this.#release(partOf(piece, behind))
     const [first, ...others] = [...byRoute].map(([route, chosen]): Piece => {
@@ -321,7 +327,7 @@ export class PushPartition implements HostedPartition {
         ...partOf(piece, chosen),
         isStaged: true,
         ...(payloads.some((payload) => payload) && { payloads }),
-        ...(route !== '' && { route: JSON.parse(route) as Record<string, unknown> }),
+        ...(route && { route }),
       }
     })
     this.#pieces.unshift(...others)

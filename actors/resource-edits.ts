@@ -33,6 +33,7 @@ export class ResourceEdits {
       mustHaveEndpoint(account.id, input.destination, endpoints)
       refuseMissingFunctions(
         input.settings,
+        input.destination,
         functions.filter((fn) => fn.accountId === account.id),
       )
       return this.#resources.saveSink(query, account, source.databaseId, input)
@@ -54,6 +55,7 @@ export class ResourceEdits {
       const { id: _id, accountId: _account, databaseId, destination, ...settings } = { ...before, ...changes }
       refuseMissingFunctions(
         settings,
+        destination,
         functions.filter((fn) => fn.accountId === known.accountId),
       )
       await this.#resources.renameSink(query, known.id, name)

@@ -3,6 +3,7 @@ import type { StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { sinkMetadata } from '../sinks/pull.ts'
 import { PUSH_TYPES } from '../sinks/push-types.ts'
+import type { ReadRoute } from '../transforms/routes.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
 
@@ -17,11 +18,18 @@ export class SinkFunctions {
 
   /** @param former the sink's stage until now */
   stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
-    const functions = { filter: this.#find(sink, sink.filter), transform: this.#find(sink, sink.transform) }
-    if (functions.filter || functions.transform) this.#pool.warm()
+    const functions = {
+      filter: this.#find(sink, sink.filter),
+      routing: this.#find(sink, sink.routing),
+      transform: this.#find(sink, sink.transform),
+    }
+    if (functions.filter || functions.routing || functions.transform) this.#pool.warm()
+    const { keyed = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
     // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
-    const transformsDeletes = !(PUSH_TYPES.get(sink.destination.type)?.keyed ?? false)
-    return new FunctionStage({ pool: this.#pool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), transformsDeletes }, former)
+    const transformsDeletes = !keyed
+    const readRoute: ReadRoute | undefined = routing && ((said) => routing.read(said, sink.destination))
+    const tail = JSON.stringify(sinkMetadata(sink, database))
+    return new FunctionStage({ pool: this.#pool, functions, tail, transformsDeletes, readRoute }, former)
   }
 
   #find({ accountId }: Sink, name: string | null | undefined): StageFunction | undefined {

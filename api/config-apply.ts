@@ -159,10 +159,11 @@ class Application {
     )
     if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
       throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
-    const functions = await query<Pick<StoredFunction, 'name' | 'type'>>('select name, type from function where account_id = $1', [
-      account.id,
-    ])
-    refuseMissingFunctions(input.settings, functions.rows)
+    const functions = await query<Pick<StoredFunction, 'name' | 'type' | 'sinkType'>>(
+      'select name, type, sink_type as "sinkType" from function where account_id = $1',
+      [account.id],
+    )
+    refuseMissingFunctions(input.settings, input.destination, functions.rows)
     const { destination } = input
     if (kept.rows[0] && kept.rows[0].type !== destination.type)
       throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${kept.rows[0].type}")`)

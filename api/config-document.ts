@@ -17,6 +17,7 @@ import type { DatabaseInput, EndpointInput, SinkInput } from '../engine/state/re
 import { ConfigReader } from './config-reader.ts'
 import { reasonsOf } from './schema-reasons.ts'
 import { EndpointIn, newEndpoint } from './endpoint-form.ts'
+import { sinkTypeOf } from './function-form.ts'
 import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -74,6 +75,7 @@ const FunctionForm = Type.Object(
     code: Type.Optional(text('the function, JavaScript or TypeScript')),
     file: Type.Optional(text('file that holds it, beside this one')),
     path: Type.Optional(text('of type path: such as record.id')),
+    sink_type: Type.Optional(text('of type routing: type of the sinks that it routes to')),
   },
   strict,
 )
@@ -217,19 +219,22 @@ function configuredFunction(
   read: ((path: string) => string) | undefined,
 ): ConfigDocument['functions'][number] | undefined {
   if (!fits(reader, checkFunction, form, ['functions', i])) return undefined
-  const { name, type, description = null, code, file, path } = form as Static<typeof FunctionForm>
+  const { name, type, description = null, code, file, path, sink_type } = form as Static<typeof FunctionForm>
   const wrong = (field: string, reason: string) => reader.wrong(reader.at('functions', i, field), `${field} ${reason}`)
   const line = reader.line(reader.at('functions', i))
+  const sinkType = checked(reader, ['functions', i], () => sinkTypeOf(sink_type))
+  if (type === 'routing' && sinkType === null) return wrong('sink_type', 'is missing: the type of the sinks that it routes to')
+  if (type !== 'routing' && sink_type !== undefined) return wrong('sink_type', 'is of functions of type routing')
   if (type === 'path') {
     if (path === undefined) return wrong('path', 'is missing: path: record.id')
     return { name, type, description, code: path, line }
   }
   if (path !== undefined) return wrong('path', 'is of functions of type path')
   if ((code === undefined) === (file === undefined)) return wrong('code', 'or file must be given, and one of them only')
-  if (code !== undefined) return { name, type, description, code, line }
+  if (code !== undefined) return { name, type, description, sinkType, code, line }
   if (!read) return wrong('file', 'can only be read beside a file: give code')
   try {
-    return { name, type, description, code: read(file as string), line }
+    return { name, type, description, sinkType, code: read(file as string), line }
   } catch (error) {
     return wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
   }

@@ -3,9 +3,9 @@
  * as an object or as a list of key and value; encrypted ones are shown only in part, and may be sent back so. Nothing here
  * does I/O.
  */
-import { validateHeaderName, validateHeaderValue } from 'node:http'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
+import { isHeader, MAX_HEADERS } from '../engine/net/http-header.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import { Name } from '../engine/state/resources.ts'
 import type { EndpointInput } from '../engine/state/resource-store.ts'
@@ -53,8 +53,6 @@ export const EndpointIn = Type.Object(
 )
 
 const MAX_URL = 4096
-const MAX_HEADERS = 100
-const MAX_HEADER_BYTES = 8_192
 /** How an older version showed encrypted headers: means those that are stored. */
 const SUMMARY = /^\(\d+ encrypted header\(s\)\)/
 
@@ -162,18 +160,5 @@ function headersOf(given: unknown, field: string, reasons: Reason[]): Record<str
   }
   return { ...headers }
 }
-
-function isHeader(name: string, value: string): boolean {
-  if (Buffer.byteLength(name) + Buffer.byteLength(value) > MAX_HEADER_BYTES || FORBIDDEN.has(name.toLowerCase())) return false
-  try {
-    validateHeaderName(name)
-    validateHeaderValue(name, value)
-    return true
-  } catch {
-    return false
-  }
-}
-/** They are the connection's own. */
-const FORBIDDEN = new Set(['connection', 'content-length', 'expect', 'keep-alive', 'transfer-encoding', 'upgrade'])
 
 const isTrue = (value: unknown): boolean => value === true || value === 'true'

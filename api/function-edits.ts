@@ -1,12 +1,12 @@
 /** Edits and trial runs of functions, as the API asks for them: each edit in one transaction, checked against what is stored. */
 import { EngineError } from '../engine/errors.ts'
-import { refuseMissingFunctions, type StoredFunction } from '../engine/state/functions.ts'
+import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionField, type StoredFunction } from '../engine/state/functions.ts'
 import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import type { Account, Sink } from '../engine/state/resources.ts'
 import { compileFunction, type Written } from '../transforms/compile.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
+import { tryFunction, type RouteTrial, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
 export type FunctionEditsOptions = Readonly<{
   store: Store
@@ -35,8 +35,8 @@ export class FunctionEdits {
 
   /** The sinks that have it by its name have it by the new one. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async update(known: StoredFunction, changes: Partial<Written>): Promise<StoredFunction> {
-    const { name, type, description, code } = { ...known, ...changes }
-    const input = await compileFunction({ name, type, description, code }, this.#options.pool)
+    const { name, type, description, sinkType, code } = { ...known, ...changes }
+    const input = await compileFunction({ name, type, description, sinkType, code }, this.#options.pool)
     const { accountId, id } = known
     await this.#edit(accountId, async (query, stored) => {
       const before = stored.functions.find((fn) => fn.id === id)
@@ -44,7 +44,7 @@ export class FunctionEdits {
       refuseTaken(accountId, name, id, stored)
       const others = stored.functions.filter((fn) => fn.accountId === accountId && fn.id !== id)
       for (const sink of usersOf(before, stored.sinks))
-        refuseMissingFunctions(renamed(sink, before.name, name), [...others, { name, type }])
+        refuseMissingFunctions(renamed(sink, before.name, name), sink.destination, [...others, { name, type, sinkType }])
       if (name !== before.name) await this.#options.resources.renameFunction(query, before, name)
       await this.#options.resources.saveFunction(query, { id: accountId, name: '' }, input)
     })
@@ -67,8 +67,8 @@ export class FunctionEdits {
   }
 
   /** Runs a function that need not be stored, apart from those at work. @throws EngineError VALIDATION_FAILED, SANDBOX_UNAVAILABLE */
-  test(written: Written, messages: readonly TrialMessage[]): Promise<TrialResult[]> {
-    return tryFunction(written, messages, this.#options.pool)
+  test(written: Written, messages: readonly TrialMessage[], routed?: RouteTrial): Promise<TrialResult[]> {
+    return tryFunction(written, messages, this.#options.pool, routed)
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
@@ -84,12 +84,10 @@ export class FunctionEdits {
 }
 
 export const usersOf = ({ accountId, name }: StoredFunction, sinks: readonly Sink[]): readonly Sink[] =>
-  sinks.filter((sink) => sink.accountId === accountId && (sink.filter === name || sink.transform === name))
+  sinks.filter((sink) => sink.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === name))
 
-const renamed = ({ filter, transform }: Sink, from: string, to: string) => ({
-  filter: filter === from ? to : filter,
-  transform: transform === from ? to : transform,
-})
+const renamed = (sink: Sink, from: string, to: string): Pick<Sink, FunctionField> =>
+  Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] === from ? to : sink[field]]))
 
 function refuseTaken(accountId: string, name: string, id: string | undefined, { functions }: Resources): void {
   if (functions.some((fn) => fn.accountId === accountId && fn.name === name && fn.id !== id))

@@ -3,12 +3,15 @@ import { Ajv } from 'ajv'
 import type { FastifyRequest } from 'fastify'
 import { Type, type Static, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
+import type { Destination } from '../engine/state/destinations.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../engine/state/functions.ts'
 import { Name, type Account, type Sink } from '../engine/state/resources.ts'
 import type { Written } from '../transforms/compile.ts'
 import { EXAMPLE, trialMessage } from '../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
+import { codeOf, sinkTypeOf } from './function-form.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
+import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from './schema-reasons.ts'
 
 export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test'> &
@@ -16,6 +19,8 @@ export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 
 
 const MAX_BYTES = 1_048_576
 const MAX_MESSAGES = 10
+/** What a trial is made with. */
+type Given = Readonly<{ sink?: string | undefined; messages?: readonly unknown[] | undefined }>
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 const strict = { additionalProperties: false } as const
 const FunctionName = Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } })
@@ -26,6 +31,9 @@ const fields = {
     Type.String({ minLength: 1, description: 'JavaScript or TypeScript: a module with a default export, at most 10,000 bytes' }),
   ),
   path: Type.Optional(Type.String({ minLength: 1, description: 'of type path: such as record.id' })),
+  sink_type: Type.Optional(
+    Type.Union([Type.String(), Type.Null()], { description: 'of type routing: type of the sinks that it routes to, such as webhook' }),
+  ),
 }
 const Message = Type.Object(
   {
@@ -39,10 +47,14 @@ const Message = Type.Object(
 const messages = Type.Optional(
   Type.Array(Message, { minItems: 1, maxItems: MAX_MESSAGES, description: 'to run it on; absent: an example' }),
 )
+const sink = Type.Optional(Type.String({ description: 'of type routing: name or id of a sink whose settings fill in what it leaves out' }))
 const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields }, strict)
 const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields }, strict)
-const TestIn = Type.Object({ type: FunctionKind, code: fields.code, path: fields.path, messages }, strict)
-const StoredTestIn = Type.Object({ messages }, strict)
+const TestIn = Type.Object(
+  { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, messages },
+  strict,
+)
+const StoredTestIn = Type.Object({ sink, messages }, strict)
 const FunctionOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
@@ -50,6 +62,7 @@ const FunctionOut = Type.Object({
   description: Type.Union([Type.String(), Type.Null()]),
   code: Type.Optional(Type.String()),
   path: Type.Optional(Type.String()),
+  sink_type: Type.Optional(Type.String({ description: 'of type routing' })),
   used_by: Type.Array(Type.String(), { description: 'names of sinks' }),
 })
 const TestOut = Type.Object({
@@ -57,6 +70,9 @@ const TestOut = Type.Object({
     Type.Object({
       input: Type.Unknown(),
       output: Type.Optional(Type.Unknown({ description: 'what it returned; of a filter true or false' })),
+      routing: Type.Optional(
+        Type.Object({}, { additionalProperties: true, description: 'of type routing: the result with all that it leaves out' }),
+      ),
       error: Type.Optional(
         Type.Object({
           code: Type.String(),
@@ -94,6 +110,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
   const shown = (fn: StoredFunction) => ({
     ...{ id: fn.id, name: fn.name, type: fn.type, description: fn.description },
     ...(fn.type === 'path' ? { path: fn.code } : { code: fn.code }),
+    ...(fn.sinkType !== null && { sink_type: fn.sinkType }),
     used_by: usersOf(fn, port.sinks()).map(({ name }) => name),
   })
   const found = (request: FastifyRequest, account: Account): StoredFunction => {
@@ -105,16 +122,30 @@ export function functionOperations(port: FunctionPort): Operation[] {
     if (!fn) throw new EngineError('NOT_FOUND', `There is no function "${idOrName.slice(0, 100)}".`)
     return fn
   }
-  const tested = async (written: Written, given: readonly unknown[] | undefined) => ({
-    data: (await port.test(written, given?.map(trialMessage) ?? [EXAMPLE])).map(({ input, output, error, timeUs, logs }) => ({
-      input,
-      ...(error
-        ? { error: { code: error.code, message: error.text, ...(error.line !== undefined && { line: error.line, column: error.column }) } }
-        : { output }),
-      time_us: timeUs,
-      logs,
-    })),
-  })
+  const destinationOf = (account: Account, sinkType: StoredFunction['sinkType'], idOrName: string): Destination => {
+    const sinks = port.sinks().filter(({ accountId }) => accountId === account.id)
+    const { destination } = sinks.find(({ id, name }) => id === idOrName.toLowerCase() || name === idOrName) ?? {}
+    if (destination && destination.type === sinkType) return destination
+    const reason = destination ? `names a sink of type ${destination.type}` : 'names a sink that does not exist'
+    throw new EngineError('VALIDATION_FAILED', `sink ${reason}`, { sink: reason })
+  }
+  const tested = async (account: Account, written: Written, given: Given) => {
+    const { sinkType = null } = written
+    const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
+    const results = await port.test(written, given.messages?.map(trialMessage) ?? [EXAMPLE], routeTrial(sinkType, destination))
+    return {
+      data: results.map(({ input, output, routing, error, timeUs, logs }) => ({
+        input,
+        ...(output !== undefined && { output }),
+        ...(routing && { routing }),
+        ...(error && {
+          error: { code: error.code, message: error.text, ...(error.line !== undefined && { line: error.line, column: error.column }) },
+        }),
+        time_us: timeUs,
+        logs,
+      })),
+    }
+  }
   const writes = { auth: true, maxBodyBytes: MAX_BYTES } as const
   return [
     {
@@ -141,8 +172,8 @@ export function functionOperations(port: FunctionPort): Operation[] {
       answer: { description: 'The function.', schema: FunctionOut },
       errors: [400, 413, 422, 503],
       handle: async (request, _reply, account) => {
-        const { name, type, description = null, ...given } = checkIn(objectBody(request))
-        return shown(await port.create(account, { name, type, description, code: codeOf(type, given) }))
+        const { name, type, description = null, sink_type, ...given } = checkIn(objectBody(request))
+        return shown(await port.create(account, { name, type, description, sinkType: sinkTypeOf(sink_type), code: codeOf(type, given) }))
       },
     },
     {
@@ -155,9 +186,10 @@ export function functionOperations(port: FunctionPort): Operation[] {
       body: TestIn,
       answer: { description: 'For each message what came of it.', schema: TestOut },
       errors: [400, 413, 422, 503],
-      handle: (request) => {
-        const { type, messages: given, ...code } = checkTest(objectBody(request))
-        return tested({ name: 'test', type, description: null, code: codeOf(type, code) }, given)
+      handle: (request, _reply, account) => {
+        const { type, sink_type, code, path, ...given } = checkTest(objectBody(request))
+        const sinkType = sinkTypeOf(sink_type)
+        return tested(account, { name: 'test', type, description: null, sinkType, code: codeOf(type, { code, path }) }, given)
       },
     },
     {
@@ -183,11 +215,13 @@ export function functionOperations(port: FunctionPort): Operation[] {
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const fn = found(request, account)
-        const { code, path, ...changes } = checkPatch(objectBody(request))
+        const { code, path, sink_type, ...changes } = checkPatch(objectBody(request))
         const type = changes.type ?? fn.type
+        const kept = type === 'routing' ? fn.sinkType : null
+        const sinkType = sink_type === undefined ? kept : sinkTypeOf(sink_type)
         const given =
           code === undefined && path === undefined && (type === 'path') === (fn.type === 'path') ? fn.code : codeOf(type, { code, path })
-        return shown(await port.update(fn, { ...changes, code: given }))
+        return shown(await port.update(fn, { ...changes, sinkType, code: given }))
       },
     },
     {
@@ -215,15 +249,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
       body: StoredTestIn,
       answer: { description: 'For each message what came of it.', schema: TestOut },
       errors: [400, 404, 413, 422, 503],
-      handle: (request, _reply, account) => tested(found(request, account), checkStoredTest(objectBody(request)).messages),
+      handle: (request, _reply, account) => tested(account, found(request, account), checkStoredTest(objectBody(request))),
     },
   ]
-}
-
-/** @throws EngineError VALIDATION_FAILED: of path and code the type needs one */
-function codeOf(type: StoredFunction['type'], { code, path }: { code?: string | undefined; path?: string | undefined }): string {
-  const [wanted, given, other] = type === 'path' ? (['path', path, code] as const) : (['code', code, path] as const)
-  if (given !== undefined && other === undefined) return given
-  const reason = given === undefined ? 'is missing' : 'is what this type has, and nothing beside it'
-  throw new EngineError('VALIDATION_FAILED', `${wanted} ${reason}`, { [wanted]: reason })
 }

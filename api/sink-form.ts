@@ -18,6 +18,7 @@ import {
   PartitionsIn,
 } from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
+import { PUSH_TYPES } from '../sinks/push-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
 import { invalid, reasonsOf, refused, type Reason } from './schema-reasons.ts'
@@ -47,7 +48,7 @@ export const SinkOut = Type.Object({
   destination: Destination,
   filter: Type.String({ description: 'name of a function, or "none"' }),
   transform: Type.String({ description: 'name of a function, or "none"' }),
-  routing: NONE,
+  routing: Type.String({ description: 'name of a function, or "none"' }),
   enrichment: NONE,
   message_grouping: Type.Boolean(),
   partitions: Type.Integer(),
@@ -79,7 +80,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     destination: destinationOut(sink.destination),
     filter: sink.filter ?? 'none',
     transform: sink.transform ?? 'none',
-    routing: 'none',
+    routing: sink.routing ?? 'none',
     enrichment: 'none',
     message_grouping: sink.message_grouping,
     partitions: sink.partitions,
@@ -103,8 +104,8 @@ export function idleHealth(sink: Sink): Health {
 
 /** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
 const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
-const FUNCTIONS = new Set(['routing', 'enrichment'])
-const ATTACHED = ['filter', 'transform'] as const
+const FUNCTIONS = new Set(['enrichment'])
+const ATTACHED = ['filter', 'transform', 'routing'] as const
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
 
@@ -224,7 +225,10 @@ function acrossFields(sink: SinkSettingsInput & { destination: Destination }, ch
   const { destination } = sink
   if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
     reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
-  if (destination.type === 'meilisearch' && (destination.index_name ?? '') === '')
+  const isRouted = (sink.routing ?? null) !== null
+  if (isRouted && !PUSH_TYPES.get(destination.type)?.routing)
+    reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
+  if (destination.type === 'meilisearch' && (destination.index_name ?? '') === '' && !isRouted)
     reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
   if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
     const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'

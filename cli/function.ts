@@ -4,21 +4,26 @@ import { readFileSync, watch } from 'node:fs'
 import { basename } from 'node:path'
 import { parseArgs } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
+import { sinkTypeOf } from '../api/function-form.ts'
+import { routeTrial } from '../api/route-trial.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
-const USAGE = 'usage: tailrace function test FILE [--type filter|transform] [--input FILE] [--watch]'
+const USAGE = 'usage: tailrace function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]'
+const TYPES = ['filter', 'transform', 'routing'] as const
+type Type = (typeof TYPES)[number]
 const MEMORY_MB = 512
 
 export async function runFunction(args: readonly string[]): Promise<void> {
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
-    options: { type: { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
+    options: { type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
   })
   const [verb, file, more] = positionals
-  const { type, input } = values
-  if (verb !== 'test' || file === undefined || more !== undefined || (type !== undefined && type !== 'filter' && type !== 'transform')) {
+  const { type: given, 'sink-type': sinkType, input } = values
+  const type = TYPES.find((one) => one === given)
+  if (verb !== 'test' || file === undefined || more !== undefined || type !== given) {
     process.stderr.write(`${USAGE}\n`)
     process.exitCode = 2
     return
@@ -27,7 +32,7 @@ export async function runFunction(args: readonly string[]): Promise<void> {
   try {
     for (;;) {
       const changed = values.watch ? untilChanged([file, ...(input === undefined ? [] : [input])]) : undefined
-      const passed = await tried(file, { type, input }, pool)
+      const passed = await tried(file, { type, sinkType, input }, pool)
       if (!changed) {
         if (!passed) process.exitCode = 1
         return
@@ -49,14 +54,16 @@ async function untilChanged(files: readonly string[]): Promise<void> {
 /** @returns whether it could be built and no message failed */
 async function tried(
   file: string,
-  { type, input }: { type: 'filter' | 'transform' | undefined; input: string | undefined },
+  { type, sinkType, input }: { type: Type | undefined; sinkType: string | undefined; input: string | undefined },
   pool: FunctionPool,
 ): Promise<boolean> {
   const code = readFileSync(file, 'utf8')
-  const kind = type ?? (/\bFilter\b|function\s+filter\b/.test(code) ? 'filter' : 'transform')
+  const kind = type ?? kindOf(code)
   const messages = input === undefined ? [EXAMPLE] : messagesOf(readFileSync(input, 'utf8'), input)
   try {
-    const results = await tryFunction({ name: basename(file), type: kind, description: null, code }, messages, pool)
+    const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(code)?.[1] : undefined)
+    const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(named), code }
+    const results = await tryFunction(written, messages, pool, routeTrial(written.sinkType))
     for (const result of results) process.stdout.write(shown(result))
     return results.every(({ error }) => error === undefined)
   } catch (error) {
@@ -66,9 +73,15 @@ async function tried(
   }
 }
 
-function shown({ output, error, timeUs, logs }: TrialResult): string {
+/** By the types that it imports, or by its own name. */
+function kindOf(code: string): Type {
+  if (/\bFilter\b|function\s+filter\b/.test(code)) return 'filter'
+  return /\bRoute\b|function\s+rout(?:e|ing)\b/.test(code) ? 'routing' : 'transform'
+}
+
+function shown({ output, routing, error, timeUs, logs }: TrialResult): string {
   const place = error?.line === undefined ? '' : ` (line ${error.line}${error.column === undefined ? '' : `, column ${error.column}`})`
-  const result = error ? `✗ ${error.text}${place}` : JSON.stringify(output, undefined, 2)
+  const result = error ? `✗ ${error.text}${place}` : JSON.stringify(routing ?? output, undefined, 2)
   return `${logs.map((line) => `  ${line}\n`).join('')}${result}   ${timeUs} µs\n`
 }
 

@@ -9,6 +9,7 @@ import { MeilisearchApi } from './meilisearch-api.ts'
 import { deliver } from './meilisearch-delivery.ts'
 import { MeilisearchDocuments, type Item } from './meilisearch-documents.ts'
 import { MeilisearchEdits, type Edit } from './meilisearch-edits.ts'
+import { meilisearchRouting } from './meilisearch-routing.ts'
 import { MeilisearchTasks } from './meilisearch-tasks.ts'
 import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { QueueGate } from './queue-gate.ts'
@@ -20,6 +21,7 @@ export const meilisearch: PushType = {
   type: 'meilisearch',
   settings: MeilisearchDestination,
   keyed: true,
+  routing: meilisearchRouting,
   concurrency: 16, // tasks at once: ten of them keep the server busy
   open: (options) => new MeilisearchWire(options),
 }

@@ -8,6 +8,7 @@ import type { MessageView } from '../engine/log/message-view.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { DestinationKind, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import type { Routing } from './routing.ts'
 
 /** Messages to send together, in order: message i stands in `views[i]` at `places[i]`. */
 export type Load = Readonly<{
@@ -90,6 +91,8 @@ export interface PushType {
   readonly settings: TSchema
   /** Keeps one document per key: tombstones are delivered as deletes, and of one key the last message says all. */
   readonly keyed: boolean
+  /** what a routing function may say; absent: there is nothing to route */
+  readonly routing?: Routing
   /** requests at once, when the sink doesn't say */
   readonly concurrency: number
   /** Cheap: it is made anew when the sink, its database or its endpoint is edited. @throws EngineError the settings can't be used */

@@ -11,6 +11,7 @@ import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinati
 import { Messages } from './messages.ts'
 import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
+import { webhookRouting } from './webhook-routing.ts'
 import { Signer, webhookId } from './webhook-signature.ts'
 
 const HEAD = Buffer.from('{"data":[')
@@ -28,6 +29,7 @@ export const webhook: PushType = {
   type: 'webhook',
   settings: WebhookDestination,
   keyed: false,
+  routing: webhookRouting,
   concurrency: 10,
   open: (options) => new Webhook(options),
 }

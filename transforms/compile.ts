@@ -1,6 +1,6 @@
 /** From what a user saves to what is stored: checked and built once in a sandbox, so that the engine never runs it. */
 import { EngineError } from '../engine/errors.ts'
-import type { FunctionInput, FunctionType } from '../engine/state/functions.ts'
+import type { FunctionInput } from '../engine/state/functions.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 
 /** Code as written (contract, rulings). */
@@ -8,12 +8,14 @@ export const MAX_CODE_BYTES = 10_000
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
-export type Written = Readonly<{ name: string; type: FunctionType; description: string | null; code: string }>
+export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */
 export async function compileFunction(written: Written, pool: Pick<FunctionPool, 'check'>): Promise<FunctionInput> {
-  const { name, type, code } = written
-  if (type === 'path') return { ...written, compiled: pathCode(code), usesMetadata: code.startsWith('metadata') }
+  const { name, type, code, sinkType = null } = written
+  if (type === 'routing' && sinkType === null) throw refused('is missing: a routing function is for one type of sink', 'sink_type')
+  if (type !== 'routing' && sinkType !== null) throw refused('is only of functions of type routing', 'sink_type')
+  if (type === 'path') return { ...written, sinkType, compiled: pathCode(code), usesMetadata: code.startsWith('metadata') }
   if (Buffer.byteLength(code) > MAX_CODE_BYTES) throw refused(`has ${Buffer.byteLength(code)} bytes, more than ${MAX_CODE_BYTES}`)
   if (/^\s*def\s+(?:transform|filter|route)\b/m.test(code))
     throw refused('looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported')
@@ -22,7 +24,7 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
     const { message, line, column } = checked.failure
     throw refused(`${message}${line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`}`)
   }
-  return { ...written, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
+  return { ...written, sinkType, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
 }
 
 /** `record.a.b`: own keys of objects, at any depth; what is missing is null. */

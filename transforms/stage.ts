@@ -14,6 +14,7 @@ import type { MessageView } from '../engine/log/message-view.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
+import { Routes, type ReadRoute, type Route } from './routes.ts'
 import type { BatchOutcome, FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
@@ -38,6 +39,8 @@ export type StageOptions = Readonly<{
   tail: string
   /** false: deletes are delivered by their keys, and the transform isn't asked */
   transformsDeletes: boolean
+  /** checks what the routing function says; absent: there is none */
+  readRoute?: ReadRoute | undefined
 }>
 
 /** What has become of each message of a run. */
@@ -48,8 +51,8 @@ export interface StageOutcome {
   failureOf(i: number): FunctionFailure
   /** what the transform made of a message that is kept; undefined: it has none, the default message goes out */
   payloadOf(i: number): Uint8Array | undefined
-  /** what the routing function said of a message that is kept, as JSON; undefined: there is none */
-  routeOf(i: number): string | undefined
+  /** what the routing function said of a message that is kept, the same object for the same; undefined: there is none */
+  routeOf(i: number): Route | undefined
   /** what functions printed */
   logsOf(i: number): readonly string[]
 }
@@ -107,7 +110,7 @@ export class FunctionStage {
   /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message */
   async run(messages: Messages): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
-    const { transformsDeletes } = this.#options
+    const { transformsDeletes, readRoute } = this.#options
     const parts: Part[] = []
     const partOf = new Map<string, Part>()
     for (const [i, view] of messages.views.entries()) {
@@ -124,7 +127,9 @@ export class FunctionStage {
       part.chosen.push(i)
     }
     const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part)))
-    return new Outcomes(messages.views.length, parts, outcomes)
+    const reader = routing && readRoute && new Routes(readRoute)
+    const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
+    return new Outcomes(messages.views.length, parts, outcomes, routes)
   }
 
   async #runPart(messages: Messages, { filter, routing, transform, chosen }: Part): Promise<BatchOutcome | undefined> {
@@ -143,13 +148,21 @@ type Part = StageFunctions & { readonly chosen: number[] }
 class Outcomes implements StageOutcome {
   readonly #parts: readonly Part[]
   readonly #outcomes: readonly (BatchOutcome | undefined)[]
+  readonly #routes: readonly (readonly (Route | undefined)[] | undefined)[]
   /** of each message: its part, and its place there */
   readonly #part: Uint8Array
   readonly #place: Uint32Array
 
-  constructor(count: number, parts: readonly Part[], outcomes: readonly (BatchOutcome | undefined)[]) {
+  /** @param routes by part, of each of its messages */
+  constructor(
+    count: number,
+    parts: readonly Part[],
+    outcomes: readonly (BatchOutcome | undefined)[],
+    routes: readonly (readonly (Route | undefined)[] | undefined)[],
+  ) {
     this.#parts = parts
     this.#outcomes = outcomes
+    this.#routes = routes
     this.#part = new Uint8Array(count)
     this.#place = new Uint32Array(count)
     for (const [p, { chosen }] of parts.entries())
@@ -177,9 +190,8 @@ class Outcomes implements StageOutcome {
     )
     return text.subarray(start, end)
   }
-  routeOf(i: number): string | undefined {
-    const { filter, routing } = this.#parts[this.#part[i] as number] as Part
-    return routing && (this.#of(i) as BatchOutcome).resultText(Number(filter !== undefined), this.#at(i))
+  routeOf(i: number): Route | undefined {
+    return this.#routes[this.#part[i] as number]?.[this.#at(i)]
   }
 
   #of(i: number): BatchOutcome | undefined {

@@ -1,6 +1,7 @@
 /** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
+import type { Route } from './routes.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 import { STATE } from './sandbox/wire.ts'
 
@@ -9,10 +10,18 @@ export type TrialResult = Readonly<{
   input: TrialMessage
   /** JSON; of a filter true or false */
   output?: unknown
+  /** of a routing function: its result with all that it leaves out */
+  routing?: Route
   error?: FunctionFailure
   timeUs: number
   logs: readonly string[]
 }>
+
+/** What a routing function's result comes to; the reason: it can't be used. */
+export type RouteTrial = (
+  said: Route,
+  message: Readonly<{ action: string; database: string; schema: string; table: string }>,
+) => Readonly<{ routing: Route; reason?: undefined }> | Readonly<{ routing?: undefined; reason: string }>
 
 const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
 export const EXAMPLE: TrialMessage = {
@@ -39,8 +48,16 @@ export function trialMessage(given: unknown): TrialMessage {
 
 let trials = 0
 
-/** @throws EngineError VALIDATION_FAILED: it can't be built; SANDBOX_UNAVAILABLE, STOPPING */
-export async function tryFunction(written: Written, messages: readonly TrialMessage[], pool: FunctionPool): Promise<TrialResult[]> {
+/**
+ * @param routed for a routing function
+ * @throws EngineError VALIDATION_FAILED: it can't be built; SANDBOX_UNAVAILABLE, STOPPING
+ */
+export async function tryFunction(
+  written: Written,
+  messages: readonly TrialMessage[],
+  pool: FunctionPool,
+  routed?: RouteTrial,
+): Promise<TrialResult[]> {
   const { name, type, compiled: code } = await compileFunction(written, pool)
   const kind = type === 'path' ? 'transform' : type
   const key = `trial ${++trials}`
@@ -52,9 +69,21 @@ export async function tryFunction(written: Written, messages: readonly TrialMess
       const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })},\n`)
       const tail = JSON.stringify({ database_name, consumer, database })
       const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
-      const error = outcome.failures.get(0)
       const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : (JSON.parse(outcome.resultText(0, 0)) as unknown))
-      results.push({ input, ...(error ? { error } : { output: made() }), timeUs: outcome.tookUs[0] ?? 0, logs: outcome.logs.get(0) ?? [] })
+      const thrown = outcome.failures.get(0)
+      const output = thrown ? undefined : made()
+      const { table_schema: schema, table_name: table } = own
+      const about = { action: input.action, database: String(database_name), schema: String(schema), table: String(table) }
+      const { routing, reason } = thrown ? {} : (routed?.(output as Route, about) ?? {})
+      const error = thrown ?? (reason === undefined ? undefined : { code: 'FUNCTION_FAILED' as const, name, kind, text: reason })
+      results.push({
+        input,
+        ...(thrown ? {} : { output }),
+        ...(routing && { routing }),
+        ...(error && { error }),
+        timeUs: outcome.tookUs[0] ?? 0,
+        logs: outcome.logs.get(0) ?? [],
+      })
     }
   } finally {
     pool.forget(key)

@@ -1,4 +1,4 @@
-/** What functions are given and return, for editors: `import type { Transform, Filter } from 'tailrace'`. */
+/** What functions are given and return, for editors: `import type { Transform, Filter, Route } from 'tailrace'`. */
 export type Action = 'insert' | 'update' | 'delete' | 'read'
 
 export type Metadata = {
@@ -24,3 +24,32 @@ export type Row = Record<string, unknown>
 export type Transform<R = Row> = (action: Action, record: R, changes: Partial<R> | null, metadata: Metadata) => unknown
 /** Keeps a message by true and drops it by false. */
 export type Filter<R = Row> = (action: Action, record: R, changes: Partial<R> | null, metadata: Metadata) => boolean
+
+/** What a routing function may say, by type of sink. What it leaves out is as the sink has it. */
+export type Routes = {
+  webhook: {
+    method?: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE' | 'HEAD' | 'OPTIONS'
+    /** behind the URL of the endpoint; begins with /, ? or # */
+    endpoint_path?: string
+    /** beside those of the endpoint, and before them */
+    headers?: Record<string, string>
+  }
+  meilisearch:
+    | { action?: 'index' | 'delete'; index_name?: string }
+    | {
+        /** edits the documents that `filter` selects */
+        action: 'function'
+        index_name?: string
+        filter: string
+        /** in Meilisearch's language: `doc.price = context.price` */
+        function: string
+        context?: Record<string, unknown>
+      }
+}
+/** Says where and how a message goes: `Route<'webhook'>`. */
+export type Route<S extends keyof Routes, R = Row> = (
+  action: Action,
+  record: R,
+  changes: Partial<R> | null,
+  metadata: Metadata,
+) => Routes[S]

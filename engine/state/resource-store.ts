@@ -1,6 +1,6 @@
 /** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
 import { Value } from 'typebox/value'
-import type { FunctionInput, StoredFunction } from './functions.ts'
+import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import { DESTINATIONS, secretFields, type Destination, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
@@ -118,14 +118,15 @@ export class ResourceStore {
   async saveFunction(
     query: Query,
     account: Account,
-    { name, type, description, code, compiled, usesMetadata }: FunctionInput,
+    { name, type, description, sinkType, code, compiled, usesMetadata }: FunctionInput,
   ): Promise<string> {
     const { rows } = await query<{ id: string }>(
-      `insert into function (account_id, name, type, description, code, compiled, uses_metadata) values ($1, $2, $3, $4, $5, $6, $7)
-       on conflict (account_id, name) do update set type = excluded.type, description = excluded.description, code = excluded.code,
-         compiled = excluded.compiled, uses_metadata = excluded.uses_metadata, updated_at = now()
+      `insert into function (account_id, name, type, description, sink_type, code, compiled, uses_metadata)
+       values ($1, $2, $3, $4, $5, $6, $7, $8)
+       on conflict (account_id, name) do update set type = excluded.type, description = excluded.description,
+         sink_type = excluded.sink_type, code = excluded.code, compiled = excluded.compiled, uses_metadata = excluded.uses_metadata, updated_at = now()
        returning id`,
-      [account.id, name, type, description, code, compiled, usesMetadata],
+      [account.id, name, type, description, sinkType, code, compiled, usesMetadata],
     )
     return (rows[0] as { id: string }).id
   }
@@ -133,7 +134,7 @@ export class ResourceStore {
   /** The sinks that have it by its name have it by the new one. */
   async renameFunction(query: Query, { id, accountId, name }: StoredFunction, newName: string): Promise<void> {
     await query('update function set name = $2, updated_at = now() where id = $1', [id, newName])
-    for (const field of ['filter', 'transform'])
+    for (const field of FUNCTION_FIELDS)
       await query(
         `update sink set settings = jsonb_set(settings, array[$4], to_jsonb($3::text)), updated_at = now()
          where account_id = $1 and settings ->> $4 = $2`,
@@ -218,7 +219,8 @@ export class ResourceStore {
     )
     const databases = await query<DatabaseRow>('select * from source_database order by name')
     const functions = await query<StoredFunction>(
-      `select id, account_id as "accountId", name, type, description, code, compiled, uses_metadata as "usesMetadata" from function order by name`,
+      `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata"
+       from function order by name`,
     )
     const endpoints = await query<EndpointRow>('select * from http_endpoint order by name')
     const tokens = await query<{ hash: string; id: string; name: string }>(

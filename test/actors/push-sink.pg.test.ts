@@ -3,6 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { pool } from '../transforms/function-fixture.ts'
 import { messageRecords } from '../../engine/dispatch/message-records.ts'
+import { SinkFunctions } from '../../actors/sink-functions.ts'
+import type { StoredFunction } from '../../engine/state/functions.ts'
 import { SINK, stageOf } from './sink-fixture.ts'
 import { queryOf } from './sink-state.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
@@ -156,6 +158,37 @@ test('functions decide what is sent and how; a message that fails in one is park
       first.data.map(({ record }) => record.made),
       first.data.map(({ record }) => record.id * 2),
     )
+  } finally {
+    await shared.stop()
+  }
+})
+
+test('a routing function says where each message goes, one group one way at a time; what it says wrong fails its own message', async () => {
+  const shared = pool()
+  const code = `export default (a, r) => ({ method: r.id === 5 ? 'FETCH' : 'put', endpoint_path: '/' + (r.id % 2) })`
+  const mine: StoredFunction = {
+    ...{ id: 'f1', accountId: SINK.accountId, name: 'mine', type: 'routing', description: null, sinkType: 'webhook' },
+    ...{ code, compiled: code, usesMetadata: false },
+  }
+  const functions = new SinkFunctions(shared, () => [mine])
+  try {
+    const settings = { batch_size: 10, routing: 'mine' }
+    await using p = await PushFixture.open(settings, undefined, (...given) => functions.stageOf(...given))
+    await p.append(inGroups(30, 3))
+    const wanted = range(30).filter((id) => id % 3 !== 2 || id < 5) // 5 is of group 2
+    await p.untilDelivered(wanted.length)
+    const [row] = await p.untilRows('open', 1)
+    assert.match(row?.error ?? '', /^routing "mine": method must be "GET", .* or "OPTIONS"$/)
+    assert.deepEqual(sorted(p.ids), wanted)
+    for (const [i, request] of p.receiver.requests.entries()) {
+      assert.equal(request.method, 'PUT')
+      for (const id of p.requests[i] ?? []) assert.equal(request.path, `/${id % 2}`)
+    }
+    for (let g = 0; g < 3; g++) {
+      const ids = p.delivered.filter(({ group }) => group === `g${g}`).map(({ id }) => id)
+      assert.deepEqual(ids, sorted(ids))
+    }
+    assert.ok(p.requests.length < 25, `${p.requests.length} requests`)
   } finally {
     await shared.stop()
   }

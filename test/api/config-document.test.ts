@@ -97,6 +97,24 @@ test('an anchor on a value inside does not excuse a misspelt section; one on a m
     assert.equal(parse(`${holder}\n${VALID}`).account, 'shop')
 })
 
+test('a routing function is of one type of sink; one that has it may leave its target to it', () => {
+  const routed = `
+functions:
+  - { name: by-tenant, type: routing, sink_type: meilisearch, code: "export default (a, r) => ({ index_name: r.tenant })" }
+sinks:
+  - { name: s, database: shop, source: {}, routing: by-tenant, destination: { type: meilisearch, endpoint_url: "http://h", api_key: key } }
+`
+  const { functions, sinks } = parse(VALID.replace(/sinks:[^]*/, routed.trimStart()))
+  assert.deepEqual([functions[0]?.type, functions[0]?.sinkType], ['routing', 'meilisearch'])
+  assert.equal(sinks[0]?.input.settings.routing, 'by-tenant')
+  const wrong = (from: string, to: string) => VALID.replace(/sinks:[^]*/, routed.trimStart()).replace(from, to)
+  refused(wrong('routing: by-tenant, ', ''), /destination\.index_name is missing/)
+  refused(wrong('sink_type: meilisearch, ', ''), /sink_type is missing/)
+  refused(wrong('sink_type: meilisearch', 'sink_type: kafka'), /sink_type must be one of webhook, meilisearch/)
+  refused(wrong('type: routing, ', 'type: filter, '), /sink_type is of functions of type routing/)
+  refused(VALID.replace('source: {', 'routing: by-tenant\n    source: {'), /routing is not supported by sinks of type sequin_stream/)
+})
+
 test('names that Postgres would cut are refused', () => {
   refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: slot .* is not a slot name: up to 63/)
   refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: publication .* is too long: .* up to 63 bytes/)
@@ -171,7 +189,7 @@ test('every mistake is named with file, line and what was expected', () => {
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
     /^tailrace\.yaml:20:17: .*batch_size must be >= 1/,
   )
-  refused(VALID.replace('destination: {', 'routing: mine\n    destination: {'), /routing names a function/)
+  refused(VALID.replace('destination: {', 'routing: mine\n    destination: {'), /routing is not supported by sinks of type sequin_stream/)
   refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
   refused(VALID.replace('destination: {', 'colour: red\n    destination: {'), /colour is not a field of a sink/)
   refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname is given beside url/)

@@ -14,6 +14,8 @@ import { createDatabase } from '../services/postgres.ts'
 import { pool as newPool } from '../transforms/function-fixture.ts'
 import { ScriptedEngine } from './scripted-engine.ts'
 
+const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', api_key: 'a-good-key' }
+
 async function serve() {
   const stack = new AsyncDisposableStack()
   const { connection } = stack.use(await createDatabase())
@@ -32,6 +34,12 @@ async function serve() {
       account,
       id,
       newSink({ name: 'goods', database: 'shop', transform: 'doc', destination: { type: 'stream' } }),
+    )
+    await resources.saveSink(
+      query,
+      account,
+      id,
+      newSink({ name: 'search', database: 'shop', destination: { ...MEILISEARCH, index_name: 'all' } }),
     )
   })
   const cache = new ResourceCache(await resources.load(store.query))
@@ -94,7 +102,10 @@ test('what can not be built is refused on its field with line and column, and no
     [{ type: 'transform', code: 'def transform(action, record, changes, metadata) do\n  record\nend' }, 'code', /Elixir/],
     [{ type: 'transform', path: 'record.id' }, 'code', /is missing/],
     [{ type: 'path', path: 'row.id' }, 'path', /must begin with/],
-    [{ type: 'routing', code: 'export default () => ({})' }, 'type', /./],
+    [{ type: 'routing', code: 'export default () => ({})' }, 'sink_type', /is missing/],
+    [{ type: 'routing', sink_type: 'stream', code: 'export default () => ({})' }, 'sink_type', /must be one of webhook/],
+    [{ type: 'filter', sink_type: 'webhook', code: 'export default () => true' }, 'sink_type', /only of functions of type routing/],
+    [{ type: 'sql', code: 'select 1' }, 'type', /./],
     [{ name: 'none', type: 'path', path: 'record' }, 'name', /./],
   ]
   for (const [body, field, reason] of refused) {
@@ -126,4 +137,25 @@ test('code is tried without being saved: result or error with its place, time an
   const stored = await s.call('POST', '/functions/odd/test', { messages: [{ record: { id: 1 } }, { record: { id: 2 } }] })
   assert.deepEqual(stored.body.data.map(({ output }: { output: boolean }) => output), [true, false]) // prettier-ignore
   assert.equal((await s.call('POST', '/functions/odd/test')).body.data[0].output, true)
+})
+
+test('a routing function is tried with what it leaves out, built in or as a sink has it', async () => {
+  await using s = await serve()
+  const code = 'export default (a, r) => (r.id === 2 ? { index: "own" } : r.id === 3 ? { index_name: "own" } : {})'
+  const routing = { name: 'route', type: 'routing', code }
+  const body = { ...routing, name: undefined, sink_type: 'meilisearch', messages: [1, 2, 3].map((id) => ({ record: { id } })) }
+  const { data } = (await s.call('POST', '/functions/test', body)).body
+  assert.deepEqual([data[0].routing, data[0].output], [{ action: 'index' }, {}])
+  assert.deepEqual([data[1].error.message, data[1].output], ['index is not a known field', { index: 'own' }])
+  assert.deepEqual(data[2].routing, { action: 'index', index_name: 'own' })
+  const made = await s.call('POST', '/functions', { ...routing, sink_type: 'meilisearch' })
+  assert.deepEqual([made.status, made.body.type, made.body.sink_type], [200, 'routing', 'meilisearch'])
+  const onSink = await s.call('POST', '/functions/route/test', { sink: 'search', messages: [{ action: 'delete', record: {} }] })
+  assert.deepEqual(onSink.body.data[0].routing, { action: 'delete', index_name: 'all' })
+  for (const sink of ['goods', 'none-such']) {
+    const answer = await s.call('POST', '/functions/route/test', { sink })
+    assert.deepEqual([answer.status, Object.keys(answer.body.validation_errors)], [422, ['sink']])
+  }
+  const moved = await s.call('PATCH', '/functions/route', { sink_type: 'http_push' })
+  assert.deepEqual([moved.status, moved.body.sink_type], [200, 'webhook'])
 })

@@ -102,6 +102,7 @@ test('spellings of the original are taken in: stream types, "none", older keys',
     destination: { type: 'sequin_stream' },
     transform: null,
     filter: null,
+    routing: null,
     source: { include_tables: ['public.goods'] },
   })
 })

@@ -3,6 +3,8 @@ import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
 import { STATE } from '../../transforms/stage.ts'
+import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
+import { PUSH_TYPES } from '../../sinks/push-types.ts'
 import { batchOf, fn, pool } from './function-fixture.ts'
 
 const shared = pool()
@@ -54,6 +56,23 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   'one-shape': [
     [message('{"id":7}', 'null', 'delete'), { entity: 'goods', key: '7', at: '2025-02-03T04:05:06.789012Z', deleted: true, data: null }],
   ],
+  'tenant-index': [[message('{"id":7,"tenant_id":3}'), { index_name: 'goods-3' }]],
+  'rest-calls': [
+    [message('{"id":7}'), { method: 'POST', endpoint_path: '/goods', headers: { 'Idempotency-Key': 'MjY3NDEyNzI6MA==' } }],
+    [
+      message('{"id":"a/b"}', 'null', 'delete'),
+      { method: 'DELETE', endpoint_path: '/goods/a%2Fb', headers: { 'Idempotency-Key': 'MjY3NDEyNzI6MA==' } },
+    ],
+  ],
+  'search-edit': [
+    [
+      message('{"id":7,"name":"North"}', '{"name":"Nord"}', 'update'),
+      {
+        ...{ action: 'function', index_name: 'products', filter: 'brand_id = 7' },
+        ...{ function: 'doc.brand = context.name', context: { name: 'North' } },
+      },
+    ],
+  ],
   once: [[message('{"id":7}'), { idempotency_key: 'MjY3NDEyNzI6MA==', position: [26741272, 3], action: 'insert', record: { id: 7 } }]],
   'event-names': [
     [
@@ -66,6 +85,7 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   ],
 }
 
+const KINDS: Readonly<Record<string, FunctionKind>> = { Filter: 'filter', Route: 'routing' }
 const folder = new URL('../../transforms/examples/', import.meta.url)
 const names = readdirSync(folder).map((file) => file.replace(/\.ts$/, ''))
 
@@ -74,7 +94,8 @@ test('every example has a case here', () => assert.deepEqual(names.toSorted(), O
 for (const name of names)
   test(`example ${name}`, async () => {
     const text = readFileSync(new URL(`${name}.ts`, folder), 'utf8')
-    const kind = /import type \{[^}]*\bFilter\b/.test(text) ? 'filter' : 'transform'
+    const [, type = 'Transform'] = /import type \{ (Filter|Route|Transform)\b/.exec(text) ?? []
+    const kind = KINDS[type] ?? 'transform'
     const checked = await shared.check({ name, kind, code: text })
     assert.equal(checked.failure, undefined)
     const cases = CASES[name] ?? []
@@ -84,5 +105,8 @@ for (const name of names)
       if (kind === 'filter') assert.equal(outcome.states[i] === STATE.kept, output)
       else if (typeof output === 'string') assert.equal(outcome.resultText(0, i), output)
       else assert.deepEqual(JSON.parse(outcome.resultText(0, i)), output)
+      if (kind !== 'routing') continue
+      const [, sinkType = ''] = /Route<'(\w+)'/.exec(text) ?? []
+      assert.deepEqual(PUSH_TYPES.get(sinkType)?.routing?.read(output as Record<string, unknown>), { route: output })
     }
   })

@@ -1,0 +1,56 @@
+/**
+ * Routing: what a function may say of where and how a message goes, for each kind of destination. A result is checked before
+ * it is sent by; a key that is left out means the target in the sink's settings, else what is built in.
+ */
+import { Ajv, type ValidateFunction } from 'ajv'
+import type { TObject } from 'typebox'
+import { reasonsOf } from '../engine/schema-reasons.ts'
+import type { Destination } from '../engine/state/destinations.ts'
+
+/** What a routing function said, checked. */
+export type Route = Readonly<Record<string, unknown>>
+export type RouteRead = Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
+/** Of a message what a built-in target may depend on. */
+export type RoutedMessage = Readonly<{ action: string; database: string; schema: string; table: string }>
+
+export type RoutingOptions<D extends Destination> = Readonly<{
+  /** of what a function returns: each key may be left out, no other is known */
+  result: TObject
+  /** keys that are taken in any case, and the case they are sent in */
+  cases?: Readonly<Record<string, 'upper' | 'lower'>>
+  /** Rules across keys, and targets that nobody names. @param destination absent: of no sink yet @returns why not; undefined: it may go */
+  refused?(route: Route, destination: D | undefined): string | undefined
+  /** All keys as they take effect for one message, for people to look at. */
+  effective(route: Route, destination: D | undefined, message: RoutedMessage): Route
+}>
+
+export class Routing<D extends Destination = Destination> {
+  readonly #options: RoutingOptions<D>
+  readonly #check: ValidateFunction
+
+  constructor(options: RoutingOptions<D>) {
+    this.#options = options
+    this.#check = new Ajv({ allErrors: true }).compile(options.result)
+  }
+
+  /** @param said an object of JSON @param destination of the sink; absent: of none yet */
+  read(said: Readonly<Record<string, unknown>>, destination?: Destination): RouteRead {
+    const { cases = {}, refused } = this.#options
+    const route: Record<string, unknown> = Object.fromEntries(Object.entries(said).sort(([a], [b]) => (a < b ? -1 : 1)))
+    for (const [key, name] of Object.entries(cases)) {
+      const value = route[key]
+      if (typeof value === 'string') route[key] = name === 'upper' ? value.toUpperCase() : value.toLowerCase()
+    }
+    if (!this.#check(route)) {
+      const reasons = reasonsOf(this.#check.errors ?? [])
+      return { reason: reasons.map(([key, reason]) => `${key}${key && ' '}${reason}`).join('; ') }
+    }
+    const reason = refused?.(route, destination as D | undefined)
+    return reason === undefined ? { route } : { reason }
+  }
+
+  /** @param route as it was read */
+  effective(route: Route, destination: Destination | undefined, message: RoutedMessage): Route {
+    return this.#options.effective(route, destination as D | undefined, message)
+  }
+}

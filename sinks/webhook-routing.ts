@@ -1,0 +1,28 @@
+/** What a routing function may say of a webhook: method, path behind the endpoint's URL, headers beside the endpoint's. */
+import { Type } from 'typebox'
+import { isHeader, MAX_HEADERS } from '../engine/net/http-header.ts'
+import { PATH_PATTERN, type WebhookDestination } from '../engine/state/destinations.ts'
+import { Routing } from './routing.ts'
+
+const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'] as const
+
+export const webhookRouting = new Routing<WebhookDestination>({
+  result: Type.Object(
+    {
+      method: Type.Optional(Type.Union(METHODS.map((method) => Type.Literal(method)))),
+      endpoint_path: Type.Optional(Type.String({ pattern: PATH_PATTERN, maxLength: 2000 })),
+      headers: Type.Optional(Type.Record(Type.String(), Type.String(), { maxProperties: MAX_HEADERS })),
+    },
+    { additionalProperties: false },
+  ),
+  cases: { method: 'upper' },
+  refused({ headers = {} }) {
+    const wrong = Object.entries(headers as Record<string, string>).find(([name, value]) => !isHeader(name, value))
+    return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`
+  },
+  effective: ({ method = 'POST', endpoint_path, headers = {} }, destination) => ({
+    method,
+    endpoint_path: endpoint_path ?? destination?.http_endpoint_path ?? '',
+    headers,
+  }),
+})

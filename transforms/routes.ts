@@ -1,0 +1,62 @@
+/** What routing functions said in one batch, read and checked: the same route is the same object, so that messages with it go together. */
+import type { BatchOutcome } from './sandbox/batch-outcome.ts'
+import { STATE } from './sandbox/wire.ts'
+
+export type Route = Readonly<Record<string, unknown>>
+/** Checks what a function returned: a route to send by, or the reason why it is none. */
+export type ReadRoute = (said: Route) => Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
+
+type Known = ReturnType<ReadRoute>
+
+const MANY_DIGITS = /[0-9]{16}/
+
+export class Routes {
+  readonly #read: ReadRoute
+  readonly #byText = new Map<string, Known>()
+  readonly #byForm = new Map<string, Known>()
+
+  constructor(read: ReadRoute) {
+    this.#read = read
+  }
+
+  /**
+   * A message whose route can't be used fails.
+   * @param step place of the routing function among those that ran
+   * @returns the route of each message that is kept
+   */
+  of(outcome: BatchOutcome, step: number): readonly (Route | undefined)[] {
+    return Array.from({ length: outcome.count }, (_, i) => {
+      if (outcome.states[i] !== STATE.kept) return undefined
+      const { route, reason } = this.#known(outcome.resultText(step, i))
+      if (reason !== undefined) outcome.fail(i, step, { code: 'FUNCTION_FAILED', text: reason })
+      return route
+    })
+  }
+
+  #known(text: string): Known {
+    let known = this.#byText.get(text)
+    if (known) return known
+    known = this.#read(parsed(text))
+    if (known.route) {
+      const form = JSON.stringify(known.route)
+      const same = this.#byForm.get(form)
+      if (same) known = same
+      else this.#byForm.set(form, known)
+    }
+    this.#byText.set(text, known)
+    return known
+  }
+}
+
+/** Integers that no number holds keep their digits, for what is sent on whole. */
+function parsed(text: string): Route {
+  if (!MANY_DIGITS.test(text)) return JSON.parse(text) as Route
+  const { parse, rawJSON } = JSON as unknown as Raw
+  return parse(text, (_, value, { source = '' }) =>
+    typeof value === 'number' && !Number.isSafeInteger(value) && /^-?[0-9]+$/.test(source) ? rawJSON(source) : value,
+  ) as Route
+}
+type Raw = Readonly<{
+  parse: (text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown) => unknown
+  rawJSON: (text: string) => unknown
+}>
