@@ -24,12 +24,12 @@ export class SinkFunctions {
       transform: this.#find(sink, sink.transform),
     }
     if (functions.filter || functions.routing || functions.transform) this.#pool.warm()
-    const { keyed = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
+    const { keyed = false, namesByTransform = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
     // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
-    const transformsDeletes = !keyed
+    const deletes = !keyed ? 'transformed' : namesByTransform ? 'named' : 'keyed'
     const readRoute: ReadRoute | undefined = routing && ((said) => routing.read(said, sink.destination))
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return new FunctionStage({ pool: this.#pool, functions, tail, transformsDeletes, readRoute }, former)
+    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, readRoute }, former)
   }
 
   #find({ accountId }: Sink, name: string | null | undefined): StageFunction | undefined {

@@ -3,7 +3,7 @@
  * for both. Documents are spliced from the log's bytes; they are only looked into.
  *
  * The identifier is the field `primary_key` of the document: of what a function made of the row, or of the row itself. Where
- * the row has no such column, or doesn't tell it of a deleted row, it is the row's primary key, joined with "-".
+ * the row has no such column, or neither it nor the function tells of a deleted row, it is the row's primary key, joined with "-".
  */
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
@@ -42,12 +42,14 @@ const BAD_VECTORS = '`_vectors` of the document is no object, for which Meilisea
 export class MeilisearchDocuments {
   readonly overheadBytes: number
   readonly #key: string
+  readonly #isTransformed: boolean
   readonly #messages: Messages
   readonly #warn: (text: string) => void
   #hasWarned = false
 
   constructor({ sink, database, key, warn }: Readonly<{ sink: Sink; database: Database; key: string; warn: (text: string) => void }>) {
     this.#key = key
+    this.#isTransformed = (sink.transform ?? null) !== null
     this.#messages = new Messages(sink, database)
     this.#warn = warn
     this.overheadBytes = this.#messages.overheadBytes + Buffer.byteLength(JSON.stringify(key)) + HEAD_BYTES
@@ -83,6 +85,7 @@ export class MeilisearchDocuments {
     if (isOutOfRange) return { i, refusal: TOO_LARGE_NUMBER }
     if (hasBadVectors) return { i, refusal: BAD_VECTORS }
     const isDefault = load.payloads?.[i] === undefined
+    if (isDefault && this.#isTransformed) return { i, refusal: 'the transform says nothing of this deleted row, so it can’t be put in' }
     const idJson = found ?? (isDefault ? primaryKeyJson(load, i) : undefined)
     if (idJson === undefined) return { i, refusal: `the document has no field "${this.#key}", which is the primary key of the index` }
     const head = isDefault ? Buffer.from(`{${JSON.stringify(this.#key)}:${idJson},`) : undefined

@@ -21,6 +21,7 @@ export const meilisearch: PushType = {
   type: 'meilisearch',
   settings: MeilisearchDestination,
   keyed: true,
+  namesByTransform: true,
   routing: meilisearchRouting,
   concurrency: 16, // tasks at once: ten of them keep the server busy
   open: (options) => new MeilisearchWire(options),

@@ -91,6 +91,8 @@ export interface PushType {
   readonly settings: TSchema
   /** Keeps one document per key: tombstones are delivered as deletes, and of one key the last message says all. */
   readonly keyed: boolean
+  /** of one that is keyed: what names a document is in what the transform makes, so it is asked of deleted rows too */
+  readonly namesByTransform?: boolean
   /** what a routing function may say; absent: there is nothing to route */
   readonly routing?: Routing
   /** requests at once, when the sink doesn't say */

@@ -37,8 +37,11 @@ export type StageOptions = Readonly<{
   functions: StageFunctions
   /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
   tail: string
-  /** false: deletes are delivered by their keys, and the transform isn't asked */
-  transformsDeletes: boolean
+  /**
+   * transformed: like any other message. named: the transform is asked what names the document that goes, and where it can't
+   * say of an old row, the row's key does. keyed: it isn't asked
+   */
+  deletes: 'transformed' | 'named' | 'keyed'
   /** checks what the routing function says; absent: there is none */
   readRoute?: ReadRoute | undefined
 }>
@@ -110,17 +113,18 @@ export class FunctionStage {
   /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message */
   async run(messages: Messages): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
-    const { transformsDeletes, readRoute } = this.#options
+    const { deletes, readRoute } = this.#options
     const parts: Part[] = []
     const partOf = new Map<string, Part>()
     for (const [i, view] of messages.views.entries()) {
       const place = messages.places[i] as number
       const isAsked = filter !== undefined && this.#passed.get(view) !== filter.key && view.part(place) !== PART.tombstone
-      const isTransformed = transform !== undefined && (transformsDeletes || view.action(place) !== ACTION.delete)
-      const name = `${isAsked} ${isTransformed}`
+      const isDelete = deletes !== 'transformed' && view.action(place) === ACTION.delete
+      const isTransformed = transform !== undefined && !(isDelete && deletes === 'keyed')
+      const name = `${isAsked} ${isTransformed} ${isDelete}`
       let part = partOf.get(name)
       if (!part) {
-        part = { filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, chosen: [] }
+        part = { filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, isDelete, chosen: [] }
         partOf.set(name, part)
         parts.push(part)
       }
@@ -132,18 +136,28 @@ export class FunctionStage {
     return new Outcomes(messages.views.length, parts, outcomes, routes)
   }
 
-  async #runPart(messages: Messages, { filter, routing, transform, chosen }: Part): Promise<BatchOutcome | undefined> {
+  async #runPart(messages: Messages, { filter, routing, transform, isDelete, chosen }: Part): Promise<BatchOutcome | undefined> {
     const { pool, tail } = this.#options
     const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
     if (functions.length === 0) return undefined
     const isAll = chosen.length === messages.views.length
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
-    return pool.run(functions, { ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata }), count: chosen.length, tail })
+    const outcome = await pool.run(functions, {
+      ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata }),
+      ...{ count: chosen.length, tail },
+    })
+    if (isDelete) excuse(outcome)
+    return outcome
   }
 }
 
 /** Messages that go through the same functions. */
-type Part = StageFunctions & { readonly chosen: number[] }
+type Part = StageFunctions & { readonly isDelete: boolean; readonly chosen: number[] }
+
+/** Of an old row, which may be little more than its key, a transform need not be able to say anything. */
+function excuse(outcome: BatchOutcome): void {
+  for (const [i, { kind, code }] of outcome.failures) if (kind === 'transform' && code === 'FUNCTION_FAILED') outcome.keep(i)
+}
 
 class Outcomes implements StageOutcome {
   readonly #parts: readonly Part[]
@@ -183,7 +197,7 @@ class Outcomes implements StageOutcome {
   }
   payloadOf(i: number): Uint8Array | undefined {
     const { filter, routing, transform } = this.#parts[this.#part[i] as number] as Part
-    if (!transform) return undefined
+    if (!transform || this.#of(i)?.failures.has(this.#at(i))) return undefined
     const { text, start, end } = (this.#of(i) as BatchOutcome).result(
       Number(filter !== undefined) + Number(routing !== undefined),
       this.#at(i),

@@ -72,7 +72,7 @@ export function emptyState(): Query {
 export function stageOf(functions: StageFunctions, pool?: FunctionPool): SinkOptions['functions'] {
   return (sink, database, former) =>
     new FunctionStage(
-      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), transformsDeletes: true },
+      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), deletes: 'transformed' },
       former,
     )
 }

@@ -141,6 +141,18 @@ test('a routing function names the index and the operation, in any spelling', as
   assert.deepEqual([blame, answer.code], ['message', 'MESSAGE_UNDELIVERABLE'])
 })
 
+test('a deleted row that the transform said nothing of is deleted by its key, and never put in as it is', async () => {
+  await using server = await Meilisearch.start()
+  await using wire = open(server, {}, { transform: 'masked' })
+  await wire.send(madeOf([{ id: 'r1' }], [{ key: ['1'] }]), NEVER)
+  const gone = loadOf([{ key: ['r1'], record: { email: 'a@b.c' }, action: ACTION.delete }])
+  const { blame, answer } = failureOf(await wire.send({ ...gone, route: { action: 'index' } }, NEVER))
+  assert.deepEqual([blame, answer.code], ['message', 'MESSAGE_UNDELIVERABLE'])
+  assert.deepEqual(stored(server), [{ id: 'r1' }])
+  assert.equal((await wire.send(gone, NEVER)).kind, 'delivered')
+  assert.deepEqual(stored(server), [])
+})
+
 test('an index that is missing means that a deleted document is gone', async () => {
   await using server = await Meilisearch.start()
   await using wire = open(server)

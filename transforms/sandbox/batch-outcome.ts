@@ -69,6 +69,11 @@ export class BatchOutcome {
     this.failures.set(i, { ...failure, name, kind })
   }
 
+  /** The message goes on although it failed: without the result of the function, and the failure is remembered. */
+  keep(i: number): void {
+    this.states[i] = STATE.kept
+  }
+
   /**
    * Takes in an answer about the messages from `from` on.
    * @param firstStep which of the functions was the first of the call

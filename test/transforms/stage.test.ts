@@ -1,0 +1,30 @@
+/** The stage between log and delivery: which functions see which messages. */
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { ACTION } from '../../engine/log/pack.ts'
+import { FunctionStage, STATE, type StageOptions } from '../../transforms/stage.ts'
+import { loadOf } from '../sinks/load.ts'
+import { fn, pool, TAIL } from './function-fixture.ts'
+
+const shared = pool()
+after(() => shared.stop())
+
+test('of deleted rows a transform is asked as the sink needs it: for the message, for the name of a document, or not at all', async () => {
+  const transform = { ...fn(`export default (action, r) => ({ id: 'doc-' + r.sku.toLowerCase() })`), usesMetadata: false }
+  const messages = loadOf([
+    { key: ['1'], record: { id: 1, sku: 'A' } },
+    { key: ['2'], record: { id: 2, sku: 'B' }, action: ACTION.delete },
+    { key: ['3'], record: { id: 3, sku: null }, action: ACTION.delete },
+  ])
+  const seen = async (deletes: StageOptions['deletes']) => {
+    const stage = new FunctionStage({ pool: shared, functions: { transform }, tail: JSON.stringify(TAIL), deletes })
+    const outcome = await stage.run(messages)
+    return [0, 1, 2].map((i) => {
+      const payload = outcome.stateOf(i) === STATE.kept ? outcome.payloadOf(i) : 'failed'
+      return payload instanceof Uint8Array ? (JSON.parse(String(Buffer.from(payload))) as { id: string }).id : payload
+    })
+  }
+  assert.deepEqual(await seen('transformed'), ['doc-a', 'doc-b', 'failed'])
+  assert.deepEqual(await seen('named'), ['doc-a', 'doc-b', undefined])
+  assert.deepEqual(await seen('keyed'), ['doc-a', undefined, undefined])
+})
