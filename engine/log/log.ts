@@ -54,6 +54,8 @@ export type PartitionStats = Readonly<{
   first: number
   next: number
   bytes: number
+  /** the share of the records below the committed offset: finished, and kept to be replayed */
+  finishedBytes: number
 }>
 
 export type AssignmentListener = Readonly<{
@@ -88,6 +90,8 @@ export interface Log extends AsyncDisposable {
   offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
   /** @param maxAgeMs as in `topics` */
   stats(topic: TopicName, partition: number, maxAgeMs?: number): Promise<PartitionStats>
+  /** Little room is left where the log is: what is kept only to be replayed should go. Asking costs next to nothing. */
+  isShortOfSpace(): Promise<boolean>
   /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
   subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
   /**

@@ -230,10 +230,14 @@ class KafkaLog implements Log {
 
   async stats(topic: TopicName, partition: number, maxAgeMs = 0): Promise<PartitionStats> {
     const name = this.#topics.nameOf(topic)
-    const { first, next } = await (maxAgeMs > 0
-      ? this.#offsets.recentBounds(name, partition, maxAgeMs)
-      : this.#offsets.bounds(name, partition))
-    return { first, next, bytes: await this.#sizes.between(topic, partition, first, next) }
+    const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
+    const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(topic, partition, maxAgeMs)])
+    return { first, next, ...(await this.#sizes.between(topic, partition, { first, committed, next })) }
+  }
+
+  /** The brokers' disks are not ours to see. */
+  async isShortOfSpace(): Promise<boolean> {
+    return false
   }
 
   async subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {

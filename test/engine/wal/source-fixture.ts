@@ -63,6 +63,7 @@ export class WatchedLog implements Log {
   trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
   offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
   stats: Log['stats'] = (topic, partition, maxAgeMs) => this.inner.stats(topic, partition, maxAgeMs)
+  isShortOfSpace: Log['isShortOfSpace'] = () => this.inner.isShortOfSpace()
   subscribe: Log['subscribe'] = (topic, listener) => this.inner.subscribe(topic, listener)
   holds: Log['holds'] = (topic) => this.inner.holds(topic)
   async [Symbol.asyncDispose](): Promise<void> {
