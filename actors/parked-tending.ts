@@ -40,6 +40,8 @@ export type TendingOptions = Readonly<{
   drainAfterMs: number
   /** what former owners have discarded for its size */
   tooLarge: TooLarge
+  /** once it is recorded another process may raise the terms */
+  beforeDrained: () => Promise<void>
   /** recorded: nothing of the generation is left here but parked messages */
   drained: () => void
   /** how long a full window without anything deliverable is left alone before what blocks it is parked */
@@ -286,9 +288,10 @@ export class ParkedTending {
   }
 
   async #recordDrained(): Promise<void> {
-    const { dispatcher, store, commit, isClosed, drained } = this.#options
+    const { dispatcher, store, commit, isClosed, drained, beforeDrained } = this.#options
     if (!dispatcher.drained || this.#recorded || isClosed()) return
     await commit()
+    await beforeDrained()
     await store.recordDrained()
     this.#recorded = true
     drained()

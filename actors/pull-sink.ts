@@ -18,7 +18,7 @@ import { EMPTY_ANSWER, pull } from '../sinks/pull.ts'
 import type { PullWire, Shape } from '../sinks/sink.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { giveBack, PullStage, type Taken } from './pull-stage.ts'
-import type { Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
+import type { HeldSink, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
 import { SinkHost } from './sink-host.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
 import { Waiters } from './waiters.ts'
@@ -135,6 +135,14 @@ class PullSink implements RunningSink {
 
   status(): ActorStatus {
     return this.#host.report({ waiting: this.#waiters.count + this.#takers.count })
+  }
+
+  hold(by: string): Promise<HeldSink> {
+    return this.#host.hold(by)
+  }
+
+  release(by: string): Promise<void> {
+    return this.#host.release(by)
   }
 
   async stop(): Promise<void> {

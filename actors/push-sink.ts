@@ -11,7 +11,7 @@ import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
 import { PushPartition, type Sent } from './push-partition.ts'
-import type { PushSurroundings, Receipt, RunningSink, SinkOptions } from './running-sink.ts'
+import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from './running-sink.ts'
 import { SinkHost } from './sink-host.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
@@ -102,6 +102,14 @@ class PushSink implements RunningSink {
   status(): ActorStatus {
     const { phase, limit, inFlight } = this.#destination
     return this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
+  }
+
+  hold(by: string): Promise<HeldSink> {
+    return this.#host.hold(by)
+  }
+
+  release(by: string): Promise<void> {
+    return this.#host.release(by)
   }
 
   async stop(): Promise<void> {

@@ -29,6 +29,9 @@ export type Receive = Readonly<{
   isCounted?: boolean
 }>
 
+/** What of a sink has been stopped here, and under which terms. */
+export type HeldSink = Readonly<{ generation: number; partitions: readonly Readonly<{ partition: number; term: number }>[] }>
+
 export interface RunningSink {
   /** settles when the sink has stopped; rejects when it can't run */
   readonly ended: Promise<void>
@@ -41,6 +44,15 @@ export interface RunningSink {
   update(sink: Sink, database: Database): void
   health(): readonly HealthCheck[]
   status(): ActorStatus
+  /**
+   * Stops every partition that is served here, cleanly, for a replay; they stay assigned, and begin again when they are
+   * released, or after fifteen seconds.
+   * @param by names the replay
+   * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
+   */
+  hold(by: string): Promise<HeldSink>
+  /** Settles when they are at work again, or that takes long. */
+  release(by: string): Promise<void>
   /** Answers those who wait with nothing, writes down what is in flight, then settles. */
   stop(): Promise<void>
 }

@@ -2,19 +2,20 @@
  * What every sink at work has, whichever way its messages go: the machine that says which generation and which partitions
  * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
  */
-import { createActor, type ActorRefFrom } from 'xstate'
+import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import { AckPending, shareOf } from '../engine/dispatch/ack-pending.ts'
 import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import { MAX_REPLAY_BYTES, type WindowBounds } from '../engine/dispatch/replay-window.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
-import type { Database, Sink } from '../engine/state/resources.ts'
+import { replayWindowMs, type Database, type Sink } from '../engine/state/resources.ts'
 import { topicOf } from '../engine/wal/routing.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
-import type { SinkOptions } from './running-sink.ts'
+import type { HeldSink, SinkOptions } from './running-sink.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { Owned, PartitionWork } from './sink-partition.ts'
 import type { ActorStatus, Figures, HealthCheck } from './status.ts'
@@ -46,6 +47,10 @@ export type HostHooks<P extends HostedPartition> = Readonly<{
 }>
 
 const MB = 1024 * 1024
+/** Each partition that is being taken over is waited for so long, before a replay and after it. */
+const TAKEN_OVER_WITHIN_MS = 2_000
+/** A sink that is starting, or changes its generation, is waited for so long before it is held. */
+const REST_WITHIN_MS = 12_000
 
 export class SinkHost<P extends HostedPartition> {
   /** settles when the sink has stopped; rejects when it can't run */
@@ -61,6 +66,8 @@ export class SinkHost<P extends HostedPartition> {
   #status: SinkStatus
   #live: readonly P[] = []
   #stopping = false
+  /** the replay it is held for */
+  #heldBy: string | undefined
   #since = new Date()
   #state = ''
   #lastError: ActorStatus['lastError']
@@ -95,6 +102,7 @@ export class SinkHost<P extends HostedPartition> {
       const state = typeof snapshot.value === 'string' ? snapshot.value : (Object.keys(snapshot.value)[0] as string)
       if (state !== this.#state) this.#since = new Date()
       this.#state = state
+      if (state === 'resuming') this.#heldBy = undefined // also when nobody has released it in time
       if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
       if (snapshot.status !== 'done') return
       this.#readyShare[Symbol.dispose]()
@@ -184,11 +192,46 @@ export class SinkHost<P extends HostedPartition> {
         generation: this.#served?.generation ?? 0,
         partitions: this.#served?.shape.partitions ?? 0,
         ackPending: this.pending.count,
+        keptMessages: rows.reduce((sum, { keptMessages }) => sum + Number(keptMessages ?? 0), 0),
         readyPercent: Math.round(this.#readyShare.percent),
         ...details,
       },
       partitions: rows,
     }
+  }
+
+  /** @see RunningSink.hold */
+  async hold(by: string): Promise<HeldSink> {
+    if (this.#heldBy !== undefined) throw new EngineError('REPLAY_RUNNING', `sink ${this.#sink.name} is held for another replay`)
+    this.#heldBy = by
+    try {
+      await this.#until((state) => state === 'serving')
+      await this.#takenOver()
+      const stopped = this.#live.map((hosted) => ({ partition: hosted.partition, term: Number(hosted.figures()['term']) }))
+      this.#actor.send({ type: 'hold' })
+      await this.#until((state) => state !== 'holding')
+      if (this.#state !== 'held')
+        throw new EngineError('SINK_NOT_RUNNING', `a partition of sink ${this.#sink.name} has not stopped in time`)
+      return { generation: this.mustServe().generation, partitions: stopped }
+    } catch (error) {
+      void this.release(by)
+      throw error
+    }
+  }
+
+  /** @see RunningSink.release */
+  async release(by: string): Promise<void> {
+    if (this.#heldBy !== by) return
+    this.#heldBy = undefined
+    this.#actor.send({ type: 'resume' })
+    await this.#until((state) => state !== 'resuming' && state !== 'parting' && state !== 'choosing').catch(() => undefined)
+    await this.#takenOver()
+  }
+
+  /** Settles when no partition is being taken over, or that takes long. */
+  async #takenOver(): Promise<void> {
+    for (const actor of this.#actor.getSnapshot().context.partitions.values())
+      await waitFor(actor, (partition) => !partition.matches('takingOver'), { timeout: TAKEN_OVER_WITHIN_MS }).catch(() => undefined)
   }
 
   /** Settles when every partition has stopped. */
@@ -211,6 +254,13 @@ export class SinkHost<P extends HostedPartition> {
     this.pending.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
   }
 
+  /** @throws EngineError SINK_NOT_RUNNING: it is not so in time */
+  async #until(isSo: (state: string) => boolean): Promise<void> {
+    const ended = () => this.#actor.getSnapshot().status !== 'active'
+    await waitFor(this.#actor, () => ended() || isSo(this.#state), { timeout: REST_WITHIN_MS }).catch(() => undefined)
+    if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink ${this.#sink.name} is ${this.#state} at the moment`)
+  }
+
   #setStatus(status: SinkStatus): void {
     this.#status = status
     this.#since = new Date()
@@ -220,6 +270,12 @@ export class SinkHost<P extends HostedPartition> {
   #settings(): DispatchSettings {
     const partitions = this.#served?.shape.partitions ?? 1
     return { ...this.#hooks.settings(this.#sink), windowBytes: Math.floor((this.#sink.max_memory_mb * MB) / partitions) }
+  }
+
+  /** As it bounds each partition: all have the same share of what a sink may keep. */
+  #replay(): WindowBounds {
+    const partitions = this.#served?.shape.partitions ?? 1
+    return { windowMs: replayWindowMs(this.#sink.replay_window), maxBytes: Math.floor(MAX_REPLAY_BYTES / partitions) }
   }
 
   #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork<P> {
@@ -238,6 +294,7 @@ export class SinkHost<P extends HostedPartition> {
             pending: this.pending,
             drops: (pack) => (this.#stage.isFiltering ? this.#stage.drops(pack) : undefined),
             settings: () => this.#settings(),
+            replay: () => this.#replay(),
             deliverable,
             drained: () => this.#actor.send({ type: 'drained', generation, partition }),
           }),

@@ -10,6 +10,7 @@
  */
 import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
 import { HANDED_OVER } from '../engine/dispatch/generations.ts'
+import { REWOUND } from '../engine/dispatch/replay.ts'
 import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError, isRetryable } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -22,10 +23,13 @@ import type {
   ActorStatus,
   EnginePort,
   Health,
+  Holder,
   LocalEngine,
   Readiness,
   Receipt,
   ReceiveRequest,
+  Replayed,
+  ReplayTarget,
   RunningSink,
   SinkChanges,
   SourceOutcome,
@@ -166,6 +170,17 @@ export class ClusterEngine implements EnginePort {
     const [own] = await Promise.all([engine.retrySource(databaseId, waitMs), this.#tellAll(ask, SAYS_NOTHING)])
     const all = [own, ...others]
     return all.find(({ state }) => state === 'streaming') ?? all.find(({ code }) => code !== undefined) ?? own
+  }
+
+  /** All processes that live stop what they serve of the sink meanwhile. */
+  replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
+    const { engine, registry, peers } = this.#options
+    const holders = (node: Node): Holder => ({
+      id: node.id,
+      hold: (by) => peers.holdSink(node, sinkId, by),
+      release: (by) => peers.releaseSink(node, sinkId, by),
+    })
+    return engine.replay(sinkId, target, () => registry.peers.map(holders))
   }
 
   /** Settles when every live process has taken in what is stored now, or has not answered in time. */
@@ -313,6 +328,7 @@ export class ClusterEngine implements EnginePort {
     const byNode = new Map<string, string[]>()
     for (const partition of parts.keys()) {
       const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
+      if (holder === REWOUND) continue // a replay went back behind it: what was handed out there comes again
       if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
         failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
       else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])

@@ -14,7 +14,7 @@ import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
 import type { Node } from '../engine/state/node-registry.ts'
-import type { Health, Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
+import type { Health, HeldSink, Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
@@ -25,6 +25,8 @@ export const WAITED_HEADER = 'x-tailrace-waited-ms'
 const SHORT_MS = 1_000
 /** An ack waits for its commit. */
 const SETTLE_MS = 15_000
+/** It may have to come to rest first, then its partitions stop. */
+const HOLD_MS = 25_000
 /** A wait that was called off, or whose time is over, is answered within this. */
 const GRACE_MS = 2_000
 const CONNECT_MS = 1_000
@@ -108,6 +110,16 @@ export class PeerClient implements AsyncDisposable {
   async acceptGap(node: Node, databaseId: string): Promise<string> {
     const { body } = await this.#call(node, { path: `/sources/${databaseId}/accept-gap`, deadlineMs: SETTLE_MS })
     return (JSON.parse(body.toString()) as { accepted: string }).accepted
+  }
+
+  /** Settles when what it serves of the sink has stopped. @throws EngineError REPLAY_RUNNING, SINK_NOT_RUNNING, PEER_UNREACHABLE, … */
+  async holdSink(node: Node, sinkId: string, by: string): Promise<HeldSink> {
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/hold/${by}`, deadlineMs: HOLD_MS })
+    return JSON.parse(body.toString()) as HeldSink
+  }
+
+  async releaseSink(node: Node, sinkId: string, by: string): Promise<void> {
+    await this.#call(node, { path: `/sinks/${sinkId}/release/${by}`, deadlineMs: SETTLE_MS })
   }
 
   /** @returns how the source there is then, at the latest after `waitMs` */

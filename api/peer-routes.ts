@@ -98,6 +98,16 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
     post('/sinks/:sink/receive', receive)
     post('/sinks/:sink/ack', settle('ack'))
     post('/sinks/:sink/nack', settle('nack'))
+    const replayed = (request: FastifyRequest) => request.params as { sink: string; by: string }
+    post('/sinks/:sink/hold/:by', async (request) => {
+      const { sink, by } = replayed(request)
+      return JSON.stringify(await engine.holdSink(sink, by))
+    })
+    post('/sinks/:sink/release/:by', async (request) => {
+      const { sink, by } = replayed(request)
+      await engine.releaseSink(sink, by)
+      return DONE
+    })
     post('/calls/:call/end', async (request) => {
       calls.end((request.params as { call: string }).call)
       return DONE

@@ -1,7 +1,6 @@
 /**
  * The parked messages of one sink partition in the state database: those that blocked others, and those that were
- * discarded. Every write carries the owner's term and is refused when a newer one exists (correctness 19); the row of
- * the term is locked while a write lasts, so a take-over sees it or prevents it.
+ * discarded. Every write carries the owner's term and is refused when a newer one exists (fenced-write.ts).
  *
  * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
  * without it a restart would take the message from the log again. The newest
@@ -12,7 +11,6 @@
  * A row keeps the name of its message, which is its place in the log (generation, partition, offset, index), and has an
  * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
-import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
 import { MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
@@ -21,12 +19,10 @@ import type { Part } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
 import { refList, type OlderRefs, type RefList } from './ack-id.ts'
+import { termKey, writeAsOwner, type PartitionKey } from './fenced-write.ts'
 import { ParkedMessage } from './parked-message.ts'
 import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
 import type { Failed, Move } from './parking.ts'
-
-export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
-export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
 export type TooLarge = Readonly<{ messages: number; lastAt: Date }>
 export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
@@ -38,8 +34,7 @@ const KEPT_ATTEMPTS = 10
 const KEPT_DISCARDED = 1_000
 type Row = Readonly<Record<string, unknown>>
 
-/** $1 term's key, $2 term, $3 sink, $4 generation, $5 partition */
-const OWNER = `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share)`
+/** in a write of the owner */
 const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
 /** the same without an owner's term */
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
@@ -281,24 +276,13 @@ export class ParkedStore {
     params: readonly unknown[],
     { returning, adds = 0 }: Readonly<{ returning?: string; adds?: -1 | 0 | 1 }> = {},
   ): Promise<readonly Row[]> {
-    const { sinkId, generation, partition } = this.#key
     const columns = [returning ?? '1 as one', ...(adds === 0 ? [] : [`${BYTES} as bytes`])].join(', ')
     const counted = `, counted as (
        insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
        select $3::text::uuid, $4::int, $5::int, ${adds} * sum(bytes) from written having count(*) > 0
        on conflict (sink_id, generation, partition) do update set bytes = b.bytes + excluded.bytes)`
-    const { rows } = await ask(
-      this.#query,
-      `${OWNER}, written as (${sql} returning ${columns})${adds === 0 ? '' : counted}
-       select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
-      [termKey(this.#key), this.term, sinkId, generation, partition, ...params],
-    )
-    if (Number(rows[0]?.held) === 0)
-      throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${this.term} has passed)`, {
-        partition,
-        term: this.term,
-      })
-    return rows[0]?.written as Row[]
+    const owner = { key: this.#key, term: this.term }
+    return writeAsOwner(this.#query, owner, sql, params, { returning: columns, further: adds === 0 ? '' : counted })
   }
 }
 

@@ -218,11 +218,11 @@ class EmbeddedLog implements Log {
     return stored === undefined ? undefined : positionFromJson(stored as StoredPosition)
   }
 
-  async *read(name: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord> {
+  async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
     const topic = this.#topic(name)
     const state = this.#partition(topic, partition)
     let offset = Math.max(from, state.first)
-    while (!signal.aborted && !topic.deleted && !this.#closed) {
+    while (!signal.aborted && !topic.deleted && !this.#closed && offset < before) {
       if (offset < state.first) offset = state.first // trimmed meanwhile
       if (offset >= state.next) {
         await waitFor(state, signal)
@@ -243,6 +243,10 @@ class EmbeddedLog implements Log {
   async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
     const stored = readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))
     return stored && commitFromJson(stored)
+  }
+
+  neededFrom(_name: TopicName, _partition: number, offset: number): number {
+    return offset
   }
 
   async trim(name: TopicName, partition: number, before: number): Promise<void> {

@@ -13,6 +13,8 @@ import type {
   Readiness,
   Receipt,
   ReceiveRequest,
+  Replayed,
+  ReplayTarget,
   ResourcePort,
   RunningSink,
   SinkChanges,
@@ -230,6 +232,14 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     this.retried.push(databaseId)
     return this.outcome
   }
+  readonly replays: { sinkId: string; target: ReplayTarget }[] = []
+  /** what the next replay is answered, or fails with */
+  replayed: Replayed | EngineError = { partitions: 1, messages: 0, from: undefined }
+  async replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
+    this.replays.push({ sinkId, target })
+    if (this.replayed instanceof EngineError) throw this.replayed
+    return this.replayed
+  }
   async acceptGap(databaseId: string): Promise<string> {
     const stoppedAt = this.gaps.get(databaseId)
     if (stoppedAt === undefined) throw new EngineError('NO_GAP', 'the source has not stopped at missing changes')
@@ -274,6 +284,7 @@ const SINK: Sink = {
   concurrency: null,
   sensitive: false,
   partitions: 1,
+  replay_window: '1h',
 }
 
 export const GOODS_ID = '44444444-4444-4444-8444-44444444abcd'
