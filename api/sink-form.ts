@@ -19,6 +19,7 @@ import {
   PartitionsIn,
 } from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
+import { loginProblem } from '../sinks/elasticsearch-auth.ts'
 import { PUSH_TYPES } from '../sinks/push-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from './engine-port.ts'
@@ -232,7 +233,12 @@ function acrossFields(sink: SinkSettingsInput & { destination: Destination }, ch
   const isRouted = (sink.routing ?? null) !== null
   if (isRouted && !PUSH_TYPES.get(destination.type)?.routing)
     reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
-  if (destination.type === 'meilisearch' && (destination.index_name ?? '') === '' && !isRouted)
+  if (destination.type === 'elasticsearch') {
+    const problem = loginProblem(destination)
+    if (problem) reasons.push(['destination.auth_value', problem])
+  }
+  const isSearch = destination.type === 'elasticsearch' || destination.type === 'meilisearch'
+  if (isSearch && (destination.index_name ?? '') === '' && !isRouted)
     reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
   if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
     const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'

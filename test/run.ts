@@ -12,6 +12,7 @@ import { spawn } from 'node:child_process'
 import { globSync } from 'node:fs'
 import { dirname, matchesGlob, sep } from 'node:path'
 import { parseArgs } from 'node:util'
+import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
 import { startPostgres } from './services/postgres.ts'
 
@@ -48,7 +49,7 @@ const SERVICES: readonly Service[] = [
   {
     name: 'POSTGRES',
     variable: 'TEST_PG_URL',
-    needs: (file) => /\.(pg|kafka)\.test\.ts$/.test(file),
+    needs: (file) => /\.(pg|kafka|search)\.test\.ts$/.test(file),
     start: async (services) => services.use(await startPostgres()).url,
   },
   {
@@ -56,6 +57,12 @@ const SERVICES: readonly Service[] = [
     variable: 'TEST_KAFKA_BROKERS',
     needs: (file) => file.endsWith('.kafka.test.ts'),
     start: async (services) => services.use(await startKafka()).address,
+  },
+  {
+    name: 'ELASTICSEARCH',
+    variable: 'TEST_ELASTICSEARCH_URL',
+    needs: (file) => file.endsWith('.search.test.ts'),
+    start: async (services) => services.use(await startElasticsearch()).url,
   },
 ]
 await using services = new AsyncDisposableStack()

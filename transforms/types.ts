@@ -34,6 +34,7 @@ export type Routes = {
     /** beside those of the endpoint, and before them */
     headers?: Record<string, string>
   }
+  elasticsearch: { index_name?: string }
   meilisearch:
     | { action?: 'index' | 'delete'; index_name?: string }
     | {

@@ -44,19 +44,55 @@ export const WebhookDestination = Type.Object(
 )
 export type WebhookDestination = Static<typeof WebhookDestination>
 
+/** What the search servers have in common. */
+const EndpointUrl = Type.String({
+  pattern: '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$',
+  maxLength: 4096,
+  description: 'address of the server, http or https, without query',
+})
+const IndexName = Type.Optional(
+  Type.Union([Type.String({ minLength: 1, maxLength: 1024 }), none], {
+    description: 'index that gets the documents; a routing function may name another',
+  }),
+)
+const BatchSize = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
+const CaCert = Type.Optional(
+  Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536 }), none], {
+    description: 'authority in PEM that signs the server’s certificate, if not a common one',
+  }),
+)
+
+export const ElasticsearchDestination = Type.Object(
+  {
+    type: Type.Literal('elasticsearch'),
+    endpoint_url: EndpointUrl,
+    index_name: IndexName,
+    auth_type: Type.Union([Type.Literal('api_key'), Type.Literal('basic'), Type.Literal('bearer'), Type.Literal('none')], {
+      default: 'api_key',
+      description: 'how requests log in',
+    }),
+    auth_value: Type.Optional(
+      Type.Union([Type.String({ minLength: 1, maxLength: 8192, pattern: '^[^\\x00-\\x1f\\x7f]+$', ...secret }), none], {
+        description: 'the encoded API key, user:password, or the token; with auth_type none nothing',
+      }),
+    ),
+    batch_size: BatchSize,
+    timeout_seconds: Type.Integer({ minimum: 1, maximum: 300, default: 60, description: 'longest wait for the answer to one request' }),
+    versioning: Type.Union([Type.Literal('external_gte'), Type.Literal('none')], {
+      default: 'external_gte',
+      description: 'external_gte: no older change overwrites a newer one, however late it arrives; none: documents have no version of ours',
+    }),
+    ca_cert: CaCert,
+  },
+  strict,
+)
+export type ElasticsearchDestination = Static<typeof ElasticsearchDestination>
+
 export const MeilisearchDestination = Type.Object(
   {
     type: Type.Literal('meilisearch'),
-    endpoint_url: Type.String({
-      pattern: '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$',
-      maxLength: 4096,
-      description: 'address of the server, http or https, without query',
-    }),
-    index_name: Type.Optional(
-      Type.Union([Type.String({ minLength: 1, maxLength: 1024 }), none], {
-        description: 'index that gets the documents; a routing function may name another',
-      }),
-    ),
+    endpoint_url: EndpointUrl,
+    index_name: IndexName,
     primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that names them' }),
     api_key: Type.String({
       minLength: 1,
@@ -65,27 +101,28 @@ export const MeilisearchDestination = Type.Object(
       description: 'key with the right to add and delete documents and to read tasks and the index',
       ...secret,
     }),
-    batch_size: Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' }),
+    batch_size: BatchSize,
     timeout_seconds: Type.Integer({
       minimum: 1,
       maximum: 300,
       default: 5,
       description: 'longest wait for the answer to one request; tasks may take longer',
     }),
-    ca_cert: Type.Optional(
-      Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536 }), none], {
-        description: 'authority in PEM that signs the server’s certificate, if not a common one',
-      }),
-    ),
+    ca_cert: CaCert,
   },
   strict,
 )
 export type MeilisearchDestination = Static<typeof MeilisearchDestination>
 
 /** By the value of `type`. */
-export const DESTINATIONS = { sequin_stream: PullDestination, webhook: WebhookDestination, meilisearch: MeilisearchDestination } as const
+export const DESTINATIONS = {
+  sequin_stream: PullDestination,
+  webhook: WebhookDestination,
+  elasticsearch: ElasticsearchDestination,
+  meilisearch: MeilisearchDestination,
+} as const
 export type DestinationKind = keyof typeof DESTINATIONS
-export const Destination = Type.Union([PullDestination, WebhookDestination, MeilisearchDestination])
+export const Destination = Type.Union([PullDestination, WebhookDestination, ElasticsearchDestination, MeilisearchDestination])
 export type Destination = Static<typeof Destination>
 
 /** Names of the fields of a destination that hold secrets: texts, or lists of texts. */

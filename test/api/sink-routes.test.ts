@@ -251,6 +251,47 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
   }
 })
 
+test('an Elasticsearch sink has its defaults, hides its login, and is told of what it lacks', async () => {
+  await using s = await withDatabase()
+  const index = {
+    type: 'elasticsearch',
+    endpoint_url: 'https://search.internal:9200',
+    index_name: 'goods',
+    auth_value: 'a-long-secret-key',
+  }
+  const body = { name: 'search', database: 'shop.main', destination: index }
+  const created = await s.call('/api/sinks', { body })
+  assert.equal(created.status, 200, created.text)
+  const { destination } = created.body as SinkBody
+  const defaults = { auth_type: 'api_key', batch_size: 100, timeout_seconds: 60, versioning: 'external_gte' }
+  assert.deepEqual(destination, { ...index, ...defaults, auth_value: 'a-l*************y' })
+  const patched = await s.call('/api/sinks/search', { method: 'PATCH', body: { destination: { ...destination, batch_size: 10_000 } } })
+  assert.equal(patched.status, 200, patched.text)
+  assert.deepEqual(s.engine.findSink(SHOP.id, 'search')?.destination, { ...index, ...defaults, batch_size: 10_000 })
+  const open = { name: 'open', database: 'shop.main', destination: { ...index, auth_type: 'none', auth_value: null } }
+  assert.equal((await s.call('/api/sinks', { body: open })).status, 200)
+  const wrong: readonly (readonly [object, string])[] = [
+    [{ ...index, endpoint_url: undefined }, 'endpoint_url'],
+    [{ ...index, endpoint_url: 'http://user:secret@x' }, 'endpoint_url'],
+    [{ ...index, index_name: null }, 'index_name'],
+    [{ ...index, index_name: 'x'.repeat(1025) }, 'index_name'],
+    [{ ...index, auth_type: 'digest' }, 'auth_type'],
+    [{ ...index, auth_value: null }, 'auth_value'],
+    [{ ...index, auth_type: 'bearer', auth_value: 'two words' }, 'auth_value'],
+    [{ ...index, auth_type: 'basic', auth_value: 'no colon' }, 'auth_value'],
+    ...[0, 10_001].map((batch_size) => [{ ...index, batch_size }, 'batch_size'] as const),
+    [{ ...index, versioning: 'internal' }, 'versioning'],
+    [{ ...index, ca_cert: 'no certificate' }, 'ca_cert'],
+  ]
+  for (const [form, field] of wrong) {
+    const answer = await s.call('/api/sinks', { body: { ...body, name: 'other', destination: form } })
+    assert.equal(answer.status, 422, `${field}: ${answer.text}`)
+    const { destination: told } = (answer.body as SinkBody).validation_errors as { destination?: object }
+    assert.deepEqual(Object.keys(told ?? {}), [field], answer.text)
+    assert.ok(!answer.text.includes('secret@'))
+  }
+})
+
 test('an update of a destination changes what it names; secrets sent back as shown stay, and the type can’t be changed', async () => {
   await using s = await withDatabase()
   const secrets = [1, 2].map((byte) => `whsec_${Buffer.alloc(24, byte).toString('base64')}`)

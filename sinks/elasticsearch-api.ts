@@ -1,0 +1,164 @@
+/**
+ * The calls that are made to an Elasticsearch or OpenSearch, and no others: `_bulk`, and `_search` when a user tests the
+ * connection. A bulk request that was taken is answered with 200 whatever became of its items, so each is looked at. A
+ * call settles with what came of it and never rejects.
+ */
+import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
+import type { Egress } from '../engine/net/egress.ts'
+import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import { loginOf } from './elasticsearch-auth.ts'
+import type { Operation } from './elasticsearch-documents.ts'
+import type { Answer, Blame, Failure } from './push.ts'
+import { Verbatim } from './verbatim.ts'
+
+/** By operation: why not; undefined: it is done. */
+export type BulkEnd =
+  | Readonly<{ kind: 'answered'; status: number; failures: readonly (Failure | undefined)[] }>
+  | Readonly<{ kind: 'failed'; failure: Failure }>
+  | Readonly<{ kind: 'aborted' }>
+
+/** What Elasticsearch says of something that went wrong; a proxy's or an older one's may be a text. */
+type Fault = Readonly<{ type?: unknown; reason?: unknown; caused_by?: Fault; root_cause?: unknown }>
+type Item = Readonly<Record<string, Readonly<{ status?: unknown; error?: Fault | string }>>>
+
+const KEPT_BYTES = 64 * 1024
+/** ten thousand items that all failed at length */
+const KEPT_ITEMS_BYTES = 128 * 1024 * 1024
+/** where an answer says whether any item failed */
+const HEAD_BYTES = 128
+const ID_FIELD = Buffer.from('"_id":')
+const CONFLICT = 'version_conflict_engine_exception'
+
+export class ElasticsearchApi {
+  readonly verbatim: Verbatim
+  readonly #pool: HttpPool
+  readonly #base: string
+  readonly #headers: readonly string[]
+  readonly #timeoutMs: number
+  readonly #isVersioned: boolean
+
+  constructor(settings: ElasticsearchDestination, { egress, connections }: Readonly<{ egress: Egress; connections: number }>) {
+    const { endpoint_url, timeout_seconds, ca_cert, versioning } = settings
+    const { origin, pathname } = new URL(endpoint_url)
+    const { header, secrets } = loginOf(settings)
+    this.#pool = new HttpPool({ origin, connections, egress, caCert: ca_cert ?? undefined })
+    this.#base = pathname.replace(/\/+$/, '')
+    this.#headers = ['user-agent', 'Tailrace', ...(header === undefined ? [] : ['authorization', header])]
+    this.#timeoutMs = timeout_seconds * 1000
+    this.#isVersioned = versioning !== 'none'
+    this.verbatim = new Verbatim(secrets)
+  }
+
+  /** @param operations those of the body, in its order */
+  async bulk(index: string, operations: readonly Operation[], body: Buffer, signal: AbortSignal): Promise<BulkEnd> {
+    const { answer, failure } = await this.#call(`/${encodeURIComponent(index)}/_bulk`, {
+      ...{ type: 'application/x-ndjson', body, keepBytes: KEPT_ITEMS_BYTES, signal },
+    })
+    if (failure === 'aborted') return { kind: 'aborted' }
+    if (failure) return { kind: 'failed', failure }
+    const failures = this.#failures(answer, operations)
+    if (failures) return { kind: 'answered', status: answer.status, failures }
+    return { kind: 'failed', failure: this.verbatim.answered('refused', answer, 'the answer tells of no items: is this an Elasticsearch?') }
+  }
+
+  /** @param index undefined: none is known, and it is only tried to connect. @returns undefined: it is there */
+  async test(index: string | undefined, signal: AbortSignal): Promise<Answer | undefined> {
+    if (index === undefined) {
+      const failure = await this.#pool.reach(signal)
+      return failure && this.verbatim.unanswered(failure).answer
+    }
+    const body = Buffer.from('{"size":0}')
+    const { failure } = await this.#call(`/${encodeURIComponent(index)}/_search`, { type: 'application/json', body, keepBytes: 0, signal })
+    return failure === 'aborted' ? this.verbatim.about('unavailable', 0, 'no answer in time').answer : failure?.answer
+  }
+
+  async close(): Promise<void> {
+    await this.#pool.close()
+  }
+
+  async #call(
+    path: string,
+    { type, body, keepBytes, signal }: Readonly<{ type: string; body: Buffer; keepBytes: number; signal: AbortSignal }>,
+  ): Promise<Readonly<{ answer: HttpAnswer; failure?: undefined }> | Readonly<{ answer?: undefined; failure: Failure | 'aborted' }>> {
+    const { answer, failure } = await this.#pool.request({
+      ...{ method: 'POST', path: `${this.#base}${path}`, headers: [...this.#headers, 'content-type', type], body },
+      ...{ timeoutMs: this.#timeoutMs, keepBytes: Math.max(keepBytes, KEPT_BYTES), signal },
+    })
+    if (failure) return { failure: failure.phase === 'aborted' ? 'aborted' : this.verbatim.unanswered(failure) }
+    if (answer.status >= 200 && answer.status <= 299) return { answer }
+    const fault = (jsonOf(answer) as { error?: Fault | string } | undefined)?.error
+    return { failure: this.verbatim.answered(blameOf(answer.status), answer, fault === undefined ? undefined : wordsOf(fault)) }
+  }
+
+  /** @returns undefined: it is no answer to a bulk request */
+  #failures(answer: HttpAnswer, operations: readonly Operation[]): readonly (Failure | undefined)[] | undefined {
+    const { length } = operations
+    if (saysAllDone(answer.body, length)) return Array.from({ length }, () => undefined)
+    const items = (jsonOf(answer) as { items?: Item[] } | undefined)?.items
+    if (!Array.isArray(items)) return undefined
+    // a truncated request is answered for its whole lines only
+    return operations.map((operation, n) => this.#failure(operation, items[n]))
+  }
+
+  #failure({ kind, idJson }: Operation, item: Item | undefined): Failure | undefined {
+    const said = item?.[kind]
+    if (!said) return this.verbatim.about('unavailable', 200, `${kind} of document ${idJson}: the answer does not tell of it`)
+    const { error } = said
+    const status = Number(said.status)
+    if (error === undefined && ((status >= 200 && status <= 299) || (kind === 'delete' && status === 404))) return undefined
+    const type = typeof error === 'object' && typeof error.type === 'string' ? error.type : ''
+    // something newer stands there: this change is done with
+    if (status === 409 && type === CONFLICT && this.#isVersioned) return undefined
+    const words = error === undefined ? `status ${status}` : wordsOf(error)
+    const blame = blameOfItem(status, type)
+    const { answer } = this.verbatim.about(blame, status, `${kind} of document ${idJson}: ${words}`)
+    return { blame, answer: { ...answer, body: this.verbatim.clean(JSON.stringify(item)) } }
+  }
+}
+
+/** Without reading it all: no item failed, and each is told of. A field's name has no escapes, so it is found in no text. */
+function saysAllDone(body: Buffer, items: number): boolean {
+  if (!/"errors"\s*:\s*false/.test(body.toString('latin1', 0, HEAD_BYTES))) return false
+  let found = 0
+  for (let at = body.indexOf(ID_FIELD); at !== -1; at = body.indexOf(ID_FIELD, at + ID_FIELD.length)) found++
+  return found === items
+}
+
+/** Type, reason, and what caused it, in Elasticsearch's words. */
+function wordsOf(fault: Fault | string): string {
+  if (typeof fault === 'string') return fault
+  const words: string[] = []
+  for (let one: Fault | undefined = fault; one && words.length < 4; one = one.caused_by)
+    words.push(`${String(one.type ?? 'error')}: ${String(one.reason ?? '')}`)
+  return words.join('; caused by ')
+}
+
+function jsonOf({ body }: HttpAnswer): unknown {
+  try {
+    const value: unknown = JSON.parse(body.toString('utf8'))
+    return typeof value === 'object' && value !== null ? value : undefined
+  } catch {
+    return undefined
+  }
+}
+
+const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
+/** Whatever is sent, it is not the documents that are wrong. */
+const REFUSED_TYPES = new Set(['index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception'])
+
+/** Who is to blame for the answer to a whole request. */
+function blameOf(status: number): Blame {
+  if (status === 429) return 'throttled'
+  if (status === 413) return 'tooLarge'
+  if (UNAVAILABLE.has(status)) return 'unavailable'
+  if (status < 400 || (status > 400 && status < 500)) return 'refused'
+  return 'rejected'
+}
+
+/** The same of one item, beside others that were judged on their own. */
+function blameOfItem(status: number, type: string): Blame {
+  if (status === 429) return 'throttled'
+  if (status >= 500 || status === 408) return 'unavailable'
+  if (status === 401 || status === 403 || REFUSED_TYPES.has(type)) return 'refused'
+  return 'message'
+}

@@ -1,0 +1,89 @@
+/**
+ * Indexes equal their tables at rest, large values that updates left alone included, though the service is killed, answers
+ * are lost and the search server is away for a while; in the long variant it is killed and started again.
+ *
+ *   TAILRACE_TEST_SEED=7 node --test test/faults/elasticsearch.search.test.ts        one seed again
+ */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { elasticsearch, startElasticsearch, type TestElasticsearch } from '../services/elasticsearch.ts'
+import { SearchIndex } from '../services/elasticsearch-client.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { LOGIN } from '../sinks/elasticsearch-bench.ts'
+import { canonical, type Json } from './json.ts'
+import { NetProxy } from './net-proxy.ts'
+import { Random } from './random.ts'
+import { withSeed } from './scenario.ts'
+import { Service } from './service.ts'
+import { LONG, seeds } from './size.ts'
+import { CAPTURED, DDL } from './workload-tables.ts'
+import { Workload } from './workload.ts'
+
+const WITHIN_MS = 60_000
+const ROUNDS = LONG ? 9 : 2
+
+for (const seed of seeds(1))
+  test(`each index is its table, whatever the service and the search server went through (seed ${seed})`, async (context) => {
+    await withSeed(seed, 'elasticsearch.search.test.ts', async () => {
+      await using resources = new AsyncDisposableStack()
+      const own: TestElasticsearch | undefined = LONG ? resources.use(await startElasticsearch()) : undefined
+      const url = own?.url ?? (await elasticsearch())
+      const source = resources.use(await createDatabase(DDL))
+      const state = resources.use(await createDatabase())
+      const proxy = resources.use(await NetProxy.start({ host: '127.0.0.1', port: Number(new URL(url).port) }))
+      const indexes = new Map<string, SearchIndex>()
+      for (const table of CAPTURED) indexes.set(table, resources.use(await SearchIndex.create({ mappings: { dynamic: false } }, url)))
+      const service = resources.use(
+        await Service.prepare({
+          source: source.connection,
+          stateUrl: state.url,
+          sinks: [...indexes].map(([table, { name }]) => ({
+            ...{ name, tables: [table], partitions: 2 },
+            destination: {
+              ...{ type: 'elasticsearch', endpoint_url: `http://127.0.0.1:${proxy.port}`, index_name: name, batch_size: 20 },
+              ...{ auth_type: 'basic', auth_value: LOGIN, timeout_seconds: 1 },
+            },
+          })),
+        }),
+      )
+      const random = new Random(seed ^ 0xe1a5)
+      await service.startReady()
+      const workload = new Workload({ seed, connect: () => source.connect(), pace: 200 })
+      const writing = new AbortController()
+      const written = workload.run(writing.signal)
+      for (let round = 0; round < ROUNDS; round++) {
+        await sleep(random.int(100, 400))
+        proxy.reset()
+        await sleep(random.int(100, 400))
+        if (round % 3 === 1) {
+          if (own) await own.kill()
+          else proxy.cut()
+          await sleep(random.int(100, 400))
+          if (own) await own.start()
+          else proxy.heal()
+        } else {
+          await service.kill()
+          await service.startReady()
+        }
+      }
+      if (LONG) proxy.fallSilent()
+      await sleep(100)
+      proxy.heal()
+      writing.abort()
+      await written
+      const deadline = performance.now() + WITHIN_MS
+      for (const { table, rows } of await workload.tables()) {
+        const index = indexes.get(`public.${table}`)
+        if (!index) continue
+        const wanted = rows.map(({ row }) => canonical(row)).sort()
+        for (;;) {
+          const held = (await index.documents()).map(({ source: { record } }) => canonical(record as Json)).sort()
+          if (held.join('\n') === wanted.join('\n')) break
+          if (performance.now() > deadline) assert.deepEqual(held, wanted, service.failure(table).message)
+          await sleep(50)
+        }
+      }
+      context.diagnostic(`${workload.changes} changes, ${service.starts} starts`)
+    })
+  })
