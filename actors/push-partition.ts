@@ -23,14 +23,17 @@ import type { OwnedPartition } from './owned-partition.ts'
 import { firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from './sink-host.ts'
 import type { Figures, HealthCheck } from './status.ts'
+import { areWhole } from './whole-messages.ts'
 
 export type PushPartitionOptions = Readonly<{
   /** what speaks to the destination now; undefined: its settings can't be used */
   wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
   send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+  /** the same messages, with the values that the log lacks. @throws EngineError they can't be had at the moment */
+  complete: (piece: Piece, signal: AbortSignal) => Promise<Piece>
   /** the functions of the sink, as they are now */
   stage: () => FunctionStage
-  /** a message failed in a function; undefined: they work again */
+  /** a message failed on its way to the destination, in a function or for want of a value; undefined: that works again */
   stageTrouble: (trouble: HealthCheck['error'] | undefined) => void
   destination: DestinationState
   isActive: () => boolean
@@ -62,7 +65,7 @@ const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
 const STATE_RETRY_MS = 1_000
-/** Functions can't be run at the moment: so long before they are tried again. */
+/** Functions can't be run, or values fetched, at the moment: so long before they are tried again. */
 const STAGE_RETRY_MS = 250
 
 export class PushPartition implements HostedPartition {
@@ -267,11 +270,35 @@ export class PushPartition implements HostedPartition {
 
   async #send(piece: Piece, ticket: Ticket): Promise<void> {
     const { send } = this.#options
-    const staged = await this.#stage(piece)
+    const whole = await this.#complete(piece)
+    const staged = whole && (await this.#stage(whole))
     if (!staged) return this.#options.destination.aborted(ticket) // nothing of it was sent
     const { views, places, payloads, route } = staged
     const outcome = await send({ views, places, ...(payloads && { payloads }), ...(route && { route }) }, this.#abort.signal)
     await this.#apply(staged, ticket, outcome)
+  }
+
+  /** A destination that keeps documents gets whole ones. @returns undefined: nothing is to be sent now */
+  async #complete(piece: Piece): Promise<Piece | undefined> {
+    if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
+    try {
+      const whole = await this.#options.complete(piece, this.#abort.signal)
+      this.#options.stageTrouble(undefined)
+      return whole
+    } catch (error) {
+      return this.#putOff(piece, error)
+    }
+  }
+
+  /** It is none of the messages' fault, nor of the destination. */
+  async #putOff(piece: Piece, error: unknown): Promise<undefined> {
+    if (!this.#abort.signal.aborted)
+      this.#options.stageTrouble({
+        code: error instanceof EngineError ? error.code : 'INTERNAL',
+        message: error instanceof Error ? error.message : String(error),
+      })
+    await delay(STAGE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
+    this.#release(piece)
   }
 
   /** Puts messages through the sink's functions. @returns what is to be sent now; what goes elsewhere is sent after it; undefined: nothing */
@@ -283,14 +310,7 @@ export class PushPartition implements HostedPartition {
     try {
       outcome = await functions.run({ views: piece.views, places: piece.places })
     } catch (error) {
-      if (!this.#abort.signal.aborted)
-        stageTrouble({
-          code: error instanceof EngineError ? error.code : 'INTERNAL',
-          message: error instanceof Error ? error.message : String(error),
-        })
-      await delay(STAGE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
-      this.#release(piece)
-      return undefined
+      return this.#putOff(piece, error)
     }
     const blocked = new Set<number>()
     let isWorking = true

@@ -8,6 +8,7 @@
  */
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import { RowLookup } from '../engine/wal/row-lookup.ts'
 import type { Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
 import { PushPartition, type Sent } from './push-partition.ts'
@@ -15,6 +16,7 @@ import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } fr
 import { SinkHost } from './sink-host.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
+import { wholeMessages } from './whole-messages.ts'
 
 export function startPushSink(options: SinkOptions, type: PushType, surroundings: PushSurroundings): RunningSink {
   return new PushSink(options, type, surroundings)
@@ -30,6 +32,8 @@ class PushSink implements RunningSink {
   readonly #surroundings: PushSurroundings
   readonly #host: SinkHost<PushPartition>
   readonly #destination: DestinationState
+  /** of the database that the sink streams */
+  #lookup: RowLookup
   #use: WireUse | undefined
   /** why there is no wire */
   #refusal: unknown
@@ -43,6 +47,7 @@ class PushSink implements RunningSink {
     this.#options = options
     this.#type = type
     this.#surroundings = surroundings
+    this.#lookup = lookupOf(sink, database)
     this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#wake() })
     this.#host = new SinkHost(
       { ...options, observer: withoutEnds(observer) },
@@ -54,6 +59,7 @@ class PushSink implements RunningSink {
           new PushPartition(owned, {
             wire: () => this.#use?.wire,
             send: (load, signal) => this.#send(load, signal),
+            complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
             stage: () => this.#host.stage,
             stageTrouble: (trouble) => (this.#stageTrouble = trouble),
             destination: this.#destination,
@@ -89,6 +95,8 @@ class PushSink implements RunningSink {
 
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
+    void this.#lookup.close()
+    this.#lookup = lookupOf(sink, database)
     this.#destination.max = this.#concurrency(sink)
     this.#stageTrouble = undefined
     this.#destination.forget()
@@ -115,6 +123,7 @@ class PushSink implements RunningSink {
   async stop(): Promise<void> {
     await this.#host.stop()
     this.#retire()
+    await this.#lookup.close()
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
@@ -189,6 +198,8 @@ class PushSink implements RunningSink {
     for (const partition of live) partition.decide(ruling)
   }
 }
+
+const lookupOf = (sink: Sink, { connection }: Database) => new RowLookup(connection, `tailrace values ${sink.name}`)
 
 /** A wire and the requests over it. */
 class WireUse {

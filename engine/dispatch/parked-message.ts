@@ -42,6 +42,9 @@ export class ParkedMessage implements MessageView {
   group(): number {
     return this.#fields.group
   }
+  xid(): number {
+    return 0
+  }
   commitTimeUs(): number {
     return this.#fields.commitTimeUs
   }

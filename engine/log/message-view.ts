@@ -12,6 +12,8 @@ export interface MessageView {
   relation(i: number): number
   /** hash of the message group, below 2^52 */
   group(i: number): number
+  /** of its transaction, the lower 32 bits; 0: not known any more */
+  xid(i: number): number
   /** µs since the epoch */
   commitTimeUs(i: number): number
   keyStart(i: number): number

@@ -1,0 +1,94 @@
+/**
+ * Makes messages whole for destinations that keep documents: where an update left out a large value that it didn't touch,
+ * the value is fetched from the source by the row's key. A row that is gone by now has it no more: its document is
+ * delivered without the field, and what became of the row follows in the same group.
+ */
+import { ParkedMessage } from '../engine/dispatch/parked-message.ts'
+import type { MessageView } from '../engine/log/message-view.ts'
+import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
+import type { TimestampFormat } from '../engine/wal/render.ts'
+import type { FoundRow, RowLookup, WantedRow } from '../engine/wal/row-lookup.ts'
+import { JsonMembers, type Span } from '../sinks/json-members.ts'
+
+type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
+type Member = Readonly<{ name: Span; value: Span }>
+
+const OPEN = Buffer.from('"record":{')
+const CLOSE = Buffer.from('}')
+const COLON = Buffer.from(':')
+const COMMA = Buffer.from(',')
+/** What stands for a value that was not sent; a text that reads so is fetched too, to the same effect. */
+const LITERAL = Buffer.from('"unchanged_toast"')
+
+const isIncomplete = (view: MessageView, place: number): boolean =>
+  (view.flags(place) & MESSAGE_FLAG.unchanged) !== 0 && view.action(place) !== ACTION.delete
+
+/** Whether none of them lacks anything. */
+export const areWhole = ({ views, places }: Messages): boolean => !views.some((view, i) => isIncomplete(view, places[i] as number))
+
+/** @throws EngineError the source can't be asked */
+export async function wholeMessages<T extends Messages>(
+  messages: T,
+  { lookup, format, signal }: Readonly<{ lookup: Pick<RowLookup, 'find'>; format: TimestampFormat; signal: AbortSignal }>,
+): Promise<T> {
+  const views = [...messages.views]
+  const places = [...messages.places]
+  const chosen: number[] = []
+  const members: Member[][] = []
+  const wanted: WantedRow[] = []
+  for (const [i, view] of views.entries()) {
+    const place = places[i] as number
+    if (!isIncomplete(view, place)) continue
+    const record = recordOf(view, place)
+    chosen.push(i)
+    members.push(record)
+    wanted.push({
+      relation: view.relation(place),
+      key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
+      columns: record.flatMap((member) => (isMissing(view, member) ? [nameOf(view, member)] : [])),
+      xid: view.xid(place),
+    })
+  }
+  const found = await lookup.find(wanted, format, signal)
+  for (const [n, i] of chosen.entries()) {
+    views[i] = completed(views[i] as MessageView, places[i] as number, members[n] as Member[], found[n])
+    places[i] = 0
+  }
+  return { ...messages, views, places }
+}
+
+/** The columns of the record, which stands first in a message. */
+function recordOf(view: MessageView, place: number): Member[] {
+  const { buffer } = view
+  const message = new JsonMembers(buffer, view.bodyStart(place))
+  message.name()
+  const record = JsonMembers.of(buffer, message.at)
+  const members: Member[] = []
+  if (!record) return members
+  for (let name = record.name(); name; name = record.name()) members.push({ name, value: record.value() })
+  return members
+}
+
+const isMissing = ({ buffer }: MessageView, { value }: Member): boolean => buffer.subarray(value.start, value.end).equals(LITERAL)
+const nameOf = ({ buffer }: MessageView, { name }: Member): string => JSON.parse(buffer.toString('utf8', name.start, name.end)) as string
+
+function completed(view: MessageView, place: number, members: readonly Member[], row: FoundRow | undefined): MessageView {
+  const { buffer } = view
+  const kept: Buffer[] = []
+  for (const member of members) {
+    const value = isMissing(view, member) ? row?.get(nameOf(view, member)) : buffer.subarray(member.value.start, member.value.end)
+    if (value) kept.push(buffer.subarray(member.name.start, member.name.end), COLON, value, COMMA)
+  }
+  const rest = (members.at(-1)?.value.end ?? view.bodyStart(place)) + 1 // behind the record's brace
+  return new ParkedMessage({
+    position: view.position(place),
+    group: view.group(place),
+    action: view.action(place),
+    flags: view.flags(place) & ~MESSAGE_FLAG.unchanged,
+    relation: view.relation(place),
+    commitTimeUs: view.commitTimeUs(place),
+    key: buffer.subarray(view.keyStart(place), view.keyEnd(place)),
+    groupKey: buffer.subarray(view.groupKeyStart(place), view.groupKeyEnd(place)),
+    body: Buffer.concat([OPEN, ...kept.slice(0, -1), CLOSE, buffer.subarray(rest, view.bodyEnd(place))]),
+  })
+}

@@ -1,0 +1,203 @@
+/**
+ * Values of rows as they stand in the source now, for changes that left them out: an update doesn't send a large value that
+ * it left alone (TOAST). They are asked for by primary key, many at a time, and rendered as those of the stream are.
+ *
+ *  I1. A row is read only when the transaction of its change is visible: a commit is streamed before it is, and the row of
+ *      before may hold another value (correctness 30). Of a change whose transaction is not known it is taken to be:
+ *      it waited in the parked store.
+ *  I2. What is read may be newer than the change. Then the change that made it so is further behind in the same group.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { Client, escapeIdentifier } from 'pg'
+import { ByteWriter } from '../byte-writer.ts'
+import { EngineError } from '../errors.ts'
+import type { Connection } from '../state/resources.ts'
+import { describeRelation } from './catalog.ts'
+import { Relation, type RelationMessage } from './relation.ts'
+import type { TimestampFormat } from './render.ts'
+import type { Query } from './slot.ts'
+import { sourceClient } from './source-client.ts'
+import { toSourceError } from './source-error.ts'
+
+export type WantedRow = Readonly<{
+  /** the table's oid */
+  relation: number
+  /** values of the primary key as text, in the order of its columns */
+  key: readonly (string | null)[]
+  columns: readonly string[]
+  /** of the transaction that changed it; 0: not known */
+  xid: number
+}>
+
+/** JSON of the values by column; a column that is gone from the table is not in it. */
+export type FoundRow = ReadonlyMap<string, Buffer>
+
+/** Of one statement. */
+const MAX_KEYS = 100
+const QUERY_LIMIT_MS = 30_000
+/** A transaction may be streamed long before it is visible only while it waits for a synchronous standby. */
+const VISIBLE_LIMIT_MS = 30_000
+const VISIBLE_POLL_MS = [1, 2, 5, 10, 20, 50] as const
+/** Without a question for so long the connection is given back. */
+const IDLE_MS = 30_000
+
+export class RowLookup {
+  readonly #connection: Connection
+  readonly #name: string
+  #client: Promise<Client> | undefined
+  #last: Promise<unknown> = Promise.resolve()
+  #idle: NodeJS.Timeout | undefined
+
+  /** @param name of the connection, as the source shows it */
+  constructor(connection: Connection, name: string) {
+    this.#connection = connection
+    this.#name = name
+  }
+
+  /**
+   * @returns for each wanted row its values; undefined: there is no such row now
+   * @throws EngineError SOURCE_UNREACHABLE and others of a connection to the source
+   */
+  find(wanted: readonly WantedRow[], format: TimestampFormat, signal: AbortSignal): Promise<readonly (FoundRow | undefined)[]> {
+    // one after the other: they share a connection
+    const found = this.#last.then(() => this.#find(wanted, format, signal))
+    this.#last = found.catch(() => undefined)
+    return found
+  }
+
+  async close(): Promise<void> {
+    clearTimeout(this.#idle)
+    const client = this.#client
+    this.#client = undefined
+    await client?.then((one) => one.end()).catch(() => undefined)
+  }
+
+  async #find(wanted: readonly WantedRow[], format: TimestampFormat, signal: AbortSignal): Promise<readonly (FoundRow | undefined)[]> {
+    clearTimeout(this.#idle)
+    try {
+      const client = await this.#connected()
+      const query: Query = (sql, params) => client.query({ text: sql, values: params as unknown[], types: AS_TEXT })
+      await untilVisible(query, new Set(wanted.map(({ xid }) => xid)), signal)
+      const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
+      const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
+      for (const [oid, places] of byRelation) {
+        const table = await describeTable(query, oid)
+        if (!table) continue
+        for (let from = 0; from < places.length; from += MAX_KEYS) {
+          const some = places.slice(from, from + MAX_KEYS)
+          const rows = await readRows(
+            query,
+            table,
+            some.map((i) => wanted[i] as WantedRow),
+            format,
+          )
+          for (const [n, i] of some.entries()) found[i] = rows[n]
+        }
+      }
+      this.#idle = setTimeout(() => void this.close(), IDLE_MS).unref()
+      return found
+    } catch (error) {
+      void this.close()
+      throw toSourceError(error, 'streaming')
+    }
+  }
+
+  #connected(): Promise<Client> {
+    this.#client ??= (async () => {
+      const client = new Client({ ...sourceClient(this.#connection, this.#name), query_timeout: QUERY_LIMIT_MS })
+      client.on('error', () => (this.#client = undefined))
+      await client.connect()
+      return client
+    })()
+    return this.#client
+  }
+}
+
+/** Values as Postgres prints them: they are rendered by us. */
+const AS_TEXT = { getTypeParser: () => (value: string) => value }
+
+/** Waits until a fresh snapshot shows what these transactions did. */
+async function untilVisible(query: Query, xids: ReadonlySet<number>, signal: AbortSignal): Promise<void> {
+  const until = performance.now() + VISIBLE_LIMIT_MS
+  for (let poll = 0; ; poll++) {
+    const { rows } = await query('select pg_current_snapshot()::text as snapshot')
+    const isVisible = snapshotOf(String(rows[0]?.['snapshot']))
+    if ([...xids].every((xid) => xid === 0 || isVisible(xid))) return
+    if (performance.now() > until)
+      throw new EngineError('SOURCE_UNREACHABLE', `a transaction that was streamed is not visible after ${VISIBLE_LIMIT_MS} ms`)
+    await delay(VISIBLE_POLL_MS[Math.min(poll, VISIBLE_POLL_MS.length - 1)], undefined, { signal })
+  }
+}
+
+/**
+ * @param text `xmin:xmax:xid,xid,…`, of 64 bits each
+ * @returns whether a transaction that has committed is visible, by the low 32 bits of its number
+ */
+export function snapshotOf(text: string): (xid: number) => boolean {
+  const [xmin = 0n, xmax = 0n] = text.split(':').slice(0, 2).map(BigInt)
+  const running = new Set((text.split(':')[2] || undefined)?.split(',').map(BigInt))
+  return (xid) => {
+    const behind = BigInt.asIntN(32, xmax - BigInt(xid)) // within 2^31 of xmax, for numbers wrap around
+    const whole = xmax - behind
+    return whole < xmin || (whole < xmax && !running.has(whole))
+  }
+}
+
+type Table = Readonly<{ relation: Relation; from: string; key: readonly Readonly<{ name: string; type: string }>[] }>
+
+/** @returns undefined: it is gone, or has no primary key */
+async function describeTable(query: Query, oid: number): Promise<Table | undefined> {
+  const { rows } = await query(
+    `select n.nspname as schema, c.relname as table, c.relkind as kind, a.attname as name, a.atttypid as type, format_type(a.atttypid, a.atttypmod) as type_name
+     from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+     where c.oid = $1::oid and a.attnum > 0 and not a.attisdropped order by a.attnum`,
+    [String(oid)],
+  )
+  const [first] = rows
+  if (!first) return undefined
+  const columns = rows.map(({ name, type }) => ({ name: String(name), typeOid: Number(type), typmod: -1, key: false }))
+  const message: RelationMessage = { oid, schema: String(first['schema']), table: String(first['table']), replicaIdentity: 'n', columns }
+  const relation = new Relation(message, await describeRelation(query, message))
+  if (relation.key.length === 0) return undefined
+  const from = `${escapeIdentifier(message.schema)}.${escapeIdentifier(message.table)}`
+  return {
+    relation,
+    from: first['kind'] === 'r' ? `only ${from}` : from, // a partitioned table has its rows in others
+    key: relation.key.map((i) => ({ name: columns[i]?.name ?? '', type: String(rows[i]?.['type_name']) })),
+  }
+}
+
+async function readRows(
+  query: Query,
+  { relation, from, key }: Table,
+  wanted: readonly WantedRow[],
+  format: TimestampFormat,
+): Promise<readonly (FoundRow | undefined)[]> {
+  const known = new Map(relation.message.columns.map(({ name }, i) => [name, i]))
+  const columns = [...new Set(wanted.flatMap((row) => row.columns))].filter((name) => known.has(name))
+  const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
+  const askable = wanted.flatMap((row, i) => (row.key.length === key.length ? [i] : [])) // else it has another primary key by now
+  if (askable.length === 0) return found
+  const parts = key.map((_, k) => askable.map((i) => wanted[i]?.key[k] ?? null))
+  const { rows } = await query(
+    `select k.n - 1 as place${columns.map((name, c) => `, t.${escapeIdentifier(name)} as v${c}`).join('')}
+     from unnest(${key.map((_, k) => `$${k + 1}::text[]`).join(', ')}) with ordinality as k(${key.map((_, k) => `k${k}`).join(', ')}, n)
+     join ${from} t on ${key.map(({ name, type }, k) => `t.${escapeIdentifier(name)} = k.k${k}::${type}`).join(' and ')}`,
+    parts,
+  )
+  const renderers = relation.renderers(format)
+  for (const row of rows) {
+    const values = new Map<string, Buffer>()
+    for (const [c, name] of columns.entries()) values.set(name, jsonOf(row[`v${c}`], renderers[known.get(name) as number]))
+    found[askable[Number(row['place'])] as number] = values
+  }
+  return found
+}
+
+function jsonOf(text: unknown, render: ReturnType<Relation['renderers']>[number] | undefined): Buffer {
+  if (typeof text !== 'string' || !render) return Buffer.from('null')
+  const bytes = Buffer.from(text)
+  const out = new ByteWriter(bytes.length + 16)
+  render(out, new DataView(bytes.buffer, bytes.byteOffset, bytes.length), 0, bytes.length)
+  return Buffer.from(out.view())
+}

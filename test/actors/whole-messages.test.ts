@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { areWhole, wholeMessages } from '../../actors/whole-messages.ts'
+import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
+import type { WantedRow } from '../../engine/wal/row-lookup.ts'
+import { loadOf, NEVER, type Row } from '../sinks/load.ts'
+
+const TOAST = 'unchanged_toast'
+const row = (id: string, record: Record<string, unknown>): Row => ({
+  key: [id],
+  record,
+  action: ACTION.update,
+  flags: MESSAGE_FLAG.unchanged,
+})
+const recordOf = ({ views, places }: Pick<ReturnType<typeof loadOf>, 'views' | 'places'>, i: number): object => {
+  const view = views[i]
+  const place = places[i] as number
+  const message = JSON.parse(`{${view?.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))}}}`) as { record: object }
+  return message.record
+}
+
+test('values that were not sent stand in their places; a row that is gone lacks them, and the rest is untouched', async () => {
+  const load = loadOf([
+    row('1', { id: 1, body: TOAST, name: 'größe "x"', more: TOAST }),
+    { key: ['2'], record: { id: 2, body: TOAST } }, // a text that reads so
+    row('3', { body: TOAST, id: 3 }),
+    row('4', { body: TOAST }),
+  ])
+  const asked: WantedRow[] = []
+  const lookup = {
+    find: async (wanted: readonly WantedRow[]) => {
+      asked.push(...wanted)
+      return wanted.map(({ key, columns }) =>
+        key[0] === '1' ? new Map(columns.map((name) => [name, Buffer.from(`{"of":"${name}"}`)])) : undefined,
+      )
+    },
+  }
+  const whole = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual(
+    asked.map(({ key, columns, relation, xid }) => [key, columns, relation, xid]),
+    [
+      [['1'], ['body', 'more'], 16_384, 1],
+      [['3'], ['body'], 16_384, 1],
+      [['4'], ['body'], 16_384, 1],
+    ],
+  )
+  assert.deepEqual(
+    [0, 1, 2, 3].map((i) => recordOf(whole, i)),
+    [{ id: 1, body: { of: 'body' }, name: 'größe "x"', more: { of: 'more' } }, { id: 2, body: TOAST }, { id: 3 }, {}],
+  )
+  assert.deepEqual([areWhole(load), areWhole(whole)], [false, true])
+  for (const i of [0, 2, 3]) {
+    const [view, before] = [whole.views[i], load.views[i]]
+    assert.deepEqual([view?.position(0), view?.group(0), view?.action(0)], [before?.position(i), before?.group(i), before?.action(i)])
+  }
+})

@@ -1,0 +1,95 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { RowLookup, snapshotOf, type WantedRow } from '../../../engine/wal/row-lookup.ts'
+import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+
+const NEVER = new AbortController().signal
+
+const lookupOf = ({ connection }: TestDatabase) => {
+  const lookup = new RowLookup(connection, 'test')
+  return Object.assign(lookup, { [Symbol.asyncDispose]: () => lookup.close() })
+}
+async function oidOf(db: TestDatabase, table: string): Promise<number> {
+  const [row] = await db.query<{ oid: number }>('select $1::regclass::oid::int as oid', [table])
+  return row?.oid ?? 0
+}
+const want = (relation: number, key: readonly string[], ...columns: readonly string[]): WantedRow => ({ relation, key, columns, xid: 0 })
+const textsOf = (rows: Awaited<ReturnType<RowLookup['find']>>) =>
+  rows.map((row) => row && Object.fromEntries([...row].map(([name, json]) => [name, json.toString()])))
+
+test('values are rendered as the stream renders them, by keys of any type, and rows that are gone are told', async () => {
+  await using db = await createDatabase(`
+    create type mood as enum ('fine', 'bad');
+    create domain code as char(4);
+    create table thing (mood mood, "No" code, body text, facts jsonb, sizes numeric[], at timestamptz, primary key ("No", mood));
+    insert into thing values ('bad', 'a1', e'say "hi"\\n', '{"a": 1.50}', '{1.10,null}', '2025-02-03 04:05:06+00'), ('fine', 'a1', null, null, null, null);
+    create table whole (id bigint primary key, body text) partition by range (id);
+    create table part partition of whole for values from (0) to (10);
+    insert into whole values (7, 'seven');
+  `)
+  await using lookup = lookupOf(db)
+  const thing = await oidOf(db, 'thing')
+  const whole = await oidOf(db, 'whole')
+  const rows = await lookup.find(
+    [
+      want(thing, ['bad', 'a1  '], 'body', 'facts'),
+      want(whole, ['7'], 'body'),
+      want(thing, ['fine', 'a1  '], 'body', 'sizes'),
+      want(thing, ['fine', 'zz'], 'body'),
+      want(thing, ['bad', 'a1  '], 'sizes', 'at', 'no longer there'),
+      want(4_000_000, ['1'], 'body'),
+    ],
+    'iso8601',
+    NEVER,
+  )
+  const [first, second, third, gone, fifth, dropped] = textsOf(rows)
+  assert.deepEqual([first?.['body'], first?.['facts']], [String.raw`"say \"hi\"\n"`, '{"a": 1.50}'])
+  assert.deepEqual(second, { body: '"seven"' })
+  assert.deepEqual([third?.['body'], third?.['sizes']], ['null', 'null'])
+  assert.deepEqual([gone, dropped], [undefined, undefined])
+  assert.deepEqual(
+    [fifth?.['sizes'], fifth?.['at'], fifth?.['no longer there']],
+    ['["1.10",null]', '"2025-02-03T04:05:06.000000Z"', undefined],
+  )
+  const [micros] = await lookup.find([want(thing, ['bad', 'a1  '], 'at')], 'unix_microsecond', NEVER)
+  assert.equal(micros?.get('at')?.toString(), '1738555506000000')
+})
+
+test('a row is read only once the transaction of its change is visible', async () => {
+  await using db = await createDatabase(`create table doc (id int primary key, body text); insert into doc values (1, 'before')`)
+  await using lookup = lookupOf(db)
+  const doc = await oidOf(db, 'doc')
+  const session = await db.connect()
+  await session.query('begin')
+  const { rows } = await session.query<{ xid: number }>(
+    `update doc set body = 'after' returning pg_current_xact_id()::xid::text::int as xid`,
+  )
+  const found = lookup.find([{ ...want(doc, ['1'], 'body'), xid: rows[0]?.xid ?? 0 }], 'iso8601', NEVER)
+  for (;;) {
+    const asked = await db.query(`select from pg_stat_activity where application_name = 'test' and query like '%pg_current_snapshot%'`)
+    if (asked.length > 0) break
+  }
+  await session.query('commit')
+  assert.deepEqual(textsOf(await found), [{ body: '"after"' }])
+})
+
+test('after its connection was cut, and when it may not read, the reason is told and the next try works', async () => {
+  await using db = await createDatabase(`create table doc (id int primary key, body text); insert into doc values (1, 'x')`)
+  await using lookup = lookupOf(db)
+  const wanted = [want(await oidOf(db, 'doc'), ['1'], 'body')]
+  const find = () => lookup.find(wanted, 'iso8601', NEVER)
+  await find()
+  await db.query(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'test'`)
+  await find().catch((error: { code: string }) => assert.equal(error.code, 'SOURCE_UNREACHABLE'))
+  assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
+  await db.query('alter table doc rename to doc2')
+  assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
+})
+
+test('whether a transaction is visible is told across the wrap-around of its number', () => {
+  const at = snapshotOf('4294967290:4294967300:4294967295,4294967297') // the second epoch begins at 4294967296
+  assert.deepEqual(
+    [4294967289, 4294967290, 4294967295, 0, 1, 3, 4, 100].map((xid) => at(xid)),
+    [true, true, false, true, false, true, false, false],
+  )
+})
