@@ -9,6 +9,7 @@ import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import type { EndpointInput, ResourceStore, Resources, SinkInput } from '../engine/state/resource-store.ts'
 import type { Connection, Sink } from '../engine/state/resources.ts'
 import type { Query, Store } from '../engine/state/store.ts'
+import { isKeyed } from '../sinks/push-types.ts'
 
 export type SinkChanges = Readonly<Partial<Omit<SinkInput['settings'], 'database'>> & { destination?: SinkInput['destination'] }>
 export type EndpointChanges = Readonly<Partial<EndpointInput>>
@@ -25,7 +26,7 @@ export class ResourceEdits {
 
   /** @returns its id. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async createSink(account: Account, input: SinkInput, source: Readonly<{ databaseId: string; connection: Connection }>): Promise<string> {
-    refuseMissing(await missingNames(source.connection, namesOf(input.settings)))
+    refuseMissing(await missingNames(source.connection, namesOf(input.settings, isKeyed(input.destination))))
     return this.#edit(account, async (query, { sinks, databases, endpoints, functions }) => {
       const { name } = input.settings
       if (!databases.some(({ id }) => id === source.databaseId)) throw new EngineError('NOT_FOUND', 'the database does not exist any more')
@@ -43,7 +44,7 @@ export class ResourceEdits {
   /** @param known as it was when the changes were made. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async updateSink(known: Sink, changes: SinkChanges, connection: Connection): Promise<void> {
     // asked of the source before the row is locked: it may take its time to answer
-    refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }), known)))
+    refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }, isKeyed(known.destination)), known)))
     const account = { id: known.accountId, name: '' }
     await this.#edit(account, async (query, { sinks, endpoints, functions }) => {
       const before = sinks.find(({ id }) => id === known.id)

@@ -14,6 +14,7 @@ import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../eng
 import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
 import { refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
 import type { Account, SinkSettings } from '../engine/state/resources.ts'
+import { isKeyed } from '../sinks/push-types.ts'
 import { compileFunction } from '../transforms/compile.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
@@ -99,7 +100,7 @@ class Application {
     for (const { line, database: name, input } of sinks) {
       const database = databases.find((one) => one.input.name === name)
       if (!database || this.#away.has(name)) continue // known from before, told when the sink is written, or told above
-      const missing = await missingNames(database.input.connection, namesOf(input.settings))
+      const missing = await missingNames(database.input.connection, namesOf(input.settings, isKeyed(input.destination)))
       await this.#at(line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
       for (const one of missing) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
     }

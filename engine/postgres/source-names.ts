@@ -9,14 +9,22 @@ import type { Connection, SinkSettings } from '../state/resources.ts'
 import { qualified } from '../state/table-name.ts'
 import { clientConfig } from './client-config.ts'
 
-/** `field` is that of the sink, for errors; `column` belongs to the table. */
-export type SourceName = Readonly<{ field: string; kind: 'schema' | 'table'; name: string; column?: string }>
+/**
+ * `field` is that of the sink, for errors; `column` belongs to the table. `ofOldRow`: Postgres must tell the column of old
+ * rows too, deleted and changed ones: it has to be in the table's replica identity.
+ */
+export type SourceName = Readonly<{ field: string; kind: 'schema' | 'table'; name: string; column?: string; ofOldRow?: boolean }>
+/** There is such a column, but not of old rows. */
+type Missing = SourceName & Readonly<{ isOutsideIdentity?: boolean }>
 
 /** Someone waits for the answer, and can do without it. */
 const LIMIT_MS = 3_000
 
-/** Every name of a sink, tables in full. */
-export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'tables'>): readonly SourceName[] {
+/**
+ * Every name of a sink, tables in full.
+ * @param isKeyed it keeps one document per key: a delete must be in the group of the row's other changes (correctness 24)
+ */
+export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'tables'>, isKeyed = false): readonly SourceName[] {
   const names: SourceName[] = []
   for (const field of ['include_schemas', 'exclude_schemas'] as const)
     for (const name of source[field] ?? []) names.push({ field: `source.${field}`, kind: 'schema', name })
@@ -24,7 +32,7 @@ export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'table
     for (const name of source[field] ?? []) names.push({ field: `source.${field}`, kind: 'table', name: qualified(name) })
   for (const { name, group_column_names: columns } of tables) {
     const table = { field: 'tables', kind: 'table', name: qualified(name) } as const
-    names.push(table, ...(columns ?? []).map((column) => ({ ...table, column })))
+    names.push(table, ...(columns ?? []).map((column) => ({ ...table, column, ofOldRow: isKeyed })))
   }
   return names
 }
@@ -32,13 +40,13 @@ export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'table
 const keyOf = (name: SourceName): string => JSON.stringify([name.kind, name.name, name.column])
 
 /** Those that the sink did not have before: what has gone since is no mistake of the one who sends it back. */
-export function newNames(names: readonly SourceName[], before: Parameters<typeof namesOf>[0] | undefined): readonly SourceName[] {
+export function newNames<T extends SourceName>(names: readonly T[], before: Parameters<typeof namesOf>[0] | undefined): readonly T[] {
   const known = new Set(before ? namesOf(before).map(keyOf) : [])
   return names.filter((name) => !known.has(keyOf(name)))
 }
 
 /** @returns those that are not there; of a table that isn't, not its columns too. None when the source can't be asked */
-export async function missingNames(connection: Connection, names: readonly SourceName[]): Promise<readonly SourceName[]> {
+export async function missingNames(connection: Connection, names: readonly SourceName[]): Promise<readonly Missing[]> {
   if (names.length === 0) return []
   const client = new Client({
     ...clientConfig(connection, 'tailrace set-up'),
@@ -51,19 +59,25 @@ export async function missingNames(connection: Connection, names: readonly Sourc
     const schemas = await client.query<{ name: string }>('select nspname::text as name from pg_namespace where nspname = any ($1)', [
       names.filter(({ kind }) => kind === 'schema').map(({ name }) => name),
     ])
-    const tables = await client.query<{ name: string; columns: string[] }>(
+    const tables = await client.query<{ name: string; columns: string[]; identity: string[] }>(
       `select n.nspname || '.' || c.relname as name,
-         array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
+         array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
+         array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+           and (c.relreplident = 'f' or exists (select from pg_index i where i.indrelid = c.oid and a.attnum = any (i.indkey)
+             and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end))) as identity
        from pg_class c join pg_namespace n on n.oid = c.relnamespace
        where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
       [names.filter(({ kind }) => kind === 'table').map(({ name }) => name)],
     )
     const there = new Set(schemas.rows.map(({ name }) => name))
-    const columns = new Map(tables.rows.map((table) => [table.name, new Set(table.columns)]))
-    return names.filter(({ kind, name, column }) => {
-      if (kind === 'schema') return !there.has(name)
-      const found = columns.get(name)
-      return column === undefined ? !found : found !== undefined && !found.has(column)
+    const known = new Map(tables.rows.map((table) => [table.name, table]))
+    return names.flatMap((one): Missing[] => {
+      const { kind, name, column, ofOldRow = false } = one
+      if (kind === 'schema') return there.has(name) ? [] : [one]
+      const table = known.get(name)
+      if (column === undefined || !table) return column === undefined && !table ? [one] : []
+      if (!table.columns.includes(column)) return [one]
+      return ofOldRow && !table.identity.includes(column) ? [{ ...one, isOutsideIdentity: true }] : []
     })
   } catch {
     return []
@@ -72,13 +86,16 @@ export async function missingNames(connection: Connection, names: readonly Sourc
   }
 }
 
-export const reasonOf = ({ kind, name, column }: SourceName): string =>
-  column === undefined
+export function reasonOf({ kind, name, column, isOutsideIdentity = false }: Missing): string {
+  if (isOutsideIdentity)
+    return `groups by the column ${column?.slice(0, 100)}, which Postgres does not tell of the old rows of ${name.slice(0, 200)}: deletes would be in other groups. Remedy: alter table ${name.slice(0, 200)} replica identity full`
+  return column === undefined
     ? `names the ${kind} ${name.slice(0, 200)}, which the source database does not have`
     : `names the column ${column.slice(0, 100)}, which ${name.slice(0, 200)} does not have`
+}
 
 /** @throws EngineError VALIDATION_FAILED: a reason for each field, all at once */
-export function refuseMissing(missing: readonly SourceName[]): void {
+export function refuseMissing(missing: readonly Missing[]): void {
   if (missing.length === 0) return
   const reasons: Record<string, string> = {}
   for (const name of missing) {

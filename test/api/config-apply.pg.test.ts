@@ -143,6 +143,21 @@ test('a sink that names what its source does not have is refused with its line; 
   await assert.rejects(s.apply(right.replace('include_tables: [goods]', 'include_tables: [goods, more]')), /public\.more/)
 })
 
+test('a sink that keeps documents groups only by columns that Postgres tells of deleted rows', async () => {
+  await using s = await stage()
+  const destination = '{ type: elasticsearch, endpoint_url: "http://x", index_name: goods, auth_type: none }'
+  await s.source.query('alter table goods add name text')
+  const yaml = config(s.source, `s_${s.source.name}`).replace(
+    'source: {}, destination: { type: sequin_stream }',
+    `source: {}, tables: [{ name: goods, group_column_names: [name] }], destination: ${destination}`,
+  )
+  const told = /tables groups by the column name, .* Remedy: alter table public\.goods replica identity full/
+  await assert.rejects(s.apply(yaml), { code: 'CONFIG_INVALID', message: told })
+  await s.apply(yaml.replace('[name]', '[id]'))
+  await s.source.query('alter table goods replica identity full')
+  assert.deepEqual(await s.apply(yaml), [])
+})
+
 test('a server that can not be reached is told with its address', async () => {
   await using s = await stage()
   const unreachable = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')
