@@ -41,14 +41,14 @@ export class BacklogSizes {
     })
   }
 
-  /** Bytes of all topics of each sink, whatever generation they are of. */
+  /** Unfinished bytes of all topics of each sink, whatever generation they are of: what is kept to be replayed doesn't count. */
   async #inLog(): Promise<Sizes> {
     const sizes = new Map<string, number>()
     for (const { topic, partitions } of await this.#log.topics(TOPICS_MAX_AGE_MS)) {
       const sinkId = topic.slice(0, topic.lastIndexOf('.'))
       for (let partition = 0; partition < partitions; partition++) {
         const stats = await this.#log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
-        sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + (stats?.bytes ?? 0))
+        if (stats) sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + stats.bytes - stats.finishedBytes)
       }
     }
     return sizes

@@ -9,13 +9,8 @@
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
-import {
-  messageRecord,
-  messageRecords,
-  type MessagePage,
-  type MessageRecord,
-  type MessagesAsked,
-} from '../engine/dispatch/message-records.ts'
+import { messageRecords } from '../engine/dispatch/message-records.ts'
+import type { ReplayTarget } from '../engine/dispatch/replay-plan.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -34,16 +29,14 @@ import { Backlogs } from './backlogs.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './publication-watch.ts'
+import { Replays, type Holder, type Replayed } from './replays.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
 import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
-import type { MessageEdit } from './parked-edits.ts'
-import type { EditedMessages, MessageChoice } from './running-sink.ts'
-import { startSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
-import { metadataEnd } from '../sinks/pull.ts'
+import { startSink, type HeldSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { testConnection, testEndpoint } from './connection-test.ts'
@@ -73,8 +66,6 @@ export interface ServedSink {
   nack(ids: readonly string[]): Promise<void>
   health(): Health
 }
-/** @property message the default message: JSON */
-export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
 export type Readiness = Readonly<{
   ready: boolean
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
@@ -87,6 +78,7 @@ export class Engine {
   readonly #sources = new Map<string, SourceActor>()
   readonly #edits: ResourceEdits
   readonly #oldTopics: OldTopicsSweep
+  readonly #replays: Replays
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
   #backlogs: Backlogs | undefined
@@ -101,6 +93,7 @@ export class Engine {
     this.#edits = new ResourceEdits(options.store, options.resources)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
+    this.#replays = new Replays({ store: options.store, log: options.log, logger: options.logger })
     this.#supervisor = createActor(supervisorMachine, {
       input: { onCrash: (child, err) => options.logger.error({ actor: child.key, err }, 'an actor failed and will be started again') },
     })
@@ -190,28 +183,9 @@ export class Engine {
     const { cache, egress } = this.#options
     return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
   }
-  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
-  messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage> {
-    return messageRecords(this.#options.store.query, sinkId, asked)
-  }
-  /** The newest that were delivered by this process, newest first. */
-  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
-    return this.#sinks.get(sinkId)?.delivered.list(limit) ?? []
-  }
-  /** One of either, with what it brings; null: it is not kept, or not to be shown. @throws EngineError STATE_UNAVAILABLE */
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
-    const found = (await messageRecord(this.#options.store.query, sinkId, id)) ?? this.#sinks.get(sinkId)?.delivered.find(id)
-    if (!found) return undefined
-    const sink = this.#sinkNow(sinkId)
-    const { record, body } = found
-    return {
-      record,
-      message: body && !sink.sensitive ? `{${body.toString('utf8')}${metadataEnd(sink, this.#database(sink.databaseId))}` : null,
-    }
-  }
-  /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
-  async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
-    return (await this.#sinks.get(sinkId)?.edit(edit, choice)) ?? { known: 0, served: 0, edited: 0 }
+  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE */
+  messages(sinkId: string, options: Parameters<typeof messageRecords>[2]): ReturnType<typeof messageRecords> {
+    return messageRecords(this.#options.store.query, sinkId, options)
   }
   async testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
     return testEndpoint(endpoint, this.#options.egress)
@@ -229,6 +203,30 @@ export class Engine {
   async deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
     await this.#edits.deleteEndpoint(endpoint)
     await this.reload()
+  }
+
+  /**
+   * @param peers the other processes that live
+   * @throws EngineError NOT_FOUND, REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, …
+   */
+  replay(sinkId: string, target: ReplayTarget, peers: () => readonly Holder[] = () => []): Promise<Replayed> {
+    const own: Holder = {
+      id: this.#options.nodes.id,
+      hold: (by) => this.holdSink(sinkId, by),
+      release: (by) => this.releaseSink(sinkId, by),
+    }
+    return this.#replays.replay(this.#sinkNow(sinkId), target, () => [own, ...peers()])
+  }
+
+  /** @see RunningSink.hold */
+  async holdSink(sinkId: string, by: string): Promise<HeldSink> {
+    const running = this.#sinks.get(sinkId)
+    if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
+    return running.hold(by)
+  }
+
+  async releaseSink(sinkId: string, by: string): Promise<void> {
+    await this.#sinks.get(sinkId)?.release(by)
   }
 
   /**

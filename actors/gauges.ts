@@ -31,6 +31,8 @@ export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{
       windowBytes: number(figures['windowBytes']),
       logBytes: number(figures['logBytes']),
       delivered: number(figures['delivered']),
+      keptBytes: number(figures['keptBytes']),
+      keptMessages: number(figures['keptMessages']),
     })),
   }
 }

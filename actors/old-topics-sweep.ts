@@ -1,12 +1,12 @@
-/** Deletes topics of ended generations when a generation has ended, and looks again for as long as a source keeps one. */
+/** Deletes topics of ended generations when nothing keeps them any more: looks when one has ended, and again while some stay. */
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Query } from '../engine/wal/slot.ts'
+import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay-window.ts'
 import { Bell } from './bell.ts'
 
-/** How often it is looked whether sources have passed what keeps the topics. */
-const EVERY_MS = 2_000
+const RETRY_MS = 2_000
 
 export class OldTopicsSweep implements Disposable {
   readonly #query: Query
@@ -38,16 +38,16 @@ export class OldTopicsSweep implements Disposable {
 
   async #run(): Promise<void> {
     const { signal } = this.#ended
-    let waiting = false
+    let againInMs = Infinity
     while (!signal.aborted) {
-      await this.#bell.wait(signal, waiting ? EVERY_MS : Infinity)
+      await this.#bell.wait(signal, againInMs)
       if (signal.aborted) return
       try {
-        const old = await deleteOldTopics(this.#query, this.#log)
-        waiting = old.waiting
+        const old = await deleteOldTopics(this.#query, this.#log, MAX_REPLAY_BYTES)
+        againInMs = old.againInMs ?? Infinity
         for (const topic of old.deleted) this.#logger.info({ topic }, 'the topic of an ended generation is deleted')
       } catch (err) {
-        waiting = true
+        againInMs = RETRY_MS
         if (!signal.aborted) this.#logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
       }
     }

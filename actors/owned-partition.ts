@@ -10,25 +10,28 @@
  *      sure that the partition is still this process's.
  */
 import { once } from 'node:events'
-import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
-import { ParkedStore, type Chosen, type PartitionKey, type TooLarge } from '../engine/dispatch/parked-store.ts'
+import type { PartitionKey } from '../engine/dispatch/fenced-write.ts'
+import { ParkedStore, type TooLarge } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
+import type { WindowBounds } from '../engine/dispatch/replay-window.ts'
+import { commitToGoOnFrom } from '../engine/dispatch/rewound.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
 import { Pack } from '../engine/log/pack.ts'
 import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import { Bell } from './bell.ts'
 import { GroupCommit } from './group-commit.ts'
-import type { MessageEdit } from './parked-edits.ts'
 import { ParkedTending } from './parked-tending.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { Figures } from './status.ts'
+import { Trimming } from './trimming.ts'
 
 export type PartitionOptions = Readonly<{
   log: Log
@@ -44,6 +47,8 @@ export type PartitionOptions = Readonly<{
   /** the owner's owner sends; otherwise clients ask */
   sends: boolean
   settings: () => DispatchSettings
+  /** what is kept of what is finished */
+  replay: () => WindowBounds
   pending: AckPending
   /** 1 for each message of a pack that the sink's filter drops; undefined: none */
   drops: (pack: Pack) => Promise<Uint8Array | undefined> | undefined
@@ -58,10 +63,8 @@ export type PartitionOptions = Readonly<{
   drainAfterMs?: number
 }>
 
-/** Trims are gathered: each is a write of its own. */
-const TRIM_EVERY_MS = 250
-/** How old the figures of the log may be that status shows. */
-const STATS_EVERY_MS = 1_000
+type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number }>
+
 const DRAIN_AFTER_MS = 30_000
 /** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
@@ -78,16 +81,13 @@ export class OwnedPartition {
   readonly #commits = new GroupCommit()
   readonly #commitBell = new Bell()
   readonly #roomBell = new Bell()
-  readonly #trimBell = new Bell()
   readonly #loops = new Set<Promise<void>>()
   readonly #parked: ParkedTending
   readonly #borrowed = new Set<() => void>()
+  readonly #trimming: Trimming
   /** parked or discarded since the last commit began */
   #dirty = false
   #committed: MessageRef
-  /** of the log when it was last asked */
-  #head = 0
-  #logBytes = 0
   /** messages handed out since the take-over */
   #delivered = 0
   #timer: NodeJS.Timeout | undefined
@@ -98,27 +98,20 @@ export class OwnedPartition {
     options: PartitionOptions,
     store: ParkedStore,
     dispatcher: Dispatcher,
-    from: Readonly<{ committed: MessageRef; tooLarge: TooLarge }>,
+    from: Readonly<{ committed: MessageRef; tooLarge: TooLarge; trimming: Trimming }>,
   ) {
     this.#options = options
     this.#store = store
     this.#dispatcher = dispatcher
+    this.#trimming = from.trimming
     this.#committed = from.committed
     const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
-      ...{
-        dispatcher,
-        store,
-        observer,
-        clock,
-        drained,
-        drainAfterMs,
-        sends: sends === true,
-        parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS,
-      },
+      ...{ dispatcher, store, observer, clock, drained, drainAfterMs, parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS },
       isClosed: () => this.#closed,
       commit: () => this.#commitNow(),
       moved: () => this.#moved(),
+      beforeDrained: () => from.trimming.noteAll(),
       committed: () => this.#committed,
       tooLarge: from.tooLarge,
     })
@@ -128,7 +121,7 @@ export class OwnedPartition {
   static async takeOver(options: PartitionOptions): Promise<OwnedPartition> {
     const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
     const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-    const commit = await log.committed(topic, key.partition)
+    const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
     const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
     const tooLarge = await store.tooLarge()
     const { next: head } = await log.stats(topic, key.partition)
@@ -137,7 +130,13 @@ export class OwnedPartition {
     const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
     await log.commit(topic, key.partition, taken)
     dispatcher.committed(taken)
-    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, tooLarge })
+    const trimming = await Trimming.begin({
+      ...{ log, topic, query, key, clock },
+      bounds: options.replay,
+      term: store.term,
+      committed: taken,
+    })
+    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, tooLarge, trimming })
     owned.#changed()
     return owned
   }
@@ -165,21 +164,18 @@ export class OwnedPartition {
     const dispatcher = this.#dispatcher
     /** packs whose filter is asked: they are taken in in their order */
     const asked: Promise<void>[] = []
-    const offer = (offset: number, pack: Pack, marks?: Uint8Array) => {
+    const offer = ({ offset, decoded, bytes }: ReadPack, marks?: Uint8Array) => {
       if (signal.aborted) return
-      dispatcher.offer(offset, pack, marks)
+      dispatcher.offer(offset, decoded, marks)
+      const { count, maxCommitTimeUs } = decoded.header
+      this.#trimming.read({ offset, messages: count, bytes, latestUs: maxCommitTimeUs })
       this.#changed()
       deliverable()
     }
-    const ask = async (
-      offset: number,
-      pack: Pack,
-      marks: Promise<Uint8Array | undefined> | undefined,
-      before: Promise<void> | undefined,
-    ) => {
+    const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
       const found = await marks
       await before
-      offer(offset, pack, found)
+      offer(read, found)
       asked.shift()
     }
     let sliceStart = performance.now()
@@ -189,10 +185,11 @@ export class OwnedPartition {
         await asked.at(-1)
         return this.#close(signal)
       }
+      const read = { offset, decoded, bytes: pack.length }
       const marks = drops(decoded)
-      if (!marks && asked.length === 0) offer(offset, decoded)
+      if (!marks && asked.length === 0) offer(read)
       else {
-        const turn = ask(offset, decoded, marks, asked.at(-1))
+        const turn = ask(read, marks, asked.at(-1))
         turn.catch(failed)
         asked.push(turn)
         if (asked.length >= MAX_ASKED) await asked[0]
@@ -235,23 +232,9 @@ export class OwnedPartition {
     if (!signal.aborted) await once(signal, 'abort')
   }
 
-  /** Deletes what lies below the committed offset. A replay window will keep some of it: this is its place. */
+  /** Deletes what lies below the committed offset and out of the replay window. */
   trim(signal: AbortSignal): Promise<void> {
-    return this.#loop(async () => {
-      let trimmed = -1
-      while (!signal.aborted) {
-        const below = this.#committed.offset
-        const { next, bytes } = await this.#options.log.stats(this.#options.topic, this.partition, STATS_EVERY_MS)
-        this.#head = next
-        this.#logBytes = bytes
-        if (below > trimmed) {
-          await this.#options.log.trim(this.#options.topic, this.partition, below)
-          trimmed = below
-        }
-        await delay(TRIM_EVERY_MS, undefined, { signal }).catch(() => undefined)
-        if (this.#committed.offset === trimmed) await this.#trimBell.wait(signal, STATS_EVERY_MS)
-      }
-    })
+    return this.#loop(() => this.#trimming.run(signal))
   }
 
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
@@ -360,11 +343,6 @@ export class OwnedPartition {
     this.#released(this.#dispatcher.release(refs, lease))
   }
 
-  /** What somebody decided of parked messages, or of those that were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */
-  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
-    return this.#parked.edit(edit, chosen)
-  }
-
   update(): void {
     this.#dispatcher.settings = this.#options.settings()
     this.#changed()
@@ -382,6 +360,7 @@ export class OwnedPartition {
     await this.#parked.inTurn(async () => undefined)
     try {
       await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term, true)))
+      await this.#trimming.noteAll().catch(() => undefined) // then a replay's answer counts a little less
     } finally {
       this.#dispatcher.dispose()
     }
@@ -404,7 +383,8 @@ export class OwnedPartition {
   /** Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
   figures(): Figures {
     const d = this.#dispatcher
-    const head = d.closed ? d.window.nextOffset : Math.max(this.#head, d.window.nextOffset) // the last pack is nobody's message
+    const { stats, keptMessages } = this.#trimming
+    const head = d.closed ? d.window.nextOffset : Math.max(stats.next, d.window.nextOffset) // the last pack is nobody's message
     return {
       partition: this.partition,
       committed: this.#committed.offset,
@@ -418,7 +398,9 @@ export class OwnedPartition {
       parked: d.parked.openRows,
       parkedGroups: d.parked.size,
       windowBytes: d.window.bytes,
-      logBytes: this.#logBytes,
+      logBytes: stats.bytes,
+      keptBytes: stats.finishedBytes,
+      keptMessages,
       delivered: this.#delivered,
       term: this.#store.term,
     }
@@ -474,7 +456,7 @@ export class OwnedPartition {
     await this.#options.log.commit(this.#options.topic, this.partition, commit)
     this.#dispatcher.committed(commit)
     this.#committed = commit.next
-    this.#trimBell.ring()
+    this.#trimming.committed(commit)
     this.#parked.committed()
   }
 

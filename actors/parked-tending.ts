@@ -14,13 +14,12 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
 import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
-import type { Chosen, ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
+import type { ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
 import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
 import { Bell } from './bell.ts'
-import { editParked, type MessageEdit } from './parked-edits.ts'
 import type { SinkObserver } from './sink-observer.ts'
 
 export type TendingOptions = Readonly<{
@@ -41,6 +40,8 @@ export type TendingOptions = Readonly<{
   drainAfterMs: number
   /** what former owners have discarded for its size */
   tooLarge: TooLarge
+  /** once it is recorded another process may raise the terms */
+  beforeDrained: () => Promise<void>
   /** recorded: nothing of the generation is left here but parked messages */
   drained: () => void
   /** how long a full window without anything deliverable is left alone before what blocks it is parked */
@@ -141,19 +142,6 @@ export class ParkedTending {
     this.#bell.ring()
   }
 
-  /** What somebody decided of messages that wait, or were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */
-  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
-    return this.inTurn(async () => {
-      if (this.#options.isClosed()) return 0
-      const count = await editParked(this.#options, edit, chosen)
-      if (count === 0) return 0
-      this.#mayHaveDone = true
-      this.#options.moved()
-      this.#bell.ring()
-      return count
-    })
-  }
-
   /** Runs a step with the store when those before it have ended. */
   inTurn<T>(step: () => Promise<T>): Promise<T> {
     const turn = this.#turn.then(step, step)
@@ -241,8 +229,8 @@ export class ParkedTending {
           observer.discarded(1, 'attempts')
           continue
         }
-        const group = dispatcher.parked.groupAt(row.offset, row.index, row.origin)
-        if (group) dispatcher.parking.backOff(group, row, attempts, clock() + retryInMs)
+        const group = dispatcher.parked.firstAt(row.offset, row.index, row.origin)
+        if (group) dispatcher.parking.backOff(group, attempts, clock() + retryInMs)
       }
       this.#mayHaveDone = true
       moved()
@@ -300,9 +288,10 @@ export class ParkedTending {
   }
 
   async #recordDrained(): Promise<void> {
-    const { dispatcher, store, commit, isClosed, drained } = this.#options
+    const { dispatcher, store, commit, isClosed, drained, beforeDrained } = this.#options
     if (!dispatcher.drained || this.#recorded || isClosed()) return
     await commit()
+    await beforeDrained()
     await store.recordDrained()
     this.#recorded = true
     drained()
@@ -326,19 +315,14 @@ export class ParkedTending {
   async #load(): Promise<void> {
     const { dispatcher, store, isClosed, moved } = this.#options
     const { parked } = dispatcher
-    const { perGroup = 1 } = dispatcher.settings
     while (this.#wantsLoading() && !isClosed()) {
       const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
-      const each = Math.max(1, Math.min(perGroup, Math.floor(LOAD_AHEAD / groups.length)))
       try {
         const byKey = new Map(groups.map((group) => [group.key, group]))
-        const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES, each) // those that are too much at once come next time
-        for (const [key, [first, ...others]] of Map.groupBy(loaded, ({ key }) => key)) {
+        const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES) // those that are too much at once come next time
+        for (const { key, view, ...ref } of loaded) {
           const group = byKey.get(key)
-          if (!group || !first) continue
-          // what has failed before goes alone
-          const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
-          parked.loaded(group, first, first.view, { ...first, behind: end < 0 ? others : others.slice(0, end) })
+          if (group) parked.loaded(group, ref, view)
         }
         if (loaded.length === 0) throw new EngineError('INTERNAL', `${groups.length} parked groups have no open message in the store`)
       } finally {

@@ -11,7 +11,6 @@
  *      what fails in them is parked and tried again after a while; meanwhile it is nobody's, and goes back if anything ends.
  */
 import type { Batch } from '../engine/dispatch/batch.ts'
-import type { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import { findParked, type OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
@@ -19,7 +18,7 @@ import { EMPTY_ANSWER, pull } from '../sinks/pull.ts'
 import type { PullWire, Shape } from '../sinks/sink.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { giveBack, PullStage, type Taken } from './pull-stage.ts'
-import type { Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
+import type { HeldSink, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
 import { SinkHost } from './sink-host.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
 import { Waiters } from './waiters.ts'
@@ -119,18 +118,10 @@ class PullSink implements RunningSink {
     if (away !== undefined) throw notServed(away)
   }
 
-  edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
-    return this.#host.edit(...edit)
-  }
-
   update(sink: Sink, database: Database): void {
     this.#wire = pull.open(sink, database)
     this.#stage.forget()
     this.#host.update(sink, database)
-  }
-
-  get delivered(): DeliveredMessages {
-    return this.#host.delivered
   }
 
   health(): readonly HealthCheck[] {
@@ -144,6 +135,14 @@ class PullSink implements RunningSink {
 
   status(): ActorStatus {
     return this.#host.report({ waiting: this.#waiters.count + this.#takers.count })
+  }
+
+  hold(by: string): Promise<HeldSink> {
+    return this.#host.hold(by)
+  }
+
+  release(by: string): Promise<void> {
+    return this.#host.release(by)
   }
 
   async stop(): Promise<void> {

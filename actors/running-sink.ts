@@ -1,5 +1,4 @@
 /** A sink at work as the rest of the process sees it, and what it is given to work with. */
-import type { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import type { Generations } from '../engine/dispatch/generations.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Egress } from '../engine/net/egress.ts'
@@ -8,7 +7,6 @@ import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import type { Shape } from '../sinks/sink.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
-import type { MessageEdit } from './parked-edits.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
 
@@ -31,15 +29,8 @@ export type Receive = Readonly<{
   isCounted?: boolean
 }>
 
-/** Messages by their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
-export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
-export type EditedMessages = Readonly<{
-  /** of those named by their ids: there are such messages · they are in the hands of partitions that live here */
-  known: number
-  served: number
-  /** it held for so many: others were so already */
-  edited: number
-}>
+/** What of a sink has been stopped here, and under which terms. */
+export type HeldSink = Readonly<{ generation: number; partitions: readonly Readonly<{ partition: number; term: number }>[] }>
 
 export interface RunningSink {
   /** settles when the sink has stopped; rejects when it can't run */
@@ -49,14 +40,19 @@ export interface RunningSink {
   /** Settles when the acknowledgement is durable; unknown ids are ignored. @throws EngineError ACK_NOT_DURABLE, STOPPING */
   ack(ackIds: readonly string[]): Promise<void>
   nack(ackIds: readonly string[]): Promise<void>
-  /** What somebody decided of messages that wait outside the log, or were given up. @throws EngineError STATE_UNAVAILABLE */
-  edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
-  /** The newest that were delivered here. */
-  readonly delivered: DeliveredMessages
   /** An edit: holds for what is handed out from now on. */
   update(sink: Sink, database: Database): void
   health(): readonly HealthCheck[]
   status(): ActorStatus
+  /**
+   * Stops every partition that is served here, cleanly, for a replay; they stay assigned, and begin again when they are
+   * released, or after fifteen seconds.
+   * @param by names the replay
+   * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
+   */
+  hold(by: string): Promise<HeldSink>
+  /** Settles when they are at work again, or that takes long. */
+  release(by: string): Promise<void>
   /** Answers those who wait with nothing, writes down what is in flight, then settles. */
   stop(): Promise<void>
 }

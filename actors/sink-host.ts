@@ -2,23 +2,20 @@
  * What every sink at work has, whichever way its messages go: the machine that says which generation and which partitions
  * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
  */
-import { createActor, type ActorRefFrom } from 'xstate'
-import { readOlderAckIds, sinkTag } from '../engine/dispatch/ack-id.ts'
+import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import { AckPending, shareOf } from '../engine/dispatch/ack-pending.ts'
-import { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
-import { findParked, type Chosen } from '../engine/dispatch/parked-store.ts'
+import { MAX_REPLAY_BYTES, type WindowBounds } from '../engine/dispatch/replay-window.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
-import type { Database, Sink } from '../engine/state/resources.ts'
+import { replayWindowMs, type Database, type Sink } from '../engine/state/resources.ts'
 import { topicOf } from '../engine/wal/routing.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
-import type { MessageEdit } from './parked-edits.ts'
-import type { EditedMessages, MessageChoice, SinkOptions } from './running-sink.ts'
+import type { HeldSink, SinkOptions } from './running-sink.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { Owned, PartitionWork } from './sink-partition.ts'
 import type { ActorStatus, Figures, HealthCheck } from './status.ts'
@@ -33,8 +30,6 @@ export interface HostedPartition extends Owned {
   names(origin: Origin): boolean
   /** The settings have changed. */
   update(): void
-  /** What somebody decided of parked messages. @returns how many it held for */
-  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number>
   figures(): Figures
 }
 
@@ -52,15 +47,16 @@ export type HostHooks<P extends HostedPartition> = Readonly<{
 }>
 
 const MB = 1024 * 1024
+/** Each partition that is being taken over is waited for so long, before a replay and after it. */
+const TAKEN_OVER_WITHIN_MS = 2_000
+/** A sink that is starting, or changes its generation, is waited for so long before it is held. */
+const REST_WITHIN_MS = 12_000
 
 export class SinkHost<P extends HostedPartition> {
   /** settles when the sink has stopped; rejects when it can't run */
   readonly ended: Promise<void>
   /** delivered and unacknowledged, over all partitions here */
   readonly pending: AckPending
-  /** of a sink that sends: messages under way, over all partitions here */
-  readonly underWay: AckPending
-  readonly delivered: DeliveredMessages
   readonly #options: SinkOptions
   readonly #hooks: HostHooks<P>
   readonly #actor: ActorRefFrom<typeof sinkMachine>
@@ -70,6 +66,8 @@ export class SinkHost<P extends HostedPartition> {
   #status: SinkStatus
   #live: readonly P[] = []
   #stopping = false
+  /** the replay it is held for */
+  #heldBy: string | undefined
   #since = new Date()
   #state = ''
   #lastError: ActorStatus['lastError']
@@ -79,15 +77,12 @@ export class SinkHost<P extends HostedPartition> {
 
   constructor(options: SinkOptions, hooks: HostHooks<P>) {
     const { sink, database, functions } = options
-    const { sends } = hooks
     this.#options = options
     this.#hooks = hooks
     this.#sink = sink
     this.#stage = functions(sink, database)
     this.#status = sink.status
-    this.pending = new AckPending(sends ? Infinity : sink.max_ack_pending)
-    this.underWay = new AckPending(sink.max_ack_pending)
-    this.delivered = new DeliveredMessages(sink.id, sends ? 'delivered' : 'acknowledged', sink.sensitive)
+    this.pending = new AckPending(sink.max_ack_pending)
     const work = {
       choose: async () => (this.#served = await options.generations.serve()),
       stateOf: ({ generation }: Served) => options.generations.stateOf(generation),
@@ -107,6 +102,7 @@ export class SinkHost<P extends HostedPartition> {
       const state = typeof snapshot.value === 'string' ? snapshot.value : (Object.keys(snapshot.value)[0] as string)
       if (state !== this.#state) this.#since = new Date()
       this.#state = state
+      if (state === 'resuming') this.#heldBy = undefined // also when nobody has released it in time
       if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
       if (snapshot.status !== 'done') return
       this.#readyShare[Symbol.dispose]()
@@ -150,32 +146,12 @@ export class SinkHost<P extends HostedPartition> {
 
   update(sink: Sink, database: Database): void {
     this.#sink = sink
-    this.delivered.isSensitive = sink.sensitive
     this.#stage = this.#options.functions(sink, database, this.#stage)
     this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#actor.send({ type: 'look' })
     this.#hooks.deliverable()
-  }
-
-  /** @throws EngineError STATE_UNAVAILABLE */
-  async edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
-    const sum = (counts: readonly number[]) => counts.reduce((all, count) => all + count, 0)
-    if (typeof choice === 'string')
-      return { known: 0, served: 0, edited: sum(await Promise.all(this.#live.map((partition) => partition.edit(edit, choice)))) }
-    const named = readOlderAckIds(choice, sinkTag(this.#sink.id), Infinity)
-    const owned = await findParked(this.#options.query, this.#sink.id, named, ['open', 'discarded'])
-    const known = sum(owned.map(({ refs }) => refs.offsets.length))
-    const here = owned.flatMap(({ owner, origin, refs }) => {
-      const partition = this.#live.find((p) => p.names(owner))
-      return partition ? [{ partition, origin: partition.names(origin) ? undefined : origin, refs }] : []
-    })
-    const edits = here.map(({ partition, origin, refs: { offsets, indexes } }) => {
-      const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
-      return partition.edit(edit, refs)
-    })
-    return { known, served: sum(here.map(({ refs }) => refs.offsets.length)), edited: sum(await Promise.all(edits)) }
   }
 
   /** @param delivery how what the sink does with its messages is */
@@ -216,11 +192,46 @@ export class SinkHost<P extends HostedPartition> {
         generation: this.#served?.generation ?? 0,
         partitions: this.#served?.shape.partitions ?? 0,
         ackPending: this.pending.count,
+        keptMessages: rows.reduce((sum, { keptMessages }) => sum + Number(keptMessages ?? 0), 0),
         readyPercent: Math.round(this.#readyShare.percent),
         ...details,
       },
       partitions: rows,
     }
+  }
+
+  /** @see RunningSink.hold */
+  async hold(by: string): Promise<HeldSink> {
+    if (this.#heldBy !== undefined) throw new EngineError('REPLAY_RUNNING', `sink ${this.#sink.name} is held for another replay`)
+    this.#heldBy = by
+    try {
+      await this.#until((state) => state === 'serving')
+      await this.#takenOver()
+      const stopped = this.#live.map((hosted) => ({ partition: hosted.partition, term: Number(hosted.figures()['term']) }))
+      this.#actor.send({ type: 'hold' })
+      await this.#until((state) => state !== 'holding')
+      if (this.#state !== 'held')
+        throw new EngineError('SINK_NOT_RUNNING', `a partition of sink ${this.#sink.name} has not stopped in time`)
+      return { generation: this.mustServe().generation, partitions: stopped }
+    } catch (error) {
+      void this.release(by)
+      throw error
+    }
+  }
+
+  /** @see RunningSink.release */
+  async release(by: string): Promise<void> {
+    if (this.#heldBy !== by) return
+    this.#heldBy = undefined
+    this.#actor.send({ type: 'resume' })
+    await this.#until((state) => state !== 'resuming' && state !== 'parting' && state !== 'choosing').catch(() => undefined)
+    await this.#takenOver()
+  }
+
+  /** Settles when no partition is being taken over, or that takes long. */
+  async #takenOver(): Promise<void> {
+    for (const actor of this.#actor.getSnapshot().context.partitions.values())
+      await waitFor(actor, (partition) => !partition.matches('takingOver'), { timeout: TAKEN_OVER_WITHIN_MS }).catch(() => undefined)
   }
 
   /** Settles when every partition has stopped. */
@@ -234,10 +245,20 @@ export class SinkHost<P extends HostedPartition> {
 
   /** What may be out at once belongs to the sink: processes that serve other partitions of it have the shares of those. */
   #share(): void {
+    if (this.#hooks.sends) {
+      this.pending.max = Infinity // whoever sends knows what it has under way
+      return
+    }
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1
-    const counted = this.#hooks.sends ? this.underWay : this.pending // whoever sends knows what it has under way
-    counted.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
+    this.pending.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
+  }
+
+  /** @throws EngineError SINK_NOT_RUNNING: it is not so in time */
+  async #until(isSo: (state: string) => boolean): Promise<void> {
+    const ended = () => this.#actor.getSnapshot().status !== 'active'
+    await waitFor(this.#actor, () => ended() || isSo(this.#state), { timeout: REST_WITHIN_MS }).catch(() => undefined)
+    if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink ${this.#sink.name} is ${this.#state} at the moment`)
   }
 
   #setStatus(status: SinkStatus): void {
@@ -249,6 +270,12 @@ export class SinkHost<P extends HostedPartition> {
   #settings(): DispatchSettings {
     const partitions = this.#served?.shape.partitions ?? 1
     return { ...this.#hooks.settings(this.#sink), windowBytes: Math.floor((this.#sink.max_memory_mb * MB) / partitions) }
+  }
+
+  /** As it bounds each partition: all have the same share of what a sink may keep. */
+  #replay(): WindowBounds {
+    const partitions = this.#served?.shape.partitions ?? 1
+    return { windowMs: replayWindowMs(this.#sink.replay_window), maxBytes: Math.floor(MAX_REPLAY_BYTES / partitions) }
   }
 
   #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork<P> {
@@ -267,6 +294,7 @@ export class SinkHost<P extends HostedPartition> {
             pending: this.pending,
             drops: (pack) => (this.#stage.isFiltering ? this.#stage.drops(pack) : undefined),
             settings: () => this.#settings(),
+            replay: () => this.#replay(),
             deliverable,
             drained: () => this.#actor.send({ type: 'drained', generation, partition }),
           }),

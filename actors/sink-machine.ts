@@ -9,6 +9,8 @@
  *   serving: begins with asking
  *            delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
  *            delivering ─look; none is here, now and then─▶ asking ─no other generation follows─▶ delivering
+ *   serving ─hold─▶ holding ─all partitions stopped─▶ held ─resume, or too long─▶ resuming ─the same generation─▶ serving
+ *                      └─too long─▶ resuming                                          └─another one─▶ parting
  *   status: active ⇄ paused ⇄ disabled, in any state
  *
  *  I1. One partition actor for each assigned partition; a revoked one is void when the listener returns. Before all are
@@ -19,8 +21,9 @@
  *  I5. Another generation is chosen only when every partition of the served one is recorded as drained, wherever it ran, and
  *      none of its actors is left here: what they hold of it is written down before it goes to the next.
  *  I6. Who has no partition of it goes on with the others all the same, and so does who was given one that others have
- *      left already.
+ *      left already, or left again for an earlier generation.
  *  I7. Until then the partitions stay: what is parked is delivered, and acks count.
+ *  I8. While `held` no partition is at work here, and what each knew is written down: a replay may change where they go on.
  */
 import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom } from 'xstate'
 import type { GenerationState } from '../engine/dispatch/generations.ts'
@@ -56,6 +59,8 @@ type Context = {
   status: SinkStatus
   served: Served | undefined
   partitions: ReadonlyMap<number, PartitionActor>
+  /** those to serve; while the sink is held none of them has an actor */
+  assigned: ReadonlySet<number>
   /** those that met the end of the served generation */
   drained: ReadonlySet<number>
   attempt: number
@@ -72,11 +77,16 @@ type Events =
   | { type: 'status'; status: SinkStatus }
   /** another generation may be the one to serve: the sink was edited, or a partition of this one has failed */
   | { type: 'look' }
+  /** stop every partition for a replay, and begin again after it */
+  | { type: 'hold' }
+  | { type: 'resume' }
   | { type: 'stop' }
   | { type: `xstate.done.actor.partition.${string}` }
 
 /** A partition that can't write its last commit in this time is given up: a restart then presumes what was in flight. */
 const DRAIN_MS = 10_000
+/** Who holds the sink for longer than this has gone. The first process is held alone, then the others: each may need its drain. */
+const HOLD_MS = 15_000
 /** How often it is asked whether other processes have drained their partitions. */
 const WATCH_MS = 1_000
 /** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
@@ -112,14 +122,21 @@ export const sinkMachine = setup({
   actions: {
     begin: assign({
       partitions: ({ context, event, spawn }) => {
-        if (event.type !== 'assigned') return context.partitions
-        const { partition } = event
-        const actor = spawn('partition', {
-          id: `partition.${partition}`,
-          input: { work: context.work.partition(servedBy(context), partition) },
-        })
-        return new Map(context.partitions).set(partition, actor)
+        const partitions = new Map(context.partitions)
+        for (const partition of event.type === 'assigned' ? [event.partition] : context.assigned) {
+          if (partitions.has(partition)) continue
+          const work = context.work.partition(servedBy(context), partition)
+          partitions.set(partition, spawn('partition', { id: `partition.${partition}`, input: { work } }))
+        }
+        return partitions
       },
+    }),
+    keepAssigned: assign({
+      assigned: ({ context, event }) => (event.type === 'assigned' ? new Set(context.assigned).add(event.partition) : context.assigned),
+    }),
+    forgetRevoked: assign({
+      assigned: ({ context, event }) =>
+        event.type === 'revoked' ? new Set([...context.assigned].filter((partition) => partition !== event.partition)) : context.assigned,
     }),
     forgetStopped: assign({
       partitions: ({ context }) => new Map([...context.partitions].filter(([, actor]) => actor.getSnapshot().status === 'active')),
@@ -153,12 +170,14 @@ export const sinkMachine = setup({
     isNew: ({ context, event }) => event.type === 'assigned' && !context.partitions.has(event.partition),
     noPartitions: ({ context }) => context.partitions.size === 0,
     isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
+    isServedStill: ({ context, event }) => 'output' in event && (event.output as Served).generation === context.served?.generation,
     allDrained: ({ context }) => isAllDrained(context),
   },
   delays: {
     drain: DRAIN_MS,
     watch: WATCH_MS,
     look: LOOK_MS,
+    hold: HOLD_MS,
     backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
   },
 }).createMachine({
@@ -168,6 +187,7 @@ export const sinkMachine = setup({
     status: input.status,
     served: undefined,
     partitions: new Map(),
+    assigned: new Set(),
     drained: new Set(),
     attempt: 0,
     subscription: undefined,
@@ -176,7 +196,8 @@ export const sinkMachine = setup({
   initial: 'choosing',
   on: {
     'xstate.done.actor.partition.*': { actions: 'forgetStopped' },
-    revoked: { actions: 'revoke' },
+    assigned: { actions: 'keepAssigned' },
+    revoked: { actions: ['forgetRevoked', 'revoke'] },
     handOver: { actions: 'stopPartitions' },
     drained: { guard: 'isServed', actions: 'keepDrained' },
     status: { actions: ['keepStatus', 'tellStatus'] },
@@ -193,7 +214,7 @@ export const sinkMachine = setup({
     },
     waiting: { on: { stop: 'stopped' }, after: { backOff: 'choosing' } },
     subscribing: {
-      on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
+      on: { assigned: { guard: 'isNew', actions: ['keepAssigned', 'begin'] }, stop: 'stopping' },
       invoke: {
         src: 'subscribe',
         input: ({ context, self }) => ({
@@ -207,7 +228,11 @@ export const sinkMachine = setup({
       },
     },
     serving: {
-      on: { assigned: { guard: 'isNew', actions: 'begin' }, stop: 'stopping' },
+      on: {
+        assigned: { guard: 'isNew', actions: ['keepAssigned', 'begin'] },
+        hold: 'holding',
+        stop: 'stopping',
+      },
       initial: 'asking', // what was told meanwhile went unheard
       states: {
         delivering: {
@@ -233,6 +258,29 @@ export const sinkMachine = setup({
           },
         },
         watching: { after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] } },
+      },
+    },
+    holding: {
+      entry: 'stopPartitions',
+      on: { resume: 'resuming', stop: 'stopping' },
+      always: { guard: 'noPartitions', target: 'held' },
+      after: { drain: { target: 'resuming', actions: 'revokePartitions' } },
+    },
+    held: { on: { resume: 'resuming', stop: 'unsubscribing' }, after: { hold: 'resuming' } },
+    resuming: {
+      on: { stop: 'stopping' },
+      initial: 'emptying',
+      states: {
+        emptying: { always: { guard: 'noPartitions', target: 'choosing' }, after: { drain: { actions: 'revokePartitions' } } },
+        choosing: {
+          invoke: {
+            src: 'choose',
+            input: ({ context }) => context.work,
+            onDone: [{ guard: 'isServedStill', target: '#sink.serving', actions: ['keepServed', 'begin'] }, { target: '#sink.parting' }],
+            onError: { target: 'waiting', actions: ['keepError', assign({ attempt: ({ context }) => context.attempt + 1 })] },
+          },
+        },
+        waiting: { after: { backOff: 'choosing' } },
       },
     },
     leaving: {

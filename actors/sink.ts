@@ -4,7 +4,7 @@ import { startPullSink } from './pull-sink.ts'
 import { startPushSink } from './push-sink.ts'
 import type { RunningSink, SinkOptions } from './running-sink.ts'
 
-export type { PushSurroundings, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
+export type { HeldSink, PushSurroundings, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
 
 /** Starts serving a sink. */
 export function startSink(options: SinkOptions): RunningSink {

@@ -9,8 +9,8 @@
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
 import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
-import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import { HANDED_OVER } from '../engine/dispatch/generations.ts'
+import { REWOUND } from '../engine/dispatch/replay.ts'
 import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError, isRetryable } from '../engine/errors.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -21,17 +21,16 @@ import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type {
   ActorStatus,
-  EditedMessages,
   EnginePort,
   Health,
+  Holder,
   LocalEngine,
-  MessageChoice,
-  MessageEdit,
   Readiness,
   Receipt,
   ReceiveRequest,
+  Replayed,
+  ReplayTarget,
   RunningSink,
-  ShownMessage,
   SinkChanges,
   SourceOutcome,
 } from './engine-port.ts'
@@ -128,34 +127,6 @@ export class ClusterEngine implements EnginePort {
   messages(...asked: Parameters<EnginePort['messages']>): ReturnType<EnginePort['messages']> {
     return this.#options.engine.messages(...asked)
   }
-  /** What a process that doesn't answer has delivered is left out. */
-  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
-    const others = this.#options.registry.peers.map((node) => this.#options.peers.delivered(node, sinkId, limit).catch(() => []))
-    const all = await Promise.all([this.#options.engine.delivered(sinkId, limit), ...others])
-    const at = ({ last_delivered_at }: MessageRecord) => last_delivered_at ?? ''
-    return all.flat().sort((a, b) => (at(a) < at(b) ? 1 : at(a) > at(b) ? -1 : 0)).slice(0, limit) // prettier-ignore
-  }
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
-    const { engine, registry, peers } = this.#options
-    const found = await engine.message(sinkId, id)
-    if (found) return found
-    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, id).catch(() => undefined)))
-    return others.find((one) => one !== undefined)
-  }
-  /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */
-  async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
-    const { engine, registry, peers } = this.#options
-    const owners = await this.#ownersOf(sinkId)
-    const holders = new Set(owners?.values())
-    const others = registry.peers.filter(({ id }) => !owners || holders.has(id))
-    const asked = [engine.editMessages(sinkId, edit, choice), ...others.map((node) => peers.editMessages(node, { sinkId, edit, choice }))]
-    const answers = await Promise.allSettled(asked)
-    const failed = answers.find((answer) => answer.status === 'rejected')
-    if (failed) throw failed.reason
-    const all = answers.map((answer) => (answer as PromiseFulfilledResult<EditedMessages>).value)
-    const sum = (of: (one: EditedMessages) => number) => all.reduce((total, one) => total + of(one), 0)
-    return { known: Math.max(...all.map(({ known }) => known)), served: sum(({ served }) => served), edited: sum(({ edited }) => edited) }
-  }
   testSink(sink: Sink): Promise<string | undefined> {
     return this.#options.engine.testSink(sink)
   }
@@ -199,6 +170,17 @@ export class ClusterEngine implements EnginePort {
     const [own] = await Promise.all([engine.retrySource(databaseId, waitMs), this.#tellAll(ask, SAYS_NOTHING)])
     const all = [own, ...others]
     return all.find(({ state }) => state === 'streaming') ?? all.find(({ code }) => code !== undefined) ?? own
+  }
+
+  /** All processes that live stop what they serve of the sink meanwhile. */
+  replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
+    const { engine, registry, peers } = this.#options
+    const holders = (node: Node): Holder => ({
+      id: node.id,
+      hold: (by) => peers.holdSink(node, sinkId, by),
+      release: (by) => peers.releaseSink(node, sinkId, by),
+    })
+    return engine.replay(sinkId, target, () => registry.peers.map(holders))
   }
 
   /** Settles when every live process has taken in what is stored now, or has not answered in time. */
@@ -346,6 +328,7 @@ export class ClusterEngine implements EnginePort {
     const byNode = new Map<string, string[]>()
     for (const partition of parts.keys()) {
       const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
+      if (holder === REWOUND) continue // a replay went back behind it: what was handed out there comes again
       if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
         failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
       else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])

@@ -1,9 +1,9 @@
 /**
  * What the HTTP layer needs of the running engine and of the resources held in memory, and nothing more. The process
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
- * them asks a database, except edits, `acceptGap` and `retrySource`.
+ * them asks a database, except edits, `acceptGap`, `retrySource` and `replay`.
  */
-import type { MessagePage, MessageRecord, MessagesAsked } from '../engine/dispatch/message-records.ts'
+import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
@@ -74,6 +74,26 @@ export type Readiness = Readonly<{
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
 }>
 
+/** Inclusive. `fromUs` is a commit time in µs since the epoch; an offset is that of a record, of the generation that is delivered
+ *  unless another one is named. */
+export type ReplayTarget = Readonly<{ lsn: bigint } | { fromUs: number } | { offset: number; partition: number; generation?: number }>
+export type Replayed = Readonly<{
+  /** that are set back */
+  partitions: number
+  /** about how many come again */
+  messages: number
+  /** of the first message that comes again: its commit; undefined: there is none */
+  from: Readonly<{ lsn: bigint; time: string }> | undefined
+}>
+/** What of a sink has stopped in one process. */
+export type HeldSink = Readonly<{ generation: number; partitions: readonly Readonly<{ partition: number; term: number }>[] }>
+export type Holder = Readonly<{
+  /** of the node */
+  id: string
+  hold: (by: string) => Promise<HeldSink>
+  release: (by: string) => Promise<void>
+}>
+
 /** The fields of a sink that an update sets; what is absent stays. */
 export type SinkChanges = Readonly<Partial<Omit<SinkSettings, 'database'>> & { destination?: Destination }>
 
@@ -93,14 +113,8 @@ export interface EnginePort {
   deleteSink(sinkId: string): Promise<void>
   /** Tries what a delivery needs, and delivers nothing. @returns what is wrong, in the destination's own words; undefined: nothing */
   testSink(sink: Sink): Promise<string | undefined>
-  /** Those that wait outside the log or were discarded, of all processes. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
-  messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage>
-  /** The newest that were delivered since their processes began, of all processes, newest first. */
-  delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]>
-  /** One of either. @throws EngineError STATE_UNAVAILABLE */
-  message(sinkId: string, id: string): Promise<ShownMessage | undefined>
-  /** What somebody decided of some of them. @throws EngineError STATE_UNAVAILABLE */
-  editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
+  /** Those that wait outside the log or were discarded, of all processes. @throws EngineError STATE_UNAVAILABLE */
+  messages(sinkId: string, options: Readonly<{ state: 'open' | 'discarded' | undefined; limit: number }>): Promise<readonly MessageRecord[]>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
   /** Reaches the sinks that send to it before it settles. */
   updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint>
@@ -113,20 +127,10 @@ export interface EnginePort {
   /** A source that has given up, or waits, tries again at once; any other goes on as it is.
    *  @returns how it is when it streams, stands by or has stopped again, at the latest after `waitMs` */
   retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome>
+  /** Sets a sink back: what came since then comes again.
+   *  @throws EngineError REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, … */
+  replay(sinkId: string, target: ReplayTarget): Promise<Replayed>
 }
-
-export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
-/** By their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
-export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
-export type EditedMessages = Readonly<{
-  /** of those named by their ids: there are such messages · their owners were asked */
-  known: number
-  served: number
-  /** it held for so many: others were so already */
-  edited: number
-}>
-/** @property message the default message: JSON; null: not kept, or the sink is sensitive */
-export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
 
 /** `streaming`, `standby` (another process has it), or what it waits in, with the reason. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
@@ -135,6 +139,12 @@ export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: st
 export interface LocalEngine extends EnginePort {
   /** Settles when what the state database held at the call has taken effect here. */
   reload(): Promise<void>
+  /** @param peers the other processes, which may serve partitions of the sink too */
+  replay(sinkId: string, target: ReplayTarget, peers?: () => readonly Holder[]): Promise<Replayed>
+  /** Stops what is served of a sink here, for the replay that `by` names; for fifteen seconds at most. */
+  holdSink(sinkId: string, by: string): Promise<HeldSink>
+  /** Settles when it is at work again, or that takes long. */
+  releaseSink(sinkId: string, by: string): Promise<void>
 }
 
 /** The resources in memory. */

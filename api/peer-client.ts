@@ -13,18 +13,8 @@
 import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
-import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import type { Node } from '../engine/state/node-registry.ts'
-import type {
-  EditedMessages,
-  Health,
-  MessageChoice,
-  MessageEdit,
-  Receipt,
-  ReceiveRequest,
-  ShownMessage,
-  SourceOutcome,
-} from './engine-port.ts'
+import type { Health, HeldSink, Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
@@ -35,6 +25,8 @@ export const WAITED_HEADER = 'x-tailrace-waited-ms'
 const SHORT_MS = 1_000
 /** An ack waits for its commit. */
 const SETTLE_MS = 15_000
+/** It may have to come to rest first, then its partitions stop. */
+const HOLD_MS = 25_000
 /** A wait that was called off, or whose time is over, is answered within this. */
 const GRACE_MS = 2_000
 const CONNECT_MS = 1_000
@@ -51,7 +43,6 @@ export type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
   }>
-export type PeerEdit = Readonly<{ sinkId: string; edit: MessageEdit; choice: MessageChoice }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type Answer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
@@ -99,24 +90,6 @@ export class PeerClient implements AsyncDisposable {
     await this.#call(node, { path: `/sinks/${sinkId}/${what}`, body: JSON.stringify(ackIds), deadlineMs: SETTLE_MS })
   }
 
-  /** Settles when it is durable there. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
-  async editMessages(node: Node, { sinkId, ...edit }: PeerEdit): Promise<EditedMessages> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/messages`, body: JSON.stringify(edit), deadlineMs: SETTLE_MS })
-    return JSON.parse(body.toString()) as EditedMessages
-  }
-
-  /** The newest messages that were delivered there. */
-  async delivered(node: Node, sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/delivered`, body: JSON.stringify({ limit }), deadlineMs: SHORT_MS })
-    return JSON.parse(body.toString()) as MessageRecord[]
-  }
-
-  /** A message as that process knows it. */
-  async message(node: Node, sinkId: string, id: string): Promise<ShownMessage | undefined> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify({ id }), deadlineMs: SHORT_MS })
-    return (JSON.parse(body.toString()) as ShownMessage | null) ?? undefined
-  }
-
   /** What a process says of itself. */
   async report(node: Node, deadlineMs: number): Promise<unknown> {
     return JSON.parse((await this.#call(node, { path: '/report', deadlineMs })).body.toString())
@@ -137,6 +110,16 @@ export class PeerClient implements AsyncDisposable {
   async acceptGap(node: Node, databaseId: string): Promise<string> {
     const { body } = await this.#call(node, { path: `/sources/${databaseId}/accept-gap`, deadlineMs: SETTLE_MS })
     return (JSON.parse(body.toString()) as { accepted: string }).accepted
+  }
+
+  /** Settles when what it serves of the sink has stopped. @throws EngineError REPLAY_RUNNING, SINK_NOT_RUNNING, PEER_UNREACHABLE, … */
+  async holdSink(node: Node, sinkId: string, by: string): Promise<HeldSink> {
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/hold/${by}`, deadlineMs: HOLD_MS })
+    return JSON.parse(body.toString()) as HeldSink
+  }
+
+  async releaseSink(node: Node, sinkId: string, by: string): Promise<void> {
+    await this.#call(node, { path: `/sinks/${sinkId}/release/${by}`, deadlineMs: SETTLE_MS })
   }
 
   /** @returns how the source there is then, at the latest after `waitMs` */

@@ -6,6 +6,7 @@
 import { Ajv } from 'ajv'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
+import { durationMs } from '../engine/duration.ts'
 import { Destination } from '../engine/state/destinations.ts'
 import {
   ACTIONS,
@@ -53,6 +54,7 @@ export const SinkOut = Type.Object({
   enrichment: NONE,
   message_grouping: Type.Boolean(),
   partitions: Type.Integer(),
+  replay_window: SinkSettings.properties.replay_window,
   batch_size: Type.Integer(),
   max_retry_count: Type.Union([Type.Integer(), Type.Null()]),
   load_shedding_policy: SinkSettings.properties.load_shedding_policy,
@@ -85,6 +87,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     enrichment: 'none',
     message_grouping: sink.message_grouping,
     partitions: sink.partitions,
+    replay_window: sink.replay_window,
     batch_size: sink.batch_size,
     max_retry_count: sink.max_retry_count,
     load_shedding_policy: sink.load_shedding_policy,
@@ -109,6 +112,7 @@ const FUNCTIONS = new Set(['enrichment'])
 const ATTACHED = ['filter', 'transform', 'routing'] as const
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
+const MAX_REPLAY_WINDOW_MS = durationMs('30d')
 
 const { database: _database, ...settable } = SinkSettings.properties
 /** Every settable field, none required; fields of the wire alone beside them. */
@@ -253,6 +257,8 @@ function acrossFields(sink: SinkSettingsInput & { destination: Destination }, ch
   if (changes.annotations && Buffer.byteLength(JSON.stringify(changes.annotations)) > MAX_ANNOTATION_BYTES) {
     reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
   }
+  if (changes.replay_window !== undefined && durationMs(changes.replay_window) > MAX_REPLAY_WINDOW_MS)
+    reasons.push(['replay_window', 'must be at most 30d'])
   return reasons
 }
 

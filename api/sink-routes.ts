@@ -1,4 +1,4 @@
-/** The management of sinks (contract 9.2). */
+/** The management of sinks (contract 9.2), and their replay. */
 import { Type } from 'typebox'
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../engine/errors.ts'
@@ -6,6 +6,7 @@ import type { Account, Sink } from '../engine/state/resources.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { TestOut, tested } from './connection-test.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
+import { ReplayBody, ReplayOut, replayOut, replayTarget } from './replay-form.ts'
 import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from './sink-form.ts'
 
 const MAX_SINK_BYTES = 1_048_576
@@ -103,6 +104,22 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
       answer: TestOut,
       errors: [404],
       handle: async (request, reply, account) => tested(reply, await engine.testSink(found(request, account))),
+    },
+    {
+      id: 'replaySink',
+      methods: ['POST'],
+      paths: ['/api/sinks/{id_or_name}/replay'],
+      summary: 'Set a sink back to a time, a position or an offset',
+      description:
+        'What was committed there or later comes again, acknowledged or not, in order; what was not acknowledged before stays to be delivered. It reaches back as far as the replay window of the sink does. Delivery stops for a moment meanwhile. Acknowledgements of messages that were received before it have no effect until they have come again.',
+      auth: true,
+      body: ReplayBody,
+      answer: { description: 'It has taken effect.', schema: ReplayOut },
+      errors: [400, 404, 409, 422, 503],
+      handle: async (request, _reply, account) => {
+        const sink = found(request, account)
+        return replayOut(await engine.replay(sink.id, replayTarget(objectBody(request), sink)))
+      },
     },
   ]
 }

@@ -1,6 +1,7 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
 import { parseArgs, type ParseArgsConfig } from 'node:util'
 import { EngineError, ERRORS } from '../engine/errors.ts'
+import { ACCESS_OPTIONS, REPLAY_OPTIONS } from './command-options.ts'
 import { version } from './version.ts'
 
 type Command = Readonly<{
@@ -31,7 +32,14 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'source retry | accept-gap NAME [--token T] [--url U]',
     summary: 'let the source of a database try again, or go on although changes are missing',
     run: async (args) => (await import('./source.ts')).source(args),
-    options: { token: { type: 'string' }, url: { type: 'string' } },
+    options: ACCESS_OPTIONS,
+    words: true,
+  },
+  sink: {
+    usage: 'sink replay NAME --to TIME | --lsn LSN | --offset N [--partition P]',
+    summary: 'set a sink back: what was committed there or later comes again (also --token T, --url U)',
+    run: async (args) => (await import('./sink.ts')).sink(args),
+    options: REPLAY_OPTIONS,
     words: true,
   },
   function: {

@@ -77,7 +77,7 @@ type Described = Readonly<{
 }>
 
 function takes(schema: Described): string {
-  if (schema.anyOf) return schema.anyOf.map(takes).join(', ')
+  if (schema.anyOf) return schema.anyOf.map((one) => (one.description ? `${takes(one)} (${one.description})` : takes(one))).join(', ')
   if (schema.const !== undefined) return `\`${String(schema.const)}\``
   if (schema.type === 'array') return `list of ${takes(schema.items ?? {})}`
   if (schema.type !== 'integer') return { string: 'text', boolean: '`true`, `false`' }[schema.type ?? ''] ?? schema.type ?? 'any'

@@ -89,6 +89,19 @@ export const ERRORS = {
     meaning: 'The sink already holds max_waiting receives that wait for messages.',
     remedy: 'Wait for one to end, or raise max_waiting of the sink.',
   },
+  REPLAY_RUNNING: {
+    retry: true,
+    status: 409,
+    meaning: 'Another replay of the same sink is being done.',
+    remedy: 'Wait for it to end, which takes seconds, and say again where to go back to.',
+  },
+  REPLAY_OUT_OF_WINDOW: {
+    retry: false,
+    status: 422,
+    meaning: 'A replay was asked for from a place that the replay window of the sink does not reach back to.',
+    remedy:
+      'The summary says where the window begins. Older rows come again by a backfill. For the future: replay_window of the sink, which keeps at most 1 GB.',
+  },
   ACK_NOT_DURABLE: {
     retry: true,
     status: 503,
@@ -112,6 +125,12 @@ export const ERRORS = {
     status: 503,
     meaning: 'The partition of a message has no live owner at the moment: it is moving from one process to another.',
     remedy: 'Try again; repeating an ack is safe. GET /info shows which process serves which partition.',
+  },
+  GENERATION_WAITS: {
+    retry: true,
+    status: 503,
+    meaning: 'A replay has gone back to an earlier generation of the sink than the one that this process was about to serve.',
+    remedy: 'Nothing: the sink goes on with the generation that is to be delivered now.',
   },
   PEER_UNREACHABLE: {
     retry: true,
@@ -475,12 +494,6 @@ export const ERRORS = {
     status: 422,
     meaning: 'The destination says that it gets more than it can take.',
     remedy: 'Nothing to do: fewer requests are sent at once until it keeps up. Make the destination larger if it lasts.',
-  },
-  MESSAGE_NOT_KEPT: {
-    retry: false,
-    status: 409,
-    meaning: 'A message that was discarded for its size is on record without its content, so it can’t be delivered again.',
-    remedy: 'Raise MAX_MESSAGE_MB and backfill the row.',
   },
   MESSAGE_UNDELIVERABLE: {
     retry: true,

@@ -40,6 +40,8 @@ export type PartitionGauges = Readonly<{
   parkedMessages?: number
   windowBytes?: number
   logBytes?: number
+  keptBytes?: number
+  keptMessages?: number
   /** messages handed out since this process took the partition over */
   delivered?: number
 }>
@@ -298,7 +300,9 @@ export class Metrics {
     gauge('tailrace_partition_lag_records', 'Records of the log from the lowest unfinished message on', (p) => p.lagRecords)
     gauge('tailrace_partition_parked_messages', 'Messages that wait outside the log', (p) => p.parkedMessages)
     gauge('tailrace_partition_window_bytes', 'Bytes from the lowest unfinished message to the read head', (p) => p.windowBytes)
-    gauge('tailrace_partition_log_bytes', 'Bytes of the partition in the log', (p) => p.logBytes)
+    gauge('tailrace_partition_log_bytes', 'Bytes of the partition in the log, what is kept to be replayed included', (p) => p.logBytes)
+    gauge('tailrace_partition_kept_bytes', 'Of these, bytes that are finished and kept for replay_window', (p) => p.keptBytes)
+    gauge('tailrace_partition_kept_messages', 'About how many finished messages are kept', (p) => p.keptMessages)
     describe(
       'counter',
       'tailrace_partition_delivered_count',

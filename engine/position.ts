@@ -25,3 +25,18 @@ export function comparePositions(a: Position, b: Position): number {
   if (a.idx !== b.idx) return a.idx - b.idx
   return a.part - b.part
 }
+
+const GREATEST_IDX = 2 ** 31 - 1
+
+/** The greatest position below every message of a transaction. */
+export const belowTransaction = (history: number, lsn: Lsn): Position =>
+  lsn > 0n ? endOfTransaction(history, lsn - 1n) : { ...ORIGIN, history }
+
+/** The greatest position of a transaction. */
+export const endOfTransaction = (history: number, lsn: Lsn): Position => ({ history, lsn, idx: GREATEST_IDX, part: PART.row })
+
+/** The greatest position below another one. */
+export function positionBefore({ history, lsn, idx, part }: Position): Position {
+  if (part === PART.row) return { history, lsn, idx, part: PART.tombstone }
+  return idx > 0 ? { history, lsn, idx: idx - 1, part: PART.row } : belowTransaction(history, lsn)
+}

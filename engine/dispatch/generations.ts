@@ -9,18 +9,19 @@
  *      owner can end a message that has gone to another.
  *  G3. Each step of a hand-over can be repeated: what has moved is found at its new owner, and the mark that all of it has
  *      is written last.
+ *      A replay that goes back to a generation makes void what was begun of its hand-over before.
  *  G4. What may be with a client stays invisible for as long as it would have: exactly after a clean end, else for a whole
  *      visibility time.
  */
 import type { Log } from '../log/log.ts'
 import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
-import { sameGroups, type GenerationShape } from '../state/generation-shape.ts'
+import type { GenerationShape } from '../state/generation-shape.ts'
 import { topicOf } from '../wal/routing.ts'
 import type { Query } from '../wal/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
-import { termKey } from './parked-store.ts'
-import { regroup } from './rekeying.ts'
+import { termKey } from './fenced-write.ts'
+import { goneBack, handParkedOver, WHILE_UNCHANGED, type ParkedOwner } from './parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
   generation: number
@@ -36,7 +37,10 @@ export interface Generations {
   stateOf(generation: number): Promise<GenerationState>
 }
 
-/** open: no other follows it. closed: one does, or will. drained: every partition is, in whatever process; or it is handed over. */
+/**
+ * open: no other follows it. closed: one does, or will. drained: every partition is, in whatever process; or it is handed
+ * over, or a replay has gone back behind it: another one is to be served.
+ */
 export type GenerationState = 'open' | 'closed' | 'drained'
 
 export type GenerationsOptions = Readonly<{
@@ -49,10 +53,8 @@ export type GenerationsOptions = Readonly<{
   handedOver?: (generation: number) => void
 }>
 
-type Stored = ServedGeneration & Readonly<{ drained: boolean }>
+type Stored = ServedGeneration & ParkedOwner & Readonly<{ drained: boolean }>
 
-const REGROUP_ROWS = 500
-const REGROUP_BYTES = 8 * 1024 * 1024
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
 
@@ -81,48 +83,35 @@ export class StoredGenerations implements Generations {
   async stateOf(generation: number): Promise<GenerationState> {
     const stored = await this.#load()
     const it = stored.find((each) => each.generation === generation)
-    if (!it || it.drained) return 'drained'
+    const [first] = stored.filter(({ opensAt }) => opensAt !== undefined)
+    if (!it || it.drained || (first && first.generation < generation)) return 'drained'
     return stored.at(-1) === it ? 'open' : 'closed'
   }
 
   /** Those that are not handed over, oldest first. */
   async #load(): Promise<Stored[]> {
     const { rows } = await this.#ask(
-      `select g.generation, g.shape, g.history, g.lsn, g.idx,
+      `select g.generation, g.shape, g.rewinds, g.history, g.lsn, g.idx,
          (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation) as drained
        from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
     )
     return rows.map((row) => {
       const shape = row.shape as GenerationShape
-      return { generation: Number(row.generation), shape, opensAt: toPosition(row), drained: Number(row.drained) >= shape.partitions }
+      const drained = Number(row.drained) >= shape.partitions
+      return { generation: Number(row.generation), shape, rewinds: Number(row.rewinds), opensAt: toPosition(row), drained }
     })
   }
 
   async #handOver(from: Stored, to: Stored): Promise<void> {
     const { sinkId } = this.#options
     const partitions = Array.from({ length: from.shape.partitions }, (_, partition) => ({ sinkId, generation: from.generation, partition }))
-    await ask(
-      this.#options.query,
-      `update tailrace.term set term = term + 1, holder = '${HANDED_OVER}' where kind = 'partition' and key = any ($1)`,
-      [partitions.map(termKey)],
+    await this.#ask(
+      `${WHILE_UNCHANGED} update tailrace.term set term = term + 1, holder = '${HANDED_OVER}' from unchanged where kind = 'partition' and key = any ($4)`,
+      [from.generation, from.rewinds, partitions.map(termKey)],
     )
     for (const { partition } of partitions) await this.#hideHeld(from.generation, partition)
-    await this.#ask(`delete from tailrace.parked where sink_id = $1::text::uuid and owner_generation = $2 and state = 'done'`, [
-      from.generation,
-    ])
-    await this.#move(from, to, 'discarded')
-    if (to.shape.grouping && !sameGroups(from.shape, to.shape)) await this.#regroup(from, to)
-    else await this.#move(from, to, 'open')
+    await handParkedOver(this.#options.query, sinkId, from, to)
     await this.#markHandedOver(from)
-  }
-
-  /** Groups stay as they are, and go to the partitions that new messages of them go to. */
-  async #move(from: Stored, to: Stored, state: 'open' | 'discarded'): Promise<void> {
-    await this.#ask(
-      `update tailrace.parked set owner_generation = $3, owner_partition = (group_hash % $4)::int
-       where sink_id = $1::text::uuid and owner_generation = $2 and state = $5`,
-      [from.generation, to.generation, to.shape.partitions, state],
-    )
   }
 
   /** Says of each parked message of a partition for how long it may still be with a client. */
@@ -146,42 +135,13 @@ export class StoredGenerations implements Generations {
     )
   }
 
-  async #regroup(from: Stored, to: Stored): Promise<void> {
-    for (;;) {
-      const { rows } = await this.#ask(
-        `select * from (
-           select history, lsn::text, idx, part, relation, record_key, flags, body, sum(octet_length(body)) over (rows unbounded preceding) - octet_length(body) as before
-           from (select * from tailrace.parked where sink_id = $1::text::uuid and owner_generation = $2 and state = 'open' limit ${REGROUP_ROWS}) p) some
-         where before < ${REGROUP_BYTES}`,
-        [from.generation],
-      )
-      if (rows.length === 0) return
-      const groups = rows.map((row) =>
-        regroup(
-          { relation: Number(row.relation), recordKey: String(row.record_key), flags: Number(row.flags), body: row.body as Buffer },
-          to.shape,
-        ),
-      )
-      await this.#ask(
-        `update tailrace.parked p set owner_generation = $2, owner_partition = (r.hash % $3)::int, group_hash = r.hash, group_key = r.key, flags = r.flags
-         from unnest($4::int[], $5::pg_lsn[], $6::int[], $7::smallint[], $8::bigint[], $9::text[], $10::smallint[]) as r (history, lsn, idx, part, hash, key, flags)
-         where p.sink_id = $1::text::uuid and p.history = r.history and p.lsn = r.lsn and p.idx = r.idx and p.part = r.part`,
-        [
-          ...[to.generation, to.shape.partitions],
-          ...['history', 'lsn', 'idx', 'part'].map((column) => rows.map((row) => row[column])),
-          groups.map(({ hash }) => hash),
-          groups.map(({ groupKey }) => groupKey),
-          groups.map(({ flags }) => flags),
-        ],
-      )
-    }
-  }
-
-  async #markHandedOver({ generation }: Stored): Promise<void> {
-    await this.#ask(
-      'update tailrace.generation set drained_at = now() where sink_id = $1::text::uuid and generation = $2 and drained_at is null',
-      [generation],
+  async #markHandedOver({ generation, rewinds }: Stored): Promise<void> {
+    const { rows } = await this.#ask(
+      `update tailrace.generation set drained_at = coalesce(drained_at, now())
+       where sink_id = $1::text::uuid and generation = $2 and rewinds = $3 returning 1 as one`,
+      [generation, rewinds],
     )
+    if (rows.length === 0) throw goneBack(generation)
     await this.#ask('delete from tailrace.parked_backlog where sink_id = $1::text::uuid and generation = $2', [generation]) // its rows are others' now
     this.#options.handedOver?.(generation)
   }

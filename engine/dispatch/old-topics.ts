@@ -1,19 +1,58 @@
 /**
  * Deletes the topics of ended generations, and those of deleted sinks. A source that starts again meets what it had not confirmed, and appends it where
  * it belonged; so a topic goes only when the source has confirmed the transaction that holds the switch (correctness 28).
+ * And it stays for the replay window of its sink, whose bound holds over all its topics: the oldest go first.
  */
 import type { Log, TopicName } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
+import { replayWindowMs } from '../state/resources.ts'
 import { topicOf } from '../wal/routing.ts'
 import type { Query } from '../wal/slot.ts'
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
-/** @returns the topics that were deleted, and whether others wait for their source. @throws EngineError STATE_UNAVAILABLE */
-export async function deleteOldTopics(query: Query, log: Log): Promise<Readonly<{ deleted: readonly TopicName[]; waiting: boolean }>> {
+/** @property againInMs when to look again, because some stay for now; undefined: there are none */
+export type Swept = Readonly<{ deleted: readonly TopicName[]; againInMs: number | undefined }>
+
+type Ended = Readonly<{ sinkId: string; generation: number; topic: TopicName; passed: boolean; dropped: boolean; keptMs: number }>
+
+/** How often it is looked whether sources have passed what keeps the topics. */
+const SOURCE_EVERY_MS = 2_000
+/** The same of what they take. */
+const BYTES_EVERY_MS = 10_000
+
+/** @param maxBytes what is kept of a sink at most. @throws EngineError STATE_UNAVAILABLE */
+export async function deleteOldTopics(query: Query, log: Log, maxBytes: number): Promise<Swept> {
+  const existing = new Map((await log.topics()).map(({ topic, partitions }) => [topic, partitions]))
+  const orphans = await orphanedTopics(query, [...existing.keys()])
+  const ended = (await endedGenerations(query)).filter(({ topic }) => existing.has(topic))
+  const outgrown = await outgrowing(log, ended, existing, maxBytes)
+  const deleted: TopicName[] = []
+  let againInMs = Infinity
+  for (const generation of ended) {
+    const { topic, passed, dropped, keptMs } = generation
+    if (!passed) againInMs = Math.min(againInMs, SOURCE_EVERY_MS)
+    else if (!dropped && keptMs > 0 && !outgrown.has(topic)) againInMs = Math.min(againInMs, keptMs, BYTES_EVERY_MS)
+    else if (dropped || (await drop(query, generation))) {
+      await log.deleteTopic(topic)
+      deleted.push(topic)
+    }
+  }
+  for (const { topic, isPassed } of orphans) {
+    if (isPassed) {
+      await log.deleteTopic(topic)
+      deleted.push(topic)
+    } else againInMs = Math.min(againInMs, SOURCE_EVERY_MS)
+  }
+  return { deleted, againInMs: againInMs === Infinity ? undefined : againInMs }
+}
+
+/** Oldest first. */
+async function endedGenerations(query: Query): Promise<readonly Ended[]> {
   const { rows } = await ask(
     query,
-    `select g.sink_id, g.generation, coalesce(c.confirmed_lsn > n.lsn, false) as passed
+    `select g.sink_id, g.generation, coalesce(c.confirmed_lsn > n.lsn, false) as passed, g.dropped_at is not null as dropped,
+       s.settings -> 'replay_window' as replay_window, extract(epoch from now() - g.drained_at)::float8 * 1000 as age
      from tailrace.generation g
      join lateral (
        select lsn from tailrace.generation n where n.sink_id = g.sink_id and n.generation > g.generation and n.lsn is not null
@@ -21,26 +60,72 @@ export async function deleteOldTopics(query: Query, log: Log): Promise<Readonly<
      ) n on true
      join tailrace.sink s on s.id = g.sink_id
      left join tailrace.source c on c.database_id = s.database_id
-     where g.drained_at is not null`,
+     where g.drained_at is not null order by g.sink_id, g.generation`,
     [],
   )
-  const topics = (await log.topics()).map(({ topic }) => topic)
-  const existing = new Set(topics)
-  const orphans = await orphanedTopics(query, topics)
-  const deleted: TopicName[] = []
-  let waiting = false
-  const ended = rows.map((row) => ({
-    topic: topicOf({ sinkId: String(row.sink_id), generation: Number(row.generation) }),
-    isPassed: row.passed === true,
-  }))
-  for (const { topic, isPassed } of [...ended, ...orphans]) {
-    if (!existing.has(topic)) continue
-    if (isPassed) {
-      await log.deleteTopic(topic)
-      deleted.push(topic)
-    } else waiting = true
+  return rows.map((row) => {
+    const sinkId = String(row.sink_id)
+    const generation = Number(row.generation)
+    const keptMs = replayWindowMs(row.replay_window as number | string | null) - Number(row.age)
+    return {
+      sinkId,
+      generation,
+      topic: topicOf({ sinkId, generation }),
+      passed: row.passed === true,
+      dropped: row.dropped === true,
+      keptMs,
+    }
+  })
+}
+
+/** The topics that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
+async function outgrowing(
+  log: Log,
+  ended: readonly Ended[],
+  existing: ReadonlyMap<TopicName, number>,
+  maxBytes: number,
+): Promise<ReadonlySet<TopicName>> {
+  const short = ended.length > 0 && (await log.isShortOfSpace())
+  const outgrown = new Set<TopicName>()
+  for (const [sinkId, generations] of Map.groupBy(ended, (generation) => generation.sinkId)) {
+    const topics = new Set(generations.map(({ topic }) => topic))
+    let kept = 0
+    for (const [topic, partitions] of existing)
+      if (topic.startsWith(`${sinkId}.`) && !topics.has(topic)) kept += await finishedBytes(log, topic, partitions)
+    for (const { topic } of generations.toReversed()) {
+      kept += await finishedBytes(log, topic, existing.get(topic) ?? 0)
+      if (short || kept > maxBytes) outgrown.add(topic)
+    }
   }
-  return { deleted, waiting }
+  return outgrown
+}
+
+async function finishedBytes(log: Log, topic: TopicName, partitions: number): Promise<number> {
+  let bytes = 0
+  for (let partition = 0; partition < partitions; partition++) {
+    const stats = await log.stats(topic, partition, BYTES_EVERY_MS).catch(() => undefined) // deleted by another process
+    bytes += stats?.finishedBytes ?? 0
+  }
+  return bytes
+}
+
+/** From here on no replay goes back to it. @returns false: one just has. Of its points only those at its end stay: they say up to where it was. */
+async function drop(query: Query, { sinkId, generation }: Ended): Promise<boolean> {
+  const { rows } = await ask(
+    query,
+    `update tailrace.generation set dropped_at = now() where sink_id = $1::text::uuid and generation = $2 and drained_at is not null
+     returning generation`,
+    [sinkId, generation],
+  )
+  if (rows.length === 0) return false
+  await ask(
+    query,
+    `delete from tailrace.replay_point p where sink_id = $1::text::uuid and generation = $2 and exists (
+       select from tailrace.replay_point l where l.sink_id = p.sink_id and l.generation = p.generation and l.partition = p.partition
+         and l.record_offset > p.record_offset)`,
+    [sinkId, generation],
+  )
+  return true
 }
 
 /** Topics whose sink exists no more, and whether its source has passed the routing version that left it out. */

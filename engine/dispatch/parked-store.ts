@@ -1,7 +1,6 @@
 /**
  * The parked messages of one sink partition in the state database: those that blocked others, and those that were
- * discarded. Every write carries the owner's term and is refused when a newer one exists (correctness 19); the row of
- * the term is locked while a write lasts, so a take-over sees it or prevents it.
+ * discarded. Every write carries the owner's term and is refused when a newer one exists (fenced-write.ts).
  *
  * A row is `open` until its message is finished, then `done` until the commit that has the message finished is durable:
  * without it a restart would take the message from the log again. The newest
@@ -12,45 +11,34 @@
  * A row keeps the name of its message, which is its place in the log (generation, partition, offset, index), and has an
  * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
-import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
-import { MESSAGE_FLAG } from '../log/pack.ts'
+import { MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
+import { formatLsn, parseLsn } from '../lsn.ts'
+import type { Part } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
 import { refList, type OlderRefs, type RefList } from './ack-id.ts'
+import { termKey, writeAsOwner, type PartitionKey } from './fenced-write.ts'
+import { ParkedMessage } from './parked-message.ts'
 import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
-import { columnsOf, toView, type Row } from './parked-row.ts'
 import type { Failed, Move } from './parking.ts'
 
-export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
-export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
-
 export type TooLarge = Readonly<{ messages: number; lastAt: Date }>
-/** @property attempts how often it has failed; pull: how often it was handed out before it was parked */
-export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
-/** Open messages: these, those that have failed at least once, or all. */
-export type Chosen = readonly Omit<ParkedRef, 'key'>[] | 'failing' | 'open'
+export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
 /** Where parked messages are found that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
 /** The newest of a message. */
 const KEPT_ATTEMPTS = 10
-/** Ended by hand in one statement. */
-export const MAX_ENDED = 1_000
 /** The newest of a sink (contract 12.3). */
 const KEPT_DISCARDED = 1_000
+type Row = Readonly<Record<string, unknown>>
 
-/** $1 term's key, $2 term, $3 sink, $4 generation, $5 partition */
-const OWNER = `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share)`
+/** in a write of the owner */
 const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
 /** the same without an owner's term */
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
 const BY_POSITION = 'history, lsn, idx, part'
-/** of a row, what names it */
-const NAME = 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index'
-/** The attempts of a row with that of a parameter in front. */
-const prepended = (parameter: number) =>
-  `jsonb_path_query_array(jsonb_build_array($${parameter}::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')`
 const BYTES = 'octet_length(record_key) + octet_length(group_key) + octet_length(body)'
 
 export class ParkedStore {
@@ -174,33 +162,25 @@ export class ParkedStore {
           some.map(({ failed }) => JSON.stringify(failed.record)),
           isSpent ? 'discarded' : 'open',
         ],
-        { returning: NAME, adds: isSpent ? -1 : 0 },
+        { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: isSpent ? -1 : 0 },
       )
       rows.push(...written)
     }
     return rows.map((row) => this.#ref(row))
   }
 
-  /**
-   * The first open messages of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least.
-   * @param each at most so many of a group, and one of those that have failed
-   */
-  async fetch(groups: readonly ParkedGroup[], maxBytes: number, each = 1): Promise<LoadedMessage[]> {
+  /** The first open message of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least. */
+  async fetch(groups: readonly ParkedGroup[], maxBytes: number): Promise<LoadedMessage[]> {
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
     const within = (first: string) =>
       `select * from (select f.*, sum(octet_length(f.body)) over (order by ${BY_POSITION}) - octet_length(f.body) as before from (${first}) f) b
-       where before < ${Math.floor(maxBytes)} order by ${BY_POSITION}`
+       where before < ${Math.floor(maxBytes)}`
     const { rows } = this.#grouping
       ? await ask(
           this.#query,
-          within(
-            each === 1
-              ? `select distinct on (group_hash) * from tailrace.parked
-                 where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`
-              : `select p.* from unnest($4::bigint[]) as g (hash) cross join lateral (select * from tailrace.parked
-                 where ${MINE_READ} and state = 'open' and group_hash = g.hash order by ${BY_POSITION} limit ${Math.floor(each)}) p`,
-          ),
+          within(`select distinct on (group_hash) * from tailrace.parked
+           where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`),
           [...mine, groups.map((g) => g.key)],
         )
       : await ask(
@@ -210,12 +190,7 @@ export class ParkedStore {
            where ${MINE_READ} and state = 'open'`),
           [...mine, ...this.#names(groups)],
         )
-    return rows.map((row) => ({
-      ...this.#ref(row),
-      view: toView(row),
-      attempts: Number(row.attempts),
-      formerAttempts: row.attempt_log as unknown[],
-    }))
+    return rows.map((row) => ({ ...this.#ref(row), view: toView(row) }))
   }
 
   /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
@@ -225,48 +200,7 @@ export class ParkedStore {
        from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[]) as r (g, p, o, i)
        where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
       [...this.#names(refs), state, reason],
-      { returning: NAME, adds: -1 },
-    )
-    return rows.map((row) => this.#ref(row))
-  }
-
-  /** Open messages are to be tried at once. @returns those that were backing off */
-  async hurry(chosen: Chosen): Promise<ParkedRef[]> {
-    const { condition, params } = this.#choose(chosen)
-    const rows = await this.#write(
-      `update tailrace.parked p set next_try_at = null from owner where ${MINE} and p.state = 'open' and p.next_try_at > now() ${condition}`,
-      params,
-      { returning: NAME },
-    )
-    return rows.map((row) => this.#ref(row))
-  }
-
-  /**
-   * Discarded messages are to be delivered after all, as if they had never failed. Those that are on record without their
-   * body stay as they are. @param refs absent: all of them
-   */
-  async reopen(refs: readonly Omit<ParkedRef, 'key'>[] | undefined, entry: Failed['record']): Promise<ParkedRef[]> {
-    const { condition, params } = this.#choose(refs ?? 'open')
-    const rows = await this.#write(
-      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, attempt_log = ${prepended(5 + params.length + 1)}
-       from owner where ${MINE} and p.state = 'discarded' and p.flags & ${MESSAGE_FLAG.discarded} = 0 ${condition}`,
-      [...params, JSON.stringify(entry)],
-      { returning: NAME, adds: 1 },
-    )
-    return rows.map((row) => this.#ref(row))
-  }
-
-  /** Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at most MAX_ENDED of those that are not named */
-  async endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
-    const { condition, params } = this.#choose(chosen)
-    const next = 5 + params.length + 1
-    const some = `p.ctid = any (array (select p.ctid from tailrace.parked p where ${MINE} and p.state = 'open' ${condition} limit ${MAX_ENDED}))`
-    const rows = await this.#write(
-      `update tailrace.parked p set state = $${next}, next_try_at = null, error = coalesce(p.error, $${next + 1}::jsonb ->> 'message'),
-         attempt_log = ${prepended(next + 1)}
-       from owner where ${MINE} and p.state = 'open' ${typeof chosen === 'string' ? `and ${some}` : condition}`,
-      [...params, state, JSON.stringify(entry)],
-      { returning: NAME, adds: -1 },
+      { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: -1 },
     )
     return rows.map((row) => this.#ref(row))
   }
@@ -308,17 +242,6 @@ export class ParkedStore {
     )
   }
 
-  /** Which of the rows, as more conditions on `p`, and the parameters from $6 on that they need. */
-  #choose(chosen: Chosen): Readonly<{ condition: string; params: readonly unknown[] }> {
-    if (chosen === 'open') return { condition: '', params: [] }
-    if (chosen === 'failing') return { condition: 'and p.attempts > 0', params: [] }
-    const named = 'select * from unnest($6::int[], $7::int[], $8::bigint[], $9::int[])'
-    return {
-      condition: `and (p.generation, p.partition, p.record_offset, p.record_index) in (${named})`,
-      params: this.#names(chosen),
-    }
-  }
-
   #names(refs: readonly Omit<ParkedRef, 'key'>[]): unknown[] {
     const origins = refs.map(({ origin }) => origin ?? this.#key)
     return [
@@ -353,49 +276,72 @@ export class ParkedStore {
     params: readonly unknown[],
     { returning, adds = 0 }: Readonly<{ returning?: string; adds?: -1 | 0 | 1 }> = {},
   ): Promise<readonly Row[]> {
-    const { sinkId, generation, partition } = this.#key
     const columns = [returning ?? '1 as one', ...(adds === 0 ? [] : [`${BYTES} as bytes`])].join(', ')
     const counted = `, counted as (
        insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
        select $3::text::uuid, $4::int, $5::int, ${adds} * sum(bytes) from written having count(*) > 0
        on conflict (sink_id, generation, partition) do update set bytes = b.bytes + excluded.bytes)`
-    const { rows } = await ask(
-      this.#query,
-      `${OWNER}, written as (${sql} returning ${columns})${adds === 0 ? '' : counted}
-       select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
-      [termKey(this.#key), this.term, sinkId, generation, partition, ...params],
-    )
-    if (Number(rows[0]?.held) === 0)
-      throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${this.term} has passed)`, {
-        partition,
-        term: this.term,
-      })
-    return rows[0]?.written as Row[]
+    const owner = { key: this.#key, term: this.term }
+    return writeAsOwner(this.#query, owner, sql, params, { returning: columns, further: adds === 0 ? '' : counted })
   }
 }
 
 /**
  * Which partitions own messages that earlier generations have named; finished and unknown ones are left out.
- * @param states which are looked for
  * @throws EngineError STATE_UNAVAILABLE
  */
 export async function findParked(
   query: Query,
   sinkId: string,
   { generations, partitions, offsets, indexes }: OlderRefs,
-  states: readonly ('open' | 'discarded')[] = ['open'],
 ): Promise<OwnedRefs[]> {
   const { rows } = await ask(
     query,
     `select p.owner_generation, p.owner_partition, p.generation, p.partition, array_agg(p.record_offset) as offsets, array_agg(p.record_index) as indexes
      from tailrace.parked p join unnest($2::int[], $3::int[], $4::bigint[], $5::int[]) as r (g, p, o, i)
        on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
-     where p.sink_id = $1::text::uuid and p.state = any ($6) group by 1, 2, 3, 4`,
-    [sinkId, generations, partitions, offsets, indexes, states],
+     where p.sink_id = $1::text::uuid and p.state = 'open' group by 1, 2, 3, 4`,
+    [sinkId, generations, partitions, offsets, indexes],
   )
   return rows.map((row) => ({
     owner: { generation: Number(row.owner_generation), partition: Number(row.owner_partition) },
     origin: { generation: Number(row.generation), partition: Number(row.partition) },
     refs: { offsets: (row.offsets as unknown[]).map(Number), indexes: (row.indexes as unknown[]).map(Number) },
   }))
+}
+
+function columnsOf(moves: readonly Move[]): unknown[] {
+  const columns: unknown[][] = Array.from({ length: 18 }, () => [])
+  for (const { view, index, offset, deliveries, failed } of moves) {
+    const { history, lsn, idx, part } = view.position(index)
+    const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
+    const row = [
+      ...[history, formatLsn(lsn), idx, part, offset, index, view.group(index)],
+      text(view.keyStart(index), view.keyEnd(index)),
+      text(view.groupKeyStart(index), view.groupKeyEnd(index)),
+      view.buffer.subarray(view.bodyStart(index), view.bodyEnd(index)),
+      ...[view.action(index), view.flags(index), view.relation(index)],
+      new Date(view.commitTimeUs(index) / 1000).toISOString(),
+      deliveries,
+      failed?.error ?? null,
+      JSON.stringify(failed ? [failed.record] : []),
+      failed?.retryInMs ?? null,
+    ]
+    for (let c = 0; c < row.length; c++) (columns[c] as unknown[]).push(row[c])
+  }
+  return columns
+}
+
+function toView(row: Row): ParkedMessage {
+  return new ParkedMessage({
+    position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
+    group: Number(row.group_hash),
+    action: Number(row.action) as ActionCode,
+    flags: Number(row.flags),
+    relation: Number(row.relation),
+    commitTimeUs: (row.commit_time instanceof Date ? row.commit_time.getTime() : Date.parse(String(row.commit_time))) * 1000,
+    key: Buffer.from(String(row.record_key)),
+    groupKey: Buffer.from(String(row.group_key)),
+    body: row.body as Buffer,
+  })
 }

@@ -8,7 +8,8 @@
  *    with a time limit, because after a failed flush it would wait for ever;
  *  - no read transaction lives across an await (it would keep every page freed meanwhile): values are copied out;
  *  - the last packs appended stay in memory up to a bound, so that a reader at the tail doesn't touch the map;
- *  - a record's key ends with its size, so that trimming knows what it frees without reading the values.
+ *  - a record's key ends with its size, so that trimming knows what it frees without reading the values, and what is
+ *    finished is weighed by keys alone.
  * The file never shrinks, but space freed by trims is used again.
  */
 import { randomUUID } from 'node:crypto'
@@ -17,8 +18,8 @@ import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { open, type Database, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
-import { parseLsn, formatLsn } from '../lsn.ts'
-import { comparePositions, type Part, type Position } from '../position.ts'
+import { comparePositions, type Position } from '../position.ts'
+import { commitFromJson, commitToJson, positionFromJson, positionToJson, type StoredCommit, type StoredPosition } from './commit-json.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
 import { compressPack, Pack } from './pack.ts'
 import { TailCache } from './tail-cache.ts'
@@ -49,6 +50,10 @@ type PartitionState = {
   bytes: number
   /** of the open append: what else writes the counters must not take it back */
   placed: { records: number; bytes: number }
+  /** the committed offset; undefined: not looked up yet */
+  committed: number | undefined
+  /** what the records kept below an offset take, weighed once as the committed offset moves on */
+  weighed: { below: number; bytes: number }
   waiting: Set<() => void>
 }
 type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
@@ -70,7 +75,7 @@ class EmbeddedLog implements Log {
   readonly #cache: TailCache
   readonly #folder: string
   readonly #options: Required<Omit<EmbeddedLogOptions, 'open'>>
-  #free = { checkedAt: 0, appendedSince: 0, enough: true }
+  #free = { checkedAt: -Infinity, appendedSince: 0, enough: true, short: false, freeMb: 0, reserveMb: 0 }
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
@@ -131,7 +136,9 @@ class EmbeddedLog implements Log {
         end: recordKey(number, partition, next, 0),
         limit: 1,
       })
-      return { first: key ? offsetOf(key) : next, next, bytes: counters?.bytes ?? 0, placed: { records: 0, bytes: 0 }, waiting: new Set() }
+      const first = key ? offsetOf(key) : next
+      const weights = { bytes: counters?.bytes ?? 0, placed: { records: 0, bytes: 0 }, weighed: { below: first, bytes: 0 } }
+      return { first, next, committed: undefined, waiting: new Set(), ...weights }
     })
     return { name, number, partitions: states, deleted: false }
   }
@@ -211,11 +218,11 @@ class EmbeddedLog implements Log {
     return stored === undefined ? undefined : positionFromJson(stored as StoredPosition)
   }
 
-  async *read(name: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord> {
+  async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
     const topic = this.#topic(name)
     const state = this.#partition(topic, partition)
     let offset = Math.max(from, state.first)
-    while (!signal.aborted && !topic.deleted && !this.#closed) {
+    while (!signal.aborted && !topic.deleted && !this.#closed && offset < before) {
       if (offset < state.first) offset = state.first // trimmed meanwhile
       if (offset >= state.next) {
         await waitFor(state, signal)
@@ -228,14 +235,18 @@ class EmbeddedLog implements Log {
   }
 
   async commit(name: TopicName, partition: number, commit: Commit): Promise<void> {
-    const topic = this.#topic(name)
-    this.#partition(topic, partition)
-    await this.#flushed(this.#commits.put(commitKey(name, partition), { ...commit, filter: positionToJson(commit.filter) }))
+    const state = this.#partition(this.#topic(name), partition)
+    await this.#flushed(this.#commits.put(commitKey(name, partition), commitToJson(commit)))
+    state.committed = commit.next.offset
   }
 
   async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
     const stored = readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))
-    return stored && { ...stored, filter: positionFromJson(stored.filter) }
+    return stored && commitFromJson(stored)
+  }
+
+  neededFrom(_name: TopicName, _partition: number, offset: number): number {
+    return offset
   }
 
   async trim(name: TopicName, partition: number, before: number): Promise<void> {
@@ -268,8 +279,12 @@ class EmbeddedLog implements Log {
   }
 
   async stats(name: TopicName, partition: number): Promise<PartitionStats> {
-    const { first, next, bytes } = this.#partition(this.#topic(name), partition)
-    return { first, next, bytes }
+    const topic = this.#topic(name)
+    const state = this.#partition(topic, partition)
+    state.committed ??= readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))?.next.offset ?? 0
+    await this.#weigh(topic, partition, state.committed)
+    const { first, next, bytes, weighed } = state
+    return { first, next, bytes, finishedBytes: weighed.bytes }
   }
 
   async subscribe(name: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {
@@ -280,6 +295,11 @@ class EmbeddedLog implements Log {
         for (const partition of partitions.keys()) listener.revoked(partition)
       },
     }
+  }
+
+  async isShortOfSpace(): Promise<boolean> {
+    if (performance.now() - this.#free.checkedAt >= LOOK_AT_DISK_EVERY_MS) await this.#lookAtDisk()
+    return this.#free.short
   }
 
   holds(): boolean {
@@ -331,9 +351,12 @@ class EmbeddedLog implements Log {
       const lastKey = keys.at(-1)
       state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
       for (const key of keys) {
-        state.bytes -= key.readUInt32BE(14)
+        const size = key.readUInt32BE(14)
+        state.bytes -= size
+        if (offsetOf(key) < state.weighed.below) state.weighed.bytes -= size
         void this.#records.remove(key)
       }
+      if (state.weighed.below < state.first) state.weighed = { below: state.first, bytes: 0 }
       const { next, bytes, placed } = state
       const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
       if (!topic.deleted) await this.#flushed(this.#meta.put(countersKey(topic.name, partition), counters))
@@ -343,20 +366,51 @@ class EmbeddedLog implements Log {
 
   async #requireSpace(records: readonly AppendRecord[]): Promise<void> {
     for (const { pack } of records) this.#free.appendedSince += pack.length
-    const now = performance.now()
-    if (this.#free.enough && this.#free.appendedSince < 64 * MB && now - this.#free.checkedAt < 1000) return
+    const isFresh = performance.now() - this.#free.checkedAt < LOOK_AT_DISK_EVERY_MS
+    if (this.#free.enough && this.#free.appendedSince < 64 * MB && isFresh) return
+    const { enough, freeMb, reserveMb } = await this.#lookAtDisk()
+    if (enough) return
+    throw new EngineError('LOG_DISK_FULL', `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`, {
+      freeMb,
+      reserveMb,
+    })
+  }
+
+  /** Short before it bites: space that is freed inside the file is used again only by what is appended after that. */
+  async #lookAtDisk() {
     const { bavail, blocks, bsize } = await statfs(this.#folder)
+    const free = bavail * bsize
     const reserve = this.#options.reserveBytes(blocks * bsize)
-    this.#free = { checkedAt: now, appendedSince: 0, enough: bavail * bsize > reserve }
-    if (this.#free.enough) return
-    throw new EngineError(
-      'LOG_DISK_FULL',
-      `${Math.round((bavail * bsize) / MB)} MB are left on the disk of the log, of which ${Math.round(reserve / MB)} MB are kept in reserve`,
-      {
-        freeMb: Math.round((bavail * bsize) / MB),
-        reserveMb: Math.round(reserve / MB),
-      },
-    )
+    const [freeMb, reserveMb] = [Math.round(free / MB), Math.round(reserve / MB)]
+    const short = free <= reserve + Math.max(SHORT_BYTES, reserve / 4)
+    this.#free = { checkedAt: performance.now(), appendedSince: 0, enough: free > reserve, short, freeMb, reserveMb }
+    return this.#free
+  }
+
+  /** Brings `weighed` to an offset, in slices that don't hold up the event loop. */
+  async #weigh(topic: Topic, partition: number, below: number): Promise<void> {
+    const state = topic.partitions[partition] as PartitionState
+    const end = () => Math.max(state.first, Math.min(below, state.next))
+    if (state.weighed.below > end()) state.weighed = { below: state.first, bytes: 0 } // a replay went back
+    while (state.weighed.below < end()) {
+      const from = Math.max(state.weighed.below, state.first)
+      const range = {
+        start: recordKey(topic.number, partition, from, 0),
+        end: recordKey(topic.number, partition, end(), 0),
+        limit: WEIGH_SLICE,
+      }
+      let last: number | undefined
+      let count = 0
+      readOf(this.#root, () => {
+        for (const key of this.#records.getKeys(range)) {
+          state.weighed.bytes += key.readUInt32BE(14)
+          last = offsetOf(key)
+          count++
+        }
+      })
+      state.weighed.below = count < WEIGH_SLICE || last === undefined ? end() : last + 1
+      if (count === WEIGH_SLICE) await nextTurn()
+    }
   }
 
   /** Waits until the disk has a write, and with it all writes before it. */
@@ -396,6 +450,10 @@ function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => 
 
 const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
+const WEIGH_SLICE = 5000
+const LOOK_AT_DISK_EVERY_MS = 1000
+/** So much above the reserve, and at least a quarter of it, space counts as short. */
+const SHORT_BYTES = 64 * MB
 
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`
@@ -428,8 +486,3 @@ function waitFor(state: PartitionState, signal: AbortSignal): Promise<void> {
   signal.addEventListener('abort', resume, { once: true })
   return promise
 }
-
-type StoredCommit = Omit<Commit, 'filter'> & { filter: StoredPosition }
-type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
-const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
-const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })

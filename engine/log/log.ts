@@ -54,6 +54,8 @@ export type PartitionStats = Readonly<{
   first: number
   next: number
   bytes: number
+  /** the share of the records below the committed offset: finished, and kept to be replayed */
+  finishedBytes: number
 }>
 
 export type AssignmentListener = Readonly<{
@@ -78,16 +80,27 @@ export interface Log extends AsyncDisposable {
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Position | undefined>
-  /** Every record from `from` (or from the first kept one above it), then waits for new ones until aborted. */
-  read(topic: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord>
+  /**
+   * Every record from `from` (or from the first kept one above it), then waits for new ones until aborted.
+   * @param before for who looks and doesn't follow: ends there
+   */
+  read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before?: number): AsyncIterable<LogRecord>
   commit(topic: TopicName, partition: number, commit: Commit): Promise<void>
   committed(topic: TopicName, partition: number): Promise<Commit | undefined>
+  /**
+   * What must be kept for whoever is to read from a record on: as a rule from this record. Asked with growing offsets, by
+   * who reads the partition.
+   * @returns undefined: that is not known before this record has been read
+   */
+  neededFrom(topic: TopicName, partition: number, offset: number): number | undefined
   /** Deletes the records below `before`. */
   trim(topic: TopicName, partition: number, before: number): Promise<void>
   /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */
   offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
   /** @param maxAgeMs as in `topics` */
   stats(topic: TopicName, partition: number, maxAgeMs?: number): Promise<PartitionStats>
+  /** Little room is left where the log is: what is kept only to be replayed should go. Asking costs next to nothing. */
+  isShortOfSpace(): Promise<boolean>
   /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
   subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
   /**

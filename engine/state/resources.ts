@@ -4,6 +4,7 @@
  * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
  */
 import { Type, type Static } from 'typebox'
+import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Destination } from './destinations.ts'
 
 export const Name = Type.String({ pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' })
@@ -11,6 +12,8 @@ const Annotations = Type.Record(Type.String(), Type.Unknown(), {
   default: {},
   description: 'free JSON copied into each message, at most 8192 bytes',
 })
+
+const DEFAULT_REPLAY_WINDOW = '1h'
 
 export const ACTIONS = ['insert', 'update', 'delete'] as const
 export type Action = (typeof ACTIONS)[number] | 'read'
@@ -89,6 +92,16 @@ export const SinkSettings = Type.Object(
     batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
     max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
     max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of what is not finished, in the log and parked' }),
+    replay_window: Type.Union(
+      [
+        Type.Integer({ minimum: 0, description: 'milliseconds' }),
+        Type.String({ pattern: DURATION_PATTERN, description: 'such as 90s, 30m, 1h, 7d' }),
+      ],
+      {
+        default: DEFAULT_REPLAY_WINDOW,
+        description: 'how long acknowledged messages stay in the log, to be replayed; at most 1 GB of them; 0: not at all',
+      },
+    ),
     concurrency: Type.Union([Type.Integer({ minimum: 1, maximum: 256 }), Type.Null()], {
       default: null,
       description: 'requests to the destination at once; null: as its kind does well with',
@@ -105,6 +118,10 @@ export const SinkSettings = Type.Object(
 export type SinkSettings = Static<typeof SinkSettings>
 /** As given: without `partitions` a sink keeps the number it has, and a new one gets the default of the log. */
 export type SinkSettingsInput = Omit<SinkSettings, 'partitions'> & { partitions?: number | undefined }
+
+/** @param stored as in the settings; absent: the default */
+export const replayWindowMs = (stored: SinkSettings['replay_window'] | null | undefined): number =>
+  durationMs(stored ?? DEFAULT_REPLAY_WINDOW)
 
 export type Account = Readonly<{ id: string; name: string }>
 

@@ -60,23 +60,13 @@ export class SourceStore {
       'select slot_name, log_identity, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1',
       [this.databaseId],
     )
-    const history = await ask(
-      this.#query,
-      'select history, system_identifier, timeline, begins_at from tailrace.source_history where database_id = $1 order by history',
-      [this.databaseId],
-    )
     const row = source.rows[0]
     return {
       confirmed: row ? parseLsn(String(row.confirmed_lsn)) : undefined,
       slotName: row ? String(row.slot_name) : undefined,
       logIdentity: row ? String(row.log_identity) : undefined,
       acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
-      incarnations: history.rows.map((h) => ({
-        history: Number(h.history),
-        systemIdentifier: String(h.system_identifier),
-        timeline: Number(h.timeline),
-        beginsAt: parseLsn(String(h.begins_at)),
-      })),
+      incarnations: await incarnationsOf(this.#query, this.databaseId),
     }
   }
 
@@ -226,6 +216,21 @@ export class SourceStore {
       throw new EngineError('SOURCE_FENCED', `another process owns the source (term ${this.term} has passed)`, { term: this.term })
     return rows
   }
+}
+
+/** Of a source, oldest first. */
+export async function incarnationsOf(query: Query, databaseId: string): Promise<readonly Incarnation[]> {
+  const { rows } = await ask(
+    query,
+    'select history, system_identifier, timeline, begins_at from tailrace.source_history where database_id = $1 order by history',
+    [databaseId],
+  )
+  return rows.map((row) => ({
+    history: Number(row.history),
+    systemIdentifier: String(row.system_identifier),
+    timeline: Number(row.timeline),
+    beginsAt: parseLsn(String(row.begins_at)),
+  }))
 }
 
 /** A user takes it that changes below the slot's position are missing: the next run goes on from there. */

@@ -12,6 +12,7 @@ import { ACTION, PackBuilder } from '../../engine/log/pack.ts'
 import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
+import { hashGroup } from '../../engine/wal/change-keys.ts'
 import { topicOf } from '../../engine/wal/routing.ts'
 import type { Query } from '../../engine/wal/slot.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
@@ -47,6 +48,7 @@ export const SINK: Sink = {
   concurrency: null,
   sensitive: false,
   partitions: 1,
+  replay_window: 0,
   destination: { type: 'sequin_stream' },
 }
 
@@ -95,15 +97,13 @@ export function packOf(lsn: bigint, messages: readonly Message[], commitTimeUs =
         `"record":${JSON.stringify(record)},"changes":null,"action":"insert","metadata":{"commit_lsn":${lsn},"commit_idx":${idx}`,
       ),
     )
-    builder.add(idx, part, part === PART.tombstone ? ACTION.delete : ACTION.insert, 16_384, 0, hashOf(group), Buffer.byteLength(key), 0)
+    builder.add(idx, part, part === PART.tombstone ? ACTION.delete : ACTION.insert, RELATION, 0, hashOf(group), Buffer.byteLength(key), 0)
   }
   return builder.encode()
 }
-export function hashOf(group: string): number {
-  let hash = 7
-  for (const c of group) hash = (hash * 131 + c.charCodeAt(0)) % 2 ** 40
-  return hash
-}
+const RELATION = 16_384
+/** As of a table with this one key column. */
+export const hashOf = (group: string): number => hashGroup(RELATION, Buffer.from(group))
 
 /** What a process can be cut off from: after `cut` nothing of it reaches a disk any more. */
 class Process {
@@ -244,6 +244,14 @@ export class Fixture implements AsyncDisposable {
     const lsn = (this.#lsn += 16n)
     const record = { topic: topicOf({ sinkId: SINK.id, generation }), partition, pack: packOf(lsn, messages) }
     await this.log.append([record], { source: 'test', position: { history: 0, lsn, idx: messages.length, part: PART.row } })
+  }
+
+  /** Appends a record that stands there already, as a source does that starts again. */
+  async appendAgain(lsn: bigint, messages: readonly Message[]): Promise<void> {
+    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition: 0, pack: packOf(lsn, messages) }], {
+      source: 'test',
+      position: this.position,
+    })
   }
 
   /** The last pack of a generation's partition. */

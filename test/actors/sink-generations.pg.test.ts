@@ -1,82 +1,12 @@
 /** What a sink hands from one generation to the next, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { StoredGenerations } from '../../engine/dispatch/generations.ts'
-import { formatLsn } from '../../engine/lsn.ts'
-import { shapeOf, type GenerationShape } from '../../engine/state/generation-shape.ts'
-import type { Sink } from '../../engine/state/resources.ts'
-import { topicOf } from '../../engine/wal/routing.ts'
 import type { Query } from '../../engine/wal/slot.ts'
-import type { TestDatabase } from '../services/postgres.ts'
-import { acksOf, Fixture, hashOf, idsOf, SINK } from './sink-fixture.ts'
-import { queryOf, stateDatabase } from './sink-state.ts'
+import { hashOf, acksOf, idsOf } from './sink-fixture.ts'
+import { queryOf } from './sink-state.ts'
+import { DRAIN_AFTER_MS, Switching } from './switching.ts'
 
 const LONG_MS = 20_000
-const DRAIN_AFTER_MS = 100
-
-type Setting = Partial<Sink>
-
-/** The second generation's setting takes over where `switchOver` is called. */
-class Switching implements AsyncDisposable {
-  readonly db: TestDatabase
-  readonly f: Fixture
-  readonly #next: GenerationShape
-  readonly #ackWaitMs: number
-
-  private constructor(db: TestDatabase, f: Fixture, next: GenerationShape, ackWaitMs: number) {
-    this.db = db
-    this.f = f
-    this.#next = next
-    this.#ackWaitMs = ackWaitMs
-  }
-
-  static async open(setting: Setting, next: Setting): Promise<Switching> {
-    const db = await stateDatabase()
-    const sink = { ...SINK, ...setting }
-    const f = await Fixture.open(setting, { query: queryOf(db), start: false })
-    const s = new Switching(db, f, shapeOf({ ...sink, ...next }), sink.ack_wait_ms)
-    await s.#save(1, shapeOf(sink), 1n)
-    await s.start()
-    return s
-  }
-
-  generations(query: Query = queryOf(this.db)): StoredGenerations {
-    return new StoredGenerations({ sinkId: SINK.id, log: this.f.log, query, ackWaitMs: () => this.#ackWaitMs })
-  }
-
-  start(): Promise<void> {
-    return this.f.start({ generations: this.generations(), drainAfterMs: DRAIN_AFTER_MS })
-  }
-
-  /** What the source does when it meets the mark of the next generation. */
-  async switchOver(from = 1): Promise<void> {
-    const { partitions } = (await this.f.log.topics()).find(({ topic }) => topic === topicOf({ sinkId: SINK.id, generation: from }))!
-    await this.f.log.createTopic(topicOf({ sinkId: SINK.id, generation: from + 1 }), this.#next.partitions)
-    await this.#save(from + 1, this.#next, this.f.position.lsn + 1n)
-    for (let partition = 0; partition < partitions; partition++) await this.f.close(partition, from)
-  }
-
-  /** Appends to the second generation, where the source would. */
-  async append(id: number, group: string): Promise<void> {
-    await this.f.append([{ id, group }], hashOf(group) % this.#next.partitions, 2)
-  }
-
-  async untilServed(generation: number): Promise<void> {
-    while (this.f.sink.status().details?.['generation'] !== generation) await new Promise((resolve) => setTimeout(resolve, 5))
-    await this.f.running()
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.f[Symbol.asyncDispose]()
-    await this.db[Symbol.asyncDispose]()
-  }
-
-  async #save(generation: number, shape: GenerationShape, lsn: bigint): Promise<void> {
-    await this.db.query('insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx) values ($1, $2, $3, 0, $4, 0)', [
-      ...[SINK.id, generation, JSON.stringify(shape), formatLsn(lsn)],
-    ])
-  }
-}
 
 test('what a client holds when its generation ends is parked, keeps its ack_id, and comes before what is new of its group', async () => {
   await using s = await Switching.open({ partitions: 2 }, { partitions: 3 })

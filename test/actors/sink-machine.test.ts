@@ -229,6 +229,68 @@ test('who was given a partition that others have left for the next generation fo
   assert.deepEqual([said.includes('unsubscribed'), actor.getSnapshot().context.served?.generation], [true, 2])
 })
 
+test('held for a replay, all partitions stop and stay assigned; then those that are assigned by that time begin again', async () => {
+  const { work, actor, said } = await start()
+  work.subscribed.resolve()
+  await settle()
+  actor.send({ type: 'hold' })
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'holding')
+  for (const drained of work.drains.values()) drained.resolve()
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'held')
+  work.listener?.revoked(0)
+  work.listener?.assigned(2)
+  await settle()
+  assert.deepEqual(said.splice(0), ['live 0', 'live 1', 'gone 0', 'gone 1'], 'nothing begins meanwhile')
+  work.generation = 1 // the same one is to be delivered
+  actor.send({ type: 'resume' })
+  await settle()
+  assert.deepEqual(said.splice(0), ['live 1', 'live 2'])
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' })
+})
+
+test('a replay that goes back to another generation lets go of the one that was served', async () => {
+  const { work, actor, said } = await start()
+  work.subscribed.resolve()
+  await settle()
+  actor.send({ type: 'hold' })
+  for (const drained of work.drains.values()) drained.resolve()
+  await settle()
+  said.splice(0)
+  work.generation = 7
+  actor.send({ type: 'resume' })
+  await settle()
+  assert.deepEqual(said, ['unsubscribed', 'live 0', 'live 1'])
+  assert.equal(actor.getSnapshot().context.served?.generation, 8, 'it was asked for once more when the former one was left')
+})
+
+test('a sink that nobody releases goes on by itself, as does one whose partitions do not stop', async () => {
+  const { work, clock, actor } = await start()
+  work.subscribed.resolve()
+  await settle()
+  actor.send({ type: 'hold' })
+  await settle()
+  work.generation = 1
+  clock.increment(10_000)
+  await settle()
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' })
+  actor.send({ type: 'hold' })
+  for (const drained of work.drains.values()) drained.resolve()
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'held')
+  work.generation = 1
+  clock.increment(15_000)
+  await settle()
+  assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' })
+  actor.send({ type: 'hold' })
+  for (const drained of work.drains.values()) drained.resolve()
+  await settle()
+  actor.send({ type: 'stop' })
+  await settle()
+  assert.equal(actor.getSnapshot().value, 'stopped')
+})
+
 test('a choice that fails is made again after a while; a stop meanwhile ends the sink', async () => {
   const work = new Script()
   const failing = () => {

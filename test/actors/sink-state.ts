@@ -1,5 +1,6 @@
 /** A state database for tests of one sink, without the service around it. */
 import { readdir, readFile } from 'node:fs/promises'
+import type { Store } from '../../engine/state/store.ts'
 import type { Query } from '../../engine/wal/slot.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
@@ -27,3 +28,30 @@ export async function stateDatabase(): Promise<TestDatabase> {
 export const queryOf =
   (db: TestDatabase): Query =>
   async (sql, params) => ({ rows: await db.query(sql, params) })
+
+/** @param before called with the number of each statement of a transaction; what it throws ends the transaction there */
+export function storeOf(
+  db: TestDatabase,
+  before: (statement: number) => void | Promise<void> = () => undefined,
+): Pick<Store, 'query' | 'transaction'> {
+  const query: Store['query'] = async (sql, params) => ({ rows: await db.query(sql, params) })
+  return {
+    query,
+    transaction: async (work) => {
+      const client = await db.connect()
+      let statement = 0
+      try {
+        await client.query('begin')
+        const result = await work(async (sql, params) => {
+          await before(++statement)
+          return client.query(sql, params && [...params])
+        })
+        await before(++statement)
+        await client.query('commit')
+        return result
+      } finally {
+        await client.end() // what is not committed is undone
+      }
+    },
+  }
+}

@@ -7,7 +7,7 @@ import { NodeRegistry } from '../../engine/state/node-registry.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { openCluster } from '../../api/cluster.ts'
-import type { LocalEngine } from '../../api/engine-port.ts'
+import type { HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../api/engine-port.ts'
 import { startApi, type ApiServer } from '../../api/server.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
@@ -21,6 +21,25 @@ export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   reloads = 0
   async reload(): Promise<void> {
     this.reloads++
+  }
+  /** what it was told for replays, in order */
+  readonly held: string[] = []
+  override async replay(sinkId: string, target: ReplayTarget, peers: () => readonly Holder[] = () => []): Promise<Replayed> {
+    const others = peers()
+    const held = await Promise.all(others.map(({ hold }) => hold('a-replay')))
+    try {
+      this.held.push(`stopped ${held.map(({ partitions }) => partitions.map(({ partition }) => partition).join()).join()}`)
+      return await super.replay(sinkId, target)
+    } finally {
+      await Promise.all(others.map(({ release }) => release('a-replay')))
+    }
+  }
+  async holdSink(sinkId: string, by: string): Promise<HeldSink> {
+    this.held.push(`hold ${sinkId} by ${by}`)
+    return { generation: 1, partitions: [{ partition: 3, term: 1 }] }
+  }
+  async releaseSink(sinkId: string, by: string): Promise<void> {
+    this.held.push(`release ${sinkId} by ${by}`)
   }
 }
 

@@ -86,6 +86,7 @@ const NAMED: Readonly<Record<string, string>> = { postgres_databases: DATABASE.i
 const SENT: Readonly<Record<string, object>> = {
   createSink: { name: 'new', database: DATABASE.name, destination: { type: 'webhook', http_endpoint: 'hooks' } },
   createHttpEndpoint: { name: 'new', url: 'https://example.com' },
+  replaySink: { lsn: '0/1' },
 }
 
 test('the OpenAPI document describes what is served: answers fit its schemas', async () => {
@@ -101,7 +102,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
     components: { schemas: { Error: object } }
   }
   assert.equal(openapi, '3.1.0')
-  const ajv = new Ajv2020({ strict: false, formats: { uuid: true } })
+  const ajv = new Ajv2020({ strict: false, formats: { uuid: true, 'date-time': true } })
   const ids = Object.values(paths).flatMap((methods) => Object.values(methods).map((operation) => operation.operationId))
   assert.equal(new Set(ids).size, ids.length, 'operation ids are unique')
   for (const [path, methods] of Object.entries(paths)) {

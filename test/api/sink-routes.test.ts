@@ -19,6 +19,7 @@ const GOODS = {
   enrichment: 'none',
   message_grouping: true,
   partitions: 1,
+  replay_window: '1h',
   batch_size: 1,
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',

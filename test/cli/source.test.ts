@@ -1,24 +1,11 @@
 /** The command that the remedy of a gap names, as a user pastes it, against a served API. */
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
-import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { ERRORS } from '../../engine/errors.ts'
 import { acceptRemedy } from '../../engine/wal/history.ts'
 import { serve } from '../api/api-fixture.ts'
 import { DATABASE, OTHER, OTHER_TOKEN, TOKEN } from '../api/scripted-engine.ts'
-
-const CLI = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
-
-async function tailrace(...args: string[]): Promise<{ code: number; out: string; err: string }> {
-  const env = { ...process.env, TAILRACE_DATA: join(tmpdir(), 'tailrace-no-such-folder') }
-  const child = spawn(process.execPath, [CLI, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env })
-  const [[code], out, err] = await Promise.all([once(child, 'close') as Promise<[number]>, text(child.stdout), text(child.stderr)])
-  return { code, out, err }
-}
+import { tailrace } from './command.ts'
 
 /** Of the remedy: what stands behind "npx tailrace". */
 const command = (/npx tailrace (.*?) \(/.exec(acceptRemedy(DATABASE.name))?.[1] ?? '').split(' ')

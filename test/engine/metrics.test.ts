@@ -24,7 +24,9 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     inDelivery,
     windowBytes: 64 * 1_048_576,
     windowLimitBytes: 128 * 1_048_576,
-    partitions: [{ partition: 2, lagRecords: 5, parkedMessages: 1, windowBytes: 7, logBytes: 9, delivered: 12 }],
+    partitions: [
+      { partition: 2, lagRecords: 5, parkedMessages: 1, windowBytes: 7, logBytes: 9, delivered: 12, keptBytes: 4, keptMessages: 6 },
+    ],
   }))
   const source = metrics.source(SOURCE, () => ({
     slotHealth: 'ok',
@@ -60,6 +62,8 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     `tailrace_partition_parked_messages{${sinkLabels},partition="2"} 1`,
     `tailrace_partition_window_bytes{${sinkLabels},partition="2"} 7`,
     `tailrace_partition_log_bytes{${sinkLabels},partition="2"} 9`,
+    `tailrace_partition_kept_bytes{${sinkLabels},partition="2"} 4`,
+    `tailrace_partition_kept_messages{${sinkLabels},partition="2"} 6`,
     `tailrace_partition_delivered_count{${sinkLabels},partition="2"} 12`,
     `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="warn"} 1`,
     `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="ok"} 0`,

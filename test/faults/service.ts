@@ -199,6 +199,10 @@ export class Service implements AsyncDisposable {
     return this.#request(path, { method: 'PATCH', body: JSON.stringify(body) })
   }
 
+  async post(path: string, body: object): Promise<{ status: number; body: unknown }> {
+    return this.#request(path, { method: 'POST', body: JSON.stringify(body) })
+  }
+
   log(): string {
     try {
       return readFileSync(this.#logFile, 'utf8')

@@ -5,7 +5,7 @@
  *
  *   text     "T1" · base64 of: kind u8 (0 plain, 1 deflated) · body
  *   body     flags (1: ranges and messages in flight are in the checkpoint, 2: in flight known) · number · term
- *            next index · filter: history, lsn, idx, part · handed out: offset − next offset, index
+ *            next index · filter: history, lsn, idx + 1, part · handed out: offset − next offset, index
  *            count · ranges: from, to, each as a step from what stands before: 0 · index step, or offset step · index
  *            count · in flight: step as in ranges · ms · origin + 1 (generation, partition) or 0
  */
@@ -62,7 +62,7 @@ function bodyOf(commit: Commit, number: number, whole: boolean): Buffer {
   w.number(next.index)
   w.number(filter.history)
   w.bigint(filter.lsn)
-  w.number(filter.idx)
+  w.number(filter.idx + 1) // a generation may open at -1, before the first change of a transaction
   w.number(filter.part)
   w.signed(handedOut.offset - next.offset)
   w.number(handedOut.index)
@@ -92,7 +92,7 @@ function read(r: Reader, offset: number): Told {
   const number = r.number()
   const term = r.number()
   const next = { offset, index: r.number() }
-  const filter = { history: r.number(), lsn: r.bigint(), idx: r.number(), part: r.number() as Part }
+  const filter = { history: r.number(), lsn: r.bigint(), idx: r.number() - 1, part: r.number() as Part }
   const handedOut = { offset: offset + r.signed(), index: r.number() }
   const finished: FinishedRange[] = []
   let last: MessageRef = next

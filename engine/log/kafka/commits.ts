@@ -44,6 +44,8 @@ const NO_GENERATION = -1
 export class Commits implements AsyncDisposable {
   readonly #options: CommitsOptions
   readonly #partitions = new Map<string, Partition>()
+  /** by topic: what the coordinator said of partitions of other owners */
+  readonly #asked = new Map<TopicName, { readonly at: number; readonly offsets: Promise<readonly number[]> }>()
   readonly #closed = new AbortController()
   #timer: NodeJS.Timeout | undefined
   #saving: Promise<void> = Promise.resolve()
@@ -96,6 +98,19 @@ export class Commits implements AsyncDisposable {
     return undefined
   }
 
+  /** The committed offset, 0 when there is none: known by its owner, else as it was asked for no longer ago than `maxAgeMs`. */
+  async offset(topic: TopicName, partition: number, maxAgeMs: number): Promise<number> {
+    const own = this.#partitions.get(key(topic, partition))
+    if (own?.committed && own.term > own.fencedTerm) return own.committed.next.offset
+    let asked = this.#asked.get(topic)
+    if (!asked || performance.now() - asked.at > maxAgeMs) {
+      const entry = { at: performance.now(), offsets: this.#offsets(topic) }
+      this.#asked.set(topic, (asked = entry))
+      entry.offsets.catch(() => this.#asked.get(topic) === entry && this.#asked.delete(topic))
+    }
+    return (await asked.offsets)[partition] ?? 0
+  }
+
   /** The partition is no longer served here. */
   fence(topic: TopicName, partition: number): void {
     const of = this.#of(topic, partition)
@@ -104,6 +119,7 @@ export class Commits implements AsyncDisposable {
 
   forget(topic: TopicName): void {
     for (const name of this.#partitions.keys()) if (name.startsWith(`${topic}/`)) this.#partitions.delete(name)
+    this.#asked.delete(topic)
   }
 
   /** Writes down what the second memory doesn't have yet. */
@@ -115,6 +131,18 @@ export class Commits implements AsyncDisposable {
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  async #offsets(topic: TopicName): Promise<readonly number[]> {
+    const groupId = this.#options.nameOf(topic)
+    const { leaders } = await patiently(() => this.#options.brokers.layout(groupId))
+    const partitions = leaders.map((_, partition) => ({ partition }))
+    const { responses } = await patiently(() =>
+      this.#options.brokers.coordinator(groupId, (broker) => broker.offsetFetch({ groupId, topics: [{ topic: groupId, partitions }] })),
+    )
+    const offsets = leaders.map(() => 0)
+    for (const { partition, offset } of responses[0]?.partitions ?? []) offsets[partition] = Math.max(0, Number(offset))
+    return offsets
+  }
 
   async #write(topic: TopicName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
     const { commit } = numbered

@@ -178,7 +178,8 @@ class KafkaLog implements Log {
     return this.#progress.of(source)
   }
 
-  async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal): AsyncIterable<LogRecord> {
+  async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
+    if (from >= before) return
     const { connection } = this.#options
     const records = readPartition({
       ...{ connection, partition, from, brokers: this.#brokers },
@@ -187,12 +188,13 @@ class KafkaLog implements Log {
       bounds: () => this.#bounds(topic, partition),
     })
     const joiner = new PartJoiner({ fetch: (offset) => this.#recordAt(topic, partition, offset), clock: () => performance.now() })
-    this.#joiners.set(`${topic}/${partition}`, joiner)
+    if (before === Infinity) this.#joiners.set(`${topic}/${partition}`, joiner) // who only looks says nothing of what is needed
     for await (const { offset, pack, total } of records) {
       this.#sizes.read(topic, partition, offset, { size: pack.length, total })
       const met = joiner.push({ offset, pack })
       const record = met instanceof Promise ? await met : met
       if (record) yield record
+      if (offset + 1 >= before) return
     }
   }
 
@@ -202,6 +204,11 @@ class KafkaLog implements Log {
 
   committed(topic: TopicName, partition: number): Promise<Commit | undefined> {
     return this.#commits.restore(topic, partition, async () => (await this.#bounds(topic, partition)).next)
+  }
+
+  neededFrom(topic: TopicName, partition: number, offset: number): number | undefined {
+    const joiner = this.#joiners.get(`${topic}/${partition}`)
+    return offset === 0 ? 0 : joiner && offset <= joiner.reached ? joiner.keepsFrom(offset) : undefined
   }
 
   /** Keeps what is needed of packs in parts. */
@@ -230,10 +237,14 @@ class KafkaLog implements Log {
 
   async stats(topic: TopicName, partition: number, maxAgeMs = 0): Promise<PartitionStats> {
     const name = this.#topics.nameOf(topic)
-    const { first, next } = await (maxAgeMs > 0
-      ? this.#offsets.recentBounds(name, partition, maxAgeMs)
-      : this.#offsets.bounds(name, partition))
-    return { first, next, bytes: await this.#sizes.between(topic, partition, first, next) }
+    const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
+    const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(topic, partition, maxAgeMs)])
+    return { first, next, ...(await this.#sizes.between(topic, partition, { first, committed, next })) }
+  }
+
+  /** The brokers' disks are not ours to see. */
+  async isShortOfSpace(): Promise<boolean> {
+    return false
   }
 
   async subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {

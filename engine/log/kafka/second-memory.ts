@@ -8,10 +8,9 @@ import { formatLsn, parseLsn } from '../../lsn.ts'
 import type { Part, Position } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../wal/slot.ts'
-import type { Commit, TopicName } from '../log.ts'
+import { commitFromJson, commitToJson, type StoredCommit } from '../commit-json.ts'
+import type { TopicName } from '../log.ts'
 import type { Numbered } from './commit-text.ts'
-
-type StoredCommit = Omit<Commit, 'filter'> & { filter: { history: number; lsn: string; idx: number; part: Part } }
 
 export class SecondMemory {
   readonly #query: Query
@@ -25,7 +24,6 @@ export class SecondMemory {
 
   /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
   async saveCheckpoint(topic: TopicName, partition: number, { commit, number }: Numbered): Promise<void> {
-    const content: StoredCommit = { ...commit, filter: { ...commit.filter, lsn: formatLsn(commit.filter.lsn) } }
     const { rows } = await ask(
       this.#query,
       `insert into tailrace.log_checkpoint as c (log, topic, partition, term, number, content)
@@ -35,7 +33,7 @@ export class SecondMemory {
          set term = excluded.term, number = excluded.number, content = excluded.content, saved_at = now()
          where (c.term, c.number) <= (excluded.term, excluded.number)
        returning partition`,
-      [this.#log, topic, partition, commit.term, number, JSON.stringify(content)],
+      [this.#log, topic, partition, commit.term, number, JSON.stringify(commitToJson(commit))],
     )
     if (rows.length > 0) return
     throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} of ${topic}`, { topic, partition })
@@ -48,9 +46,7 @@ export class SecondMemory {
       [this.#log, topic, partition],
     )
     const row = rows[0]
-    if (!row) return undefined
-    const content = row.content as StoredCommit
-    return { number: Number(row.number), commit: { ...content, filter: { ...content.filter, lsn: parseLsn(content.filter.lsn) } } }
+    return row && { number: Number(row.number), commit: commitFromJson(row.content as StoredCommit) }
   }
 
   async dropCheckpoints(topic: TopicName): Promise<void> {

@@ -15,10 +15,13 @@ export const COUNTER_HEADER = 'bytes'
 const REMEMBERED = 4_096
 const LOOK_UP_EVERY_MS = 5_000
 
+/** Of a partition: the first one kept, the committed one, and the one its next record gets. */
+export type Offsets = Readonly<{ first: number; committed: number; next: number }>
 type Point = { offset: number; bytes: number }
 type Partition = {
-  /** bytes appended before the first offset, and before the next one, as they were known last */
+  /** bytes appended before the first offset, before the committed and before the next one, as they were known last */
   first: Point
+  committed: Point
   next: Point
   readonly offsets: Float64Array
   readonly before: Float64Array
@@ -46,25 +49,36 @@ export class Sizes {
     of.before[offset % REMEMBERED] = total - size
   }
 
-  /** Bytes between the first offset kept and the next one, which the log has just named. */
-  async between(topic: TopicName, partition: number, first: number, next: number): Promise<number> {
-    if (first >= next) return 0
+  /** Bytes between the first offset kept and the next one, which the log has just named, and how many of them lie below the committed one. */
+  async between(topic: TopicName, partition: number, at: Offsets): Promise<{ bytes: number; finishedBytes: number }> {
+    const { first, next } = at
+    if (first >= next) return { bytes: 0, finishedBytes: 0 }
+    const committed = Math.max(first, Math.min(at.committed, next))
     const of = this.#of(topic, partition)
-    if (of.first.offset !== first && of.offsets[first % REMEMBERED] === first)
-      of.first = { offset: first, bytes: of.before[first % REMEMBERED] as number }
-    const isKnown = of.first.offset === first && of.next.offset === next
+    of.first = wasRead(of, first) ?? of.first
+    of.committed = wasRead(of, committed) ?? of.committed
+    if (committed === next && of.next.offset === next) of.committed = of.next
+    if (committed === first && of.first.offset === first) of.committed = of.first
+    const isKnown = of.first.offset === first && of.committed.offset === committed && of.next.offset === next
     if (!isKnown && performance.now() - of.lookedUpAt > LOOK_UP_EVERY_MS) {
       of.lookedUpAt = performance.now()
-      if (of.first.offset !== first) {
-        const record = await this.#lookUp(topic, partition, first)
-        if (record?.total !== undefined) of.first = { offset: first, bytes: record.total - record.size }
-      }
-      if (of.next.offset !== next) {
-        const record = await this.#lookUp(topic, partition, next - 1)
-        if (record?.total !== undefined) of.next = { offset: next, bytes: record.total }
-      }
+      if (of.first.offset !== first) of.first = await this.#before(topic, partition, first, of.first)
+      if (of.next.offset !== next) of.next = await this.#upTo(topic, partition, next, of.next)
+      if (of.committed.offset !== committed)
+        of.committed = committed === next ? of.next : await this.#before(topic, partition, committed, of.committed)
     }
-    return Math.max(0, of.next.bytes - of.first.bytes)
+    const bytes = Math.max(0, of.next.bytes - of.first.bytes)
+    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, of.committed.bytes - of.first.bytes)) }
+  }
+
+  async #before(topic: TopicName, partition: number, offset: number, otherwise: Point): Promise<Point> {
+    const record = await this.#lookUp(topic, partition, offset)
+    return record?.total === undefined ? otherwise : { offset, bytes: record.total - record.size }
+  }
+
+  async #upTo(topic: TopicName, partition: number, next: number, otherwise: Point): Promise<Point> {
+    const record = await this.#lookUp(topic, partition, next - 1)
+    return record?.total === undefined ? otherwise : { offset: next, bytes: record.total }
   }
 
   drop(topic: TopicName): void {
@@ -77,7 +91,7 @@ export class Sizes {
     if (!of) {
       const nowhere = { offset: -1, bytes: 0 }
       of = {
-        ...{ first: nowhere, next: nowhere, lookedUpAt: -Infinity },
+        ...{ first: nowhere, committed: nowhere, next: nowhere, lookedUpAt: -Infinity },
         offsets: new Float64Array(REMEMBERED).fill(-1),
         before: new Float64Array(REMEMBERED),
       }
@@ -85,4 +99,9 @@ export class Sizes {
     }
     return of
   }
+}
+
+function wasRead({ offsets, before }: Partition, offset: number): Point | undefined {
+  const at = offset % REMEMBERED
+  return offsets[at] === offset ? { offset, bytes: before[at] as number } : undefined
 }

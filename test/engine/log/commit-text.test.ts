@@ -12,7 +12,7 @@ const commits: fc.Arbitrary<Commit> = fc
     filter: plain({
       history: fc.integer({ min: 0, max: 1000 }),
       lsn: fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
-      idx: fc.integer({ min: 0, max: 2 ** 31 - 1 }),
+      idx: fc.integer({ min: -1, max: 2 ** 31 - 1 }),
       part: fc.constantFrom(0 as const, 1 as const),
     }),
     steps: fc.array(fc.tuple(fc.integer({ min: 0, max: 3 }), fc.integer({ min: 1, max: 500 })), { maxLength: 60 }),

@@ -167,8 +167,34 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     await log.trim(TOPIC, 0, 15)
     assert.deepEqual(offsetsOf(await readSome(log, 5)), [15, 16, 17, 18, 19])
     const stats = await log.stats(TOPIC, 0)
-    assert.deepEqual({ ...stats, bytes: 0 }, { first: 15, next: 20, bytes: 0 })
+    assert.deepEqual({ ...stats, bytes: 0 }, { first: 15, next: 20, bytes: 0, finishedBytes: 0 })
     assert.ok(Math.abs(stats.bytes - bytes / 4) < bytes / 100, `${stats.bytes} of ${bytes} bytes`)
+  })
+
+  test(`${name}: what lies below the committed offset is weighed apart, as commits go forth and back, trims follow, and after reopening`, async () => {
+    await using it = await home()
+    const share = async (log: Log) => {
+      const { bytes, finishedBytes } = await log.stats(TOPIC, 0)
+      return `${Math.round((bytes * 40) / all)} with ${Math.round((finishedBytes * 40) / all)} finished`
+    }
+    let all = 0
+    {
+      await using log = await started(it)
+      for (let i = 1; i <= 40; i++) await append(log, i)
+      all = (await log.stats(TOPIC, 0)).bytes
+      await readSome(log, 40) // its owner would
+      assert.equal(await share(log), '40 with 0 finished')
+      await log.commit(TOPIC, 0, aCommit(20, { term: 1 }))
+      assert.equal(await share(log), '40 with 20 finished')
+      await log.commit(TOPIC, 0, aCommit(40, { term: 2 }))
+      assert.equal(await share(log), '40 with 40 finished')
+      await log.commit(TOPIC, 0, aCommit(24, { term: 3 }))
+      assert.equal(await share(log), '40 with 24 finished')
+      await log.trim(TOPIC, 0, 10)
+      assert.equal(await share(log), '30 with 14 finished')
+    }
+    await using log = await it.open()
+    assert.equal(await share(log), '30 with 14 finished')
   })
 
   test(`${name}: offsets go on after everything was trimmed and the log was reopened`, async () => {
@@ -177,7 +203,7 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
       await using log = await started(it)
       for (let i = 1; i <= 3; i++) await append(log, i)
       await log.trim(TOPIC, 0, 99)
-      assert.deepEqual(await log.stats(TOPIC, 0), { first: 3, next: 3, bytes: 0 })
+      assert.deepEqual(await log.stats(TOPIC, 0), { first: 3, next: 3, bytes: 0, finishedBytes: 0 })
     }
     await using log = await it.open()
     await log.beginRun(SOURCE)

@@ -1,7 +1,7 @@
 /** The embedded log on a disk that is late or full. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -59,4 +59,22 @@ test('while appends are refused because the disk is nearly full, a commit and a 
   await log.trim('sink.1', 0, 1)
   assert.deepEqual(await log.committed('sink.1', 0), commit)
   assert.equal((await log.stats('sink.1', 0)).first, 1)
+})
+
+test('space is short some time before appends are refused for want of it', async () => {
+  await using folder = await prepared()
+  const { bavail, bsize } = await statfs(folder.path)
+  const free = bavail * bsize
+  for (const [reserve, short] of [
+    [0, false],
+    [free * 0.5, false],
+    [free * 0.95, true],
+    [free * 2, true],
+  ] as const) {
+    await using log = await openEmbeddedLog(folder.path, { reserveBytes: () => reserve })
+    assert.equal(await log.isShortOfSpace(), short, `a reserve of ${reserve / free} of what is free`)
+    await log.beginRun('shop')
+    if (reserve < free) await log.append([record(10)], progress)
+    else await assert.rejects(log.append([record(10)], progress), { code: 'LOG_DISK_FULL' })
+  }
 })

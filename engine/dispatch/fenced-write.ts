@@ -1,0 +1,39 @@
+/**
+ * Writes of a partition's owner to the state database. Each carries the owner's term and is refused when a newer one exists
+ * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
+ */
+import { EngineError } from '../errors.ts'
+import { ask } from '../state/asking.ts'
+import type { Query } from '../wal/slot.ts'
+
+export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
+export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
+
+export type Owner = Readonly<{ key: PartitionKey; term: number }>
+type Row = Readonly<Record<string, unknown>>
+
+/**
+ * @param sql one statement that takes from `owner`, which has a row for who owns the partition: $3 sink, $4 generation,
+ *   $5 partition, further parameters from $6 on
+ * @param options columns to return of the rows written; a further part of the statement, which may look at `written`
+ * @returns the rows written
+ * @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE
+ */
+export async function writeAsOwner(
+  query: Query,
+  { key, term }: Owner,
+  sql: string,
+  params: readonly unknown[],
+  { returning = '1 as one', further = '' }: Readonly<{ returning?: string; further?: string }> = {},
+): Promise<readonly Row[]> {
+  const { sinkId, generation, partition } = key
+  const { rows } = await ask(
+    query,
+    `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share),
+     written as (${sql} returning ${returning})${further}
+     select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
+    [termKey(key), term, sinkId, generation, partition, ...params],
+  )
+  if (Number(rows[0]?.held) > 0) return rows[0]?.written as Row[]
+  throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${term} has passed)`, { partition, term })
+}

@@ -1,0 +1,91 @@
+/** A sink of the fixture whose second generation takes over where `switchOver` is called, as a source would let it. */
+import { Replays, type Holder, type Replayed } from '../../actors/replays.ts'
+import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import type { ReplayTarget } from '../../engine/dispatch/replay-plan.ts'
+import { createLogger } from '../../engine/logger.ts'
+import { formatLsn } from '../../engine/lsn.ts'
+import { shapeOf, type GenerationShape } from '../../engine/state/generation-shape.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import type { Store } from '../../engine/state/store.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import type { TestDatabase } from '../services/postgres.ts'
+import { Fixture, hashOf, SINK } from './sink-fixture.ts'
+import { queryOf, stateDatabase, storeOf } from './sink-state.ts'
+
+export const DRAIN_AFTER_MS = 100
+const PATIENCE_MS = 1_000
+
+export type Setting = Partial<Sink>
+
+export class Switching implements AsyncDisposable {
+  readonly db: TestDatabase
+  readonly f: Fixture
+  readonly #sink: Sink
+  readonly #next: GenerationShape
+
+  private constructor(db: TestDatabase, f: Fixture, sink: Sink, next: GenerationShape) {
+    this.db = db
+    this.f = f
+    this.#sink = sink
+    this.#next = next
+  }
+
+  /** @param next the setting of the second generation */
+  static async open(setting: Setting, next: Setting = {}): Promise<Switching> {
+    const db = await stateDatabase()
+    const sink = { ...SINK, ...setting }
+    const f = await Fixture.open(setting, { query: queryOf(db), start: false })
+    const s = new Switching(db, f, sink, shapeOf({ ...sink, ...next }))
+    await s.#save(1, shapeOf(sink), 1n)
+    await s.start()
+    return s
+  }
+
+  generations(query: Query = queryOf(this.db)): StoredGenerations {
+    return new StoredGenerations({ sinkId: SINK.id, log: this.f.log, query, ackWaitMs: () => this.#sink.ack_wait_ms })
+  }
+
+  start(): Promise<void> {
+    return this.f.start({ generations: this.generations(), drainAfterMs: DRAIN_AFTER_MS })
+  }
+
+  /** What the source does when it meets the mark of the next generation. */
+  async switchOver(from = 1): Promise<void> {
+    const { partitions } = (await this.f.log.topics()).find(({ topic }) => topic === topicOf({ sinkId: SINK.id, generation: from }))!
+    await this.f.log.createTopic(topicOf({ sinkId: SINK.id, generation: from + 1 }), this.#next.partitions)
+    await this.#save(from + 1, this.#next, this.f.position.lsn + 1n)
+    for (let partition = 0; partition < partitions; partition++) await this.f.close(partition, from)
+  }
+
+  /** Appends to the second generation, where the source would. */
+  async append(id: number, group: string): Promise<void> {
+    await this.f.append([{ id, group }], hashOf(group) % this.#next.partitions, 2)
+  }
+
+  /** Sets the sink back, as the engine of its process does. @param store of the state database */
+  replay(target: ReplayTarget, store: Pick<Store, 'query' | 'transaction'> = storeOf(this.db)): Promise<Replayed> {
+    const { sink } = this.f
+    const holder: Holder = { id: 'this', hold: (by) => sink.hold(by), release: (by) => sink.release(by) }
+    const logger = createLogger({ level: 'fatal', format: 'json' })
+    return new Replays({ store, log: this.f.log, logger, patienceMs: PATIENCE_MS }).replay({ ...SINK, ...this.#sink }, target, () => [
+      holder,
+    ])
+  }
+
+  async untilServed(generation: number): Promise<void> {
+    while (this.f.sink.status().details?.['generation'] !== generation) await new Promise((resolve) => setTimeout(resolve, 5))
+    await this.f.running()
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.f[Symbol.asyncDispose]()
+    await this.db[Symbol.asyncDispose]()
+  }
+
+  async #save(generation: number, shape: GenerationShape, lsn: bigint): Promise<void> {
+    await this.db.query('insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx) values ($1, $2, $3, 0, $4, 0)', [
+      ...[SINK.id, generation, JSON.stringify(shape), formatLsn(lsn)],
+    ])
+  }
+}

@@ -1,0 +1,68 @@
+/** With the log in Kafka any process of a cluster sets a sink back, and all of them deliver it from there. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { kafkaBrokers } from '../services/kafka.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { ReplayClient, versionsOf, writeVersions, type Item } from './replay-client.ts'
+import { Service } from './service.ts'
+
+const ROWS = 12
+const upTo = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)
+const all = (from: number, to: number) => Object.fromEntries(upTo(1, ROWS).map((id) => [id, upTo(from, to)]))
+const lsnOf = (messages: readonly Item[], version: number) =>
+  messages.find(({ record }) => record.version === version)?.metadata.commit_lsn as number
+
+test('three processes go back together: over a change of partitions, asked at any of them, and while one is killed', async (context) => {
+  await using source = await createDatabase('create table item (id int primary key, version int not null)')
+  await using state = await createDatabase()
+  const env = {
+    KAFKA_BROKERS: (await kafkaBrokers()).join(','),
+    KAFKA_TOPIC_PREFIX: `replay${process.pid}.`,
+    KAFKA_SESSION_TIMEOUT_MS: '1500',
+    VAULT_KEY: Buffer.alloc(32, 7).toString('base64'),
+  }
+  await using nodes = new AsyncDisposableStack()
+  const sinks = [{ name: 'items', tables: ['public.item'], partitions: 4, ack_wait_ms: 2_000 }]
+  const prepare = async () => nodes.use(await Service.prepare({ source: source.connection, stateUrl: state.url, sinks, env }))
+  const services = [await prepare(), await prepare(), await prepare()]
+  for (const service of services) {
+    await service.startReady()
+    service.forgetConfigFile()
+  }
+  const client = new ReplayClient(services, 'items')
+  await writeVersions(source, ROWS, upTo(1, 6))
+  const first = await client.ackAll(ROWS * 6)
+  for (const from of [3, 5]) {
+    const startedAt = performance.now()
+    const { status, body } = await client.replay({ lsn: lsnOf(first, from) })
+    context.diagnostic(`answered after ${Math.round(performance.now() - startedAt)} ms`)
+    assert.deepEqual([status, body.partitions, body.messages], [200, 4, ROWS * (7 - from)], JSON.stringify(body))
+    assert.deepEqual(versionsOf(await client.ackAll(ROWS * (7 - from))), all(from, 6))
+  }
+
+  assert.equal((await (services[1] as Service).patch('/api/sinks/items', { partitions: 3 })).status, 200)
+  await writeVersions(source, ROWS, upTo(7, 9))
+  await client.ackAll(ROWS * 3)
+  const back = await client.replay({ lsn: lsnOf(first, 4) })
+  assert.deepEqual([back.status, back.body.partitions, back.body.messages], [200, 4, ROWS * 6], JSON.stringify(back.body))
+  assert.deepEqual(versionsOf(await client.ackAll(ROWS * 6)), all(4, 9))
+  assert.deepEqual(await client.receive(10), [])
+
+  const [asked, other] = services as [Service, Service, Service]
+  const at = new ReplayClient(asked, 'items')
+  const replaying = at.replay({ lsn: lsnOf(first, 6) }).then(
+    ({ status }) => status,
+    () => undefined,
+  )
+  await sleep(60)
+  await asked.kill()
+  await replaying
+  const left = new ReplayClient(services.slice(1), 'items')
+  const again = versionsOf(await left.ackWhatComes(6_000)) // all of it or nothing, once its partitions are served again
+  if (Object.keys(again).length > 0) assert.deepEqual(again, all(6, 9))
+  await asked.startReady()
+  const last = await new ReplayClient(other, 'items').replayWhenPossible({ time: first[0]!.metadata.commit_timestamp })
+  assert.equal(last.status, 200)
+  assert.deepEqual(versionsOf(await client.ackAll(ROWS * 9)), all(1, 9))
+})
