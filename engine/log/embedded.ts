@@ -160,13 +160,15 @@ class EmbeddedLog implements Log {
     if (!topic) return
     this.#topics.delete(name)
     topic.deleted = true
+    const commits: Promise<void>[] = [] // on disk before the topic is gone: one of the same name must not begin with them
     for (const [partition, state] of topic.partitions.entries()) {
       wake(state)
       this.#cache.drop(topic.number, partition, state.next)
       await this.#removeRecords(topic, partition, state.next)
       void this.#meta.remove(countersKey(name, partition))
-      void this.#commits.remove(commitKey(name, partition))
+      commits.push(this.#flushed(this.#commits.remove(commitKey(name, partition))))
     }
+    await Promise.all(commits)
     await this.#flushed(this.#meta.remove(`topic:${name}`))
   }
 
