@@ -195,7 +195,9 @@ export class SourceActor implements Running {
   /** Versions saved while the source could not be reached, or by a process that died before it wrote their marks. */
   async #writePendingMarks(run: SourceRun, store: SourceStore): Promise<void> {
     try {
-      for (const { routing, position } of await store.routingVersions()) if (!position) await emitRoutingMark(run.query, routing)
+      const versions = await store.routingVersions()
+      const newest = versions.findLastIndex(({ position }) => position !== undefined) // what is older holds with it, or never will
+      for (const { routing } of versions.slice(newest + 1)) await emitRoutingMark(run.query, routing)
     } catch (error) {
       this.#options.observer?.notice?.(`routing marks: ${error instanceof Error ? error.message : String(error)}`)
     }

@@ -22,6 +22,7 @@ import type { Query } from '../wal/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
 import { goneBack, handParkedOver, WHILE_UNCHANGED, type ParkedOwner } from './parked-hand-over.ts'
+import type { RegroupedRelation } from './rekeying.ts'
 
 export type ServedGeneration = Readonly<{
   generation: number
@@ -91,14 +92,20 @@ export class StoredGenerations implements Generations {
   /** Those that are not handed over, oldest first. */
   async #load(): Promise<Stored[]> {
     const { rows } = await this.#ask(
-      `select g.generation, g.shape, g.rewinds, g.history, g.lsn, g.idx,
+      `select g.generation, g.shape, g.rewinds, g.regrouped, g.history, g.lsn, g.idx,
          (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation) as drained
        from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
     )
     return rows.map((row) => {
       const shape = row.shape as GenerationShape
-      const drained = Number(row.drained) >= shape.partitions
-      return { generation: Number(row.generation), shape, rewinds: Number(row.rewinds), opensAt: toPosition(row), drained }
+      return {
+        generation: Number(row.generation),
+        shape,
+        rewinds: Number(row.rewinds),
+        regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
+        opensAt: toPosition(row),
+        drained: Number(row.drained) >= shape.partitions,
+      }
     })
   }
 

@@ -6,10 +6,15 @@ import { EngineError } from '../errors.ts'
 import { ask } from '../state/asking.ts'
 import { sameGroups, type GenerationShape } from '../state/generation-shape.ts'
 import type { Query } from '../wal/slot.ts'
-import { regroup } from './rekeying.ts'
+import { regroup, type RegroupedRelation } from './rekeying.ts'
 
 /** @property rewinds how often a replay has gone back to it, as it was read: what was begun before another one is void */
-export type ParkedOwner = Readonly<{ generation: number; shape: GenerationShape; rewinds: number }>
+export type ParkedOwner = Readonly<{
+  generation: number
+  shape: GenerationShape
+  rewinds: number
+  regrouped?: RegroupedRelation | undefined
+}>
 
 const REGROUP_ROWS = 500
 const REGROUP_BYTES = 8 * 1024 * 1024
@@ -27,7 +32,9 @@ export async function handParkedOver(query: Query, sinkId: string, from: ParkedO
     of,
   )
   await move(query, of, to, 'discarded')
-  if (to.shape.grouping && !sameGroups(from.shape, to.shape)) await regroupAll(query, of, to)
+  const isBack = to.generation < from.generation // then groups are those of the primary key that the messages came with
+  const { regrouped } = isBack ? from : to
+  if (to.shape.grouping && (regrouped || !sameGroups(from.shape, to.shape))) await regroupAll(query, of, to, isBack ? undefined : regrouped)
   else await move(query, of, to, 'open')
 }
 
@@ -41,7 +48,12 @@ async function move(query: Query, of: readonly unknown[], to: Omit<ParkedOwner, 
   )
 }
 
-async function regroupAll(query: Query, of: readonly unknown[], to: Omit<ParkedOwner, 'rewinds'>): Promise<void> {
+async function regroupAll(
+  query: Query,
+  of: readonly unknown[],
+  to: Omit<ParkedOwner, 'rewinds'>,
+  regrouped: RegroupedRelation | undefined,
+): Promise<void> {
   for (;;) {
     const { rows } = await ask(
       query,
@@ -56,6 +68,7 @@ async function regroupAll(query: Query, of: readonly unknown[], to: Omit<ParkedO
       regroup(
         { relation: Number(row.relation), recordKey: String(row.record_key), flags: Number(row.flags), body: row.body as Buffer },
         to.shape,
+        regrouped,
       ),
     )
     const moved = await ask(

@@ -1,5 +1,5 @@
 /**
- * The group of a parked message under another shape than the one it was parked under. The source groups by the texts
+ * The group of a parked message under another shape, or another primary key, than the one it was parked under. The source groups by the texts
  * Postgres prints; a parked message has those of its primary key, and other columns as JSON. Numbers, booleans, texts and
  * what is written as it was printed come back exactly, so that what is parked and what comes later are one group.
  * Timestamps, byte strings, arrays and JSON are written otherwise than they were printed: of a group made of them, what was
@@ -24,9 +24,19 @@ export type Regrouped = Readonly<{
   flags: number
 }>
 
-/** @param shape one with groups */
-export function regroup({ relation, recordKey, flags, body }: ParkedBody, shape: GenerationShape): Regrouped {
-  const columns = columnsOf(body, shape)
+/** A table whose changes are grouped by other columns from a generation on. @property key names of its primary key's columns */
+export type RegroupedRelation = Readonly<{ relation: number; key: readonly string[] }>
+
+/**
+ * @param shape one with groups
+ * @param regrouped with which the generation begins: its messages have the key of before
+ */
+export function regroup(
+  { relation, recordKey, flags, body }: ParkedBody,
+  shape: GenerationShape,
+  regrouped?: RegroupedRelation,
+): Regrouped {
+  const columns = columnsOf(body, shape) ?? (regrouped?.relation === relation ? regrouped.key : undefined)
   const texts = columns ? columnTexts(body, columns) : (JSON.parse(recordKey) as (string | null)[])
   const key = texts.map((text) => text ?? '').join(':')
   return {

@@ -9,6 +9,7 @@ import type { GenerationShape } from '../state/generation-shape.ts'
 import { toPosition } from '../wal/source-store.ts'
 import type { Query } from '../wal/slot.ts'
 import type { ParkedOwner } from './parked-hand-over.ts'
+import type { RegroupedRelation } from './rekeying.ts'
 import { pointsOf, type KnownPoint } from './replay-points.ts'
 
 export type KnownGeneration = ParkedOwner &
@@ -35,7 +36,7 @@ export type Reach = Readonly<{
 export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
   const generations = await ask(
     query,
-    `select generation, shape, rewinds, history, lsn, idx, dropped_at is not null as dropped, extract(epoch from drained_at)::float8 as ended
+    `select generation, shape, regrouped, rewinds, history, lsn, idx, dropped_at is not null as dropped, extract(epoch from drained_at)::float8 as ended
      from tailrace.generation where sink_id = $1::text::uuid and lsn is not null order by generation ${lock ? 'for update' : ''}`,
     [sinkId],
   )
@@ -50,7 +51,14 @@ export async function knownGenerations(query: Query, sinkId: string, lock = fals
       return known.get(name) ?? (served.has(name) ? [] : undefined)
     })
     return {
-      ...{ generation, shape, points, rewinds: Number(row.rewinds), dropped: row.dropped === true },
+      ...{
+        generation,
+        shape,
+        points,
+        regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
+        rewinds: Number(row.rewinds),
+        dropped: row.dropped === true,
+      },
       opensAt: toPosition(row) as Position,
       endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,
     }

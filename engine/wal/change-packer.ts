@@ -23,7 +23,7 @@ import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from
 import type { Relation } from './relation.ts'
 import { ROUTING_MARK } from './routing-versions.ts'
 import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing.ts'
-import type { RelationTarget, RoutingState } from './routing-state.ts'
+import type { EndedTopic, RelationTarget, RoutingState } from './routing-state.ts'
 import type { TimestampFormat } from './render.ts'
 import { textBytes } from './tuple.ts'
 import type { Shedding } from './shedding.ts'
@@ -150,20 +150,24 @@ export class ChangePacker implements PgoutputHandler {
     this.#relations.set(relation.oid, relation)
   }
 
+  /** @param ended as for `finishSwitch` */
+  finishMark(ended: readonly EndedTopic[]): void {
+    this.finishSwitch(ended)
+    this.#cursor.complete()
+  }
+
   /** @param ended topics that get their last pack here, unless the log has it already: then they may be deleted by now */
-  finishMark(ended: readonly Readonly<{ topic: string; generation: number; partitions: number }>[]): void {
+  finishSwitch(ended: readonly EndedTopic[]): void {
     for (const home of this.#cursor.isDurable ? [] : ended) {
       for (let partition = 0; partition < home.partitions; partition++) this.#packing.close(home, partition)
     }
     this.#setHead()
-    this.#cursor.complete()
   }
 
   begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
     const cursor = this.#cursor
     cursor.begin(lsn, xid, commitTimeUs)
-    this.#routing.begin(cursor.history, lsn)
-    this.#setHead()
+    this.finishSwitch(this.#routing.begin(cursor.history, lsn))
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
   }
 

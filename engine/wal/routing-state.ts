@@ -18,6 +18,9 @@ export type RelationTarget = Readonly<{
   hasOwnGroup: boolean
 }>
 
+/** The last generation of a sink, as its topic. */
+export type EndedTopic = Readonly<{ topic: string; generation: number; partitions: number }>
+
 const NOTHING: RoutingVersion = { databaseId: '', version: 0, sinks: [] }
 
 export class RoutingState {
@@ -37,18 +40,29 @@ export class RoutingState {
     return this.#active
   }
 
-  /** A transaction begins: what took effect before it holds. */
-  begin(history: number, lsn: Lsn): void {
-    const start: Position = { history, lsn, idx: -1, part: PART.row }
-    for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
-      if (comparePositions(next.position, start) > 0) return
-      this.#next++
-      this.#activate(next.routing)
-    }
+  /** A transaction begins: what took effect before it holds. @returns the topics whose generation ends here */
+  begin(history: number, lsn: Lsn): readonly EndedTopic[] {
+    return this.reach({ history, lsn, idx: -1, part: PART.row })
   }
 
-  /** A mark took effect. @returns the topics whose generation ends here */
-  switchTo(version: RoutingVersion): readonly Readonly<{ topic: string; generation: number; partitions: number }>[] {
+  /**
+   * What has its place up to here holds.
+   * @returns the topics whose generation ends within this transaction: what ended before it was closed with what was confirmed
+   */
+  reach(position: Position): readonly EndedTopic[] {
+    const ended: EndedTopic[] = []
+    for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
+      if (comparePositions(next.position, position) > 0) break
+      this.#next++
+      const { history, lsn } = next.position
+      if (history === position.history && lsn === position.lsn) ended.push(...this.#endedBy(next.routing))
+      this.#activate(next.routing)
+    }
+    return ended
+  }
+
+  /** A version takes effect. @returns the topics whose generation ends here */
+  switchTo(version: RoutingVersion): readonly EndedTopic[] {
     const ended = this.#endedBy(version)
     while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++
     this.#activate(version)
@@ -82,7 +96,7 @@ export class RoutingState {
   }
 
   /** Sinks that go on with another generation: their old topics get a last pack. */
-  #endedBy(version: RoutingVersion) {
+  #endedBy(version: RoutingVersion): EndedTopic[] {
     return version.sinks.flatMap(({ sinkId, generation }) => {
       const former = this.#last.get(sinkId)
       return former && former.generation !== generation

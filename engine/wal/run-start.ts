@@ -9,6 +9,7 @@ import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
 import type { Database, RoutingVersion } from '../state/resources.ts'
 import { decideStart, historyAt, type Incarnation, type Start, type System } from './history.ts'
+import type { RelationAt } from './known-relations.ts'
 import { countMessagesFrom } from './phantoms.ts'
 import { topicOf } from './routing.ts'
 import type { FitSlot } from './slot.ts'
@@ -19,6 +20,8 @@ export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
   versions: readonly PlacedVersion[]
+  /** what is known of the tables, oldest first */
+  relations: readonly RelationAt[]
   /** how far the log has everything */
   durable: Position | undefined
   /** everything below is confirmed or given up; saved */
@@ -57,7 +60,8 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const history = historyAt(incarnations, start.confirmed)
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
-  return { incarnations, versions: await placeVersions(facts, start, history), durable, confirmed: start.confirmed }
+  const versions = await placeVersions(facts, start, history)
+  return { incarnations, versions, relations: await store.relations(), durable, confirmed: start.confirmed }
 }
 
 export async function makeTopics(log: Log, version: RoutingVersion): Promise<void> {

@@ -17,15 +17,16 @@ import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import type { Database } from '../state/resources.ts'
 import { AppendLoop, type Append } from './append-loop.ts'
-import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
 import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
+import { ChunkQueue } from './chunk-queue.ts'
 import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
 import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
 import { identifySystem, type System } from './history.ts'
+import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { RelationMessage } from './pgoutput.ts'
-import { Relation, type RelationDescription } from './relation.ts'
+import { RelationDescriber, type Described } from './relation-describer.ts'
 import { ReplicationConnection } from './replication.ts'
 import { parseRoutingMark } from './routing-versions.ts'
 import { RoutingState } from './routing-state.ts'
@@ -37,6 +38,7 @@ import { isShutdown, toSourceError } from './source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './source-lock.ts'
 import type { SourceFigures, SourceObserver, SourceSettings } from './source-settings.ts'
 import type { SavedSource, SourceStore } from './source-store.ts'
+import { within } from './within.ts'
 
 export const HEARTBEAT = 'tailrace:heartbeat'
 
@@ -58,8 +60,6 @@ export type SourceRunOptions = Readonly<{
 }>
 
 const SETTLE_MS = 2000
-/** By log and source: an append that its run has left behind. */
-const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()
 
 export class SourceRun {
   readonly #options: SourceRunOptions
@@ -70,6 +70,7 @@ export class SourceRun {
   // set by #start, on the replication connection before the first chunk
   #cursor!: Cursor
   #packer!: ChangePacker
+  #describer!: RelationDescriber
   #loop!: AppendLoop
   #durableEnd!: DurableEnd
   #confirmer!: Confirmer
@@ -77,10 +78,6 @@ export class SourceRun {
   #routing!: RoutingState
   #history = 0
   #startLsn: Lsn = 0n
-  #isWaiting = true
-  #isDraining = false
-  #held: Buffer[] = []
-  #heldBytes = 0
   #heartbeat: NodeJS.Timeout | undefined
   #receivedLsn: Lsn = 0n
   #lastCommitUs = 0
@@ -91,6 +88,12 @@ export class SourceRun {
   readonly #appending = new BusyShare(performance.now())
   #toldRows = 0
   #toldBytes = 0
+  readonly #chunks = new ChunkQueue({
+    handle: (chunk) => this.#handle(chunk),
+    waiting: (cause) => this.#flow.waitFor(cause),
+    failed: (error) => this.#fail(error),
+    decoding: this.#decoding,
+  })
 
   private constructor(options: SourceRunOptions) {
     this.#options = options
@@ -173,8 +176,7 @@ export class SourceRun {
   /** Reads no more, makes durable what was read, confirms it, and ends. */
   async drain(): Promise<void> {
     if (!this.#isEnded) {
-      this.#isDraining = true
-      this.#isWaiting = true // what still comes is held, and dropped with the run: it is not confirmed
+      this.#chunks.stop() // what still comes is dropped with the run: it is not confirmed
       this.#replication.pause()
       clearInterval(this.#heartbeat)
       await this.#loop.drain()
@@ -199,26 +201,30 @@ export class SourceRun {
     )
   }
 
-  /** Two runs never append at once, even when the former one gave up on an append that is still open. */
-  async #formerAppend(): Promise<void> {
-    const { database, log, settings } = this.#options
-    const isOver = await within(settings.appendTimeoutMs, openAppends.get(log)?.get(database.id))
-    if (!isOver)
-      throw new EngineError('LOG_APPEND_TIMEOUT', `an append of the former run is still open after ${settings.appendTimeoutMs} ms`)
-  }
-
   // ── start ────────────────────────────────────────────────────────────────────────────────────────
 
   async #start(system: System): Promise<void> {
     const { database, log, store, saved, slot, settings, observer, gate, shedding, marks, watcher } = this.#options
-    await this.#formerAppend()
-    const { incarnations, versions, durable, confirmed } = await prepareRun({ database, log, store, saved, slot, observer, system })
+    await formerAppend(log, database.id, settings.appendTimeoutMs)
+    const { incarnations, versions, relations, durable, confirmed } = await prepareRun({
+      database,
+      log,
+      store,
+      saved,
+      slot,
+      observer,
+      system,
+    })
     this.#routing = new RoutingState(versions)
     this.#history = incarnations.at(-1)?.history ?? 0
     this.#startLsn = confirmed
     this.#cursor = new Cursor(incarnations, durable)
     this.#durableEnd = new DurableEnd(confirmed)
     this.#receivedLsn = confirmed
+    this.#describer = new RelationDescriber({
+      ...{ store, log, cursor: this.#cursor, routing: this.#routing, known: relations, query: this.query },
+      onNotice: (notice) => observer.notice?.(notice),
+    })
     this.#packer = new ChangePacker({
       source: database.id,
       term: store.term,
@@ -277,7 +283,7 @@ export class SourceRun {
     if (this.#isEnded) return
     this.#heartbeat = setInterval(() => void this.#beat(), this.#options.settings.heartbeatMs)
     void this.#beat()
-    this.#resumeHandling()
+    this.#chunks.resume()
   }
 
   /** Moves the slot of a source whose captured tables are idle. */
@@ -292,13 +298,7 @@ export class SourceRun {
   // ── the stream ───────────────────────────────────────────────────────────────────────────────────
 
   #receive(chunk: Buffer): void {
-    if (this.#isEnded) return
-    if (this.#isWaiting) {
-      this.#held.push(Buffer.from(chunk))
-      this.#heldBytes += chunk.length
-      return
-    }
-    this.#handle(chunk)
+    if (!this.#isEnded) this.#chunks.receive(chunk)
   }
 
   #handle(chunk: Buffer): void {
@@ -318,12 +318,7 @@ export class SourceRun {
 
   #keepalive(walEnd: Lsn): void {
     if (walEnd > this.#receivedLsn) this.#receivedLsn = walEnd
-    const isPending =
-      this.#isWaiting ||
-      this.#held.length > 0 ||
-      this.#packer.isInTransaction ||
-      !this.#packer.packing.isEmpty ||
-      this.#loop.open !== undefined
+    const isPending = !this.#chunks.isIdle || this.#packer.isInTransaction || !this.#packer.packing.isEmpty || this.#loop.open !== undefined
     if (this.#isEnded || isPending) return
     this.#durableEnd.idle(walEnd)
     this.#confirmer.advance(this.#durableEnd.lsn, false)
@@ -366,26 +361,21 @@ export class SourceRun {
   }
 
   #bytesInFlight(): number {
-    return this.#packer.packing.bytes + (this.#loop.open?.bytes ?? 0) + this.#heldBytes
+    return this.#packer.packing.bytes + (this.#loop.open?.bytes ?? 0) + this.#chunks.heldBytes
   }
 
   // ── waits ────────────────────────────────────────────────────────────────────────────────────────
 
   #describe(message: RelationMessage): void {
-    if (!needsLookup(message)) return this.#know(message, describeByMessage(message))
-    const position = this.#cursor.position
-    const isKnown = this.#cursor.isDurable
-    this.#wait(`looking up table ${message.schema}.${message.table}`, async () => {
-      const { store } = this.#options
-      // what an earlier run appended with is what a re-run decodes with; beyond that, the catalogue
-      const saved = isKnown ? await store.savedRelationKey(message.oid, position) : undefined
-      const description = saved ?? (await store.saveRelationKey(message.oid, position, await describeRelation(this.query, message)))
-      this.#know(message, description as RelationDescription)
-    })
+    const described = this.#describer.describe(message)
+    if (!(described instanceof Promise)) return this.#know(described)
+    this.#chunks.wait(`describing table ${message.schema}.${message.table}`, async () => this.#know(await described))
   }
 
-  #know(message: RelationMessage, description: RelationDescription): void {
-    this.#packer.setRelation(new Relation(message, description))
+  #know({ relation, ended }: Described): void {
+    const { message, description } = relation
+    this.#packer.setRelation(relation)
+    this.#packer.finishSwitch(ended)
     if (description.warnings.length > 0)
       this.#options.observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
   }
@@ -395,7 +385,7 @@ export class SourceRun {
     const number = parseRoutingMark(content, database.id)
     const { position, isDurable } = this.#cursor
     if (number === undefined || number <= this.#routing.active.version) return this.#packer.finishMark([])
-    this.#wait(`saving routing version ${number}`, async () => {
+    this.#chunks.wait(`saving routing version ${number}`, async () => {
       const found = await store.routingVersion(number)
       if (!found) {
         this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
@@ -406,36 +396,6 @@ export class SourceRun {
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
     })
-  }
-
-  /** Decoding stands still until `work` is done; what comes meanwhile is held, and reading pauses. */
-  #wait(cause: string, work: () => Promise<void>): void {
-    this.#isWaiting = true
-    this.#flow.waitFor(cause)
-    work().then(
-      () => this.#resumeHandling(),
-      (error: unknown) => this.#fail(error),
-    )
-  }
-
-  #resumeHandling(): void {
-    if (this.#isEnded || this.#isDraining) return
-    this.#isWaiting = false
-    const from = performance.now()
-    try {
-      let next = 0
-      while (!this.#isWaiting && next < this.#held.length) {
-        const chunk = this.#held[next++] as Buffer
-        this.#heldBytes -= chunk.length
-        this.#handle(chunk)
-        if (this.#isEnded) return
-      }
-      this.#held = this.#held.slice(next)
-      this.#decoding.add(from, performance.now())
-    } catch (error) {
-      return this.#fail(error)
-    }
-    if (!this.#isWaiting) this.#flow.waitFor(undefined)
   }
 
   // ── end ──────────────────────────────────────────────────────────────────────────────────────────
@@ -451,25 +411,16 @@ export class SourceRun {
   #finish(error: EngineError | undefined): void {
     if (this.#isEnded) return
     this.#isEnded = true
+    this.#chunks.stop()
     clearInterval(this.#heartbeat)
     this.#replication.stop() // first of all: a server that is stopping waits for it
     if (this.#loop) {
       this.#loop.stop()
-      const { database, log } = this.#options
-      openAppends.set(log, (openAppends.get(log) ?? new Map<string, Promise<unknown>>()).set(database.id, this.#loop.settled))
+      leaveBehind(this.#options.log, this.#options.database.id, this.#loop.settled)
     }
     this.#confirmer?.stop()
     this.#flow?.end()
-    this.#held = []
+    this.#chunks.clear()
     this.#end.resolve(error)
   }
-}
-
-/** @returns whether `promise` settled in time */
-async function within(ms: number, promise: Promise<unknown> | undefined): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined
-  const limit = new Promise<false>((resolve) => (timer = setTimeout(() => resolve(false), ms)))
-  const isOver = await Promise.race([Promise.resolve(promise).then(() => true as const), limit])
-  clearTimeout(timer)
-  return isOver
 }

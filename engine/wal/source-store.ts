@@ -9,6 +9,7 @@ import { PART, type Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
+import type { RelationAt, SavedRelation } from './known-relations.ts'
 import type { Query } from './slot.ts'
 
 export type SavedSource = Readonly<{
@@ -128,32 +129,83 @@ export class SourceStore {
     )
   }
 
-  /**
-   * The key saved for a relation at a position: what a re-run uses instead of the catalogue (correctness 11).
-   * @returns the columns saved last at or below the position
-   */
-  async savedRelationKey(relation: number, position: Position): Promise<unknown> {
+  /** The descriptions saved for its relations, oldest first (correctness 11). */
+  async relations(): Promise<readonly RelationAt[]> {
     const { rows } = await ask(
       this.#query,
-      `select columns from tailrace.relation_key
-       where database_id = $1 and relation = $2 and (history, lsn, idx) <= ($3::int, $4::pg_lsn, $5::int)
-       order by history desc, lsn desc, idx desc limit 1`,
-      [this.databaseId, relation, position.history, formatLsn(position.lsn), position.idx],
+      'select relation, history, lsn, idx, columns from tailrace.relation_key where database_id = $1 order by history, lsn, idx',
+      [this.databaseId],
     )
-    return rows[0]?.columns
+    return rows.map((row) => ({
+      relation: Number(row.relation),
+      position: toPosition(row) as Position,
+      saved: row.columns as SavedRelation,
+    }))
   }
 
   /** @returns what is saved there: what was given, or what another run had saved before */
-  async saveRelationKey(relation: number, position: Position, columns: unknown): Promise<unknown> {
-    const params = [relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(columns)]
+  async saveRelation({ relation, position, saved }: RelationAt): Promise<SavedRelation> {
     const rows = await this.#write(
       `insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
        select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
        on conflict (database_id, relation, history, lsn, idx) do update set columns = r.columns`,
-      params,
+      [relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
       'columns',
     )
-    return rows[0]?.columns
+    return rows[0]?.columns as SavedRelation
+  }
+
+  /**
+   * Saves a relation that groups its changes by other columns from here on, together with the next routing version, in
+   * which each of the sinks has another generation of the shape it has. It is the newest version but for that: one that
+   * waits for its mark holds from here on too.
+   * @param opensAt where the version takes effect
+   * @param regrouped the sinks, and the relation's primary key
+   */
+  async saveRegrouping(
+    { relation, position, saved }: RelationAt,
+    opensAt: Position,
+    { sinks, key }: Readonly<{ sinks: readonly string[]; key: readonly string[] }>,
+  ): Promise<RoutingVersion> {
+    for (;;) {
+      try {
+        const [row] = await this.#write(
+          `, locked as materialized (select s.id from tailrace.sink s, owner where s.id::text = any ($11) order by s.id for no key update of s),
+           newest as (select version, sinks from tailrace.routing_version where database_id = $1::text::uuid order by version desc limit 1),
+           begun as (
+             insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, regrouped)
+             select g.sink_id, g.generation + 1, g.shape, $8::int, $9::pg_lsn, $10::int, $12::jsonb
+             from locked cross join lateral (
+               select * from tailrace.generation g where g.sink_id = locked.id order by g.generation desc limit 1
+             ) g
+             returning sink_id, generation, shape
+           ), next as (
+             insert into tailrace.routing_version (database_id, version, sinks, history, lsn, idx)
+             select $1::text::uuid, n.version + 1, (
+               select coalesce(jsonb_agg(s || coalesce(b.shape || jsonb_build_object('generation', b.generation), '{}') order by nth), '[]')
+               from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
+             ), $8::int, $9::pg_lsn, $10::int from newest n, owner
+             returning version, sinks
+           ), opened as (
+             update tailrace.generation g set history = $8::int, lsn = $9::pg_lsn, idx = $10::int
+             from next, jsonb_array_elements(next.sinks) s
+             where g.lsn is null and g.sink_id::text = s ->> 'sinkId' and g.generation = (s ->> 'generation')::int
+           )
+           insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
+           select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
+           on conflict (database_id, relation, history, lsn, idx) do update set columns = excluded.columns`,
+          [
+            ...[relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
+            ...[opensAt.history, formatLsn(opensAt.lsn), opensAt.idx],
+            ...[sinks, JSON.stringify({ relation, key })],
+          ],
+          '(select version from next) as version, (select sinks from next) as sinks',
+        )
+        return { databaseId: this.databaseId, version: Number(row?.version), sinks: row?.sinks as RoutedSink[] }
+      } catch (error) {
+        if (!isTaken(error)) throw error // another process was faster, with an edit of a sink: again with what it saved
+      }
+    }
   }
 
   /** All versions of this source, oldest first. */
@@ -232,6 +284,9 @@ export async function incarnationsOf(query: Query, databaseId: string): Promise<
     beginsAt: parseLsn(String(row.begins_at)),
   }))
 }
+
+const UNIQUE_VIOLATION = '23505'
+const isTaken = (error: unknown): boolean => error instanceof EngineError && error.context.sqlstate === UNIQUE_VIOLATION
 
 /** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
 export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {

@@ -1,12 +1,15 @@
 /** What a sink hands from one generation to the next, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { hashGroup } from '../../engine/wal/change-keys.ts'
 import type { Query } from '../../engine/wal/slot.ts'
 import { hashOf, acksOf, idsOf } from './sink-fixture.ts'
 import { queryOf } from './sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from './switching.ts'
 
 const LONG_MS = 20_000
+/** of the messages that the fixture makes */
+const RELATION = 16_384
 
 test('what a client holds when its generation ends is parked, keeps its ack_id, and comes before what is new of its group', async () => {
   await using s = await Switching.open({ partitions: 2 }, { partitions: 3 })
@@ -99,6 +102,36 @@ test('a sink without groups hands everything on at once, and takes acks by the o
   assert.deepEqual(acksOf(again).sort(), acksOf(first).slice(2).sort())
   await f.sink.ack(acksOf(again))
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
+})
+
+/** Groups, as they are parked, of two messages that are with a client when the generation ends. */
+async function parkedGroups(s: Switching): Promise<unknown[]> {
+  const { f } = s
+  await f.append([{ id: 1, group: 'a' }])
+  await f.append([{ id: 2, group: 'b' }])
+  const held = acksOf(await f.gather(2))
+  await s.switchOver()
+  await s.untilServed(2)
+  const rows = await s.db.query(`select owner_partition, group_hash, group_key from tailrace.parked where state = 'open' order by lsn`)
+  await f.sink.ack(held)
+  assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
+  return rows
+}
+const groupOf = (key: string, partitions: number, groupKey: string) => {
+  const hash = hashGroup(RELATION, Buffer.from(key))
+  return { owner_partition: hash % partitions, group_hash: String(hash), group_key: groupKey }
+}
+
+test('what was parked without groups has those of its primary keys when the sink begins to group', async () => {
+  await using s = await Switching.open({ message_grouping: false }, { message_grouping: true, partitions: 3 })
+  assert.deepEqual(await parkedGroups(s), [groupOf('a', 3, ''), groupOf('b', 3, '')])
+})
+
+test('what was parked of a table has the groups of its new primary key, also in a sink of the same shape as before', async () => {
+  await using s = await Switching.open({ partitions: 1 }, { partitions: 1 }, { relation: RELATION, key: ['group', 'id'] })
+  assert.deepEqual(await parkedGroups(s), [groupOf('a:1', 1, 'a:1'), groupOf('b:2', 1, 'b:2')])
+  await using other = await Switching.open({ partitions: 1 }, { partitions: 1 }, { relation: RELATION + 1, key: ['group', 'id'] })
+  assert.deepEqual(await parkedGroups(other), [groupOf('a', 1, ''), groupOf('b', 1, '')], 'of another table')
 })
 
 test('a hand-over that is cut off at any statement is finished by the next try, with the same outcome', async () => {

@@ -1,6 +1,7 @@
 /** A sink of the fixture whose second generation takes over where `switchOver` is called, as a source would let it. */
 import { Replays, type Holder, type Replayed } from '../../actors/replays.ts'
 import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import type { RegroupedRelation } from '../../engine/dispatch/rekeying.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay-plan.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { formatLsn } from '../../engine/lsn.ts'
@@ -23,20 +24,22 @@ export class Switching implements AsyncDisposable {
   readonly f: Fixture
   readonly #sink: Sink
   readonly #next: GenerationShape
+  readonly #regrouped: RegroupedRelation | undefined
 
-  private constructor(db: TestDatabase, f: Fixture, sink: Sink, next: GenerationShape) {
+  private constructor(db: TestDatabase, f: Fixture, sink: Sink, next: GenerationShape, regrouped: RegroupedRelation | undefined) {
     this.db = db
     this.f = f
     this.#sink = sink
     this.#next = next
+    this.#regrouped = regrouped
   }
 
-  /** @param next the setting of the second generation */
-  static async open(setting: Setting, next: Setting = {}): Promise<Switching> {
+  /** @param next the setting of the second generation. @param regrouped with which it begins */
+  static async open(setting: Setting, next: Setting = {}, regrouped?: RegroupedRelation): Promise<Switching> {
     const db = await stateDatabase()
     const sink = { ...SINK, ...setting }
     const f = await Fixture.open(setting, { query: queryOf(db), start: false })
-    const s = new Switching(db, f, sink, shapeOf({ ...sink, ...next }))
+    const s = new Switching(db, f, sink, shapeOf({ ...sink, ...next }), regrouped)
     await s.#save(1, shapeOf(sink), 1n)
     await s.start()
     return s
@@ -84,8 +87,10 @@ export class Switching implements AsyncDisposable {
   }
 
   async #save(generation: number, shape: GenerationShape, lsn: bigint): Promise<void> {
-    await this.db.query('insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx) values ($1, $2, $3, 0, $4, 0)', [
-      ...[SINK.id, generation, JSON.stringify(shape), formatLsn(lsn)],
-    ])
+    const regrouped = generation > 1 && this.#regrouped ? JSON.stringify(this.#regrouped) : null
+    await this.db.query(
+      'insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, regrouped) values ($1, $2, $3, 0, $4, 0, $5)',
+      [SINK.id, generation, JSON.stringify(shape), formatLsn(lsn), regrouped],
+    )
   }
 }

@@ -7,8 +7,10 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
+import { createDatabase } from '../services/postgres.ts'
 import { Scenario, withSeed } from './scenario.ts'
-import type { Service } from './service.ts'
+import { Service, TOKEN } from './service.ts'
+import { HttpSinkClient } from './sink-client.ts'
 import { seeds } from './size.ts'
 
 const SINKS = [{ name: 'one', ack_wait_ms: 1_000, partitions: 1 }]
@@ -59,6 +61,26 @@ test('changes that come faster than the sink can follow are taken one after the 
     const topics = (await log.topics()).map(({ topic, partitions }) => `${topic.split('.')[1]}: ${partitions}`)
     assert.deepEqual(topics, ['6: 1'])
   })
+})
+
+test('when the primary key of a table changes, a row whose message is held keeps its order: what follows waits', async () => {
+  await using source = await createDatabase('create table item (id int primary key, tenant int, name text)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    ...{ source: source.connection, stateUrl: state.url },
+    sinks: [{ name: 'one', tables: ['public.item'], partitions: 4 }],
+  })
+  await using client = new HttpSinkClient({ origin: service.origin, sink: 'one', token: TOKEN })
+  await service.startReady()
+  await source.query(`insert into item values (1, 7, 'first')`)
+  const [held] = await client.receive({ batchSize: 10, waitMs: 10_000 })
+  await source.query('alter table item drop constraint item_pkey, add primary key (tenant, id)')
+  await source.query(`update item set name = 'second' where id = 1`)
+  assert.deepEqual(await client.receive({ batchSize: 10, waitMs: 1_000 }), [])
+  await client.ack([held?.ackId as string])
+  const [next] = await client.receive({ batchSize: 10, waitMs: 10_000 })
+  assert.equal(next?.record['name'], 'second')
+  await untilGeneration(service, 2)
 })
 
 async function setPartitions(service: Service, partitions: number): Promise<void> {

@@ -1,0 +1,18 @@
+/** Two runs of a source never append to a log at once, even when the former one gave up on an append that is still open. */
+import { EngineError } from '../errors.ts'
+import type { Log } from '../log/log.ts'
+import { within } from './within.ts'
+
+/** By log and source: an append that its run has left behind. */
+const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()
+
+/** @param settled of the last append of a run that ends */
+export function leaveBehind(log: Log, source: string, settled: Promise<unknown>): void {
+  openAppends.set(log, (openAppends.get(log) ?? new Map<string, Promise<unknown>>()).set(source, settled))
+}
+
+/** @throws EngineError LOG_APPEND_TIMEOUT */
+export async function formerAppend(log: Log, source: string, timeoutMs: number): Promise<void> {
+  if (await within(timeoutMs, openAppends.get(log)?.get(source))) return
+  throw new EngineError('LOG_APPEND_TIMEOUT', `an append of the former run is still open after ${timeoutMs} ms`)
+}
