@@ -17,6 +17,7 @@ const RSS_LIMIT_KB = 400 * 1024
 const ROWS = LONG ? 1_000_000 : 200_000
 const BACKLOG_BYTES = (LONG ? 2_048 : 400) * MB
 const ROW_BYTES = 2_000
+const LOT_BYTES = 4 * MB
 const SAMPLE_EVERY_MS = 50
 const CONFIRMED_WITHIN_MS = 120_000
 
@@ -79,10 +80,11 @@ type Source = Awaited<ReturnType<typeof createDatabase>>
 async function write(source: Source, from: number, to: number): Promise<void> {
   const step = 5_000
   for (let id = from; id <= to; id += step) {
-    // hexadecimal digits of random bytes: they compress to a half at best, as real rows may
+    // hexadecimal digits of random bytes, cut out of one lot: they compress to a half at best, as real rows may
     await source.query(
-      `insert into row select g, (select string_agg(md5((g + h * random())::text), '') from generate_series(1, ${Math.floor(ROW_BYTES / 32)}) h)
-       from generate_series(${id}, ${Math.min(id + step - 1, to)}) g`,
+      `with lot as materialized (select decode(string_agg(md5(random()::text), ''), 'hex') as bytes from generate_series(1, ${LOT_BYTES / 16}))
+       insert into row select g, encode(substring(bytes, 1 + (random() * ${LOT_BYTES - ROW_BYTES})::int, ${ROW_BYTES / 2}), 'hex')
+       from lot, generate_series(${id}, ${Math.min(id + step - 1, to)}) g`,
     )
   }
 }
