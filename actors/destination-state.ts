@@ -248,6 +248,17 @@ export class DestinationState {
     this.#options.changed()
   }
 
+  /** Every message of the request was judged, and refused for its own sake: it works, but that clears nothing that others failed at. */
+  judged(ticket: Ticket): void {
+    this.#close(ticket)
+    this.#lastAnswerAt = this.#options.clock()
+    this.#failures = 0
+    this.#throttles = 0
+    if (this.#phase === 'up') this.#grow()
+    else this.#rise()
+    this.#options.changed()
+  }
+
   /** The whole request failed, or all that is told of its messages says so. */
   failed({ ticket, failure, messages, group, groups, doubtedSince }: Failed): Ruling {
     const now = this.#options.clock()

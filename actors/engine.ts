@@ -9,7 +9,13 @@
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { StoredGenerations } from '../engine/dispatch/generations.ts'
-import { messageRecords } from '../engine/dispatch/message-records.ts'
+import {
+  messageRecord,
+  messageRecords,
+  type MessagePage,
+  type MessageRecord,
+  type MessagesAsked,
+} from '../engine/dispatch/message-records.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay-plan.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
@@ -37,6 +43,9 @@ import { observeSink } from './sink-observer.ts'
 import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type HeldSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
+import type { MessageEdit } from './parked-edits.ts'
+import type { EditedMessages, MessageChoice } from './running-sink.ts'
+import { metadataEnd } from '../sinks/pull.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { testConnection, testEndpoint } from './connection-test.ts'
@@ -66,6 +75,8 @@ export interface ServedSink {
   nack(ids: readonly string[]): Promise<void>
   health(): Health
 }
+/** @property message the default message: JSON */
+export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
 export type Readiness = Readonly<{
   ready: boolean
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
@@ -183,9 +194,28 @@ export class Engine {
     const { cache, egress } = this.#options
     return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
   }
-  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE */
-  messages(sinkId: string, options: Parameters<typeof messageRecords>[2]): ReturnType<typeof messageRecords> {
-    return messageRecords(this.#options.store.query, sinkId, options)
+  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
+  messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage> {
+    return messageRecords(this.#options.store.query, sinkId, asked)
+  }
+  /** The newest that were delivered by this process, newest first. */
+  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+    return this.#sinks.get(sinkId)?.delivered.list(limit) ?? []
+  }
+  /** One of either, with what it brings; null: it is not kept, or not to be shown. @throws EngineError STATE_UNAVAILABLE */
+  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+    const found = (await messageRecord(this.#options.store.query, sinkId, id)) ?? this.#sinks.get(sinkId)?.delivered.find(id)
+    if (!found) return undefined
+    const sink = this.#sinkNow(sinkId)
+    const { record, body } = found
+    return {
+      record,
+      message: body && !sink.sensitive ? `{${body.toString('utf8')}${metadataEnd(sink, this.#database(sink.databaseId))}` : null,
+    }
+  }
+  /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
+  async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
+    return (await this.#sinks.get(sinkId)?.edit(edit, choice)) ?? { known: 0, served: 0, edited: 0 }
   }
   async testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
     return testEndpoint(endpoint, this.#options.egress)

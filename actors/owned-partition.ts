@@ -17,7 +17,7 @@ import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../engine/dispatch/fenced-write.ts'
-import { ParkedStore, type TooLarge } from '../engine/dispatch/parked-store.ts'
+import { ParkedStore, type Chosen, type TooLarge } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { WindowBounds } from '../engine/dispatch/replay-window.ts'
@@ -28,6 +28,7 @@ import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import { Bell } from './bell.ts'
 import { GroupCommit } from './group-commit.ts'
+import type { MessageEdit } from './parked-edits.ts'
 import { ParkedTending } from './parked-tending.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { Figures } from './status.ts'
@@ -107,7 +108,16 @@ export class OwnedPartition {
     this.#committed = from.committed
     const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
-      ...{ dispatcher, store, observer, clock, drained, drainAfterMs, parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS },
+      ...{
+        dispatcher,
+        store,
+        observer,
+        clock,
+        drained,
+        drainAfterMs,
+        sends: sends === true,
+        parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS,
+      },
       isClosed: () => this.#closed,
       commit: () => this.#commitNow(),
       moved: () => this.#moved(),
@@ -341,6 +351,11 @@ export class OwnedPartition {
   release(refs: RefList, lease?: number): void {
     if (this.#closed) return
     this.#released(this.#dispatcher.release(refs, lease))
+  }
+
+  /** What somebody decided of parked messages, or of those that were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */
+  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
+    return this.#parked.edit(edit, chosen)
   }
 
   update(): void {

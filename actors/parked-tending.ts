@@ -14,12 +14,13 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
 import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
-import type { ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
+import type { Chosen, ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
 import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
 import { Bell } from './bell.ts'
+import { editParked, type MessageEdit } from './parked-edits.ts'
 import type { SinkObserver } from './sink-observer.ts'
 
 export type TendingOptions = Readonly<{
@@ -142,6 +143,19 @@ export class ParkedTending {
     this.#bell.ring()
   }
 
+  /** What somebody decided of messages that wait, or were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */
+  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
+    return this.inTurn(async () => {
+      if (this.#options.isClosed()) return 0
+      const count = await editParked(this.#options, edit, chosen)
+      if (count === 0) return 0
+      this.#mayHaveDone = true
+      this.#options.moved()
+      this.#bell.ring()
+      return count
+    })
+  }
+
   /** Runs a step with the store when those before it have ended. */
   inTurn<T>(step: () => Promise<T>): Promise<T> {
     const turn = this.#turn.then(step, step)
@@ -229,8 +243,8 @@ export class ParkedTending {
           observer.discarded(1, 'attempts')
           continue
         }
-        const group = dispatcher.parked.firstAt(row.offset, row.index, row.origin)
-        if (group) dispatcher.parking.backOff(group, attempts, clock() + retryInMs)
+        const group = dispatcher.parked.groupAt(row.offset, row.index, row.origin)
+        if (group) dispatcher.parking.backOff(group, row, attempts, clock() + retryInMs)
       }
       this.#mayHaveDone = true
       moved()
@@ -315,14 +329,19 @@ export class ParkedTending {
   async #load(): Promise<void> {
     const { dispatcher, store, isClosed, moved } = this.#options
     const { parked } = dispatcher
+    const { perGroup = 1 } = dispatcher.settings
     while (this.#wantsLoading() && !isClosed()) {
       const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
+      const each = Math.max(1, Math.min(perGroup, Math.floor(LOAD_AHEAD / groups.length)))
       try {
         const byKey = new Map(groups.map((group) => [group.key, group]))
-        const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES) // those that are too much at once come next time
-        for (const { key, view, ...ref } of loaded) {
+        const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES, each) // those that are too much at once come next time
+        for (const [key, [first, ...others]] of Map.groupBy(loaded, ({ key }) => key)) {
           const group = byKey.get(key)
-          if (group) parked.loaded(group, ref, view)
+          if (!group || !first) continue
+          // what has failed before goes alone
+          const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
+          parked.loaded(group, first, first.view, { ...first, behind: end < 0 ? others : others.slice(0, end) })
         }
         if (loaded.length === 0) throw new EngineError('INTERNAL', `${groups.length} parked groups have no open message in the store`)
       } finally {

@@ -16,6 +16,8 @@ export type Piece = Readonly<{
   origin: Origin | undefined
   /** how often its message has failed before; more than one message: never */
   attempts: number
+  /** what is on record of that, newest first */
+  formerAttempts: readonly unknown[]
   /** when it, or what it was part of, failed for the first time (monotonic ms) */
   doubtedSince: number | undefined
   /** it has been through the sink's functions */
@@ -33,6 +35,7 @@ export const pieceOf = (batch: Batch, origin: Origin | undefined): Piece => ({
   indexes: batch.indexes,
   origin,
   attempts: batch.attempts,
+  formerAttempts: batch.formerAttempts ?? [],
   doubtedSince: undefined,
   isStaged: false,
 })

@@ -11,6 +11,7 @@
  *      what fails in them is parked and tried again after a while; meanwhile it is nobody's, and goes back if anything ends.
  */
 import type { Batch } from '../engine/dispatch/batch.ts'
+import type { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import { findParked, type OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
@@ -118,10 +119,18 @@ class PullSink implements RunningSink {
     if (away !== undefined) throw notServed(away)
   }
 
+  edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
+    return this.#host.edit(...edit)
+  }
+
   update(sink: Sink, database: Database): void {
     this.#wire = pull.open(sink, database)
     this.#stage.forget()
     this.#host.update(sink, database)
+  }
+
+  get delivered(): DeliveredMessages {
+    return this.#host.delivered
   }
 
   health(): readonly HealthCheck[] {

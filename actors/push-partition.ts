@@ -10,6 +10,7 @@
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Lane } from '../engine/dispatch/dispatcher.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
@@ -37,7 +38,9 @@ export type PushPartitionOptions = Readonly<{
   stageTrouble: (trouble: HealthCheck['error'] | undefined) => void
   destination: DestinationState
   isActive: () => boolean
-  limits: () => Readonly<{ maxInFlight: number; maxRetries: number | null; fillMs: number }>
+  /** messages under way from all partitions of the sink that live here */
+  underWay: AckPending
+  limits: () => Readonly<{ maxRetries: number | null; fillMs: number }>
   grouping: boolean
   keyed: boolean
   clock: () => number
@@ -55,6 +58,8 @@ export type Sent = Readonly<{
   delivered: readonly number[]
   failures: readonly Failure[]
   status: number
+  /** of what was delivered */
+  answer: Extract<Outcome, { kind: 'delivered' }>['answer']
   tookMs: number
 }>
 
@@ -78,12 +83,13 @@ export class PushPartition implements HostedPartition {
   /** taken, and to be sent before anything else */
   #pieces: Piece[] = []
   #suspects: Suspect[] = []
-  /** messages that are taken and whose end is not told */
+  /** messages that are taken here and whose end is not told */
   #inFlight = 0
   #fillingSince: number | undefined
   #downs: number
   #changes: number
   #isDraining = false
+  #isClosed = false
 
   constructor(owned: OwnedPartition, options: PushPartitionOptions) {
     this.#owned = owned
@@ -111,8 +117,8 @@ export class PushPartition implements HostedPartition {
   figures(): Figures {
     return { ...this.#owned.figures(), requests: this.#sends.size, held: this.#suspects.length }
   }
-  get owned(): OwnedPartition {
-    return this.#owned
+  edit(...edit: Parameters<OwnedPartition['edit']>): Promise<number> {
+    return this.#owned.edit(...edit)
   }
 
   /** Something may have to be done: messages, answers, settings. */
@@ -176,6 +182,10 @@ export class PushPartition implements HostedPartition {
   close(cause: unknown): void {
     this.#owned.close(cause)
     this.#abort.abort()
+    this.#pieces = []
+    this.#suspects = []
+    this.#count(-this.#inFlight) // whoever is still being asked has no say any more
+    this.#isClosed = true
   }
 
   async ended(): Promise<void> {
@@ -237,10 +247,16 @@ export class PushPartition implements HostedPartition {
     return first
   }
 
+  #count(by: number): void {
+    if (this.#isClosed) return
+    this.#inFlight += by
+    this.#options.underWay.count += by
+  }
+
   #take(lane: Lane, max: number): Piece | undefined {
-    const { destination, limits } = this.#options
+    const { destination, underWay } = this.#options
     const wire = this.#options.wire()
-    const room = Math.min(max, limits().maxInFlight - this.#inFlight)
+    const room = Math.min(max, underWay.max - underWay.count)
     if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return undefined
     const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
     this.#fillingSince = undefined
@@ -248,7 +264,7 @@ export class PushPartition implements HostedPartition {
       const { generation, partition } = batch
       return pieceOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
     })
-    for (const piece of [first, ...others]) this.#inFlight += piece?.views.length ?? 0
+    for (const piece of [first, ...others]) this.#count(piece?.views.length ?? 0)
     this.#pieces.push(...others)
     return first
   }
@@ -355,7 +371,7 @@ export class PushPartition implements HostedPartition {
   }
 
   #drop(piece: Piece): void {
-    this.#inFlight -= piece.views.length
+    this.#count(-piece.views.length)
     this.#owned.drop(refsOf(piece), piece.origin)
   }
 
@@ -375,7 +391,7 @@ export class PushPartition implements HostedPartition {
         return this.#release(piece)
       case 'delivered':
         destination.succeeded(ticket)
-        this.#tell(piece, ticket, { delivered: piece.views.map((_, i) => i), status: outcome.status })
+        this.#tell(piece, ticket, { delivered: piece.views.map((_, i) => i), status: outcome.status, answer: outcome.answer })
         return this.#finish(piece)
       case 'failed':
         this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
@@ -407,7 +423,8 @@ export class PushPartition implements HostedPartition {
     if (behind.length > 0) this.#release(partOf(piece, behind))
     const judged = bad.filter((i) => failures[i]?.blame === 'message')
     const others = bad.filter((i) => failures[i]?.blame !== 'message')
-    if (done.length > 0 || others.length === 0) destination.succeeded(ticket)
+    if (done.length > 0) destination.succeeded(ticket)
+    else if (others.length === 0) destination.judged(ticket)
     for (const i of judged) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
     if (others.length > 0) {
       const rest = partOf(piece, others)
@@ -461,7 +478,7 @@ export class PushPartition implements HostedPartition {
     const { maxRetries } = limits()
     const isSpent = counts && maxRetries !== null && attempts >= maxRetries
     const failed: Failed = { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
-    this.#inFlight -= piece.views.length
+    this.#count(-piece.views.length)
     this.#owned.fail(
       refsOf(piece),
       piece.views.map(() => failed),
@@ -470,14 +487,14 @@ export class PushPartition implements HostedPartition {
   }
 
   #release(piece: Piece): void {
-    this.#inFlight -= piece.views.length
+    this.#count(-piece.views.length)
     if (piece.origin) this.#owned.releaseParked(refsOf(piece), piece.origin)
     else this.#owned.release(refsOf(piece))
   }
 
   /** Settles when all of them are ended, those in the parked store durably. */
   async #finish(piece: Piece): Promise<void> {
-    this.#inFlight -= piece.views.length
+    this.#count(-piece.views.length)
     const refs = refsOf(piece)
     for (;;) {
       try {
@@ -491,9 +508,9 @@ export class PushPartition implements HostedPartition {
     }
   }
 
-  #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status }: Partial<Sent> & { status: number }): void {
+  #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status, answer }: Partial<Sent> & { status: number }): void {
     const { sent, clock } = this.#options
-    sent({ partition: this.partition, piece, delivered, failures, status, tookMs: clock() - startedAt })
+    sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
   }
 }
 

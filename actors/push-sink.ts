@@ -6,7 +6,9 @@
  *      under the old ones is forgotten.
  *  I3. A wire is closed when the last request over it has ended.
  */
+import type { DeliveredMessages, DeliveredTogether } from '../engine/dispatch/delivered-messages.ts'
 import { EngineError } from '../engine/errors.ts'
+import type { MessageView } from '../engine/log/message-view.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { RowLookup } from '../engine/wal/row-lookup.ts'
 import type { Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
@@ -22,6 +24,8 @@ export function startPushSink(options: SinkOptions, type: PushType, surroundings
   return new PushSink(options, type, surroundings)
 }
 
+/** What an attempt weighs in memory, about: most answers are short. */
+const KEPT_BYTES = 2_048
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
@@ -54,7 +58,7 @@ class PushSink implements RunningSink {
       {
         keyed: type.keyed,
         sends: true,
-        settings: () => ({ ackWaitMs: Infinity, maxDeliveries: null }),
+        settings: () => ({ ackWaitMs: Infinity, maxDeliveries: null, perGroup: this.#use?.wire.maxMessages ?? 1 }),
         begin: (owned) =>
           new PushPartition(owned, {
             wire: () => this.#use?.wire,
@@ -63,10 +67,11 @@ class PushSink implements RunningSink {
             stage: () => this.#host.stage,
             stageTrouble: (trouble) => (this.#stageTrouble = trouble),
             destination: this.#destination,
+            underWay: this.#host.underWay,
             isActive: () => this.#host.isActive,
             limits: () => {
-              const { max_ack_pending, max_retry_count, batch_timeout_ms } = this.#host.sink
-              return { maxInFlight: max_ack_pending, maxRetries: max_retry_count, fillMs: batch_timeout_ms }
+              const { max_retry_count, batch_timeout_ms } = this.#host.sink
+              return { maxRetries: max_retry_count, fillMs: batch_timeout_ms }
             },
             grouping: this.#host.mustServe().shape.grouping,
             keyed: type.keyed,
@@ -93,6 +98,10 @@ class PushSink implements RunningSink {
     throw notAsked()
   }
 
+  edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
+    return this.#host.edit(...edit)
+  }
+
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     void this.#lookup.close()
@@ -101,6 +110,10 @@ class PushSink implements RunningSink {
     this.#stageTrouble = undefined
     this.#destination.forget()
     this.#host.update(sink, database)
+  }
+
+  get delivered(): DeliveredMessages {
+    return this.#host.delivered
   }
 
   health(): readonly HealthCheck[] {
@@ -157,9 +170,11 @@ class PushSink implements RunningSink {
     return use ? use.send(load, signal) : { kind: 'aborted' }
   }
 
-  #sent({ piece, delivered, failures, tookMs }: Sent): void {
+  #sent(sent: Sent): void {
     const { observer } = this.#options
+    const { piece, delivered, failures, tookMs } = sent
     if (delivered.length > 0) {
+      this.#keep(sent)
       observer.acked({ messages: delivered.length, heldMs: tookMs })
       this.#lastFailure = undefined
     }
@@ -167,6 +182,23 @@ class PushSink implements RunningSink {
     if (failed === 0) return
     observer.returned({ messages: failed, heldMs: tookMs })
     this.#lastFailure = failures[0] ?? this.#lastFailure
+  }
+
+  /** What was delivered can be looked at for a while. */
+  #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
+    const at = Date.now()
+    const { sensitive } = this.#host.sink
+    const { views, places, offsets, indexes, origin, attempts, formerAttempts } = piece
+    const together: DeliveredTogether = {
+      ...(origin ?? { generation: this.#host.mustServe().generation, partition }),
+      at,
+      tries: attempts + 1,
+      attempt: () => ({ at: new Date(at).toISOString(), counts: true, status, tookMs: Math.round(tookMs), ...(!sensitive && answer?.()) }),
+      formerAttempts,
+      bytes: KEPT_BYTES * (1 + formerAttempts.length),
+    }
+    const list = this.#host.delivered
+    for (const i of delivered) list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, together)
   }
 
   #delivery(): Omit<HealthCheck, 'name'> {

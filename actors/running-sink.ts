@@ -1,4 +1,5 @@
 /** A sink at work as the rest of the process sees it, and what it is given to work with. */
+import type { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import type { Generations } from '../engine/dispatch/generations.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Egress } from '../engine/net/egress.ts'
@@ -7,6 +8,7 @@ import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import type { Shape } from '../sinks/sink.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
+import type { MessageEdit } from './parked-edits.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from './status.ts'
 
@@ -32,6 +34,16 @@ export type Receive = Readonly<{
 /** What of a sink has been stopped here, and under which terms. */
 export type HeldSink = Readonly<{ generation: number; partitions: readonly Readonly<{ partition: number; term: number }>[] }>
 
+/** Messages by their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
+export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
+export type EditedMessages = Readonly<{
+  /** of those named by their ids: there are such messages · they are in the hands of partitions that live here */
+  known: number
+  served: number
+  /** it held for so many: others were so already */
+  edited: number
+}>
+
 export interface RunningSink {
   /** settles when the sink has stopped; rejects when it can't run */
   readonly ended: Promise<void>
@@ -40,6 +52,10 @@ export interface RunningSink {
   /** Settles when the acknowledgement is durable; unknown ids are ignored. @throws EngineError ACK_NOT_DURABLE, STOPPING */
   ack(ackIds: readonly string[]): Promise<void>
   nack(ackIds: readonly string[]): Promise<void>
+  /** What somebody decided of messages that wait outside the log, or were given up. @throws EngineError STATE_UNAVAILABLE */
+  edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
+  /** The newest that were delivered here. */
+  readonly delivered: DeliveredMessages
   /** An edit: holds for what is handed out from now on. */
   update(sink: Sink, database: Database): void
   health(): readonly HealthCheck[]

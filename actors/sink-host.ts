@@ -3,11 +3,14 @@
  * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import { readOlderAckIds, sinkTag } from '../engine/dispatch/ack-id.ts'
 import { AckPending, shareOf } from '../engine/dispatch/ack-pending.ts'
+import { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { MAX_REPLAY_BYTES, type WindowBounds } from '../engine/dispatch/replay-window.ts'
+import { findParked, type Chosen } from '../engine/dispatch/parked-store.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import { replayWindowMs, type Database, type Sink } from '../engine/state/resources.ts'
@@ -15,7 +18,8 @@ import { topicOf } from '../engine/wal/routing.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
 import { OwnedPartition } from './owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
-import type { HeldSink, SinkOptions } from './running-sink.ts'
+import type { MessageEdit } from './parked-edits.ts'
+import type { EditedMessages, HeldSink, MessageChoice, SinkOptions } from './running-sink.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { Owned, PartitionWork } from './sink-partition.ts'
 import type { ActorStatus, Figures, HealthCheck } from './status.ts'
@@ -30,6 +34,8 @@ export interface HostedPartition extends Owned {
   names(origin: Origin): boolean
   /** The settings have changed. */
   update(): void
+  /** What somebody decided of parked messages. @returns how many it held for */
+  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number>
   figures(): Figures
 }
 
@@ -57,6 +63,9 @@ export class SinkHost<P extends HostedPartition> {
   readonly ended: Promise<void>
   /** delivered and unacknowledged, over all partitions here */
   readonly pending: AckPending
+  /** of a sink that sends: messages under way, over all partitions here */
+  readonly underWay: AckPending
+  readonly delivered: DeliveredMessages
   readonly #options: SinkOptions
   readonly #hooks: HostHooks<P>
   readonly #actor: ActorRefFrom<typeof sinkMachine>
@@ -77,12 +86,15 @@ export class SinkHost<P extends HostedPartition> {
 
   constructor(options: SinkOptions, hooks: HostHooks<P>) {
     const { sink, database, functions } = options
+    const { sends } = hooks
     this.#options = options
     this.#hooks = hooks
     this.#sink = sink
     this.#stage = functions(sink, database)
     this.#status = sink.status
-    this.pending = new AckPending(sink.max_ack_pending)
+    this.pending = new AckPending(sends ? Infinity : sink.max_ack_pending)
+    this.underWay = new AckPending(sink.max_ack_pending)
+    this.delivered = new DeliveredMessages(sink.id, sends ? 'delivered' : 'acknowledged', sink.sensitive)
     const work = {
       choose: async () => (this.#served = await options.generations.serve()),
       stateOf: ({ generation }: Served) => options.generations.stateOf(generation),
@@ -146,12 +158,32 @@ export class SinkHost<P extends HostedPartition> {
 
   update(sink: Sink, database: Database): void {
     this.#sink = sink
+    this.delivered.isSensitive = sink.sensitive
     this.#stage = this.#options.functions(sink, database, this.#stage)
     this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#actor.send({ type: 'look' })
     this.#hooks.deliverable()
+  }
+
+  /** @throws EngineError STATE_UNAVAILABLE */
+  async edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
+    const sum = (counts: readonly number[]) => counts.reduce((all, count) => all + count, 0)
+    if (typeof choice === 'string')
+      return { known: 0, served: 0, edited: sum(await Promise.all(this.#live.map((partition) => partition.edit(edit, choice)))) }
+    const named = readOlderAckIds(choice, sinkTag(this.#sink.id), Infinity)
+    const owned = await findParked(this.#options.query, this.#sink.id, named, ['open', 'discarded'])
+    const known = sum(owned.map(({ refs }) => refs.offsets.length))
+    const here = owned.flatMap(({ owner, origin, refs }) => {
+      const partition = this.#live.find((p) => p.names(owner))
+      return partition ? [{ partition, origin: partition.names(origin) ? undefined : origin, refs }] : []
+    })
+    const edits = here.map(({ partition, origin, refs: { offsets, indexes } }) => {
+      const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
+      return partition.edit(edit, refs)
+    })
+    return { known, served: sum(here.map(({ refs }) => refs.offsets.length)), edited: sum(await Promise.all(edits)) }
   }
 
   /** @param delivery how what the sink does with its messages is */
@@ -245,13 +277,10 @@ export class SinkHost<P extends HostedPartition> {
 
   /** What may be out at once belongs to the sink: processes that serve other partitions of it have the shares of those. */
   #share(): void {
-    if (this.#hooks.sends) {
-      this.pending.max = Infinity // whoever sends knows what it has under way
-      return
-    }
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1
-    this.pending.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
+    const counted = this.#hooks.sends ? this.underWay : this.pending // whoever sends knows what it has under way
+    counted.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
   }
 
   /** @throws EngineError SINK_NOT_RUNNING: it is not so in time */

@@ -1,7 +1,7 @@
 import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter } from '../engine/meters.ts'
 
-export type Discarded = 'attempts' | 'size'
+export type Discarded = 'attempts' | 'size' | 'hand'
 
 /** What a sink tells those who count. Every call is for a batch, never for a message. */
 export interface SinkObserver {
@@ -14,7 +14,7 @@ export interface SinkObserver {
   /** given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they were handed out */
   returned(batch: Readonly<{ messages: number; heldMs: number }>): void
   parked(messages: number): void
-  /** given up, on record: too many attempts, or too large to be kept */
+  /** given up, on record: too many attempts, too large to be kept, or by hand */
   discarded(messages: number, why: Discarded): void
 }
 
@@ -34,10 +34,13 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
     parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
     discarded: (messages, why) => {
       meter.discarded += messages
-      logger.warn(
-        { sink, messages },
-        `messages were discarded: ${why === 'size' ? 'larger than MAX_MESSAGE_MB' : 'max_retry_count was reached'}`,
-      )
+      logger.warn({ sink, messages }, `messages were discarded: ${WHY[why]}`)
     },
   }
+}
+
+const WHY: Readonly<Record<Discarded, string>> = {
+  attempts: 'max_retry_count was reached',
+  size: 'larger than MAX_MESSAGE_MB',
+  hand: 'somebody asked for it',
 }

@@ -9,6 +9,7 @@
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
 import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
+import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import { HANDED_OVER } from '../engine/dispatch/generations.ts'
 import { REWOUND } from '../engine/dispatch/replay.ts'
 import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
@@ -21,16 +22,20 @@ import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type {
   ActorStatus,
+  EditedMessages,
   EnginePort,
   Health,
   Holder,
   LocalEngine,
+  MessageChoice,
+  MessageEdit,
   Readiness,
   Receipt,
   ReceiveRequest,
   Replayed,
   ReplayTarget,
   RunningSink,
+  ShownMessage,
   SinkChanges,
   SourceOutcome,
 } from './engine-port.ts'
@@ -126,6 +131,34 @@ export class ClusterEngine implements EnginePort {
   }
   messages(...asked: Parameters<EnginePort['messages']>): ReturnType<EnginePort['messages']> {
     return this.#options.engine.messages(...asked)
+  }
+  /** What a process that doesn't answer has delivered is left out. */
+  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+    const others = this.#options.registry.peers.map((node) => this.#options.peers.delivered(node, sinkId, limit).catch(() => []))
+    const all = await Promise.all([this.#options.engine.delivered(sinkId, limit), ...others])
+    const at = ({ last_delivered_at }: MessageRecord) => last_delivered_at ?? ''
+    return all.flat().sort((a, b) => (at(a) < at(b) ? 1 : at(a) > at(b) ? -1 : 0)).slice(0, limit) // prettier-ignore
+  }
+  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+    const { engine, registry, peers } = this.#options
+    const found = await engine.message(sinkId, id)
+    if (found) return found
+    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, id).catch(() => undefined)))
+    return others.find((one) => one !== undefined)
+  }
+  /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */
+  async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
+    const { engine, registry, peers } = this.#options
+    const owners = await this.#ownersOf(sinkId)
+    const holders = new Set(owners?.values())
+    const others = registry.peers.filter(({ id }) => !owners || holders.has(id))
+    const asked = [engine.editMessages(sinkId, edit, choice), ...others.map((node) => peers.editMessages(node, { sinkId, edit, choice }))]
+    const answers = await Promise.allSettled(asked)
+    const failed = answers.find((answer) => answer.status === 'rejected')
+    if (failed) throw failed.reason
+    const all = answers.map((answer) => (answer as PromiseFulfilledResult<EditedMessages>).value)
+    const sum = (of: (one: EditedMessages) => number) => all.reduce((total, one) => total + of(one), 0)
+    return { known: Math.max(...all.map(({ known }) => known)), served: sum(({ served }) => served), edited: sum(({ edited }) => edited) }
   }
   testSink(sink: Sink): Promise<string | undefined> {
     return this.#options.engine.testSink(sink)

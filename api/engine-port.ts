@@ -3,7 +3,7 @@
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
  * them asks a database, except edits, `acceptGap`, `retrySource` and `replay`.
  */
-import type { MessageRecord } from '../engine/dispatch/message-records.ts'
+import type { MessagePage, MessageRecord, MessagesAsked } from '../engine/dispatch/message-records.ts'
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
@@ -113,8 +113,14 @@ export interface EnginePort {
   deleteSink(sinkId: string): Promise<void>
   /** Tries what a delivery needs, and delivers nothing. @returns what is wrong, in the destination's own words; undefined: nothing */
   testSink(sink: Sink): Promise<string | undefined>
-  /** Those that wait outside the log or were discarded, of all processes. @throws EngineError STATE_UNAVAILABLE */
-  messages(sinkId: string, options: Readonly<{ state: 'open' | 'discarded' | undefined; limit: number }>): Promise<readonly MessageRecord[]>
+  /** Those that wait outside the log or were discarded, of all processes. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
+  messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage>
+  /** The newest that were delivered since their processes began, of all processes, newest first. */
+  delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]>
+  /** One of either. @throws EngineError STATE_UNAVAILABLE */
+  message(sinkId: string, id: string): Promise<ShownMessage | undefined>
+  /** What somebody decided of some of them. @throws EngineError STATE_UNAVAILABLE */
+  editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
   /** Reaches the sinks that send to it before it settles. */
   updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint>
@@ -131,6 +137,19 @@ export interface EnginePort {
    *  @throws EngineError REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, … */
   replay(sinkId: string, target: ReplayTarget): Promise<Replayed>
 }
+
+export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
+/** By their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
+export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
+export type EditedMessages = Readonly<{
+  /** of those named by their ids: there are such messages · their owners were asked */
+  known: number
+  served: number
+  /** it held for so many: others were so already */
+  edited: number
+}>
+/** @property message the default message: JSON; null: not kept, or the sink is sensitive */
+export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
 
 /** `streaming`, `standby` (another process has it), or what it waits in, with the reason. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>

@@ -13,8 +13,19 @@
 import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
+import type { MessageRecord } from '../engine/dispatch/message-records.ts'
 import type { Node } from '../engine/state/node-registry.ts'
-import type { Health, HeldSink, Receipt, ReceiveRequest, SourceOutcome } from './engine-port.ts'
+import type {
+  EditedMessages,
+  Health,
+  HeldSink,
+  MessageChoice,
+  MessageEdit,
+  Receipt,
+  ReceiveRequest,
+  ShownMessage,
+  SourceOutcome,
+} from './engine-port.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'
@@ -43,6 +54,7 @@ export type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
   }>
+export type PeerEdit = Readonly<{ sinkId: string; edit: MessageEdit; choice: MessageChoice }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type Answer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
@@ -88,6 +100,24 @@ export class PeerClient implements AsyncDisposable {
   /** Settles when it is durable there. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
   async settle(node: Node, sinkId: string, what: 'ack' | 'nack', ackIds: readonly string[]): Promise<void> {
     await this.#call(node, { path: `/sinks/${sinkId}/${what}`, body: JSON.stringify(ackIds), deadlineMs: SETTLE_MS })
+  }
+
+  /** Settles when it is durable there. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
+  async editMessages(node: Node, { sinkId, ...edit }: PeerEdit): Promise<EditedMessages> {
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/messages`, body: JSON.stringify(edit), deadlineMs: SETTLE_MS })
+    return JSON.parse(body.toString()) as EditedMessages
+  }
+
+  /** The newest messages that were delivered there. */
+  async delivered(node: Node, sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/delivered`, body: JSON.stringify({ limit }), deadlineMs: SHORT_MS })
+    return JSON.parse(body.toString()) as MessageRecord[]
+  }
+
+  /** A message as that process knows it. */
+  async message(node: Node, sinkId: string, id: string): Promise<ShownMessage | undefined> {
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify({ id }), deadlineMs: SHORT_MS })
+    return (JSON.parse(body.toString()) as ShownMessage | null) ?? undefined
   }
 
   /** What a process says of itself. */

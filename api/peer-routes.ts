@@ -6,7 +6,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../engine/errors.ts'
 import type { LocalEngine, RunningSink, Shape } from './engine-port.ts'
-import { COUNT_HEADER, PEER_PATH, WAITED_HEADER } from './peer-client.ts'
+import { COUNT_HEADER, PEER_PATH, WAITED_HEADER, type PeerEdit } from './peer-client.ts'
 import { PEER_HEADER, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
 
@@ -108,6 +108,17 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
       await engine.releaseSink(sink, by)
       return DONE
     })
+    const sinkIdOf = (request: FastifyRequest) => (request.params as { sink: string }).sink
+    post('/sinks/:sink/messages', async (request) => {
+      const { edit, choice } = bodyOf(request) as Omit<PeerEdit, 'sinkId'>
+      return JSON.stringify(await engine.editMessages(sinkIdOf(request), edit, choice))
+    })
+    post('/sinks/:sink/delivered', async (request) =>
+      JSON.stringify(await engine.delivered(sinkIdOf(request), (bodyOf(request) as { limit: number }).limit)),
+    )
+    post('/sinks/:sink/message', async (request) =>
+      JSON.stringify((await engine.message(sinkIdOf(request), (bodyOf(request) as { id: string }).id)) ?? null),
+    )
     post('/calls/:call/end', async (request) => {
       calls.end((request.params as { call: string }).call)
       return DONE

@@ -495,6 +495,12 @@ export const ERRORS = {
     meaning: 'The destination says that it gets more than it can take.',
     remedy: 'Nothing to do: fewer requests are sent at once until it keeps up. Make the destination larger if it lasts.',
   },
+  MESSAGE_NOT_KEPT: {
+    retry: false,
+    status: 409,
+    meaning: 'A message that was discarded for its size is on record without its content, so it can’t be delivered again.',
+    remedy: 'Raise MAX_MESSAGE_MB and backfill the row.',
+  },
   MESSAGE_UNDELIVERABLE: {
     retry: true,
     status: 422,

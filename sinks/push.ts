@@ -45,8 +45,8 @@ export type Blame = 'unreachable' | 'unavailable' | 'refused' | 'rejected' | 'th
 export type Failure = Readonly<{ blame: Blame; answer: Answer; /** the destination asks for this pause */ retryAfterMs?: number }>
 
 export type Outcome =
-  /** all of them are delivered */
-  | Readonly<{ kind: 'delivered'; status: number }>
+  /** all of them are delivered. @property answer what is worth keeping of it, without our secrets; called when somebody looks */
+  | Readonly<{ kind: 'delivered'; status: number; answer?: () => Pick<Answer, 'headers' | 'body'> }>
   /** one for each message, in order; undefined: delivered */
   | Readonly<{ kind: 'each'; status: number; failures: readonly (Failure | undefined)[] }>
   /** none of them, as far as is known */

@@ -21,6 +21,7 @@ const COMMA = 0x2c
 const MAX_BODY_BYTES = 16 * 1024 * 1024
 /** of an answer, enough to read what failed */
 const KEPT_BYTES = 64 * 1024
+const KEPT_SUCCESS_BYTES = 1024
 const KEPT_RESULT_BYTES = 4 * 1024 * 1024
 const DELIVERED = { kind: 'delivered' } as const
 const compress = promisify(gzip)
@@ -103,7 +104,7 @@ class Webhook implements PushWire {
       return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, route !== undefined), answer) }
     return this.#settings.item_results && this.#settings.batch
       ? this.#results(answer, load.views.length)
-      : { ...DELIVERED, status: answer.status }
+      : { ...DELIVERED, status: answer.status, answer: this.#kept(answer) }
   }
 
   async test(signal: AbortSignal): Promise<Answer | undefined> {
@@ -132,6 +133,15 @@ class Webhook implements PushWire {
     }
     TAIL.copy(body, at)
     return body
+  }
+
+  /** Most bodies are empty; a long one is not held whole. */
+  #kept({ status, headers, body, isCut }: HttpAnswer) {
+    const some = body.length > KEPT_SUCCESS_BYTES ? Buffer.from(body.subarray(0, KEPT_SUCCESS_BYTES)) : body
+    return () => {
+      const answer = this.#verbatim.answer('DESTINATION_REJECTED', { status, headers, body: some, isCut: isCut || some !== body })
+      return { headers: answer.headers ?? {}, body: answer.body ?? '' }
+    }
   }
 
   /** `{"failures":[{"index":2,"error":"…"}]}`; an answer of another form says that none failed. */

@@ -18,6 +18,8 @@ export type Batch = {
   bytes: number
   /** how often its messages have failed before: those that have are taken one at a time */
   attempts: number
+  /** what is on record of them, newest first: plain JSON */
+  formerAttempts?: readonly unknown[]
   /** taken with it: messages parked under earlier generations, each batch named by its place there; under the same lease */
   readonly others: Batch[]
 }

@@ -19,7 +19,7 @@ import type { AckPending } from './ack-pending.ts'
 import { emptyBatch, type Batch } from './batch.ts'
 import { filterBefore, finishedRefs, handOutTarget, quietAt, wantsHandOut, type Reading } from './commit-point.ts'
 import { OpenMessages } from './open-messages.ts'
-import { ParkedGroups, type Origin } from './parked-groups.ts'
+import { ParkedGroups, type Origin, type ParkedGroup } from './parked-groups.ts'
 import { Parking, type Failed } from './parking.ts'
 import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
 import { isTooLarge, tooLarge } from './too-large.ts'
@@ -31,6 +31,8 @@ export type DispatchSettings = Readonly<{
   /** a message delivered so often without ack is discarded when its visibility lapses; at most 65535; null: never */
   maxDeliveries: number | null
   windowBytes: number
+  /** of one parked group, fetched at once; absent: one. An owner that sends has them in one batch */
+  perGroup?: number
 }>
 
 export type DispatcherOptions = Readonly<{
@@ -257,7 +259,14 @@ export class Dispatcher {
       if (!put(call, view, 0, group.offset, group.index, group.origin)) return
       if (!group.pending) this.#open.countPending(1)
       call.batch.attempts = this.#sends ? group.deliveries : 0
-      this.parked.take(call.batch.lease, endsAt, failed)
+      if (failed) call.batch.formerAttempts = group.formerAttempts
+      let behind = 0
+      while (behind < group.behind.length && !call.full) {
+        const { view: next, offset, index, origin } = group.behind[behind] as ParkedGroup['behind'][number]
+        if (!put(call, next, 0, offset, index, origin)) break
+        behind++
+      }
+      this.parked.take(call.batch.lease, endsAt, failed, behind)
     }
   }
 
@@ -385,8 +394,9 @@ export class Dispatcher {
     let messages = 0
     let heldUntil = 0
     for (let i = 0; i < offsets.length; i++) {
-      const group = this.parked.firstAt(offsets[i] as number, indexes[i] as number, origin)
-      if (!group || (lease !== undefined && group.lease !== lease) || !this.parked.release(group)) continue
+      const ref = { offset: offsets[i] as number, index: indexes[i] as number, origin }
+      const group = this.parked.groupAt(ref.offset, ref.index, origin)
+      if (!group || (lease !== undefined && group.lease !== lease) || !this.parked.release(group, ref)) continue
       if (messages++ === 0) heldUntil = group.endsAt
     }
     return { messages, heldUntil }
@@ -442,7 +452,7 @@ export class Dispatcher {
   /** How often a message that is handed out has been. @param origin of one that another generation has named */
   deliveriesOf(offset: number, index: number, origin?: Origin): number {
     const w = this.window
-    const parked = this.parked.firstAt(offset, index, origin)
+    const parked = this.parked.groupAt(offset, index, origin)
     if (parked || origin) return parked?.deliveries ?? 0
     const seq = w.seqOf(offset, index)
     return seq < 0 ? 0 : (w.deliveries[seq & w.mask] as number)

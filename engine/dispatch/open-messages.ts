@@ -128,6 +128,7 @@ export class OpenMessages {
     const group = this.groupOf(seq)
     if (this.groups.headOf(group) === seq && !this.isParked(group)) this.makeReady(seq)
     else w.states[slot] = STATE.waiting
+    if (this.parked.anyBlocked) this.#unblock(group)
   }
 
   // ── ending ──────────────────────────────────────────────────────────────────────────────────────
@@ -154,6 +155,14 @@ export class OpenMessages {
     if (!this.grouping || this.groups.headOf(group) !== seq) return
     const next = this.groups.leave(group, seq)
     if (next >= 0 && w.states[next & w.mask] === STATE.waiting && !this.isParked(group)) this.makeReady(next)
+    if (this.parked.anyBlocked) this.#unblock(group)
+  }
+
+  /** What is under way of a group is the beginning of what the window holds of it. */
+  #unblock(group: number): void {
+    const head = this.groups.headOf(group)
+    const state = head === undefined ? undefined : this.window.states[head & this.window.mask]
+    if (state !== STATE.inFlight && state !== STATE.moving) this.parked.unblock(group)
   }
 
   /** Nothing to deliver: never part of an order, nor of what a commit records. */

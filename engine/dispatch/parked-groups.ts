@@ -5,6 +5,10 @@
  *   idle ─chosen─▶ loading ─body came─▶ ready ─taken─▶ inFlight ─lapse, nack─▶ idle
  *   inFlight ─failed─▶ backingOff ─its time has come─▶ idle
  *   first message finished: idle again for the next one · none left: the group goes back to the log
+ *   blocked: a message that was given up is open again while later ones of its group are under way ─those ended─▶ idle
+ *
+ * An owner that sends takes several of a group at once, the first and those behind it: the group is in flight until it is
+ * told how each of them ended.
  */
 import type { MessageView } from '../log/message-view.ts'
 
@@ -35,7 +39,7 @@ export type ParkedGroup = {
   readonly key: number
   /** open rows in the store */
   open: number
-  state: 'idle' | 'loading' | 'ready' | 'inFlight' | 'backingOff' | 'discarding'
+  state: 'idle' | 'loading' | 'ready' | 'inFlight' | 'backingOff' | 'discarding' | 'blocked'
   /** the first message; offset -1: not known until it is fetched */
   offset: number
   index: number
@@ -52,7 +56,16 @@ export type ParkedGroup = {
   /** a later message of the group may be with a client until then: after a crash only */
   notBefore: number
   view: MessageView | undefined
+  /** of the first message, while it is loaded */
+  formerAttempts: readonly unknown[]
+  /** the next ones, loaded with it: taken together, in order */
+  behind: readonly LoadedBehind[]
+  /** of what was taken behind the first, those whose end isn't told */
+  readonly taken: Set<number | string>
 }
+/** @property attempts,formerAttempts of the first: how often it has failed, and what is on record of that */
+export type LoadedWith = Readonly<{ attempts?: number; formerAttempts?: readonly unknown[]; behind?: readonly LoadedBehind[] }>
+export type LoadedBehind = Readonly<{ offset: number; index: number; origin?: Origin | undefined; view: MessageView }>
 
 /** Names a message by one number; also the key of a message that is its own group. A record holds fewer than 2^20. */
 export const refKey = (offset: number, index: number): number => offset * 1_048_576 + index
@@ -63,7 +76,7 @@ export const nameOf = (offset: number, index: number, origin: Origin | undefined
 
 export class ParkedGroups {
   readonly #byKey = new Map<number, ParkedGroup>()
-  readonly #byFirst = new Map<number | string, ParkedGroup>()
+  readonly #byName = new Map<number | string, ParkedGroup>()
   /** groups whose first message may be delivered and has no body yet */
   readonly #toLoad = new Set<ParkedGroup>()
   /** loaded, lowest message first; those that have failed before stand apart, where the owner sends */
@@ -73,8 +86,11 @@ export class ParkedGroups {
   readonly #held: ParkedGroup[] = []
   readonly #sends: boolean
   #inFlight = 0
+  #blocked = 0
   openRows = 0
   readyBytes = 0
+  /** messages that are loaded */
+  readyCount = 0
 
   /** @param sends the owner sends, and knows the end of every delivery: nothing lapses but back-offs */
   constructor(sends: boolean) {
@@ -88,8 +104,9 @@ export class ParkedGroups {
   get heldCount(): number {
     return this.#inFlight
   }
-  get readyCount(): number {
-    return this.#ready.length + this.#failed.length
+  /** some groups wait for what is under way of them */
+  get anyBlocked(): boolean {
+    return this.#blocked > 0
   }
   /** of those that have failed before */
   get failedCount(): number {
@@ -107,8 +124,9 @@ export class ParkedGroups {
     for (const { commitTimeUs } of this.#byKey.values()) if (commitTimeUs < oldest) oldest = commitTimeUs
     return oldest
   }
-  firstAt(offset: number, index: number, origin?: Origin): ParkedGroup | undefined {
-    return this.#byFirst.get(nameOf(offset, index, origin))
+  /** The group that a message is the first of, or was taken of. */
+  groupAt(offset: number, index: number, origin?: Origin): ParkedGroup | undefined {
+    return this.#byName.get(nameOf(offset, index, origin))
   }
 
   /** A message is now in the store; messages of a group come lowest first. @returns whether it is its group's first */
@@ -161,13 +179,24 @@ export class ParkedGroups {
     return chosen
   }
 
-  loaded(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'>, view: MessageView): void {
+  /**
+   * @param ref,view its first message, and the ones `behind` it that may go along
+   */
+  loaded(
+    group: ParkedGroup,
+    { offset, index, origin }: Omit<ParkedRef, 'key'>,
+    view: MessageView,
+    { attempts = group.deliveries, formerAttempts = [], behind = [] }: LoadedWith = {},
+  ): void {
     if (group.state !== 'loading') return
     this.#setFirst(group, offset, index, origin)
     group.state = 'ready'
     group.commitTimeUs = view.commitTimeUs(0)
     group.view = view
-    this.readyBytes += view.buffer.length
+    group.formerAttempts = formerAttempts
+    group.behind = behind
+    if (this.#sends) group.deliveries = attempts
+    this.#countReady(group, 1)
     insert(this.#listOf(group), group, compareAge)
   }
 
@@ -180,10 +209,16 @@ export class ParkedGroups {
     return (failed ? this.#failed : this.#ready)[0]
   }
 
-  /** Hands out what `peek` showed. @returns its body */
-  take(lease: number, endsAt: number, failed = false): MessageView {
+  /** Hands out what `peek` showed. @param behind so many of those behind it as well. @returns its body */
+  take(lease: number, endsAt: number, failed = false, behind = 0): MessageView {
     const group = (failed ? this.#failed : this.#ready).shift() as ParkedGroup
     const view = group.view as MessageView
+    for (let i = 0; i < behind; i++) {
+      const { offset, index, origin } = group.behind[i] as LoadedBehind
+      const name = nameOf(offset, index, origin)
+      group.taken.add(name)
+      this.#byName.set(name, group)
+    }
     this.#dropView(group)
     if (!this.#sends) group.deliveries++
     group.pending = true
@@ -192,17 +227,27 @@ export class ParkedGroups {
     return view
   }
 
-  /** The first message of a group comes back from its client. */
-  release(group: ParkedGroup): boolean {
+  /** A message that was taken comes back. @returns whether it was under way */
+  release(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'> = group): boolean {
+    if (group.state !== 'inFlight' && group.taken.size === 0) return false
+    if (!this.#isFirst(group, { offset, index, origin })) return this.#told(group, nameOf(offset, index, origin))
     if (group.state !== 'inFlight') return false
+    if (group.taken.size > 0) {
+      // the rest is under way: what is first now is looked up when that has ended
+      this.#setFirst(group, -1, 0)
+      return true
+    }
     this.#unhold(group)
     this.#idle(group)
     return true
   }
 
-  /** The first message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). */
-  backOff(group: ParkedGroup, deliveries: number, until: number): void {
+  /** A message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). */
+  backOff(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'>, deliveries: number, until: number): void {
+    const name = nameOf(offset, index, origin)
     this.#leave(group)
+    if (group.taken.delete(name)) this.#byName.delete(name)
+    this.#setFirst(group, offset, index, origin)
     group.deliveries = deliveries
     group.lease = 0
     group.pending = false
@@ -215,6 +260,37 @@ export class ParkedGroups {
     this.#leave(group)
     this.#idle(group)
     return true
+  }
+
+  /**
+   * A message that was given up is open again, most likely the first of its group.
+   * @param isUnderWay something of the group is: nothing else of it goes out before `unblock`
+   * @returns whether what was the first until now had been counted as pending
+   */
+  reopen(key: number, isUnderWay: boolean): boolean {
+    this.openRows++
+    const known = this.#byKey.get(key)
+    const group = known ?? this.#add({ key, open: 0, offset: -1, index: 0, commitTimeUs: Date.now() * 1000 })
+    group.open++
+    if (known && (!this.#sends || (known.state !== 'ready' && known.state !== 'backingOff' && known.state !== 'idle'))) return false
+    const wasPending = group.pending
+    this.#leave(group)
+    this.#setFirst(group, -1, 0)
+    group.deliveries = 0
+    group.pending = false
+    if (isUnderWay) {
+      group.state = 'blocked'
+      this.#blocked++
+    } else this.#idle(group)
+    return wasPending
+  }
+
+  /** Nothing of the group is under way any more. */
+  unblock(key: number): void {
+    const group = this.#byKey.get(key)
+    if (group?.state !== 'blocked') return
+    this.#leave(group)
+    this.#idle(group)
   }
 
   nextEnd(): number {
@@ -250,23 +326,47 @@ export class ParkedGroups {
     if (!group) return { pending: false, emptied: false }
     this.openRows--
     group.open--
-    const first = group.offset >= 0 && nameOf(group.offset, group.index, group.origin) === nameOf(offset, index, origin)
+    const first = this.#isFirst(group, { offset, index, origin })
     const pending = first && group.pending
     if (group.open === 0) {
       this.#leave(group)
       this.#setFirst(group, -1, 0)
+      for (const name of group.taken) this.#byName.delete(name)
       this.#byKey.delete(key)
       return { pending: pending || group.pending, emptied: true }
     }
-    if (first) {
-      this.#leave(group)
+    if (first && group.taken.size > 0) {
       this.#setFirst(group, -1, 0)
-      group.deliveries = 0
       group.pending = false
-      if (group.notBefore > now) this.#hold(group, group.notBefore, 'inFlight')
-      else this.#idle(group)
-    }
+    } else if (first) {
+      this.#leave(group)
+      group.pending = false
+      this.#next(group, now)
+    } else this.#told(group, nameOf(offset, index, origin), now)
     return { pending, emptied: false }
+  }
+
+  /** What was the first has ended, or is not known: the next one is looked up. */
+  #next(group: ParkedGroup, now: number): void {
+    this.#setFirst(group, -1, 0)
+    group.deliveries = 0
+    if (group.notBefore > now) this.#hold(group, group.notBefore, 'inFlight')
+    else this.#idle(group)
+  }
+
+  /** One that was taken behind the first has ended, or come back. @returns whether it was one of those */
+  #told(group: ParkedGroup, name: number | string, now = -Infinity): boolean {
+    if (!group.taken.delete(name)) return false
+    this.#byName.delete(name)
+    if (group.taken.size === 0 && group.offset < 0 && group.state === 'inFlight') {
+      this.#unhold(group)
+      this.#next(group, now)
+    }
+    return true
+  }
+
+  #isFirst(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'>): boolean {
+    return group.offset >= 0 && nameOf(group.offset, group.index, group.origin) === nameOf(offset, index, origin)
   }
 
   #add({ key, open, offset, index, origin, commitTimeUs }: Omit<ParkedGroupFacts, 'deliveries'>): ParkedGroup {
@@ -284,6 +384,9 @@ export class ParkedGroups {
       endsAt: 0,
       notBefore: 0,
       view: undefined,
+      formerAttempts: [],
+      behind: [],
+      taken: new Set(),
     }
     this.#byKey.set(key, group)
     this.#setFirst(group, offset, index, origin)
@@ -291,11 +394,11 @@ export class ParkedGroups {
   }
 
   #setFirst(group: ParkedGroup, offset: number, index: number, origin?: Origin): void {
-    if (group.offset >= 0) this.#byFirst.delete(nameOf(group.offset, group.index, group.origin))
+    if (group.offset >= 0) this.#byName.delete(nameOf(group.offset, group.index, group.origin))
     group.offset = offset
     group.index = index
     group.origin = origin
-    if (offset >= 0) this.#byFirst.set(nameOf(offset, index, origin), group)
+    if (offset >= 0) this.#byName.set(nameOf(offset, index, origin), group)
   }
 
   #idle(group: ParkedGroup): void {
@@ -322,13 +425,22 @@ export class ParkedGroups {
   }
 
   #dropView(group: ParkedGroup): void {
-    this.readyBytes -= group.view?.buffer.length ?? 0
+    this.#countReady(group, -1)
     group.view = undefined
+    group.formerAttempts = []
+    group.behind = []
+  }
+
+  #countReady({ view, behind }: ParkedGroup, by: 1 | -1): void {
+    if (!view) return
+    this.readyCount += by * (1 + behind.length)
+    this.readyBytes += by * behind.reduce((sum, { view: { buffer } }) => sum + buffer.length, view.buffer.length)
   }
 
   /** Takes a group out of whatever list its state has it in. */
   #leave(group: ParkedGroup): void {
     this.#toLoad.delete(group)
+    if (group.state === 'blocked') this.#blocked--
     if (group.state === 'inFlight' || group.state === 'backingOff') this.#unhold(group)
     if (group.state === 'ready') {
       const list = this.#listOf(group)

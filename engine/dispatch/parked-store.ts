@@ -13,32 +13,39 @@
  */
 import type { MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
-import { MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
-import { formatLsn, parseLsn } from '../lsn.ts'
-import type { Part } from '../position.ts'
+import { MESSAGE_FLAG } from '../log/pack.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
 import { refList, type OlderRefs, type RefList } from './ack-id.ts'
 import { termKey, writeAsOwner, type PartitionKey } from './fenced-write.ts'
-import { ParkedMessage } from './parked-message.ts'
 import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
+import { columnsOf, toView, type Row } from './parked-row.ts'
 import type { Failed, Move } from './parking.ts'
 
 export type TooLarge = Readonly<{ messages: number; lastAt: Date }>
-export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView }>
+/** @property attempts how often it has failed; pull: how often it was handed out before it was parked */
+export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
+/** Open messages: these, those that have failed at least once, or all. */
+export type Chosen = readonly Omit<ParkedRef, 'key'>[] | 'failing' | 'open'
 /** Where parked messages are found that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
 /** The newest of a message. */
 const KEPT_ATTEMPTS = 10
+/** Ended by hand in one statement. */
+export const MAX_ENDED = 1_000
 /** The newest of a sink (contract 12.3). */
 const KEPT_DISCARDED = 1_000
-type Row = Readonly<Record<string, unknown>>
 
 /** in a write of the owner */
 const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
 /** the same without an owner's term */
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
 const BY_POSITION = 'history, lsn, idx, part'
+/** of a row, what names it */
+const NAME = 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index'
+/** The attempts of a row with that of a parameter in front. */
+const prepended = (parameter: number) =>
+  `jsonb_path_query_array(jsonb_build_array($${parameter}::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')`
 const BYTES = 'octet_length(record_key) + octet_length(group_key) + octet_length(body)'
 
 export class ParkedStore {
@@ -162,25 +169,33 @@ export class ParkedStore {
           some.map(({ failed }) => JSON.stringify(failed.record)),
           isSpent ? 'discarded' : 'open',
         ],
-        { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: isSpent ? -1 : 0 },
+        { returning: NAME, adds: isSpent ? -1 : 0 },
       )
       rows.push(...written)
     }
     return rows.map((row) => this.#ref(row))
   }
 
-  /** The first open message of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least. */
-  async fetch(groups: readonly ParkedGroup[], maxBytes: number): Promise<LoadedMessage[]> {
+  /**
+   * The first open messages of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least.
+   * @param each at most so many of a group, and one of those that have failed
+   */
+  async fetch(groups: readonly ParkedGroup[], maxBytes: number, each = 1): Promise<LoadedMessage[]> {
     const { sinkId, generation, partition } = this.#key
     const mine = [sinkId, generation, partition]
     const within = (first: string) =>
       `select * from (select f.*, sum(octet_length(f.body)) over (order by ${BY_POSITION}) - octet_length(f.body) as before from (${first}) f) b
-       where before < ${Math.floor(maxBytes)}`
+       where before < ${Math.floor(maxBytes)} order by ${BY_POSITION}`
     const { rows } = this.#grouping
       ? await ask(
           this.#query,
-          within(`select distinct on (group_hash) * from tailrace.parked
-           where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`),
+          within(
+            each === 1
+              ? `select distinct on (group_hash) * from tailrace.parked
+                 where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`
+              : `select p.* from unnest($4::bigint[]) as g (hash) cross join lateral (select * from tailrace.parked
+                 where ${MINE_READ} and state = 'open' and group_hash = g.hash order by ${BY_POSITION} limit ${Math.floor(each)}) p`,
+          ),
           [...mine, groups.map((g) => g.key)],
         )
       : await ask(
@@ -190,7 +205,12 @@ export class ParkedStore {
            where ${MINE_READ} and state = 'open'`),
           [...mine, ...this.#names(groups)],
         )
-    return rows.map((row) => ({ ...this.#ref(row), view: toView(row) }))
+    return rows.map((row) => ({
+      ...this.#ref(row),
+      view: toView(row),
+      attempts: Number(row.attempts),
+      formerAttempts: row.attempt_log as unknown[],
+    }))
   }
 
   /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
@@ -200,7 +220,48 @@ export class ParkedStore {
        from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[]) as r (g, p, o, i)
        where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
       [...this.#names(refs), state, reason],
-      { returning: 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index', adds: -1 },
+      { returning: NAME, adds: -1 },
+    )
+    return rows.map((row) => this.#ref(row))
+  }
+
+  /** Open messages are to be tried at once. @returns those that were backing off */
+  async hurry(chosen: Chosen): Promise<ParkedRef[]> {
+    const { condition, params } = this.#choose(chosen)
+    const rows = await this.#write(
+      `update tailrace.parked p set next_try_at = null from owner where ${MINE} and p.state = 'open' and p.next_try_at > now() ${condition}`,
+      params,
+      { returning: NAME },
+    )
+    return rows.map((row) => this.#ref(row))
+  }
+
+  /**
+   * Discarded messages are to be delivered after all, as if they had never failed. Those that are on record without their
+   * body stay as they are. @param refs absent: all of them
+   */
+  async reopen(refs: readonly Omit<ParkedRef, 'key'>[] | undefined, entry: Failed['record']): Promise<ParkedRef[]> {
+    const { condition, params } = this.#choose(refs ?? 'open')
+    const rows = await this.#write(
+      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, attempt_log = ${prepended(5 + params.length + 1)}
+       from owner where ${MINE} and p.state = 'discarded' and p.flags & ${MESSAGE_FLAG.discarded} = 0 ${condition}`,
+      [...params, JSON.stringify(entry)],
+      { returning: NAME, adds: 1 },
+    )
+    return rows.map((row) => this.#ref(row))
+  }
+
+  /** Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at most MAX_ENDED of those that are not named */
+  async endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
+    const { condition, params } = this.#choose(chosen)
+    const next = 5 + params.length + 1
+    const some = `p.ctid = any (array (select p.ctid from tailrace.parked p where ${MINE} and p.state = 'open' ${condition} limit ${MAX_ENDED}))`
+    const rows = await this.#write(
+      `update tailrace.parked p set state = $${next}, next_try_at = null, error = coalesce(p.error, $${next + 1}::jsonb ->> 'message'),
+         attempt_log = ${prepended(next + 1)}
+       from owner where ${MINE} and p.state = 'open' ${typeof chosen === 'string' ? `and ${some}` : condition}`,
+      [...params, state, JSON.stringify(entry)],
+      { returning: NAME, adds: -1 },
     )
     return rows.map((row) => this.#ref(row))
   }
@@ -240,6 +301,17 @@ export class ParkedStore {
        on conflict (sink_id, generation, partition) do update set bytes = excluded.bytes`,
       [],
     )
+  }
+
+  /** Which of the rows, as more conditions on `p`, and the parameters from $6 on that they need. */
+  #choose(chosen: Chosen): Readonly<{ condition: string; params: readonly unknown[] }> {
+    if (chosen === 'open') return { condition: '', params: [] }
+    if (chosen === 'failing') return { condition: 'and p.attempts > 0', params: [] }
+    const named = 'select * from unnest($6::int[], $7::int[], $8::bigint[], $9::int[])'
+    return {
+      condition: `and (p.generation, p.partition, p.record_offset, p.record_index) in (${named})`,
+      params: this.#names(chosen),
+    }
   }
 
   #names(refs: readonly Omit<ParkedRef, 'key'>[]): unknown[] {
@@ -288,60 +360,26 @@ export class ParkedStore {
 
 /**
  * Which partitions own messages that earlier generations have named; finished and unknown ones are left out.
+ * @param states which are looked for
  * @throws EngineError STATE_UNAVAILABLE
  */
 export async function findParked(
   query: Query,
   sinkId: string,
   { generations, partitions, offsets, indexes }: OlderRefs,
+  states: readonly ('open' | 'discarded')[] = ['open'],
 ): Promise<OwnedRefs[]> {
   const { rows } = await ask(
     query,
     `select p.owner_generation, p.owner_partition, p.generation, p.partition, array_agg(p.record_offset) as offsets, array_agg(p.record_index) as indexes
      from tailrace.parked p join unnest($2::int[], $3::int[], $4::bigint[], $5::int[]) as r (g, p, o, i)
        on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
-     where p.sink_id = $1::text::uuid and p.state = 'open' group by 1, 2, 3, 4`,
-    [sinkId, generations, partitions, offsets, indexes],
+     where p.sink_id = $1::text::uuid and p.state = any ($6) group by 1, 2, 3, 4`,
+    [sinkId, generations, partitions, offsets, indexes, states],
   )
   return rows.map((row) => ({
     owner: { generation: Number(row.owner_generation), partition: Number(row.owner_partition) },
     origin: { generation: Number(row.generation), partition: Number(row.partition) },
     refs: { offsets: (row.offsets as unknown[]).map(Number), indexes: (row.indexes as unknown[]).map(Number) },
   }))
-}
-
-function columnsOf(moves: readonly Move[]): unknown[] {
-  const columns: unknown[][] = Array.from({ length: 18 }, () => [])
-  for (const { view, index, offset, deliveries, failed } of moves) {
-    const { history, lsn, idx, part } = view.position(index)
-    const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
-    const row = [
-      ...[history, formatLsn(lsn), idx, part, offset, index, view.group(index)],
-      text(view.keyStart(index), view.keyEnd(index)),
-      text(view.groupKeyStart(index), view.groupKeyEnd(index)),
-      view.buffer.subarray(view.bodyStart(index), view.bodyEnd(index)),
-      ...[view.action(index), view.flags(index), view.relation(index)],
-      new Date(view.commitTimeUs(index) / 1000).toISOString(),
-      deliveries,
-      failed?.error ?? null,
-      JSON.stringify(failed ? [failed.record] : []),
-      failed?.retryInMs ?? null,
-    ]
-    for (let c = 0; c < row.length; c++) (columns[c] as unknown[]).push(row[c])
-  }
-  return columns
-}
-
-function toView(row: Row): ParkedMessage {
-  return new ParkedMessage({
-    position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
-    group: Number(row.group_hash),
-    action: Number(row.action) as ActionCode,
-    flags: Number(row.flags),
-    relation: Number(row.relation),
-    commitTimeUs: (row.commit_time instanceof Date ? row.commit_time.getTime() : Date.parse(String(row.commit_time))) * 1000,
-    key: Buffer.from(String(row.record_key)),
-    groupKey: Buffer.from(String(row.group_key)),
-    body: row.body as Buffer,
-  })
 }

@@ -189,10 +189,21 @@ export class Parking {
     }
   }
 
-  /** The first message of a parked group has failed once more, as its row says, and is tried again at `until` (monotonic ms). */
-  backOff(group: ParkedGroup, deliveries: number, until: number): void {
+  /** A message of a parked group has failed once more, as its row says, and is tried again at `until` (monotonic ms). */
+  backOff(group: ParkedGroup, ref: Omit<ParkedRef, 'key'>, deliveries: number, until: number): void {
     if (group.pending) this.#open.countPending(-1)
-    this.#open.parked.backOff(group, deliveries, until)
+    this.#open.parked.backOff(group, ref, deliveries, until)
+  }
+
+  /** Rows of the parked store that were discarded are open again: what the window holds of their groups waits for them. */
+  reopened(rows: readonly ParkedRef[]): void {
+    const { parked, groups, grouping, window: w } = this.#open
+    for (const { key } of rows) {
+      const head = grouping ? groups.headOf(key) : undefined
+      const state = head === undefined ? undefined : w.states[head & w.mask]
+      if (head !== undefined && state === STATE.ready) w.states[head & w.mask] = STATE.waiting
+      if (parked.reopen(key, state === STATE.inFlight || state === STATE.moving)) this.#open.countPending(-1)
+    }
   }
 
   notDiscarded(groups: readonly ParkedGroup[]): void {

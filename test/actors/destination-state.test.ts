@@ -75,3 +75,19 @@ test('a throttled destination gets half as many requests, after a pause, and not
   assert.deepEqual(state.lanes(), [])
   assert.equal(state.nextAt(time.now) - time.now, 700)
 })
+
+test('a destination that refuses every message for its own sake works, and clears nothing that others failed at', () => {
+  const { state, fail } = bench()
+  fail('unavailable')
+  const before = state.lastSuccessAt
+  state.judged(state.started('fresh'))
+  assert.deepEqual([state.phase, state.lastSuccessAt], ['up', before])
+  fail('unavailable')
+  fail('unavailable')
+  assert.equal(state.phase, 'down') // the first is still evidence
+  const probing = bench()
+  for (let i = 0; i < 9; i++) probing.fail('rejected', 5)
+  assert.equal(probing.state.phase, 'probing')
+  probing.state.judged(probing.state.started('probe'))
+  assert.equal(probing.state.phase, 'up')
+})

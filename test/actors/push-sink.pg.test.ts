@@ -213,7 +213,7 @@ test('what failed can be read with its attempts, in the destination’s own word
   )
   await p.append(inGroups(4, 2))
   await p.untilRows('discarded', 1)
-  const [record, ...more] = await messageRecords(queryOf(p.db), SINK.id, { state: undefined, limit: 10 })
+  const [record, ...more] = (await messageRecords(queryOf(p.db), SINK.id, { limit: 10 })).messages
   assert.deepEqual(more, [])
   const { id, attempts, ...rest } = record ?? assert.fail()
   assert.match(id, /^[0-9a-z]+\.1\.0\.0\.0$/)

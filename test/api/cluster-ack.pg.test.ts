@@ -43,6 +43,17 @@ test('a nack on another node makes the message deliverable at its owner', async 
   assert.equal(b.goods.ready.length, 2)
 })
 
+test('what is decided of parked messages reaches every owner, and is counted over all of them', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([], { runs: false }), await cluster.node([1]), await cluster.node([2])]
+  await cluster.met(a, b, c)
+  for (const node of [b, c])
+    node.engine.editMessages = async (...edit) => (node.engine.edits.push(edit), { known: 0, served: 0, edited: 3 })
+  const answer = await a.call('/api/sinks/goods/messages/discard', { body: { state: 'failing' } })
+  assert.deepEqual(answer, { status: 200, body: { success: true, messages: 6 } })
+  for (const node of [a, b, c]) assert.deepEqual(node.engine.edits, [[GOODS_ID, 'discard', 'failing']])
+})
+
 test('an ack is answered only when the owner has answered it', async () => {
   await using cluster = await ClusterFixture.create()
   const [a, b] = [await cluster.node([0]), await cluster.node([1])]

@@ -1,13 +1,15 @@
 /** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash, randomUUID } from 'node:crypto'
-import type { MessageRecord } from '../../engine/dispatch/message-records.ts'
+import type { MessagePage, MessageRecord } from '../../engine/dispatch/message-records.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type {
   ActorStatus,
+  EditedMessages,
+  ShownMessage,
   EnginePort,
   Health,
   Readiness,
@@ -184,8 +186,25 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     this.sinks.delete(sinkId)
     this.running.delete(sinkId)
   }
-  async messages(): Promise<readonly MessageRecord[]> {
-    return []
+  /** by sink id */
+  readonly records = new Map<string, readonly MessageRecord[]>()
+  readonly edits: Parameters<EnginePort['editMessages']>[] = []
+  async messages(sinkId: string): Promise<MessagePage> {
+    return { messages: this.records.get(sinkId) ?? [] }
+  }
+  readonly deliveries = new Map<string, readonly MessageRecord[]>()
+  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+    return (this.deliveries.get(sinkId) ?? []).slice(0, limit)
+  }
+  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+    const record = [...(this.records.get(sinkId) ?? []), ...(this.deliveries.get(sinkId) ?? [])].find((one) => one.id === id)
+    return record && { record, message: '{"record":{"id":12345678901234567890}}' }
+  }
+  async editMessages(...edit: Parameters<EnginePort['editMessages']>): Promise<EditedMessages> {
+    this.edits.push(edit)
+    const [sinkId, , choice] = edit
+    const known = typeof choice === 'string' ? [] : (this.records.get(sinkId) ?? []).filter(({ id }) => choice.includes(id))
+    return { known: known.length, served: known.length, edited: known.length }
   }
   async testSink(sink: Sink): Promise<string | undefined> {
     return this.troubles.get(sink.id)

@@ -321,7 +321,7 @@ test('what failed and was parked while messages before it are open is found ther
       assert.equal(pending.count, 3)
       return group
     }
-    dispatcher.parking.backOff(again(), 1, bench.now + 100)
+    dispatcher.parking.backOff(again(), { offset: 0, index: 1 }, 1, bench.now + 100)
     assert.equal(pending.count, 2)
     again()
     assert.deepEqual(bench.finish('0.1').elsewhere, refs(['0.1']))

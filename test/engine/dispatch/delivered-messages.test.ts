@@ -1,0 +1,60 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { DeliveredMessages, type DeliveredTogether } from '../../../engine/dispatch/delivered-messages.ts'
+import { Pack } from '../../../engine/log/pack.ts'
+import { packOf } from '../../actors/sink-fixture.ts'
+
+const SINK_ID = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'
+const together = (fields: Partial<DeliveredTogether> = {}): DeliveredTogether => ({
+  ...{ generation: 1, partition: 0, at: Date.parse('2025-02-03T04:05:06Z'), tries: 1, formerAttempts: [], bytes: 100 },
+  ...{ attempt: () => ({ status: 200 }) },
+  ...fields,
+})
+const pack = (count: number, pad = 0, from = 0) =>
+  Pack.decode(packOf(16n, Array.from({ length: count }, (_, i) => ({ id: from + i, pad })))) // prettier-ignore
+
+function filled(count: number, options: { perPack: number; pad?: number; isSensitive?: boolean }) {
+  const list = new DeliveredMessages(SINK_ID, 'delivered', options.isSensitive === true)
+  for (let offset = 0; offset * options.perPack < count; offset++) {
+    const view = pack(options.perPack, options.pad, offset * options.perPack)
+    const sent = together()
+    for (let i = 0; i < options.perPack; i++) list.add(view, i, offset, i, sent)
+  }
+  return list
+}
+
+test('the newest thousand are kept, newest first, each with its content and its attempt', () => {
+  const list = filled(2_500, { perPack: 100 })
+  const records = list.list(2_000)
+  assert.equal(records.length, 1_000)
+  assert.deepEqual([records[0]?.record_pks, records.at(-1)?.record_pks], [['g2499'], ['g1500']])
+  assert.deepEqual(records[0]?.attempts, [{ status: 200 }])
+  assert.deepEqual(list.list(3).map(({ commit_idx }) => commit_idx), [99, 98, 97]) // prettier-ignore
+  const found = list.find(records[5]?.id ?? '')
+  assert.match(found?.body?.toString() ?? '', /^"record":\{"id":2494,/)
+  assert.equal(list.find('nothing'), undefined)
+})
+
+test('large messages, and few of large packs, stay within some megabytes', () => {
+  const large = filled(300, { perPack: 1, pad: 100_000 })
+  assert.ok(large.bytes < 5_000_000 && large.size >= 15 && large.size < 60, `${large.bytes} bytes, ${large.size} messages`)
+  assert.equal(large.list(1)[0]?.record_pks[0], 'g299')
+  const huge = filled(1, { perPack: 1, pad: 6_000_000 })
+  assert.deepEqual([huge.size, huge.find(huge.list(1)[0]?.id ?? '')?.body], [1, undefined])
+  const sparse = new DeliveredMessages(SINK_ID, 'delivered', false)
+  for (let offset = 0; offset < 500; offset++) sparse.add(pack(200, 500, offset * 200), 7, offset, 7, together()) // one of each pack
+  assert.ok(sparse.bytes < 5_000_000, String(sparse.bytes))
+  assert.equal(sparse.size, 500)
+  assert.deepEqual(sparse.list(2).map(({ record_pks }) => record_pks[0]), ['g99807', 'g99607']) // prettier-ignore
+})
+
+test('of a sensitive sink nothing of the content is kept, and what was there before is forgotten', () => {
+  const list = filled(50, { perPack: 50, pad: 100, isSensitive: true })
+  const [newest] = list.list(1)
+  assert.deepEqual([newest?.record_pks, newest?.table], [['g49'], null])
+  assert.equal(list.find(newest?.id ?? '')?.body, undefined)
+  assert.ok(list.bytes < 20_000)
+  const before = filled(10, { perPack: 10 })
+  before.isSensitive = true
+  assert.equal(before.size, 0)
+})
