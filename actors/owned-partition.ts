@@ -14,6 +14,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
+import type { DeliveredMessages, DeliveredTogether } from '../engine/dispatch/delivered-messages.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../engine/dispatch/fenced-write.ts'
@@ -23,6 +24,7 @@ import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { WindowBounds } from '../engine/dispatch/replay-window.ts'
 import { commitToGoOnFrom } from '../engine/dispatch/rewound.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
+import type { MessageView } from '../engine/log/message-view.ts'
 import { Pack } from '../engine/log/pack.ts'
 import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
@@ -51,6 +53,8 @@ export type PartitionOptions = Readonly<{
   /** what is kept of what is finished */
   replay: () => WindowBounds
   pending: AckPending
+  /** keeps the newest that clients acknowledge */
+  delivered: DeliveredMessages
   /** 1 for each message of a pack that the sink's filter drops; undefined: none */
   drops: (pack: Pack) => Promise<Uint8Array | undefined> | undefined
   /** monotonic milliseconds */
@@ -268,7 +272,7 @@ export class OwnedPartition {
   /** Settles when the end of these messages is durable. @throws EngineError ACK_NOT_DURABLE, STOPPING, STATE_UNAVAILABLE */
   async finish(refs: RefList): Promise<void> {
     this.#mustLive()
-    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs)
+    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, this.#keepAcked())
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
     if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
@@ -489,6 +493,19 @@ export class OwnedPartition {
     this.#options.observer.returned({ messages, heldMs: this.#heldMs(heldUntil) })
     this.#changed()
     this.#options.deliverable()
+  }
+
+  /** What clients acknowledge can be looked at for a while. */
+  #keepAcked(): (view: MessageView, place: number, offset: number, tries: number) => void {
+    const { delivered, key } = this.#options
+    const { generation, partition } = key
+    const at = Date.now()
+    const attempt = () => ({ at: new Date(at).toISOString(), counts: true })
+    let together: DeliveredTogether | undefined
+    return (view, place, offset, tries) => {
+      if (together?.tries !== tries) together = { generation, partition, at, tries, attempt, formerAttempts: [], bytes: 256 }
+      delivered.add(view, place, offset, place, together)
+    }
   }
 
   /** How long a message has been with its client. @param heldUntil end of its visibility time; 0: it is over */

@@ -11,7 +11,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { MessageView } from '../engine/log/message-view.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { RowLookup } from '../engine/wal/row-lookup.ts'
-import type { Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
+import type { Failure, Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
 import { PushPartition, type Sent } from './push-partition.ts'
 import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from './running-sink.ts'
@@ -166,8 +166,9 @@ class PushSink implements RunningSink {
   }
 
   async #send(load: Load, signal: AbortSignal): Promise<Outcome> {
-    const use = this.#use
-    return use ? use.send(load, signal) : { kind: 'aborted' }
+    const outcome = await this.#use?.send(load, signal)
+    if (!outcome) return { kind: 'aborted' }
+    return this.#host.sink.sensitive ? withoutWords(outcome) : outcome
   }
 
   #sent(sent: Sent): void {
@@ -187,7 +188,7 @@ class PushSink implements RunningSink {
   /** What was delivered can be looked at for a while. */
   #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
     const at = Date.now()
-    const { sensitive } = this.#host.sink
+    const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
     const { views, places, offsets, indexes, origin, attempts, formerAttempts } = piece
     const together: DeliveredTogether = {
       ...(origin ?? { generation: this.#host.mustServe().generation, partition }),
@@ -273,6 +274,17 @@ function withoutEnds(observer: SinkObserver): SinkObserver {
     parked: (messages) => observer.parked(messages),
     discarded: (messages, why) => observer.discarded(messages, why),
   }
+}
+
+/** Of an answer the status and headers alone: its words may be those of the message. */
+function withoutWords(outcome: Outcome): Outcome {
+  const hushed = (failure: Failure): Failure => {
+    const { code, status, headers } = failure.answer
+    if (status === undefined) return failure // nobody has answered
+    return { ...failure, answer: { code, message: `status ${status}`, status, ...(headers && { headers }) } }
+  }
+  if (outcome.kind === 'failed') return { ...outcome, failure: hushed(outcome.failure) }
+  return outcome.kind === 'each' ? { ...outcome, failures: outcome.failures.map((failure) => failure && hushed(failure)) } : outcome
 }
 
 const notAsked = () => new EngineError('NOT_FOUND', 'the messages of this sink are sent: they can’t be received')

@@ -321,6 +321,7 @@ export class SinkHost<P extends HostedPartition> {
             keyed,
             sends,
             pending: this.pending,
+            delivered: this.delivered,
             drops: (pack) => (this.#stage.isFiltering ? this.#stage.drops(pack) : undefined),
             settings: () => this.#settings(),
             replay: () => this.#replay(),

@@ -364,8 +364,9 @@ export class Dispatcher {
 
   /**
    * Ends messages. Unknown, repeated and never delivered ones are ignored.
+   * @param ended told of each, while it is still there
    */
-  finish({ offsets, indexes }: RefList): Finish {
+  finish({ offsets, indexes }: RefList, ended?: (view: MessageView, place: number, offset: number, tries: number) => void): Finish {
     const w = this.window
     const elsewhere = refList()
     let finished = 0
@@ -378,6 +379,7 @@ export class Dispatcher {
       const state = seq < 0 ? -1 : (w.states[seq & w.mask] as number)
       if (state === STATE.inFlight || ((state === STATE.ready || state === STATE.waiting) && this.#wasDelivered(seq, offset, index))) {
         if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
+        if (ended) ended(w.packOf(seq).view as PackView, index, offset, w.deliveries[seq & w.mask] as number)
         this.#open.end(seq)
       } else if (state === STATE.moving || ((seq < 0 || state === STATE.finished) && offset < w.nextOffset && this.parked.openRows > 0)) {
         // what failed is parked where it stood: messages before it may be open

@@ -141,6 +141,21 @@ test('what was delivered can be read for a while, with every attempt and the ans
   assert.match(p.f.sink.delivered.find(newest.id)?.body?.toString() ?? '', /^"record":\{"id":3,/)
 })
 
+test('of a sensitive sink neither the words of answers nor what was delivered are kept', async () => {
+  await using p = await PushFixture.open({ batch_size: 1, sensitive: true, max_retry_count: 1 }, (ids) =>
+    ids.includes(1) ? { status: 400, body: 'the name Alice is taken' } : { body: '"hello Alice"' },
+  )
+  await p.append(inGroups(3, 3))
+  const [row] = await p.untilRows('discarded', 1)
+  assert.equal(row?.error, 'status 400')
+  assert.doesNotMatch(JSON.stringify(row?.attempt_log), /Alice/)
+  await p.untilDelivered(2)
+  const delivered = p.f.sink.delivered.list(10)
+  assert.equal(delivered.length, 2)
+  assert.doesNotMatch(JSON.stringify(delivered), /Alice/)
+  assert.equal(p.f.sink.delivered.find(delivered[0]?.id ?? '')?.body, undefined)
+})
+
 test('the list has pages in either order, and one message its content', async () => {
   const { p, list } = await refusing(new Set(range(5)))
   await using _ = p
