@@ -126,6 +126,7 @@ export class Engine {
     this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
+    await this.#functions.close()
   }
 
   sink(id: string): ServedSink | undefined {

@@ -24,6 +24,8 @@ export type Piece = Readonly<{
   isStaged: boolean
   /** what they made of each message; absent: the default message goes out */
   payloads?: readonly (Uint8Array | undefined)[]
+  /** the row that enriches each message; absent: none do */
+  enrichments?: readonly (Uint8Array | undefined)[]
   /** where they send all of them */
   route?: Readonly<Record<string, unknown>>
 }>
@@ -52,6 +54,7 @@ export function partOf(piece: Piece, chosen: readonly number[]): Piece {
     offsets: pick(piece.offsets),
     indexes: pick(piece.indexes),
     ...(piece.payloads && { payloads: pick(piece.payloads) }),
+    ...(piece.enrichments && { enrichments: pick(piece.enrichments) }),
   }
 }
 

@@ -84,6 +84,7 @@ export class PullStage {
     const failed = refList()
     const failures: Failed[] = []
     const payloads: Uint8Array[] = []
+    const enrichments: (Uint8Array | undefined)[] = []
     const rest = emptyBatch(generation, partition, batch.lease)
     for (const [i, view] of batch.views.entries()) {
       const offset = batch.offsets[i] as number
@@ -98,6 +99,7 @@ export class PullStage {
         rest.indexes.push(index)
         rest.bytes += payload ? payload.length : view.bodyEnd(place) - view.bodyStart(place)
         if (payload) payloads.push(payload)
+        enrichments.push(outcome.enrichmentOf(base + i))
         continue
       }
       const refs = state === STATE.dropped ? dropped : failed
@@ -109,7 +111,7 @@ export class PullStage {
     if (rest.views.length > 0 && failures.length === 0) this.forget()
     if (dropped.offsets.length > 0) owned.drop(dropped, origin)
     if (failures.length > 0) owned.fail(failed, failures, origin)
-    return payloads.length > 0 ? { ...rest, payloads } : rest
+    return { ...rest, ...(payloads.length > 0 && { payloads }), ...(enrichments.some((row) => row) && { enrichments }) }
   }
 
   /** @param attempts this one included */

@@ -289,8 +289,9 @@ export class PushPartition implements HostedPartition {
     const whole = await this.#complete(piece)
     const staged = whole && (await this.#stage(whole))
     if (!staged) return this.#options.destination.aborted(ticket) // nothing of it was sent
-    const { views, places, payloads, route } = staged
-    const outcome = await send({ views, places, ...(payloads && { payloads }), ...(route && { route }) }, this.#abort.signal)
+    const { views, places, payloads, enrichments, route } = staged
+    const load = { views, places, ...(payloads && { payloads }), ...(enrichments && { enrichments }), ...(route && { route }) }
+    const outcome = await send(load, this.#abort.signal)
     await this.#apply(staged, ticket, outcome)
   }
 
@@ -359,10 +360,12 @@ export class PushPartition implements HostedPartition {
     if (behind.length > 0) this.#release(partOf(piece, behind))
     const [first, ...others] = [...byRoute].map(([route, chosen]): Piece => {
       const payloads = chosen.map((i) => outcome.payloadOf(i))
+      const enrichments = chosen.map((i) => outcome.enrichmentOf(i))
       return {
         ...partOf(piece, chosen),
         isStaged: true,
         ...(payloads.some((payload) => payload) && { payloads }),
+        ...(enrichments.some((row) => row) && { enrichments }),
         ...(route && { route }),
       }
     })

@@ -1,8 +1,11 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
+import { isDeepStrictEqual } from 'node:util'
 import type { StoredFunction } from '../engine/state/functions.ts'
-import type { Database, Sink } from '../engine/state/resources.ts'
+import type { Connection, Database, Sink } from '../engine/state/resources.ts'
+import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
 import { sinkMetadata } from '../sinks/pull.ts'
 import { PUSH_TYPES } from '../sinks/push-types.ts'
+import { Enricher } from '../transforms/enrichment.ts'
 import type { ReadRoute } from '../transforms/routes.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
@@ -10,6 +13,8 @@ import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
 export class SinkFunctions {
   readonly #pool: FunctionPool
   readonly #stored: () => readonly StoredFunction[]
+  /** what enriches messages of a database, for all its sinks, by its id */
+  readonly #readers = new Map<string, Readonly<{ reader: SnapshotReader; connection: Connection }>>()
 
   constructor(pool: FunctionPool, stored: () => readonly StoredFunction[]) {
     this.#pool = pool
@@ -19,25 +24,47 @@ export class SinkFunctions {
   /** @param former the sink's stage until now */
   stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
     const functions = {
-      filter: this.#find(sink, sink.filter),
-      routing: this.#find(sink, sink.routing),
-      transform: this.#find(sink, sink.transform),
+      filter: this.#function(sink, sink.filter),
+      routing: this.#function(sink, sink.routing),
+      transform: this.#function(sink, sink.transform),
     }
     if (functions.filter || functions.routing || functions.transform) this.#pool.warm()
     const { keyed = false, namesByTransform = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
     // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
     const deletes = !keyed ? 'transformed' : namesByTransform ? 'named' : 'keyed'
     const readRoute: ReadRoute | undefined = routing && ((said) => routing.read(said, sink.destination))
+    const query = this.#named(sink, sink.enrichment)
+    const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, readRoute }, former)
+    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, enricher, readRoute }, former)
   }
 
-  #find({ accountId }: Sink, name: string | null | undefined): StageFunction | undefined {
+  async close(): Promise<void> {
+    const readers = [...this.#readers.values()]
+    this.#readers.clear()
+    await Promise.all(readers.map(({ reader }) => reader.close()))
+  }
+
+  #named({ accountId }: Sink, name: string | null | undefined): StoredFunction | undefined {
     if (name === null || name === undefined) return undefined
-    const stored = this.#stored().find((fn) => fn.accountId === accountId && fn.name === name)
-    if (!stored) return undefined
+    return this.#stored().find((fn) => fn.accountId === accountId && fn.name === name)
+  }
+
+  #function(sink: Sink, name: string | null | undefined): StageFunction | undefined {
+    const stored = this.#named(sink, name)
+    if (!stored || stored.type === 'enrichment') return undefined
     const { id, type, compiled: code, usesMetadata } = stored
     const kind = type === 'path' ? 'transform' : type
-    return { key: `${id}:${kind}:${code}`, name, kind, code, usesMetadata }
+    return { key: `${id}:${kind}:${code}`, name: stored.name, kind, code, usesMetadata }
+  }
+
+  /** One for all sinks of a database; another when the database is reached in another way. */
+  #readerOf({ id, connection }: Database): SnapshotReader {
+    const known = this.#readers.get(id)
+    if (known && isDeepStrictEqual(known.connection, connection)) return known.reader
+    void known?.reader.close()
+    const reader = new SnapshotReader(connection, 'tailrace enrichment')
+    this.#readers.set(id, { reader, connection })
+    return reader
   }
 }

@@ -154,8 +154,8 @@ class Application {
       database,
     ])
     if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
-    const kept = await query<{ database_id: string; type: string }>(
-      `select database_id, destination ->> 'type' as type from sink where account_id = $1 and name = $2`,
+    const kept = await query<{ database_id: string; type: string; enrichment: string | null }>(
+      `select database_id, destination ->> 'type' as type, settings ->> 'enrichment' as enrichment from sink where account_id = $1 and name = $2`,
       [account.id, input.settings.name],
     )
     if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
@@ -164,7 +164,6 @@ class Application {
       'select name, type, sink_type as "sinkType" from function where account_id = $1',
       [account.id],
     )
-    refuseMissingFunctions(input.settings, input.destination, functions.rows)
     const { destination } = input
     if (kept.rows[0] && kept.rows[0].type !== destination.type)
       throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${kept.rows[0].type}")`)
@@ -172,7 +171,11 @@ class Application {
       const found = await query('select from http_endpoint where account_id = $1 and name = $2', [account.id, destination.http_endpoint])
       if (!found.rows[0]) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${destination.http_endpoint}" is not known`)
     }
-    await this.#resources.saveSink(query, account, rows[0].id, input)
+    // a file that doesn't speak of the enrichment leaves it as it is
+    const { enrichment = kept.rows[0]?.enrichment ?? null } = input.settings
+    const settings = { ...input.settings, enrichment }
+    refuseMissingFunctions(settings, destination, functions.rows)
+    await this.#resources.saveSink(query, account, rows[0].id, { settings, destination })
   }
 
   /** Drops what was made. @returns why some of it is still there */

@@ -3,9 +3,10 @@ import { EngineError } from '../engine/errors.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionField, type StoredFunction } from '../engine/state/functions.ts'
 import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { Query, Store } from '../engine/state/store.ts'
-import type { Account, Sink } from '../engine/state/resources.ts'
+import type { Account, Connection, Sink } from '../engine/state/resources.ts'
 import { compileFunction, type Written } from '../transforms/compile.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { tryEnrichment } from '../transforms/enrichment-trial.ts'
 import { tryFunction, type RouteTrial, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
 export type FunctionEditsOptions = Readonly<{
@@ -15,6 +16,9 @@ export type FunctionEditsOptions = Readonly<{
   /** makes what is stored take effect here */
   reload: () => Promise<void>
 }>
+
+/** What a trial is made with: the database that a query runs on, what a route comes to. */
+export type TrialPlace = Readonly<{ connection?: Connection | undefined; routed?: RouteTrial | undefined }>
 
 export class FunctionEdits {
   readonly #options: FunctionEditsOptions
@@ -67,8 +71,10 @@ export class FunctionEdits {
   }
 
   /** Runs a function that need not be stored, apart from those at work. @throws EngineError VALIDATION_FAILED, SANDBOX_UNAVAILABLE */
-  test(written: Written, messages: readonly TrialMessage[], routed?: RouteTrial): Promise<TrialResult[]> {
-    return tryFunction(written, messages, this.#options.pool, routed)
+  test(written: Written, messages: readonly TrialMessage[], { connection, routed }: TrialPlace = {}): Promise<TrialResult[]> {
+    const { pool } = this.#options
+    if (written.type === 'enrichment' && connection) return tryEnrichment(written, messages, { connection, pool })
+    return tryFunction(written, messages, pool, routed)
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */

@@ -5,7 +5,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../engine/state/functions.ts'
-import { Name, type Account, type Sink } from '../engine/state/resources.ts'
+import { Name, type Account, type Connection, type Database, type Sink } from '../engine/state/resources.ts'
 import type { Written } from '../transforms/compile.ts'
 import { EXAMPLE, trialMessage } from '../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
@@ -15,12 +15,12 @@ import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from './schema-reasons.ts'
 
 export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test'> &
-  Readonly<{ list: () => readonly StoredFunction[]; sinks: () => readonly Sink[] }>
+  Readonly<{ list: () => readonly StoredFunction[]; sinks: () => readonly Sink[]; databases: () => readonly Database[] }>
 
 const MAX_BYTES = 1_048_576
 const MAX_MESSAGES = 10
 /** What a trial is made with. */
-type Given = Readonly<{ sink?: string | undefined; messages?: readonly unknown[] | undefined }>
+type Given = Readonly<{ sink?: string | undefined; database?: string | undefined; messages?: readonly unknown[] | undefined }>
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 const strict = { additionalProperties: false } as const
 const FunctionName = Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } })
@@ -28,7 +28,10 @@ const FunctionKind = Type.Union(FUNCTION_TYPES.map((type) => Type.Literal(type))
 const fields = {
   description: Type.Optional(Type.Union([Type.String(), Type.Null()])),
   code: Type.Optional(
-    Type.String({ minLength: 1, description: 'JavaScript or TypeScript: a module with a default export, at most 10,000 bytes' }),
+    Type.String({
+      minLength: 1,
+      description: 'JavaScript or TypeScript: a module with a default export; of type enrichment SQL with $1. At most 10,000 bytes',
+    }),
   ),
   path: Type.Optional(Type.String({ minLength: 1, description: 'of type path: such as record.id' })),
   sink_type: Type.Optional(
@@ -48,13 +51,14 @@ const messages = Type.Optional(
   Type.Array(Message, { minItems: 1, maxItems: MAX_MESSAGES, description: 'to run it on; absent: an example' }),
 )
 const sink = Type.Optional(Type.String({ description: 'of type routing: name or id of a sink whose settings fill in what it leaves out' }))
+const database = Type.Optional(Type.String({ description: 'of type enrichment: name or id of the database that the query runs on' }))
 const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields }, strict)
 const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields }, strict)
 const TestIn = Type.Object(
-  { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, messages },
+  { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, database, messages },
   strict,
 )
-const StoredTestIn = Type.Object({ sink, messages }, strict)
+const StoredTestIn = Type.Object({ sink, database, messages }, strict)
 const FunctionOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
@@ -73,6 +77,7 @@ const TestOut = Type.Object({
       routing: Type.Optional(
         Type.Object({}, { additionalProperties: true, description: 'of type routing: the result with all that it leaves out' }),
       ),
+      parameters: Type.Optional(Type.Array(Type.Array(Type.String()), { description: 'of type enrichment: what the query was given' })),
       error: Type.Optional(
         Type.Object({
           code: Type.String(),
@@ -129,13 +134,22 @@ export function functionOperations(port: FunctionPort): Operation[] {
     const reason = destination ? `names a sink of type ${destination.type}` : 'names a sink that does not exist'
     throw new EngineError('VALIDATION_FAILED', `sink ${reason}`, { sink: reason })
   }
+  const connectionOf = (account: Account, idOrName: string): Connection => {
+    const databases = port.databases().filter(({ accountId }) => accountId === account.id)
+    const found = databases.find(({ id, name }) => id === idOrName.toLowerCase() || name === idOrName)
+    if (found) return found.connection
+    throw new EngineError('VALIDATION_FAILED', 'database names one that does not exist', { database: 'names one that does not exist' })
+  }
   const tested = async (account: Account, written: Written, given: Given) => {
     const { sinkType = null } = written
     const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
-    const results = await port.test(written, given.messages?.map(trialMessage) ?? [EXAMPLE], routeTrial(sinkType, destination))
+    const connection = given.database === undefined ? undefined : connectionOf(account, given.database)
+    const place = { connection, routed: routeTrial(sinkType, destination) }
+    const results = await port.test(written, given.messages?.map(trialMessage) ?? [EXAMPLE], place)
     return {
-      data: results.map(({ input, output, routing, error, timeUs, logs }) => ({
+      data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
         input,
+        ...(parameters && { parameters }),
         ...(output !== undefined && { output }),
         ...(routing && { routing }),
         ...(error && {

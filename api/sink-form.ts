@@ -25,7 +25,6 @@ import { DestinationIn, destinationOf, destinationOut } from './destination-form
 import type { Health, SinkChanges } from './engine-port.ts'
 import { invalid, reasonsOf, refused, type Reason } from './schema-reasons.ts'
 
-const NONE = Type.Literal('none')
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
 export const HealthOut = Type.Object({
@@ -51,7 +50,7 @@ export const SinkOut = Type.Object({
   filter: Type.String({ description: 'name of a function, or "none"' }),
   transform: Type.String({ description: 'name of a function, or "none"' }),
   routing: Type.String({ description: 'name of a function, or "none"' }),
-  enrichment: NONE,
+  enrichment: Type.String({ description: 'name of a function, or "none"' }),
   message_grouping: Type.Boolean(),
   partitions: Type.Integer(),
   replay_window: SinkSettings.properties.replay_window,
@@ -84,7 +83,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     filter: sink.filter ?? 'none',
     transform: sink.transform ?? 'none',
     routing: sink.routing ?? 'none',
-    enrichment: 'none',
+    enrichment: sink.enrichment ?? 'none',
     message_grouping: sink.message_grouping,
     partitions: sink.partitions,
     replay_window: sink.replay_window,
@@ -108,8 +107,7 @@ export function idleHealth(sink: Sink): Health {
 
 /** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
 const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
-const FUNCTIONS = new Set(['enrichment'])
-const ATTACHED = ['filter', 'transform', 'routing'] as const
+const ATTACHED = ['filter', 'transform', 'routing', 'enrichment'] as const
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
 const MAX_REPLAY_WINDOW_MS = durationMs('30d')
@@ -124,12 +122,6 @@ export const SinkPatch = Type.Object(
     tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
     destination: Type.Optional(DestinationIn),
     database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
-    ...Object.fromEntries(
-      [...FUNCTIONS].map((name) => [
-        name,
-        Type.Optional(Type.Union([Type.String(), Type.Null()], { description: '"none" or null; not there yet' })),
-      ]),
-    ),
     ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
   },
   { additionalProperties: false },
@@ -174,11 +166,6 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
   const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
   const reasons: Reason[] = unknown.map((name) => [name.slice(0, 60), 'is not a field of a sink'] as const)
-  for (const name of FUNCTIONS) {
-    const value = body[name]
-    if (value !== undefined && value !== null && value !== '' && value !== 'none')
-      reasons.push([name, 'names a function; functions of this kind are not there yet'])
-  }
   if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []).filter(([field]) => !unknown.includes(field)))
   const { destination, reasons: wrong } = destinationOf(body['destination'])
   reasons.push(...wrong)
@@ -195,8 +182,7 @@ const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { u
 function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const changes: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(body)) {
-    if (LEFT_OUT.has(name) || FUNCTIONS.has(name) || name === 'destination' || name === 'database' || name === 'table' || name === 'schema')
-      continue
+    if (LEFT_OUT.has(name) || name === 'destination' || name === 'database' || name === 'table' || name === 'schema') continue
     changes[name] = value
   }
   for (const field of ATTACHED) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
@@ -214,11 +200,6 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
 function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
   const reasons: Reason[] = []
   if (body['database'] !== undefined && body['database'] !== sink.database) reasons.push(['database', 'cannot be changed'])
-  for (const name of FUNCTIONS) {
-    const value = body[name]
-    if (value !== undefined && value !== null && value !== '' && value !== 'none')
-      reasons.push([name, 'names a function that does not exist'])
-  }
   for (const name of ['table', 'schema'])
     if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
   return reasons

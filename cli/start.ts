@@ -131,7 +131,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
         )
       : undefined
   const edits = new FunctionEdits({ store, resources, pool: functions, reload: () => engine.reload() })
-  const functionPort = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks })
+  const functionPort = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks, databases: () => cache.databases })
   const { host, port } = settings.server
   const api = await startApi({
     host,

@@ -215,6 +215,13 @@ export const ERRORS = {
     meaning: 'A function that was saved can not be built.',
     remedy: 'The message names line and column; save the function again with the fault mended.',
   },
+  ENRICHMENT_FAILED: {
+    retry: true,
+    status: 422,
+    meaning:
+      'The query that enriches messages failed, or gave what it may not give, so the messages of its batch wait and are tried again.',
+    remedy: 'The message has what Postgres said. Mend the query, or grant what it needs: the next try takes it.',
+  },
   SANDBOX_UNAVAILABLE: {
     retry: true,
     status: 503,

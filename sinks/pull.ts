@@ -29,8 +29,10 @@ const ID_BYTES = 80
 type Frame = Readonly<{
   /** between the ack id and the body */
   beforeBody: Buffer
-  /** after the body, up to the end of the element */
+  /** after the body of a message that no row enriches, up to the end of the element */
   afterBody: Buffer
+  /** after the row that does */
+  afterRow: Buffer
 }>
 
 export const pull: DestinationType<PullWire> = {
@@ -50,24 +52,25 @@ export function sinkMetadata(sink: Sink, { id, name, annotations, connection }: 
   }
 }
 
-/** The end of every message of a sink: the rest of its metadata. */
-export function metadataEnd(sink: Sink, database: Database): string {
-  return `,"enrichment":null,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
-}
+/** What stands in front of the row that enriches a message. */
+export const ENRICHMENT = Buffer.from(',"enrichment":')
+
+/** The end of every message of a sink, behind the row that enriches it: the rest of its metadata. */
+export const metadataEnd = (sink: Sink, database: Database): string => `,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
 
 class PullAnswers implements PullWire {
   readonly overheadBytes: number
   readonly #tag: string
   readonly #frames: Readonly<Record<Shape, Frame>>
   /** around what a function has made: the same in both shapes, for it may be anything */
-  readonly #payloadFrame: Frame = { beforeBody: Buffer.from('","data":'), afterBody: Buffer.from('}') }
+  readonly #payloadFrame: Frame = { beforeBody: Buffer.from('","data":'), afterBody: Buffer.from('}'), afterRow: Buffer.from('}') }
 
   constructor(sink: Sink, database: Database) {
     const end = metadataEnd(sink, database)
     this.#tag = sinkTag(sink.id)
     this.#frames = {
-      flat: { beforeBody: Buffer.from('",'), afterBody: Buffer.from(end) },
-      nested: { beforeBody: Buffer.from('","data":{'), afterBody: Buffer.from(`${end}}`) },
+      flat: frame('",', end),
+      nested: frame('","data":{', `${end}}`),
     }
     this.overheadBytes = ID_BYTES + this.#frames.nested.afterBody.length
   }
@@ -78,9 +81,9 @@ class PullAnswers implements PullWire {
     const answer = Buffer.allocUnsafeSlow(answerBytes(batches, opens, frames))
     let at = HEAD.copy(answer, 0)
     let before: Buffer | undefined // the end of the message before
-    for (const [b, { views, places, offsets, indexes, payloads }] of batches.entries()) {
+    for (const [b, { views, places, offsets, indexes, payloads, enrichments }] of batches.entries()) {
       const open = opens[b] as Buffer
-      const { beforeBody, afterBody } = frames[b] as Frame
+      const { beforeBody, afterBody, afterRow } = frames[b] as Frame
       const joint = Buffer.concat([afterBody, COMMA, open]) // one copy between two messages
       for (let i = 0; i < views.length; i++) {
         const between = before === undefined ? open : before === afterBody ? joint : Buffer.concat([before, COMMA, open])
@@ -90,6 +93,7 @@ class PullAnswers implements PullWire {
         at = writeDigits(answer, at + 1, indexes[i] as number)
         answer.set(beforeBody, at)
         at += beforeBody.length
+        const row = payloads ? undefined : enrichments?.[i]
         if (payloads) {
           const payload = payloads[i] as Uint8Array
           answer.set(payload, at)
@@ -99,7 +103,12 @@ class PullAnswers implements PullWire {
           const place = places[i] as number
           at += view.buffer.copy(answer, at, view.bodyStart(place), view.bodyEnd(place))
         }
-        before = afterBody
+        if (row) {
+          at += ENRICHMENT.copy(answer, at)
+          answer.set(row, at)
+          at += row.length
+        }
+        before = row ? afterRow : afterBody
       }
     }
     if (before) at += before.copy(answer, at)
@@ -116,11 +125,18 @@ class PullAnswers implements PullWire {
   }
 }
 
+const frame = (before: string, end: string): Frame => ({
+  beforeBody: Buffer.from(before),
+  afterBody: Buffer.from(`${ENRICHMENT.toString()}null${end}`),
+  afterRow: Buffer.from(end),
+})
+
 function answerBytes(batches: readonly Batch[], opens: readonly Buffer[], frames: readonly Frame[]): number {
   let bytes = HEAD.length + TAIL.length
   let count = 0
-  for (const [b, { bytes: bodies, offsets, indexes }] of batches.entries()) {
-    const { beforeBody, afterBody } = frames[b] as Frame
+  for (const [b, { bytes: bodies, offsets, indexes, payloads, enrichments = [] }] of batches.entries()) {
+    const { beforeBody, afterBody, afterRow } = frames[b] as Frame
+    if (!payloads) for (const row of enrichments) if (row) bytes += ENRICHMENT.length + row.length + afterRow.length - afterBody.length
     bytes += bodies + offsets.length * ((opens[b] as Buffer).length + 1 + beforeBody.length + afterBody.length)
     for (let i = 0; i < offsets.length; i++) bytes += digitCount(offsets[i] as number) + digitCount(indexes[i] as number)
     count += offsets.length

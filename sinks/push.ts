@@ -16,6 +16,8 @@ export type Load = Readonly<{
   places: readonly number[]
   /** what a function has made of message i: whole JSON, in the place of the default message */
   payloads?: readonly (Uint8Array | undefined)[]
+  /** JSON of the row that enriches message i, for the default message */
+  enrichments?: readonly (Uint8Array | undefined)[]
   /** what a routing function says of all of them, checked */
   route?: Readonly<Record<string, unknown>>
 }>

@@ -17,6 +17,10 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
   if (type !== 'routing' && sinkType !== null) throw refused('is only of functions of type routing', 'sink_type')
   if (type === 'path') return { ...written, sinkType, compiled: pathCode(code), usesMetadata: code.startsWith('metadata') }
   if (Buffer.byteLength(code) > MAX_CODE_BYTES) throw refused(`has ${Buffer.byteLength(code)} bytes, more than ${MAX_CODE_BYTES}`)
+  if (type === 'enrichment') {
+    if (!/\$1(?![0-9])/.test(code)) throw refused('must contain $1, the values of the first column of the primary key')
+    return { ...written, sinkType, compiled: code, usesMetadata: false }
+  }
   if (/^\s*def\s+(?:transform|filter|route)\b/m.test(code))
     throw refused('looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported')
   const checked = await pool.check({ name, kind: type, code })

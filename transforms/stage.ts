@@ -2,8 +2,10 @@
  * The functions of one sink at work, between the log and whoever delivers. There is one way through it for all sinks:
  *
  *   drops(pack)      when the log is read: what the filter drops is finished before anyone sees it
- *   run(messages)    when messages are to be delivered: filter (what passed at reading isn't asked again, unless the
- *                    filter was edited since) ▸ routing ▸ transform; an outcome for each message
+ *   run(messages)    when messages are to be delivered: enrichment ▸ filter (what passed at reading isn't asked again,
+ *                    unless the filter was edited since) ▸ routing ▸ transform; an outcome for each message
+ *
+ * A filter that looks at the metadata of a sink with enrichment is asked only then, for the row that it may need is in there.
  *
  * What an outcome means for the dispatcher is the caller's: dropped is finished, failed is tried again after a while and
  * its group waits. A tombstone passes every filter: it has nothing but the old key, and a document would stay for ever. So
@@ -14,6 +16,7 @@ import type { MessageView } from '../engine/log/message-view.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
+import type { Enriched, Enricher } from './enrichment.ts'
 import { Routes, type ReadRoute, type Route } from './routes.ts'
 import type { BatchOutcome, FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
@@ -42,6 +45,8 @@ export type StageOptions = Readonly<{
    * say of an old row, the row's key does. keyed: it isn't asked
    */
   deletes: 'transformed' | 'named' | 'keyed'
+  /** finds the rows that enrich messages; absent: none do */
+  enricher?: Pick<Enricher, 'enrich'> | undefined
   /** checks what the routing function says; absent: there is none */
   readRoute?: ReadRoute | undefined
 }>
@@ -56,6 +61,8 @@ export interface StageOutcome {
   payloadOf(i: number): Uint8Array | undefined
   /** what the routing function said of a message that is kept, the same object for the same; undefined: there is none */
   routeOf(i: number): Route | undefined
+  /** JSON of the row that enriches it; undefined: there is none */
+  enrichmentOf(i: number): Uint8Array | undefined
   /** what functions printed */
   logsOf(i: number): readonly string[]
 }
@@ -76,7 +83,7 @@ export class FunctionStage {
   /** There is nothing to do: messages go by without being looked at. */
   get isIdle(): boolean {
     const { filter, routing, transform } = this.#options.functions
-    return !filter && !routing && !transform
+    return !filter && !routing && !transform && !this.#options.enricher
   }
 
   get isFiltering(): boolean {
@@ -90,7 +97,7 @@ export class FunctionStage {
   async drops(pack: Decoded): Promise<Uint8Array | undefined> {
     const { pool, functions, tail } = this.#options
     const { filter } = functions
-    if (!filter || pack.count === 0) return undefined
+    if (!filter || pack.count === 0 || (this.#options.enricher && filter.usesMetadata)) return undefined
     const places = Array.from({ length: pack.count }, (_, i) => i)
     const batch = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata })
     let outcome: BatchOutcome
@@ -110,13 +117,15 @@ export class FunctionStage {
     return any ? drops : undefined
   }
 
-  /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message */
+  /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
   async run(messages: Messages): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
-    const { deletes, readRoute } = this.#options
+    const { deletes, enricher, readRoute } = this.#options
+    const enriched = await enricher?.enrich(messages)
     const parts: Part[] = []
     const partOf = new Map<string, Part>()
     for (const [i, view] of messages.views.entries()) {
+      if (enriched?.failures.has(i)) continue
       const place = messages.places[i] as number
       const isAsked = filter !== undefined && this.#passed.get(view) !== filter.key && view.part(place) !== PART.tombstone
       const isDelete = deletes !== 'transformed' && view.action(place) === ACTION.delete
@@ -130,20 +139,21 @@ export class FunctionStage {
       }
       part.chosen.push(i)
     }
-    const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part)))
+    const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part, enriched)))
     const reader = routing && readRoute && new Routes(readRoute)
     const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
-    return new Outcomes(messages.views.length, parts, outcomes, routes)
+    return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched })
   }
 
-  async #runPart(messages: Messages, { filter, routing, transform, isDelete, chosen }: Part): Promise<BatchOutcome | undefined> {
+  async #runPart(messages: Messages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
+    const { filter, routing, transform, isDelete, chosen } = part
     const { pool, tail } = this.#options
     const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
     if (functions.length === 0) return undefined
     const isAll = chosen.length === messages.views.length
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
     const outcome = await pool.run(functions, {
-      ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata }),
+      ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata, ...(enriched && { enrichment: (i: number) => enriched.rows[i] }) }),
       ...{ count: chosen.length, tail },
     })
     if (isDelete) excuse(outcome)
@@ -159,21 +169,26 @@ function excuse(outcome: BatchOutcome): void {
   for (const [i, { kind, code }] of outcome.failures) if (kind === 'transform' && code === 'FUNCTION_FAILED') outcome.keep(i)
 }
 
+/** What came of a run, by part. */
+type PartOutcomes = Readonly<{
+  parts: readonly Part[]
+  outcomes: readonly (BatchOutcome | undefined)[]
+  /** of each message of a part */
+  routes: readonly (readonly (Route | undefined)[] | undefined)[]
+  enriched: Enriched | undefined
+}>
+
 class Outcomes implements StageOutcome {
   readonly #parts: readonly Part[]
   readonly #outcomes: readonly (BatchOutcome | undefined)[]
-  readonly #routes: readonly (readonly (Route | undefined)[] | undefined)[]
+  readonly #routes: PartOutcomes['routes']
+  readonly #enriched: Enriched | undefined
   /** of each message: its part, and its place there */
   readonly #part: Uint8Array
   readonly #place: Uint32Array
 
-  /** @param routes by part, of each of its messages */
-  constructor(
-    count: number,
-    parts: readonly Part[],
-    outcomes: readonly (BatchOutcome | undefined)[],
-    routes: readonly (readonly (Route | undefined)[] | undefined)[],
-  ) {
+  constructor(count: number, { parts, outcomes, routes, enriched }: PartOutcomes) {
+    this.#enriched = enriched
     this.#parts = parts
     this.#outcomes = outcomes
     this.#routes = routes
@@ -187,10 +202,11 @@ class Outcomes implements StageOutcome {
   }
 
   stateOf(i: number): (typeof STATE)[keyof typeof STATE] {
+    if (this.#enriched?.failures.has(i)) return STATE.failed
     return (this.#of(i)?.states[this.#at(i)] ?? STATE.kept) as (typeof STATE)[keyof typeof STATE]
   }
   failureOf(i: number): FunctionFailure {
-    return this.#of(i)?.failures.get(this.#at(i)) as FunctionFailure
+    return (this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))) as FunctionFailure
   }
   logsOf(i: number): readonly string[] {
     return this.#of(i)?.logs.get(this.#at(i)) ?? []
@@ -206,6 +222,10 @@ class Outcomes implements StageOutcome {
   }
   routeOf(i: number): Route | undefined {
     return this.#routes[this.#part[i] as number]?.[this.#at(i)]
+  }
+
+  enrichmentOf(i: number): Uint8Array | undefined {
+    return this.#enriched?.rows[i]
   }
 
   #of(i: number): BatchOutcome | undefined {

@@ -1,4 +1,5 @@
 /** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
+import { EngineError } from '../engine/errors.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { Route } from './routes.ts'
@@ -10,6 +11,8 @@ export type TrialResult = Readonly<{
   input: TrialMessage
   /** JSON; of a filter true or false */
   output?: unknown
+  /** of an enrichment: what its query was given */
+  parameters?: readonly (readonly string[])[]
   /** of a routing function: its result with all that it leaves out */
   routing?: Route
   error?: FunctionFailure
@@ -59,6 +62,8 @@ export async function tryFunction(
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
   const { name, type, compiled: code } = await compileFunction(written, pool)
+  if (type === 'enrichment')
+    throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: where the query runs' })
   const kind = type === 'path' ? 'transform' : type
   const key = `trial ${++trials}`
   const results: TrialResult[] = []

@@ -14,6 +14,8 @@ export type Batch = {
   readonly indexes: number[]
   /** what functions made of its messages, to go out in the place of their bodies */
   readonly payloads?: readonly Uint8Array[]
+  /** the rows that enrich its messages, as JSON, where they have one */
+  readonly enrichments?: readonly (Uint8Array | undefined)[]
   /** of the bodies, or of the payloads */
   bytes: number
   /** how often its messages have failed before: those that have are taken one at a time */

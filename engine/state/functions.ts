@@ -3,7 +3,7 @@ import { EngineError } from '../errors.ts'
 import type { Destination } from './destinations.ts'
 import type { SinkSettings } from './resources.ts'
 
-export const FUNCTION_TYPES = ['path', 'transform', 'filter', 'routing'] as const
+export const FUNCTION_TYPES = ['path', 'transform', 'filter', 'routing', 'enrichment'] as const
 export type FunctionType = (typeof FUNCTION_TYPES)[number]
 
 export type FunctionInput = Readonly<{
@@ -12,16 +12,16 @@ export type FunctionInput = Readonly<{
   description: string | null
   /** of type routing: the type of destination that it routes to */
   sinkType: Destination['type'] | null
-  /** as written; of type path: the path */
+  /** as written; of type path: the path, of type enrichment: SQL */
   code: string
-  /** JavaScript, a module with a default export */
+  /** JavaScript, a module with a default export; of type enrichment: SQL */
   compiled: string
   usesMetadata: boolean
 }>
 export type StoredFunction = FunctionInput & Readonly<{ id: string; accountId: string }>
 
 /** Which types each field of a sink takes. */
-const TAKES = { filter: ['filter'], transform: ['transform', 'path'], routing: ['routing'] } as const
+const TAKES = { filter: ['filter'], transform: ['transform', 'path'], routing: ['routing'], enrichment: ['enrichment'] } as const
 export type FunctionField = keyof typeof TAKES
 export const FUNCTION_FIELDS = Object.keys(TAKES) as readonly FunctionField[]
 

@@ -109,6 +109,9 @@ export const SinkSettings = Type.Object(
     filter: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that keeps or drops messages' })),
     transform: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that makes what is delivered' })),
     routing: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that says where each message goes' })),
+    enrichment: Type.Optional(
+      Type.Union([Name, Type.Null()], { description: 'name of the function whose query finds a row of the source for each message' }),
+    ),
     sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
     partitions: Type.Integer({ ...partitions, default: 1 }), // of what was stored before there was a choice
   },

@@ -119,6 +119,20 @@ type CatalogType = Readonly<{ name: string; kind: string; base: number; element:
 
 async function lookUpTypes(query: Query, message: RelationMessage, warnings: RelationWarning[]): Promise<Record<string, ValueType>> {
   const wanted = [...new Set(message.columns.map((column) => column.typeOid))].filter((oid) => !FIXED_TYPES.has(oid))
+  const types = await typesOf(query, wanted)
+  for (const oid of wanted) {
+    if (types[oid] !== undefined) continue
+    const columns = message.columns.filter((column) => column.typeOid === oid).map((column) => column.name)
+    warnings.push({
+      code: 'type_dropped',
+      message: `the type of ${nameOf(message)} (${columns.join(', ')}) no longer exists: its values are sent as text`,
+    })
+  }
+  return Object.fromEntries(wanted.map((oid) => [oid, types[oid] ?? 'text']))
+}
+
+/** What types are whose oid isn't fixed, by their oids; one that is gone isn't among them. */
+export async function typesOf(query: Query, wanted: readonly number[]): Promise<Readonly<Record<string, ValueType>>> {
   if (wanted.length === 0) return {}
   const { rows } = await query(
     `with recursive used as (
@@ -144,15 +158,7 @@ async function lookUpTypes(query: Query, message: RelationMessage, warnings: Rel
       },
     ]),
   )
-  for (const oid of wanted) {
-    if (found.has(oid)) continue
-    const columns = message.columns.filter((column) => column.typeOid === oid).map((column) => column.name)
-    warnings.push({
-      code: 'type_dropped',
-      message: `the type of ${nameOf(message)} (${columns.join(', ')}) no longer exists: its values are sent as text`,
-    })
-  }
-  return Object.fromEntries(wanted.map((oid) => [oid, resolve(oid, found, 0)]))
+  return Object.fromEntries(wanted.filter((oid) => found.has(oid)).map((oid) => [oid, resolve(oid, found, 0)]))
 }
 
 function resolve(oid: number, types: ReadonlyMap<number, CatalogType>, depth: number): ValueType {

@@ -18,7 +18,7 @@ import type { Query } from '../../engine/wal/slot.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import type { Shape } from '../../sinks/sink.ts'
 import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
-import { FunctionStage, type StageFunctions } from '../../transforms/stage.ts'
+import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 
 export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
 export type Element = Readonly<{ ack_id: string; record: { id: number; group: string }; action: string; metadata: Record<string, unknown> }>
@@ -71,10 +71,14 @@ export function emptyState(): Query {
 }
 
 /** What makes the stage of a sink with these functions. @param pool none: there are no functions */
-export function stageOf(functions: StageFunctions, pool?: FunctionPool): SinkOptions['functions'] {
+export function stageOf(
+  functions: StageFunctions,
+  pool?: FunctionPool,
+  more: Pick<StageOptions, 'enricher'> = {},
+): SinkOptions['functions'] {
   return (sink, database, former) =>
     new FunctionStage(
-      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), deletes: 'transformed' },
+      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), deletes: 'transformed', ...more },
       former,
     )
 }

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
-import type { StageFunction, StageFunctions } from '../../transforms/stage.ts'
+import type { StageFunction, StageFunctions, StageOptions } from '../../transforms/stage.ts'
 import { pool } from '../transforms/function-fixture.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { acksOf, emptyState, Fixture, idsOf, stageOf } from './sink-fixture.ts'
@@ -63,6 +63,38 @@ test('what a transform returns stands under data in both shapes, with its ack_id
   assert.deepEqual(nested.data, [{ ack_id: nested.data[0]?.ack_id, data: { n: 4, of: 'orders', db: 'shop' } }])
   await s.f.sink.ack([...flat, ...nested.data].map(({ ack_id }) => ack_id))
   assert.deepEqual(await s.f.receive(10), [])
+})
+
+test('the row that enriches a message is in its metadata, for the filter and for the client; without one it is null', async () => {
+  await using db = await stateDatabase()
+  const enricher: StageOptions['enricher'] = {
+    enrich: async ({ views, places }) => {
+      const ids = views.map((view, i) => Number(/"id":(\d+)/.exec(view.buffer.toString('utf8', view.bodyStart(places[i] as number)))?.[1]))
+      const failure = { code: 'ENRICHMENT_FAILED', name: 'names', kind: 'enrichment', text: 'no such column' } as const
+      return {
+        rows: ids.map((id) => (id === 3 ? undefined : Buffer.from(`{"id":${id},"name":"n${id}"}`))),
+        failures: new Map(ids.flatMap((id, i) => (id === 4 ? [[i, failure] as const] : []))),
+      }
+    },
+  }
+  const filter = fn(`export default (a, r, c, m) => m.enrichment?.name !== 'n2'`, 'filter')
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  await f.start({ functions: stageOf({ filter }, shared, { enricher }) })
+  await f.append([1, 2, 3, 4].map((id) => ({ id })))
+  const flat = (await f.gather(2)) as unknown as { metadata: { enrichment: unknown; database_name: string } }[]
+  assert.deepEqual(
+    flat.map(({ metadata }) => [metadata.enrichment, metadata.database_name]),
+    [
+      [{ id: 1, name: 'n1' }, 'shop'],
+      [null, 'shop'],
+    ],
+  )
+  assert.deepEqual(await f.receive(10), []) // 4 fails
+  const health = () => f.sink.health().find(({ name }) => name === 'Message delivery')
+  assert.equal(health()?.error?.message, 'enrichment "names": no such column')
+  await f.append([{ id: 5 }])
+  const { data } = JSON.parse(String((await f.receipt(1, LONG_MS, { shape: 'nested' })).body)) as { data: [{ data: (typeof flat)[0] }] }
+  assert.deepEqual(data[0].data.metadata.enrichment, { id: 5, name: 'n5' })
 })
 
 test('any JSON value may be the result', async () => {

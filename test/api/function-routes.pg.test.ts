@@ -49,7 +49,7 @@ async function serve() {
     cache.replace(await resources.load(store.query))
   }
   const edits = new FunctionEdits({ store, resources, pool, reload })
-  const functions = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks })
+  const functions = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks, databases: () => cache.databases })
   const identity = { version: '0', nodeId: randomUUID(), nodeName: 'test' }
   const logger = createLogger({ level: 'fatal', format: 'json' })
   const api = stack.use(
@@ -63,7 +63,7 @@ async function serve() {
     })
     return { status: answer.status, body: (await answer.json()) as any } // oxlint-disable-line typescript/no-explicit-any
   }
-  return { call, cache, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+  return { call, cache, store, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
 
 test('a function is created, read by id and name, changed, renamed with the sinks that have it, and deleted when no sink has it', async () => {
@@ -105,6 +105,7 @@ test('what can not be built is refused on its field with line and column, and no
     [{ type: 'routing', code: 'export default () => ({})' }, 'sink_type', /is missing/],
     [{ type: 'routing', sink_type: 'stream', code: 'export default () => ({})' }, 'sink_type', /must be one of webhook/],
     [{ type: 'filter', sink_type: 'webhook', code: 'export default () => true' }, 'sink_type', /only of functions of type routing/],
+    [{ type: 'enrichment', code: 'select * from goods where id = any($10)' }, 'code', /must contain \$1/],
     [{ type: 'sql', code: 'select 1' }, 'type', /./],
     [{ name: 'none', type: 'path', path: 'record' }, 'name', /./],
   ]
@@ -158,4 +159,27 @@ test('a routing function is tried with what it leaves out, built in or as a sink
   }
   const moved = await s.call('PATCH', '/functions/route', { sink_type: 'http_push' })
   assert.deepEqual([moved.status, moved.body.sink_type], [200, 'webhook'])
+})
+
+test('an enrichment is tried on its database: what it was given, and the row or what Postgres says', async () => {
+  await using s = await serve()
+  await s.store.query(`create table public.lamp as select 7 as id, 'Lamp' as name`)
+  await s.store.query('alter table public.lamp add primary key (id)')
+  const code = 'select id, name, 10 / (id - 8) as x from public.lamp where id = any($1)'
+  assert.equal((await s.call('POST', '/functions', { name: 'lamps', type: 'enrichment', code })).status, 200)
+  const message = (key: string, table = 'lamp') => ({
+    record: {},
+    metadata: { table_schema: 'public', table_name: table, record_pks: [key] },
+  })
+  const messages = [message('7'), message('9'), message('7', 'nosuch')]
+  const { body } = await s.call('POST', '/functions/lamps/test', { database: 'shop', messages })
+  const [found, none, gone] = body.data
+  assert.deepEqual([found.parameters, found.output], [[['7']], { id: 7, name: 'Lamp', x: -10 }])
+  assert.deepEqual([none.parameters, none.output, none.error], [[['9']], null, undefined])
+  assert.match(gone.error.message, /table public\.nosuch, which does not exist/)
+  await s.store.query('update public.lamp set id = 8')
+  const bad = await s.call('POST', '/functions/test', { type: 'enrichment', code, database: 'shop', messages: [message('8')] })
+  assert.match(bad.body.data[0].error.message, /division by zero/)
+  for (const body of [{ messages }, { messages, database: 'nosuch' }])
+    assert.equal((await s.call('POST', '/functions/lamps/test', body)).status, 422)
 })

@@ -75,6 +75,21 @@ test('the path is the URL’s with the sink’s behind it; a query stays, a frag
   }
 })
 
+test('the row that enriches a message stands in its metadata, in the place of null', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
+  const row = Buffer.from('{"id":1,"name":"North"}')
+  await wire.send({ ...loadOf(keys('1', '2')), enrichments: [row, undefined] }, NEVER)
+  const [{ data }] = receiver.bodies as [{ data: { metadata: { enrichment: unknown; database_name: string } }[] }]
+  assert.deepEqual(
+    data.map(({ metadata }) => [metadata.enrichment, metadata.database_name]),
+    [
+      [{ id: 1, name: 'North' }, 'shop'],
+      [null, 'shop'],
+    ],
+  )
+})
+
 test('headers are the endpoint’s, then the encrypted ones, then those of the route; later ones win in any spelling', async () => {
   await using receiver = await HttpReceiver.start()
   const headers = { 'X-A': 'plain', 'x-b': 'plain', 'x-c': 'plain', 'Content-Type': 'application/vnd.x+json' }

@@ -64,6 +64,13 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
       { method: 'DELETE', endpoint_path: '/goods/a%2Fb', headers: { 'Idempotency-Key': 'MjY3NDEyNzI6MA==' } },
     ],
   ],
+  'with-tenant': [
+    [message('{"id":7,"title":"Lamp"}', 'null', 'delete'), { id: 7, title: 'Lamp', tenant: null, in_stock: 0 }],
+    [
+      message('{"id":7,"title":"Lamp"}').replace('"transaction', '"enrichment":{"id":7,"tenant_name":"North","in_stock":3},"transaction'),
+      { id: 7, title: 'Lamp', tenant: 'North', in_stock: 3 },
+    ],
+  ],
   'search-edit': [
     [
       message('{"id":7,"name":"North"}', '{"name":"Nord"}', 'update'),
@@ -87,7 +94,7 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
 
 const KINDS: Readonly<Record<string, FunctionKind>> = { Filter: 'filter', Route: 'routing' }
 const folder = new URL('../../transforms/examples/', import.meta.url)
-const names = readdirSync(folder).map((file) => file.replace(/\.ts$/, ''))
+const names = readdirSync(folder).flatMap((file) => (file.endsWith('.ts') ? [file.slice(0, -3)] : [])) // SQL: enrichment.pg.test.ts
 
 test('every example has a case here', () => assert.deepEqual(names.toSorted(), Object.keys(CASES).toSorted()))
 

@@ -9,7 +9,7 @@ export type FunctionFailure = Readonly<{
   code: ErrorCode
   /** name of the function */
   name: string
-  kind: FunctionKind
+  kind: FunctionKind | 'enrichment'
   /** what it threw, or what was done about it */
   text: string
   /** in the user's own source, from 1 */

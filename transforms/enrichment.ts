@@ -1,0 +1,181 @@
+/**
+ * Enrichment: for each message of a batch a row that a query finds in the source by the message's primary key, as JSON.
+ *
+ *   keys of the batch, by table ─▶ one query a table, in a snapshot that shows their commits ─▶ rows, found again by their keys
+ *
+ * The query gets an array for each column of the primary key, in the alphabetical order of their names, and selects those
+ * columns under their own names. A message whose key has no row gets null; a key with two rows fails its batch. Keys of
+ * stream and rows are compared as Postgres prints them, under the same settings.
+ */
+import { ByteWriter, viewOf } from '../engine/byte-writer.ts'
+import { EngineError } from '../engine/errors.ts'
+import { MESSAGE_FLAG } from '../engine/log/pack.ts'
+import { typesOf } from '../engine/wal/catalog.ts'
+import { rendererOf } from '../engine/wal/render.ts'
+import type { ReadRows, Rows, SnapshotReader } from '../engine/wal/snapshot-reader.ts'
+import { FIXED_TYPES, type Render, type ValueType } from '../engine/wal/value-type.ts'
+import type { Messages } from './function-lines.ts'
+import type { FunctionFailure } from './sandbox/batch-outcome.ts'
+
+/** By message. */
+export type Enriched = Readonly<{
+  /** JSON of the row; undefined: there is none */
+  rows: readonly (Buffer | undefined)[]
+  failures: ReadonlyMap<number, FunctionFailure>
+}>
+type Key = readonly (string | null)[]
+type Found = Readonly<{ given: readonly (readonly string[])[]; byKey: ReadonlyMap<string, Buffer> }>
+/** Messages of one table, by the text of their key. */
+type Table = { readonly places: Map<string, number[]>; readonly keys: Key[] }
+
+/** Commits of longer ago are visible by now, or are of another server's past. */
+const RECENT_MS = 10 * 60_000
+const KEY_KNOWN_MS = 60_000
+
+export class Enricher {
+  readonly #name: string
+  readonly #sql: string
+  readonly #reader: SnapshotReader
+  readonly #columnsOf = new Map<number, Readonly<{ names: readonly string[]; at: number }>>()
+  readonly #types = new Map<number, ValueType>()
+
+  constructor({ name, sql, reader }: Readonly<{ name: string; sql: string; reader: SnapshotReader }>) {
+    this.#name = name
+    this.#sql = sql
+    this.#reader = reader
+  }
+
+  /** @throws EngineError SOURCE_UNREACHABLE …: nothing is known of any message */
+  async enrich(messages: Messages): Promise<Enriched> {
+    const rows: (Buffer | undefined)[] = messages.views.map(() => undefined)
+    const failures = new Map<number, FunctionFailure>()
+    for (const [relation, table] of tablesOf(messages))
+      try {
+        const { byKey } = await this.rowsOf(relation, table.keys, recentCommits(messages, table))
+        for (const [key, places] of table.places) for (const i of places) rows[i] = byKey.get(key)
+      } catch (error) {
+        if (!(error instanceof EngineError) || error.code !== 'ENRICHMENT_FAILED') throw error
+        this.#columnsOf.delete(relation)
+        const failure = { code: error.code, name: this.#name, kind: 'enrichment', text: error.message } as const
+        for (const places of table.places.values()) for (const i of places) failures.set(i, failure)
+      }
+    return { rows, failures }
+  }
+
+  /**
+   * @param relation oid of the table @param commits that have to be visible
+   * @returns rows by the JSON text of their keys, and what the query was given
+   * @throws EngineError ENRICHMENT_FAILED: what is wrong with the query, or what Postgres said
+   */
+  rowsOf(relation: number, keys: readonly Key[], commits: ReadonlySet<number>): Promise<Found> {
+    return this.#reader.read(commits, async (read) => {
+      const columns = await this.#keyColumns(relation, read)
+      const given = parameters(columns, keys)
+      return { given, byKey: await this.#byKey(await read(this.#sql, given), columns, read) }
+    })
+  }
+
+  /** Names of the primary key's columns, in the order of the key. */
+  async #keyColumns(relation: number, read: ReadRows): Promise<readonly string[]> {
+    const known = this.#columnsOf.get(relation)
+    if (known && performance.now() < known.at + KEY_KNOWN_MS) return known.names
+    const { rows } = await read(
+      `select a.attname::text from pg_catalog.pg_index i
+       join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = any ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])
+       where i.indrelid = $1::pg_catalog.oid and i.indisprimary order by a.attnum`,
+      [String(relation)],
+    )
+    const names = rows.map(([name]) => name as string)
+    if (names.length === 0) throw failed('the table has no primary key, or is gone: nothing says which row belongs to a message')
+    this.#columnsOf.set(relation, { names, at: performance.now() })
+    return names
+  }
+
+  async #byKey({ fields, rows }: Rows, columns: readonly string[], read: ReadRows): Promise<ReadonlyMap<string, Buffer>> {
+    const names = fields.map(({ name }) => name)
+    const twice = names.find((name, at) => names.indexOf(name) !== at)
+    if (twice !== undefined) throw failed(`the query selects two columns named "${twice}": give one of them another name`)
+    const places = columns.map((column) => names.indexOf(column))
+    const missing = columns.filter((_, k) => places[k] === -1)
+    if (missing.length > 0) throw failed(`the query does not select "${missing.join('", "')}" of the primary key`)
+    const renderers = await this.#renderers(fields, read)
+    const heads = names.map((name, at) => Buffer.from(`${at === 0 ? '{' : ','}${JSON.stringify(name)}:`))
+    const found = new Map<string, Buffer>()
+    const out = new ByteWriter()
+    for (const values of rows) {
+      const key = JSON.stringify(places.map((at) => values[at]))
+      if (found.has(key)) throw failed('the query gives more than one row for a primary key')
+      out.length = 0
+      for (const [at, value] of values.entries()) {
+        out.copy(heads[at] as Buffer)
+        if (value === null) out.ascii('null')
+        else {
+          const text = Buffer.from(value)
+          ;(renderers[at] as Render)(out, viewOf(text), 0, text.length)
+        }
+      }
+      out.ascii('}')
+      found.set(key, Buffer.from(out.buffer.subarray(0, out.length)))
+    }
+    return found
+  }
+
+  async #renderers(fields: Rows['fields'], read: ReadRows): Promise<readonly Render[]> {
+    const typeOf = (oid: number) => FIXED_TYPES.get(oid) ?? this.#types.get(oid)
+    const unknown = fields.map(({ dataTypeID }) => dataTypeID).filter((oid) => typeOf(oid) === undefined)
+    const query = async (sql: string, params: readonly unknown[] = []) => {
+      const { fields: columns, rows } = await read(sql, params)
+      return { rows: rows.map((values) => Object.fromEntries(columns.map(({ name }, at) => [name, values[at]]))) }
+    }
+    const types = await typesOf(query, unknown)
+    for (const oid of unknown) this.#types.set(oid, types[oid] ?? 'text')
+    return fields.map(({ dataTypeID }) => rendererOf(typeOf(dataTypeID) ?? 'text', 'iso8601'))
+  }
+}
+
+/** What stands for a key of the stream has none of its parts missing. */
+function tablesOf({ views, places }: Messages): ReadonlyMap<number, Table> {
+  const tables = new Map<number, Table>()
+  for (const [i, view] of views.entries()) {
+    const place = places[i] as number
+    if ((view.flags(place) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
+    const key = JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as Key
+    if (key.includes(null)) continue
+    const relation = view.relation(place)
+    const table = tables.get(relation) ?? { places: new Map<string, number[]>(), keys: [] }
+    tables.set(relation, table)
+    const text = JSON.stringify(key)
+    const known = table.places.get(text)
+    if (known) known.push(i)
+    else {
+      table.places.set(text, [i])
+      table.keys.push(key)
+    }
+  }
+  return tables
+}
+
+function recentCommits({ views, places }: Messages, table: Table): ReadonlySet<number> {
+  const since = (Date.now() - RECENT_MS) * 1000
+  const xids = new Set<number>()
+  for (const those of table.places.values())
+    for (const i of those) {
+      const view = views[i] as Messages['views'][number]
+      const place = places[i] as number
+      if (view.commitTimeUs(place) > since) xids.add(view.xid(place))
+    }
+  xids.delete(0)
+  return xids
+}
+
+/** An array for each column, in the alphabetical order of the columns' names. @throws EngineError ENRICHMENT_FAILED */
+function parameters(columns: readonly string[], keys: readonly Key[]): string[][] {
+  if (keys.some((key) => key.length !== columns.length))
+    throw failed(`the primary key is ${columns.join(', ')} by now, and was another when the row was changed`)
+  return columns
+    .map((name, k) => ({ name, k }))
+    .toSorted((a, b) => (a.name < b.name ? -1 : 1))
+    .map(({ k }) => keys.map((key) => key[k] as string))
+}
+
+const failed = (text: string) => new EngineError('ENRICHMENT_FAILED', text)
