@@ -6,6 +6,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { availableParallelism, constants, hostname } from 'node:os'
+import { flushCompileCache } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
@@ -160,6 +161,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const metricsServer = await startMetricsServer({ host, ...settings.metrics, metrics, logger })
   if (metricsServer) parts.use(metricsServer)
   logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)
+  flushCompileCache() // now, for a process that is killed writes none
   if (access) await access.announce(api.url)
 
   logger.info({ signal: await stopped }, 'stopping')

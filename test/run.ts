@@ -8,17 +8,19 @@
  * (test/services/). Where that can't be done, the tests that need one (*.pg.test.ts, *.kafka.test.ts; those of Kafka may
  * use both) are left out and named, or, with CI set, the run fails.
  */
-import { spawn } from 'node:child_process'
 import { globSync } from 'node:fs'
-import { dirname, matchesGlob, sep } from 'node:path'
+import { availableParallelism, tmpdir } from 'node:os'
+import { dirname, join, matchesGlob, sep } from 'node:path'
+import { run } from 'node:test'
+import { spec } from 'node:test/reporters'
 import { parseArgs } from 'node:util'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
 import { startPostgres } from './services/postgres.ts'
 
 const root = dirname(import.meta.dirname)
-/** Each file is a process; more of them than cores only makes the timing of each worse. */
-const FILES_AT_ONCE = 2
+/** Each file is a process, and many of them wait for what they started: one more than cores keeps those busy. */
+const FILES_AT_ONCE = availableParallelism() + 1
 const FILE_LIMIT_MS = 8 * 60_000
 
 const { values, positionals } = parseArgs({
@@ -28,13 +30,16 @@ const { values, positionals } = parseArgs({
 const patterns = positionals.map((pattern) => pattern.replaceAll(sep, '/'))
 const wanted = (file: string): boolean =>
   patterns.length === 0 || patterns.some((pattern) => file.includes(pattern) || matchesGlob(file, pattern))
+/** Those begin first: at the end short ones fill the gaps. */
+const isLong = (file: string): boolean => file.startsWith('test/faults/')
 let files = globSync('test/**/*.test.ts', { cwd: root })
   .map((file) => file.replaceAll(sep, '/'))
   .filter(wanted)
-  .sort()
+  .sort((a, b) => Number(isLong(b)) - Number(isLong(a)) || (a < b ? -1 : 1))
 if (files.length === 0) throw new Error(`no test file matches ${patterns.join(' ')}`)
 
-const env: Record<string, string | undefined> = { ...process.env }
+const { env } = process // that of the test files' processes too
+env.NODE_COMPILE_CACHE ??= join(tmpdir(), 'tailrace-test-compile-cache')
 if (values.long) env.TAILRACE_TEST_LONG = '1'
 if (values.seeds !== undefined) env.TAILRACE_TEST_SEEDS = values.seeds
 
@@ -66,24 +71,33 @@ const SERVICES: readonly Service[] = [
   },
 ]
 await using services = new AsyncDisposableStack()
-for (const { name, variable, needs, start } of SERVICES) {
-  if (env[variable] || !files.some(needs)) continue
-  try {
-    env[variable] = await start(services)
-  } catch (error) {
-    if (env.CI) throw error
-    const left = files.filter(needs)
-    process.stderr.write(`\nNO ${name}: ${(error as Error).message}\nLeft out, not passed: ${left.join(' ')}\n\n`)
-    files = files.filter((file) => !needs(file))
-  }
+const refused = await Promise.all(
+  SERVICES.map(async ({ name, variable, needs, start }) => {
+    if (env[variable] || !files.some(needs)) return []
+    try {
+      env[variable] = await start(services)
+      return []
+    } catch (error) {
+      if (env.CI) throw error
+      return [{ name, needs, error: error as Error }]
+    }
+  }),
+)
+for (const { name, needs, error } of refused.flat()) {
+  const left = files.filter(needs)
+  process.stderr.write(`\nNO ${name}: ${error.message}\nLeft out, not passed: ${left.join(' ')}\n\n`)
+  files = files.filter((file) => !needs(file))
 }
 
-const limit = values.long ? [] : [`--test-timeout=${FILE_LIMIT_MS}`]
-const options = ['--test', `--test-concurrency=${FILES_AT_ONCE}`, '--test-reporter=spec', ...limit]
-const runner = spawn(process.execPath, [...options, ...files], { cwd: root, env, stdio: 'inherit' })
-process.on('SIGINT', () => {}) // the runner gets it from the terminal; this process ends after it, with its services stopped
-process.on('SIGTERM', () => runner.kill('SIGTERM'))
-process.exitCode = await new Promise<number>((resolve, reject) => {
-  runner.on('error', reject)
-  runner.on('exit', (code) => resolve(code ?? 1))
+const stop = new AbortController()
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort())
+const tests = run({
+  ...{ files, cwd: root, concurrency: FILES_AT_ONCE, signal: stop.signal },
+  ...(values.long ? {} : { timeout: FILE_LIMIT_MS }),
 })
+tests.on('test:fail', () => (process.exitCode = 1))
+tests.on('error', (error) => process.stderr.write(`${error.message}\n`))
+const report = tests.compose(new spec())
+report.pipe(process.stdout)
+await new Promise((resolve) => report.on('end', resolve))
+if (stop.signal.aborted) process.exitCode = 1

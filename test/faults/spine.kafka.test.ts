@@ -9,7 +9,7 @@ import { startKafka } from '../services/kafka.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
 
-const KILLS = 6
+const KILLS = 4
 const SESSION_MS = 1_500
 
 for (const seed of seeds(1)) {
