@@ -1,0 +1,82 @@
+/** `tailrace types DATABASE`: writes the types of a database's rows, for editors in which functions are written. */
+import { readFileSync, writeFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { Client } from 'pg'
+import { parseConfig } from '../api/config-document.ts'
+import { EngineError } from '../engine/errors.ts'
+import { clientConfig } from '../engine/postgres/client-config.ts'
+import { toSourceError } from '../engine/wal/source-error.ts'
+import { rowTypes, type CatalogType, type TableColumn } from '../transforms/row-types.ts'
+import { configVariables, readSettings } from './settings.ts'
+
+const USAGE = 'usage: tailrace types DATABASE [--schema NAME] [--output FILE]   DATABASE: a name in the configuration file, or a URL'
+
+/** @throws EngineError NOT_FOUND, SOURCE_UNREACHABLE, SOURCE_REFUSED */
+export async function types(args: readonly string[]): Promise<void> {
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: { schema: { type: 'string' }, output: { type: 'string' } },
+  })
+  const [database, more] = positionals
+  if (database === undefined || more !== undefined) {
+    process.stderr.write(`${USAGE}\n`)
+    process.exitCode = 2
+    return
+  }
+  const text = await typesOf(database, values.schema)
+  if (values.output === undefined) process.stdout.write(text)
+  else writeFileSync(values.output, text)
+}
+
+async function typesOf(database: string, schema: string | undefined): Promise<string> {
+  const isUrl = /^postgres(?:ql)?:\/\//.test(database)
+  const client = new Client(isUrl ? { connectionString: database, connectionTimeoutMillis: 10_000 } : configured(database))
+  try {
+    await client.connect()
+    const columns = await client.query<TableColumn>(
+      `select n.nspname::text as schema, c.relname::text as table, a.attname::text as column, a.atttypid::int8::float8 as type, a.attnotnull as "notNull"
+       from pg_catalog.pg_class c
+       join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+       join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+       where c.relkind in ('r', 'p') and not c.relispartition and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+         and ($1::text is null or n.nspname = $1)
+       order by 1, 2, a.attnum`,
+      [schema ?? null],
+    )
+    const found = await client.query<CatalogType & { oid: number }>(
+      `with recursive used as (
+         select t.oid, t.typbasetype, t.typelem from pg_catalog.pg_type t where t.oid = any ($1::pg_catalog.oid[])
+         union
+         select t.oid, t.typbasetype, t.typelem from pg_catalog.pg_type t join used u on t.oid = u.typbasetype or t.oid = u.typelem
+       )
+       select t.oid::int8::float8 as oid, t.typtype::text as kind, t.typname::text as name, t.typbasetype::int8::float8 as base,
+         coalesce(e.oid, 0)::int8::float8 as element,
+         array(select l.enumlabel::text from pg_catalog.pg_enum l where l.enumtypid = t.oid order by l.enumsortorder) as labels
+       from used join pg_catalog.pg_type t using (oid)
+       left join pg_catalog.pg_type e on e.oid = t.typelem and e.typarray = t.oid`,
+      [[...new Set(columns.rows.map(({ type }) => type))]],
+    )
+    if (columns.rows.length === 0) throw new EngineError('NOT_FOUND', `there are no tables in ${schema ?? 'the database'}`)
+    const name = isUrl ? new URL(database).pathname.slice(1) : database
+    return rowTypes(name, columns.rows, new Map(found.rows.map((type) => [type.oid, type])))
+  } catch (error) {
+    throw toSourceError(error, 'connecting')
+  } finally {
+    await client.end()
+  }
+}
+
+/** @throws EngineError NOT_FOUND: no configuration file names it */
+function configured(name: string) {
+  const { config } = readSettings()
+  if (!config)
+    throw new EngineError('NOT_FOUND', `CONFIG_FILE_PATH names no file that "${name}" could stand in; give a URL, postgresql://…`)
+  const document =
+    'yaml' in config
+      ? parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
+      : parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables(), () => '') // functions don't matter here
+  const found = document.databases.find(({ input }) => input.name === name)
+  if (!found) throw new EngineError('NOT_FOUND', `the configuration file has no database "${name}"`)
+  return clientConfig(found.input.connection, 'tailrace types')
+}
