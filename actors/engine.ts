@@ -444,7 +444,9 @@ export class Engine {
   }
 
   #health(id: string, running: RunningSink): Health {
-    const checks: HealthCheck[] = [this.#publications.check(id), ...running.health(), ...(this.#backlogs?.checks(this.#sinkNow(id)) ?? [])]
+    const sink = this.#sinkNow(id)
+    const configuration = this.#functions.check(sink) ?? this.#publications.check(id)
+    const checks: HealthCheck[] = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? [])]
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 

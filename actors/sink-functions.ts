@@ -1,14 +1,16 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
 import { isDeepStrictEqual } from 'node:util'
-import type { StoredFunction } from '../engine/state/functions.ts'
+import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.ts'
 import type { Connection, Database, Sink } from '../engine/state/resources.ts'
 import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
 import { sinkMetadata } from '../sinks/pull.ts'
 import { PUSH_TYPES } from '../sinks/push-types.ts'
 import { Enricher } from '../transforms/enrichment.ts'
+import { ELIXIR, isUnported } from '../transforms/elixir.ts'
 import type { ReadRoute } from '../transforms/routes.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
+import type { HealthCheck } from './status.ts'
 
 export class SinkFunctions {
   readonly #pool: FunctionPool
@@ -37,6 +39,17 @@ export class SinkFunctions {
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
     return new FunctionStage({ pool: this.#pool, functions, tail, deletes, enricher, readRoute }, former)
+  }
+
+  /** @returns undefined: nothing stands in the way of its functions */
+  check(sink: Sink): HealthCheck | undefined {
+    const { accountId } = sink
+    const held = this.#stored().find(
+      (fn) => fn.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === fn.name) && isUnported(fn),
+    )
+    if (!held) return undefined
+    const error = { code: 'FUNCTION_INVALID', message: `the function "${held.name}" ${ELIXIR}` }
+    return { name: 'Sink configuration', status: 'error', error }
   }
 
   async close(): Promise<void> {

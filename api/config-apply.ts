@@ -12,10 +12,11 @@ import { EngineError } from '../engine/errors.ts'
 import { provision, type Provisioned } from '../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../engine/postgres/source-names.ts'
 import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
-import { refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
+import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
 import type { Account, SinkSettings } from '../engine/state/resources.ts'
 import { isKeyed } from '../sinks/push-types.ts'
 import { compileFunction } from '../transforms/compile.ts'
+import { ELIXIR, isUnported, looksLikeElixir, unported } from '../transforms/elixir.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
@@ -81,11 +82,14 @@ class Application {
     }
   }
 
-  /** Built once, so that what is stored can be run. */
+  /** Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it. */
   async compile(pool: Pick<FunctionPool, 'check'>): Promise<void> {
     const compiled: { line: number; input: FunctionInput }[] = []
-    for (const { line, ...written } of this.#document.functions)
-      await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }))
+    for (const { line, ...written } of this.#document.functions) {
+      if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
+        compiled.push({ line, input: unported(written) })
+      else await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }))
+    }
     this.#functions = compiled
   }
 
@@ -116,12 +120,22 @@ class Application {
       await this.#at(line, async () => void (await this.#resources.saveFunction(query, account, input)))
     for (const { line, input } of endpoints)
       await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
-    for (const { line, database, input } of sinks) await this.#at(line, () => this.#writeSink(query, account, database, input))
+    for (const { line, database, input } of sinks)
+      await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
     if (this.#problems.length > 0)
       throw refusal(
         this.#problems.toSorted((a, b) => a.line - b.line),
         this.#cause,
       )
+  }
+
+  #startable(line: number, input: SinkInput): SinkInput {
+    const { settings } = input
+    const names = FUNCTION_FIELDS.map((field) => settings[field])
+    const held = this.#functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
+    if (!held || settings.status !== 'active') return input
+    this.#notice(line, `the sink "${settings.name}" is paused: its function "${held.input.name}" ${ELIXIR}`)
+    return { ...input, settings: { ...settings, status: 'paused' } }
   }
 
   async #writeToken(query: Query, account: Account, name: string, token: string): Promise<void> {

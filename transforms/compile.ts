@@ -1,6 +1,7 @@
 /** From what a user saves to what is stored: checked and built once in a sandbox, so that the engine never runs it. */
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
+import { ELIXIR, looksLikeElixir } from './elixir.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 
 /** Code as written (contract, rulings). */
@@ -21,8 +22,7 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
     if (!/\$1(?![0-9])/.test(code)) throw refused('must contain $1, the values of the first column of the primary key')
     return { ...written, sinkType, compiled: code, usesMetadata: false }
   }
-  if (/^\s*def\s+(?:transform|filter|route)\b/m.test(code))
-    throw refused('looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported')
+  if (looksLikeElixir(code)) throw refused(ELIXIR)
   const checked = await pool.check({ name, kind: type, code })
   if (checked.failure) {
     const { message, line, column } = checked.failure

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
+import { SinkFunctions } from '../../actors/sink-functions.ts'
 import { applyConfig } from '../../api/config-apply.ts'
 import { parseConfig } from '../../api/config-document.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
@@ -8,7 +9,11 @@ import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { openStore } from '../../engine/state/store.ts'
 import { hashToken } from '../../engine/state/tokens.ts'
+import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+
+/** Builds nothing: a path or Elixir needs none. */
+const NO_SANDBOX = { check: async () => assert.fail('nothing is to be built') }
 
 async function stage() {
   const stack = new AsyncDisposableStack()
@@ -17,7 +22,7 @@ async function stage() {
   const store = stack.use(await openStore(state.connection, 3, () => {}))
   const resources = new ResourceStore(new Vault(randomBytes(32)))
   const apply = (text: string, signal = new AbortController().signal) =>
-    applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources, signal)
+    applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources, signal, NO_SANDBOX)
   const load = async () => new ResourceCache(await resources.load(store.query))
   return { source, state, store, apply, load, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
@@ -223,4 +228,35 @@ test('a state that a newer version has written is refused', async () => {
 test('a secret does not open with another key', () => {
   const secret = new Vault(randomBytes(32)).encrypt('hidden')
   assert.throws(() => new Vault(randomBytes(32)).decrypt(secret), { code: 'SECRET_UNREADABLE' })
+})
+
+test('a file with functions in Elixir is taken: whoever has one is paused, says why, and stays so until it is ported', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  const withElixir = (text: string) => `${text}
+  - { name: ported, database: shop, source: {}, destination: { type: sequin_stream }, transform: key }
+  - { name: old, database: shop, source: {}, destination: { type: sequin_stream }, filter: adults }
+functions:
+  - { name: key, type: path, path: record.id }
+  - name: adults
+    type: filter
+    code: |
+      def filter(action, record, changes, metadata) do
+        record["age"] >= 18
+      end
+`
+  const notices = await s.apply(withElixir(config(s.source, slot).trimEnd()))
+  assert.match(notices.join(), /shop\.yaml:\d+: the sink "old" is paused: its function "adults" looks like Elixir; .*docs\/functions\.md/)
+  const { sinks, functions } = await s.load()
+  assert.deepEqual(
+    sinks.map(({ name, status }) => [name, status]),
+    [
+      ['goods', 'active'],
+      ['old', 'paused'],
+      ['ported', 'active'],
+    ],
+  )
+  const stages = new SinkFunctions({} as FunctionPool, () => functions)
+  const checks = sinks.map((sink) => stages.check(sink))
+  assert.deepEqual([checks[0], checks[1]?.status, checks[1]?.error?.code, checks[2]], [undefined, 'error', 'FUNCTION_INVALID', undefined])
 })
