@@ -1,7 +1,7 @@
 /**
  * What an Elasticsearch sink reaches of what the server takes at most. The changes are in the log before: each run
- * activates a sink that was paused, and ends when the server has indexed its last message. The tight loop posts the very
- * bodies that such a sink has sent, recorded once, over as many connections, and does not look at the answers. Both write
+ * activates a sink that was paused, and ends when the server has counted its last message; the loop ends with its last answer. The tight loop posts
+ * the very bodies that such a sink has sent, recorded once, over as many connections, and does not look at the answers. Both write
  * into a new index of the same server, in turn.
  */
 import { setTimeout } from 'node:timers/promises'
@@ -79,11 +79,14 @@ export async function searchSink(
       await index.make({ settings: SETTINGS })
       using meter = new UsageMeter({ service: () => [service.pid, ...childrenOf(service.pid)] })
       const started = performance.now()
-      await Promise.all([work(), untilIndexed(index, documents)])
+      await work()
       const seconds = (performance.now() - started) / 1000
       return { seconds, documentsPerSecond: documents / seconds, serviceCpuSeconds: meter.read()['service']?.cpuSeconds ?? 0 }
     }
-    const sink = await run(() => activate(service, `sink-${round}`))
+    const sink = await run(async () => {
+      await activate(service, `sink-${round}`)
+      await untilIndexed(index, documents)
+    })
     const loop = await run(() => post(origin, { path, bodies, concurrency, login }))
     if (round === 0) continue
     const pair = { sink, loop }
