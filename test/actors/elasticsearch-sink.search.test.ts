@@ -133,7 +133,7 @@ test('items that the server has no room for are sent again, and those beside the
   assert.deepEqual(await b.ids(), range(100))
   const often = [...b.times].filter(([, count]) => count > 1).map(([id]) => id)
   assert.deepEqual(often.toSorted(), ['g3', 'g4', 'g50'])
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
 })
 
 test('a server that is full is sent less, and no message is blamed for it', async () => {
@@ -142,7 +142,7 @@ test('a server that is full is sent less, and no message is blamed for it', asyn
   await b.f.append(inGroups(40, 40).map((message) => ({ ...message, pad: 180_000 })))
   await b.f.counts.until(({ acks }) => acks >= 40)
   assert.deepEqual(await b.ids(), range(40))
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
 })
 
 test('a body that is too large goes in halves, and later ones are smaller', async () => {
@@ -150,7 +150,7 @@ test('a body that is too large goes in halves, and later ones are smaller', asyn
   await b.f.append(inGroups(40, 40).map((message) => ({ ...message, pad: 300_000 })))
   await b.f.counts.until(({ acks }) => acks >= 40)
   assert.deepEqual(await b.ids(), range(40))
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
   assert.ok(b.sent.slice(-4).every((ids) => ids.length <= 5))
 })
 
@@ -169,7 +169,7 @@ test('a server that can not serve for a while parks nothing, and gets everything
   await b.f.counts.until(({ acks }) => acks >= 70)
   assert.ok(performance.now() - back < 5_000)
   assert.deepEqual(await b.ids(), range(50, 50))
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
 })
 
 test('what was taken in and answered too late is sent again, and nothing older stands over anything newer', async () => {
@@ -183,7 +183,7 @@ test('what was taken in and answered too late is sent again, and nothing older s
   await b.f.append(inGroups(60, 20))
   await b.f.counts.until(({ acks }) => acks >= 60)
   assert.deepEqual(await b.ids(), range(20, 40))
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
 })
 
 test('of 1000 documents one that fits no mapping is parked with the server’s words, and delivered when it fits', async () => {
@@ -221,7 +221,7 @@ test('an index that is missing, or whose shard is nowhere, stops nothing but tim
   await b.index.ask('PUT', '/_settings', { 'index.routing.allocation.require._name': null })
   await b.f.counts.until(({ acks }) => acks >= 20)
   assert.deepEqual(await b.ids(), range(20))
-  assert.deepEqual(await b.parked(), [])
+  assert.equal(b.f.counts.parks, 0)
 })
 
 test('after a crash with requests on their way the index comes to the same', async () => {
