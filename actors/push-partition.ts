@@ -30,8 +30,8 @@ export type PushPartitionOptions = Readonly<{
   /** what speaks to the destination now; undefined: its settings can't be used */
   wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
   send: (load: Load, signal: AbortSignal) => Promise<Outcome>
-  /** the same messages, with the values that the log lacks. @throws EngineError they can't be had at the moment */
-  complete: (piece: Piece, signal: AbortSignal) => Promise<Piece>
+  /** the same messages with the values that the log lacks, up to where they became too much. @throws EngineError they can't be had now */
+  complete: (piece: Piece, signal: AbortSignal) => Promise<Readonly<{ messages: Piece; whole: number }>>
   /** the functions of the sink, as they are now */
   stage: () => FunctionStage
   /** a message failed on its way to the destination, in a function or for want of a value; undefined: that works again */
@@ -299,9 +299,12 @@ export class PushPartition implements HostedPartition {
   async #complete(piece: Piece): Promise<Piece | undefined> {
     if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
     try {
-      const whole = await this.#options.complete(piece, this.#abort.signal)
+      const { messages, whole } = await this.#options.complete(piece, this.#abort.signal)
       this.#options.stageTrouble(undefined)
-      return whole
+      if (whole === piece.views.length) return messages
+      const all = [...piece.views.keys()]
+      this.#release(partOf(piece, all.slice(whole)))
+      return partOf(messages, all.slice(0, whole))
     } catch (error) {
       return this.#putOff(piece, error)
     }

@@ -26,36 +26,44 @@ const isIncomplete = (view: MessageView, place: number): boolean =>
 /** Whether none of them lacks anything. */
 export const areWhole = ({ views, places }: Messages): boolean => !views.some((view, i) => isIncomplete(view, places[i] as number))
 
-/** @throws EngineError the source can't be asked */
+/** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
+const MAX_FETCHED_BYTES = 32 * 1024 * 1024
+const FIRST_ROWS = 16
+
+/**
+ * @returns the messages, whole up to where what was fetched became too much
+ * @throws EngineError the source can't be asked
+ */
 export async function wholeMessages<T extends Messages>(
   messages: T,
   { lookup, format, signal }: Readonly<{ lookup: Pick<RowLookup, 'find'>; format: TimestampFormat; signal: AbortSignal }>,
-): Promise<T> {
+): Promise<Readonly<{ messages: T; whole: number }>> {
   const views = [...messages.views]
   const places = [...messages.places]
-  const chosen: number[] = []
-  const members: Member[][] = []
-  const wanted: WantedRow[] = []
-  for (const [i, view] of views.entries()) {
-    const place = places[i] as number
-    if (!isIncomplete(view, place)) continue
-    const record = recordOf(view, place)
-    chosen.push(i)
-    members.push(record)
-    wanted.push({
-      relation: view.relation(place),
-      key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
-      columns: record.flatMap((member) => (isMissing(view, member) ? [nameOf(view, member)] : [])),
-      xid: view.xid(place),
-    })
+  const missing = [...views.keys()].filter((i) => isIncomplete(views[i] as MessageView, places[i] as number))
+  let fetchedBytes = 0
+  for (let done = 0, rows = FIRST_ROWS; done < missing.length; rows *= 2) {
+    if (fetchedBytes > MAX_FETCHED_BYTES) return { messages: { ...messages, views, places }, whole: missing[done] as number }
+    const some = missing.slice(done, done + rows)
+    const records = some.map((i) => recordOf(views[i] as MessageView, places[i] as number))
+    const wanted = some.map((i, n) => wantedOf(views[i] as MessageView, places[i] as number, records[n] as Member[]))
+    const found = await lookup.find(wanted, format, signal)
+    for (const [n, i] of some.entries()) {
+      views[i] = completed(views[i] as MessageView, places[i] as number, records[n] as Member[], found[n])
+      places[i] = 0
+      for (const value of found[n]?.values() ?? []) fetchedBytes += value.length
+    }
+    done += some.length
   }
-  const found = await lookup.find(wanted, format, signal)
-  for (const [n, i] of chosen.entries()) {
-    views[i] = completed(views[i] as MessageView, places[i] as number, members[n] as Member[], found[n])
-    places[i] = 0
-  }
-  return { ...messages, views, places }
+  return { messages: { ...messages, views, places }, whole: views.length }
 }
+
+const wantedOf = (view: MessageView, place: number, record: readonly Member[]): WantedRow => ({
+  relation: view.relation(place),
+  key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
+  columns: record.flatMap((member) => (isMissing(view, member) ? [nameOf(view, member)] : [])),
+  xid: view.xid(place),
+})
 
 /** The columns of the record, which stands first in a message. */
 function recordOf(view: MessageView, place: number): Member[] {

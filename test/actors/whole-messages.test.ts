@@ -35,7 +35,7 @@ test('values that were not sent stand in their places; a row that is gone lacks 
       )
     },
   }
-  const whole = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  const { messages: whole, whole: count } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
   assert.deepEqual(
     asked.map(({ key, columns, relation, xid }) => [key, columns, relation, xid]),
     [
@@ -48,9 +48,24 @@ test('values that were not sent stand in their places; a row that is gone lacks 
     [0, 1, 2, 3].map((i) => recordOf(whole, i)),
     [{ id: 1, body: { of: 'body' }, name: 'größe "x"', more: { of: 'more' } }, { id: 2, body: TOAST }, { id: 3 }, {}],
   )
-  assert.deepEqual([areWhole(load), areWhole(whole)], [false, true])
+  assert.deepEqual([areWhole(load), areWhole(whole), count], [false, true, 4])
   for (const i of [0, 2, 3]) {
     const [view, before] = [whole.views[i], load.views[i]]
     assert.deepEqual([view?.position(0), view?.group(0), view?.action(0)], [before?.position(i), before?.group(i), before?.action(i)])
   }
+})
+
+test('large values are not fetched without end: what is behind them stays as it was', async () => {
+  const load = loadOf(Array.from({ length: 100 }, (_, i) => row(String(i), { id: i, body: TOAST })))
+  const large = Buffer.from(JSON.stringify('x'.repeat(1024 * 1024)))
+  const asked: number[] = []
+  const lookup = {
+    find: async (wanted: readonly WantedRow[]) => {
+      asked.push(wanted.length)
+      return wanted.map(() => new Map([['body', large]]))
+    },
+  }
+  const { messages, whole } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([asked, whole], [[16, 32], 48])
+  assert.deepEqual(recordOf(messages, 48), { id: 48, body: TOAST })
 })
