@@ -17,7 +17,7 @@ import type { DatabaseInput, EndpointInput, SinkInput } from '../engine/state/re
 import { ConfigReader } from './config-reader.ts'
 import { reasonsOf } from './schema-reasons.ts'
 import { EndpointIn, newEndpoint } from './endpoint-form.ts'
-import { sinkTypeOf } from './function-form.ts'
+import { flatFunction, sinkTypeOf } from './function-form.ts'
 import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -100,8 +100,10 @@ export type ConfigDocument = Readonly<{
 }>
 
 const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
+/** older names of sections */
+const OLDER = new Set(['transforms'])
 const DATABASE_NOT_YET = ['primary']
-const NOT_YET = new Set(['users', 'transforms', 'change_retentions', 'wal_pipelines'])
+const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
 /** Postgres cuts longer ones without an error, so that what is made is never found again. */
 const MAX_NAME_BYTES = 63
@@ -133,7 +135,10 @@ export function parseConfig(
   else fits(reader, checkAccount, root['account'], ['account'])
   const tokens = each(reader, root, 'api_tokens', configuredToken)
   const databases = each(reader, root, 'databases', configuredDatabase)
-  const functions = each(reader, root, 'functions', (_reader, form, i) => configuredFunction(reader, form, i, read))
+  if (root['functions'] !== undefined && root['transforms'] !== undefined)
+    reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give one of them')
+  const section = root['transforms'] === undefined ? 'functions' : 'transforms'
+  const functions = each(reader, root, section, (_reader, form, i) => configuredFunction(reader, form, [section, i], read))
   const endpoints = each(reader, root, 'http_endpoints', configuredEndpoint)
   const sinks = each(reader, root, 'sinks', configuredSink)
   const slots = databases.map((database) => database && slotKey(database))
@@ -167,7 +172,7 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
 }
 
 function checkSection(reader: ConfigReader, key: string): void {
-  if (SECTIONS.has(key)) return
+  if (SECTIONS.has(key) || OLDER.has(key)) return
   const offset = reader.keyOffset(key)
   if (NOT_YET.has(key)) return reader.wrong(offset, `the section "${key}" is not supported yet`)
   // any other key may hold anchors for the sections below it; without one it is most likely misspelt. Of a misspelt section
@@ -214,15 +219,16 @@ function configuredToken(reader: ConfigReader, form: unknown, i: number): Config
 
 function configuredFunction(
   reader: ConfigReader,
-  form: unknown,
-  i: number,
+  given: unknown,
+  [section, i]: readonly [section: string, i: number],
   read: ((path: string) => string) | undefined,
 ): ConfigDocument['functions'][number] | undefined {
-  if (!fits(reader, checkFunction, form, ['functions', i])) return undefined
+  const form = flatFunction(given)
+  if (!fits(reader, checkFunction, form, [section, i])) return undefined
   const { name, type, description = null, code, file, path, sink_type } = form as Static<typeof FunctionForm>
-  const wrong = (field: string, reason: string) => reader.wrong(reader.at('functions', i, field), `${field} ${reason}`)
-  const line = reader.line(reader.at('functions', i))
-  const sinkType = checked(reader, ['functions', i], () => sinkTypeOf(sink_type))
+  const wrong = (field: string, reason: string) => reader.wrong(reader.at(section, i, field), `${field} ${reason}`)
+  const line = reader.line(reader.at(section, i))
+  const sinkType = checked(reader, [section, i], () => sinkTypeOf(sink_type))
   if (type === 'routing' && sinkType === null) return wrong('sink_type', 'is missing: the type of the sinks that it routes to')
   if (type !== 'routing' && sink_type !== undefined) return wrong('sink_type', 'is of functions of type routing')
   if (type === 'path') {

@@ -4,6 +4,7 @@ import type { DestinationKind } from '../engine/state/destinations.ts'
 import type { FunctionType } from '../engine/state/functions.ts'
 import { PUSH_TYPES } from '../sinks/push-types.ts'
 import { kindOf } from './destination-form.ts'
+import { isObject } from './schema-reasons.ts'
 
 const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
 
@@ -13,6 +14,14 @@ export function sinkTypeOf(given: string | null | undefined): DestinationKind | 
   const kind = kindOf({ type: given })
   if (kind !== undefined && ROUTED.includes(kind)) return kind
   throw wrong('sink_type', `must be one of ${ROUTED.join(', ')}`)
+}
+
+/** Older files have the fields below `transform` or `function`, and the type "function" for a transform. */
+export function flatFunction(form: unknown): unknown {
+  if (!isObject(form)) return form
+  const { transform, function: inner = transform, ...own } = form
+  const flat = isObject(inner) && (transform === undefined || form['function'] === undefined) ? { ...own, ...inner } : form
+  return flat['type'] === 'function' ? { ...flat, type: 'transform' } : flat
 }
 
 /** @throws EngineError VALIDATION_FAILED: of path and code the type needs one */

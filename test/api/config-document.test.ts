@@ -110,9 +110,28 @@ sinks:
   const wrong = (from: string, to: string) => VALID.replace(/sinks:[^]*/, routed.trimStart()).replace(from, to)
   refused(wrong('routing: by-tenant, ', ''), /destination\.index_name is missing/)
   refused(wrong('sink_type: meilisearch, ', ''), /sink_type is missing/)
-  refused(wrong('sink_type: meilisearch', 'sink_type: kafka'), /sink_type must be one of webhook, meilisearch/)
+  refused(wrong('sink_type: meilisearch', 'sink_type: kafka'), /sink_type must be one of webhook, /)
   refused(wrong('type: routing, ', 'type: filter, '), /sink_type is of functions of type routing/)
   refused(VALID.replace('source: {', 'routing: by-tenant\n    source: {'), /routing is not supported by sinks of type sequin_stream/)
+})
+
+test('functions in their older form are understood: another section, fields below transform or function', () => {
+  const { functions } = parse(`${VALID}
+transforms:
+  - { name: key, transform: { type: path, path: record.id } }
+  - { name: doc, description: all, function: { type: function, code: "export default (a, r) => r" } }
+  - { name: flat, type: transform, code: "export default (a, r) => r" }
+`)
+  assert.deepEqual(
+    functions.map(({ name, type, code, description }) => [name, type, code, description]),
+    [
+      ['key', 'path', 'record.id', null],
+      ['doc', 'transform', 'export default (a, r) => r', 'all'],
+      ['flat', 'transform', 'export default (a, r) => r', null],
+    ],
+  )
+  refused(`${VALID}functions: []\ntransforms: []\n`, /transforms is the older name of functions/)
+  refused(`${VALID}transforms: [{ name: x, transform: { type: path, colour: red } }]\n`, /colour is not a known field/)
 })
 
 test('names that Postgres would cut are refused', () => {
@@ -159,7 +178,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:16:57: publication.create_if_not_exists must be boolean',
         'tailrace.yaml:16:70: publication.colour is not a known field',
         'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
-        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook, meilisearch',
+        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook, elasticsearch, meilisearch',
         'tailrace.yaml:22:5: database is missing',
         'tailrace.yaml:22:5: destination is missing',
         'tailrace.yaml:22:13: name must be string',
