@@ -17,7 +17,7 @@ import {
   type MessagesAsked,
 } from '../engine/dispatch/message-records.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay-plan.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, isFenced } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter, SourceMeter } from '../engine/meters.ts'
@@ -366,7 +366,10 @@ export class Engine {
       log,
       query: store.query,
       holder: this.#options.nodes.id,
-      onFailure: (err, partition) => logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again'),
+      onFailure: (err, partition) => {
+        if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
+        else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
+      },
       observer: observeSink(sink, meter, logger),
       functions: (now, database, former) => this.#functions.stageOf(now, database, former),
       push: {

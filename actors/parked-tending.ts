@@ -17,7 +17,7 @@ import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Chosen, ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
 import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, isFenced } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
 import { Bell } from './bell.ts'
 import { editParked, type MessageEdit } from './parked-edits.ts'
@@ -127,7 +127,7 @@ export class ParkedTending {
         await this.inTurn(() => this.#tend())
         this.#trouble = undefined
       } catch (error) {
-        if (error instanceof EngineError && error.code === 'PARTITION_FENCED') throw error
+        if (isFenced(error)) throw error
         this.#trouble = error // the rest goes on without parking; health says so
         await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
         continue

@@ -11,7 +11,7 @@ import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { MAX_REPLAY_BYTES, type WindowBounds } from '../engine/dispatch/replay-window.ts'
 import { findParked, type Chosen } from '../engine/dispatch/parked-store.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, isFenced } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import { replayWindowMs, type Database, type Sink } from '../engine/state/resources.ts'
 import { topicOf } from '../engine/wal/routing.ts'
@@ -339,7 +339,7 @@ export class SinkHost<P extends HostedPartition> {
         this.#share()
       },
       failed: (error) => {
-        this.#lastError = { error, at: new Date() }
+        if (!isFenced(error)) this.#lastError = { error, at: new Date() } // partitions move
         this.#actor.send({ type: 'look' })
         onFailure?.(error, partition)
       },

@@ -587,4 +587,7 @@ export class EngineError extends Error {
   }
 }
 
+/** The partition has another owner, as happens whenever partitions move. */
+export const isFenced = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_FENCED'
+
 export const isRetryable = (error: unknown): boolean => error instanceof EngineError && ERRORS[error.code].retry

@@ -7,7 +7,7 @@
  *  C3. After a partition was revoked nothing of its former owner is committed by this process: its term is fenced.
  *  C4. `restore` looks after every commit of this process has settled.
  */
-import { EngineError } from '../../errors.ts'
+import { EngineError, isFenced } from '../../errors.ts'
 import type { Commit, TopicName } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import { commitFromText, commitToText, type Numbered } from './commit-text.ts'
@@ -186,7 +186,7 @@ export class Commits implements AsyncDisposable {
       try {
         await this.#options.memory.saveCheckpoint(name.slice(0, at), Number(name.slice(at + 1)), unsaved)
       } catch (error) {
-        if (error instanceof EngineError && error.code === 'PARTITION_FENCED') continue // the later owner writes its own
+        if (isFenced(error)) continue // the later owner writes its own
         of.unsaved ??= unsaved
         this.#options.notice(`the checkpoint of ${name} could not be saved`, error)
         if (!this.#closed.signal.aborted) this.#timer ??= setTimeout(() => this.#onTime(), CHECKPOINT_EVERY_MS).unref()
