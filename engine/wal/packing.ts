@@ -3,7 +3,7 @@
  * when history or routing changes (both stand in its header), or when an append takes everything there is.
  */
 import type { AppendRecord, TopicName } from '../log/log.ts'
-import { PackBuilder } from '../log/pack.ts'
+import { PackBuilder } from '../log/pack-builder.ts'
 import type { Position } from '../position.ts'
 import type { Append } from './append-loop.ts'
 

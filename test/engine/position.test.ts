@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ACTION, Pack, PackBuilder } from '../../engine/log/pack.ts'
+import { PackBuilder } from '../../engine/log/pack-builder.ts'
+import { ACTION, Pack } from '../../engine/log/pack.ts'
 import { comparePositions, PART, type Position } from '../../engine/position.ts'
 
 test('positions are ordered by history, then commit, then index, then part, by themselves and in a pack', () => {

@@ -3,7 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
-import { ACTION, MESSAGE_FLAG, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 import { ORIGIN, PART, type Part } from '../../../engine/position.ts'
 
 type Message = Readonly<{ group: number; part?: Part; bytes?: number; tooLarge?: boolean }>

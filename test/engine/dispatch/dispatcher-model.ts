@@ -9,7 +9,8 @@ import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
 import { refKey, type ParkedGroupFacts, type ParkedRef } from '../../../engine/dispatch/parked-groups.ts'
 import { compareRefs } from '../../../engine/dispatch/restored.ts'
 import type { Commit, MessageRef } from '../../../engine/log/log.ts'
-import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import { ORIGIN, PART, comparePositions, type Part, type Position } from '../../../engine/position.ts'
 
 type Written = Readonly<{ lsn: number; group: number; part: Part }>

@@ -3,7 +3,8 @@ import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
 import { MAX_RANGES } from '../../../engine/dispatch/parking.ts'
-import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import { PART } from '../../../engine/position.ts'
 
 test('when what was acked lies in more pieces than a commit may hold, the lowest open messages are parked until it does not', () => {

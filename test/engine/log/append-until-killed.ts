@@ -1,6 +1,7 @@
 /** Appends and commits for ever, and tells its parent what has settled. */
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
-import { ACTION, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
 
 const log = await openEmbeddedLog(process.argv[2] as string)

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Commit, FinishedRange, Log, LogRecord } from '../../../engine/log/log.ts'
-import { ACTION, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
 
 /** One log, which may be opened again after it was closed. */

@@ -7,7 +7,8 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import type { Commit } from '../../../engine/log/log.ts'
-import { ACTION, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION } from '../../../engine/log/pack.ts'
 
 const MB = 1024 * 1024
 const position = { history: 0, lsn: 1n, idx: 0, part: 1 } as const

@@ -3,7 +3,8 @@ import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { EngineError } from '../../../engine/errors.ts'
-import { ACTION, compressPack, MESSAGE_FLAG, Pack, PackBuilder } from '../../../engine/log/pack.ts'
+import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { ACTION, compressPack, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 
 const origin = { history: 1, term: 7, generation: 2, routing: 3 }
 
