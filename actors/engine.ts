@@ -40,12 +40,13 @@ import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
+import { RecentMessages, type RecentMessage } from './recent-messages.ts'
 import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type HeldSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import type { EditedMessages, MessageChoice } from './running-sink.ts'
-import { metadataEnd } from '../sinks/pull.ts'
+import { ENRICHMENT, metadataEnd } from '../sinks/pull.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { testConnection, testEndpoint } from './connection-test.ts'
@@ -92,6 +93,7 @@ export class Engine {
   readonly #replays: Replays
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
+  readonly #recent = new RecentMessages()
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [], endpoints: [] }
@@ -211,8 +213,15 @@ export class Engine {
     const { record, body } = found
     return {
       record,
-      message: body && !sink.sensitive ? `{${body.toString('utf8')}${metadataEnd(sink, this.#database(sink.databaseId))}` : null,
+      message:
+        body && !sink.sensitive
+          ? `{${body.toString('utf8')}${ENRICHMENT.toString()}null${metadataEnd(sink, this.#database(sink.databaseId))}`
+          : null,
     }
+  }
+  /** The last messages of a table (`schema.table`) that sinks have read here, newest last; none of sensitive sinks. */
+  recent(databaseId: string, table: string): readonly RecentMessage[] {
+    return this.#recent.of(databaseId, table, this.#options.cache.sinks)
   }
   /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
@@ -372,6 +381,7 @@ export class Engine {
       },
       observer: observeSink(sink, meter, logger),
       functions: (now, database, former) => this.#functions.stageOf(now, database, former),
+      read: (now, pack) => this.#recent.note(now, pack),
       push: {
         egress: this.#options.egress,
         endpoint: (now) => this.#options.cache.endpointOf(now),

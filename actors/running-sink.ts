@@ -2,6 +2,7 @@
 import type { DeliveredMessages } from '../engine/dispatch/delivered-messages.ts'
 import type { Generations } from '../engine/dispatch/generations.ts'
 import type { Log } from '../engine/log/log.ts'
+import type { Pack } from '../engine/log/pack.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
@@ -93,6 +94,8 @@ export type SinkOptions = Readonly<{
   observer: SinkObserver
   /** the functions of the sink, as they are stored now. @param former the stage until now */
   functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
+  /** told of each pack that is read */
+  read?: (sink: Sink, pack: Pack) => void
   /** of sinks that send */
   push?: PushSurroundings
   /** a partition failed and will be tried again */

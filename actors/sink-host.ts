@@ -322,7 +322,10 @@ export class SinkHost<P extends HostedPartition> {
             sends,
             pending: this.pending,
             delivered: this.delivered,
-            drops: (pack) => (this.#stage.isFiltering ? this.#stage.drops(pack) : undefined),
+            drops: (pack) => {
+              this.#options.read?.(this.#sink, pack)
+              return this.#stage.isFiltering ? this.#stage.drops(pack) : undefined
+            },
             settings: () => this.#settings(),
             replay: () => this.#replay(),
             deliverable,

@@ -5,9 +5,10 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../engine/state/functions.ts'
-import { Name, type Account, type Connection, type Database, type Sink } from '../engine/state/resources.ts'
+import { Name, type Account, type Database, type Sink } from '../engine/state/resources.ts'
+import { qualified } from '../engine/state/table-name.ts'
 import type { Written } from '../transforms/compile.ts'
-import { EXAMPLE, trialMessage } from '../transforms/trial.ts'
+import { EXAMPLE, trialMessage, type TrialMessage } from '../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
 import { codeOf, sinkTypeOf } from './function-form.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
@@ -15,12 +16,23 @@ import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from './schema-reasons.ts'
 
 export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test'> &
-  Readonly<{ list: () => readonly StoredFunction[]; sinks: () => readonly Sink[]; databases: () => readonly Database[] }>
+  Readonly<{
+    list: () => readonly StoredFunction[]
+    sinks: () => readonly Sink[]
+    databases: () => readonly Database[]
+    /** the last messages of a table that this process has seen, newest last */
+    recent: (databaseId: string, table: string) => readonly TrialMessage[]
+  }>
 
 const MAX_BYTES = 1_048_576
 const MAX_MESSAGES = 10
 /** What a trial is made with. */
-type Given = Readonly<{ sink?: string | undefined; database?: string | undefined; messages?: readonly unknown[] | undefined }>
+type Given = Readonly<{
+  sink?: string | undefined
+  database?: string | undefined
+  table?: string | undefined
+  messages?: readonly unknown[] | undefined
+}>
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 const strict = { additionalProperties: false } as const
 const FunctionName = Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } })
@@ -52,13 +64,18 @@ const messages = Type.Optional(
 )
 const sink = Type.Optional(Type.String({ description: 'of type routing: name or id of a sink whose settings fill in what it leaves out' }))
 const database = Type.Optional(Type.String({ description: 'of type enrichment: name or id of the database that the query runs on' }))
+const table = Type.Optional(
+  Type.String({
+    description: 'instead of messages: the last ones of this table (schema.table) of the database that this process has seen',
+  }),
+)
 const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields }, strict)
 const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields }, strict)
 const TestIn = Type.Object(
-  { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, database, messages },
+  { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, database, table, messages },
   strict,
 )
-const StoredTestIn = Type.Object({ sink, database, messages }, strict)
+const StoredTestIn = Type.Object({ sink, database, table, messages }, strict)
 const FunctionOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
@@ -134,18 +151,34 @@ export function functionOperations(port: FunctionPort): Operation[] {
     const reason = destination ? `names a sink of type ${destination.type}` : 'names a sink that does not exist'
     throw new EngineError('VALIDATION_FAILED', `sink ${reason}`, { sink: reason })
   }
-  const connectionOf = (account: Account, idOrName: string): Connection => {
+  const databaseOf = (account: Account, idOrName: string): Database => {
     const databases = port.databases().filter(({ accountId }) => accountId === account.id)
     const found = databases.find(({ id, name }) => id === idOrName.toLowerCase() || name === idOrName)
-    if (found) return found.connection
+    if (found) return found
     throw new EngineError('VALIDATION_FAILED', 'database names one that does not exist', { database: 'names one that does not exist' })
+  }
+  const recentOf = (database: Database | undefined, name: string): readonly TrialMessage[] => {
+    if (!database) throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: which one has the table' })
+    const { id, name: database_name, annotations, connection } = database
+    const seen = port.recent(id, qualified(name)).map(({ metadata, ...message }) => ({
+      ...message,
+      metadata: {
+        ...(metadata as object),
+        database_name,
+        database: { id, name: database_name, annotations, database: connection.database, hostname: connection.hostname },
+      },
+    }))
+    if (seen.length > 0) return seen
+    const reason = 'has had no message yet that this process saw, or only those of sensitive sinks'
+    throw new EngineError('VALIDATION_FAILED', `table ${reason}`, { table: reason })
   }
   const tested = async (account: Account, written: Written, given: Given) => {
     const { sinkType = null } = written
     const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
-    const connection = given.database === undefined ? undefined : connectionOf(account, given.database)
-    const place = { connection, routed: routeTrial(sinkType, destination) }
-    const results = await port.test(written, given.messages?.map(trialMessage) ?? [EXAMPLE], place)
+    const database = given.database === undefined ? undefined : databaseOf(account, given.database)
+    const place = { connection: database?.connection, routed: routeTrial(sinkType, destination) }
+    const messages = given.table === undefined ? given.messages?.map(trialMessage) : recentOf(database, given.table)
+    const results = await port.test(written, messages ?? [EXAMPLE], place)
     return {
       data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
         input,

@@ -132,7 +132,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
         )
       : undefined
   const edits = new FunctionEdits({ store, resources, pool: functions, reload: () => engine.reload() })
-  const functionPort = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks, databases: () => cache.databases })
+  const functionPort = Object.assign(edits, {
+    list: () => cache.functions,
+    sinks: () => cache.sinks,
+    databases: () => cache.databases,
+    recent: (database: string, table: string) => engine.recent(database, table),
+  })
   const { host, port } = settings.server
   const api = await startApi({
     host,

@@ -1,4 +1,5 @@
 /** What routing functions said in one batch, read and checked: the same route is the same object, so that messages with it go together. */
+import { parseExact } from './exact-json.ts'
 import type { BatchOutcome } from './sandbox/batch-outcome.ts'
 import { STATE } from './sandbox/wire.ts'
 
@@ -7,8 +8,6 @@ export type Route = Readonly<Record<string, unknown>>
 export type ReadRoute = (said: Route) => Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
 
 type Known = ReturnType<ReadRoute>
-
-const MANY_DIGITS = /[0-9]{16}/
 
 export class Routes {
   readonly #read: ReadRoute
@@ -36,7 +35,7 @@ export class Routes {
   #known(text: string): Known {
     let known = this.#byText.get(text)
     if (known) return known
-    known = this.#read(parsed(text))
+    known = this.#read(parseExact(text) as Route)
     if (known.route) {
       const form = JSON.stringify(known.route)
       const same = this.#byForm.get(form)
@@ -47,16 +46,3 @@ export class Routes {
     return known
   }
 }
-
-/** Integers that no number holds keep their digits, for what is sent on whole. */
-function parsed(text: string): Route {
-  if (!MANY_DIGITS.test(text)) return JSON.parse(text) as Route
-  const { parse, rawJSON } = JSON as unknown as Raw
-  return parse(text, (_, value, { source = '' }) =>
-    typeof value === 'number' && !Number.isSafeInteger(value) && /^-?[0-9]+$/.test(source) ? rawJSON(source) : value,
-  ) as Route
-}
-type Raw = Readonly<{
-  parse: (text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown) => unknown
-  rawJSON: (text: string) => unknown
-}>

@@ -16,6 +16,8 @@ import { ScriptedEngine } from './scripted-engine.ts'
 
 const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', api_key: 'a-good-key' }
 
+const RECENT = [1, 2].map((id) => ({ record: { id }, changes: null, action: 'insert', metadata: { table_name: 'goods' } }))
+
 async function serve() {
   const stack = new AsyncDisposableStack()
   const { connection } = stack.use(await createDatabase())
@@ -49,7 +51,12 @@ async function serve() {
     cache.replace(await resources.load(store.query))
   }
   const edits = new FunctionEdits({ store, resources, pool, reload })
-  const functions = Object.assign(edits, { list: () => cache.functions, sinks: () => cache.sinks, databases: () => cache.databases })
+  const functions = Object.assign(edits, {
+    list: () => cache.functions,
+    sinks: () => cache.sinks,
+    databases: () => cache.databases,
+    recent: (_: string, table: string) => (table === 'public.goods' ? RECENT : []),
+  })
   const identity = { version: '0', nodeId: randomUUID(), nodeName: 'test' }
   const logger = createLogger({ level: 'fatal', format: 'json' })
   const api = stack.use(
@@ -182,4 +189,19 @@ test('an enrichment is tried on its database: what it was given, and the row or 
   assert.match(bad.body.data[0].error.message, /division by zero/)
   for (const body of [{ messages }, { messages, database: 'nosuch' }])
     assert.equal((await s.call('POST', '/functions/lamps/test', body)).status, 422)
+})
+
+test('a function is tried on the last messages of a table', async () => {
+  await using s = await serve()
+  const code = 'export default (a, r, c, m) => [r.id, m.database.name]'
+  const on = (body: object) => s.call('POST', '/functions/test', { type: 'transform', code, ...body })
+  const { data } = (await on({ database: 'shop', table: 'goods' })).body
+  assert.deepEqual(data.map(({ output }: { output: unknown }) => output), [[1, 'shop'], [2, 'shop']]) // prettier-ignore
+  for (const [body, field] of [
+    [{ table: 'goods' }, 'database'],
+    [{ database: 'shop', table: 'sales.goods' }, 'table'],
+  ] as const) {
+    const { status, body: answer } = await on(body)
+    assert.deepEqual([status, Object.keys(answer.validation_errors)], [422, [field]])
+  }
 })

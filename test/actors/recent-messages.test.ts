@@ -1,0 +1,42 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { RecentMessages } from '../../actors/recent-messages.ts'
+import type { Pack } from '../../engine/log/pack.ts'
+import { loadOf } from '../sinks/load.ts'
+import { SINK } from './sink-fixture.ts'
+
+const packOf = (ids: readonly number[], history = 0, record: object = {}): Pack =>
+  loadOf(
+    ids.map((id) => ({ key: [String(id)], record: { id, ...record } })),
+    history,
+  ).views[0] as Pack
+const idsOf = (recent: RecentMessages, sinks = [SINK]) =>
+  recent.of(SINK.databaseId, 'public.item', sinks).map(({ record }) => (record as { id: number }).id)
+const range = (count: number) => Array.from({ length: count }, (_, i) => i)
+
+test('the last ten messages of a table are kept, each once whoever reads it, and told by the name of the table', () => {
+  const recent = new RecentMessages()
+  const other = { ...SINK, id: '99999999-1111-4111-8111-111111111111' }
+  recent.note(SINK, packOf(range(30)))
+  recent.note(other, packOf(range(30)))
+  assert.deepEqual(idsOf(recent), []) // the other read them last, and is not there any more
+  assert.deepEqual(idsOf(recent, [SINK, other]), range(30).slice(20))
+  assert.deepEqual(recent.of(SINK.databaseId, 'public.goods', [SINK, other]), [])
+  assert.deepEqual(recent.of('another', 'public.item', [SINK, other]), [])
+})
+
+test('of a sensitive sink nothing is kept, and nothing is told of one that has become so', () => {
+  const recent = new RecentMessages()
+  recent.note({ ...SINK, sensitive: true }, packOf([1]))
+  assert.deepEqual(idsOf(recent), [])
+  recent.note(SINK, packOf([1]))
+  assert.deepEqual(idsOf(recent), [1])
+  assert.deepEqual(idsOf(recent, [{ ...SINK, sensitive: true }]), [])
+})
+
+test('large messages are left out, and digits stay', () => {
+  const recent = new RecentMessages()
+  recent.note(SINK, packOf([1], 0, { text: 'x'.repeat(20_000) }))
+  recent.note({ ...SINK, id: 'b' }, packOf([2]))
+  assert.deepEqual(idsOf(recent, [SINK, { ...SINK, id: 'b' }]), [2])
+})
