@@ -13,19 +13,19 @@
  * The file never shrinks, but space freed by trims is used again.
  */
 import { randomUUID } from 'node:crypto'
-import { statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { open, type Database, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
 import { comparePositions, type Position } from '../position.ts'
 import { commitFromJson, commitToJson, positionFromJson, positionToJson, type StoredCommit, type StoredPosition } from './commit-json.ts'
+import { DiskRoom } from './disk-room.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
 import { compressPack, Pack } from './pack.ts'
+import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
 import { TailCache } from './tail-cache.ts'
 
 const FORMAT = 1
-const KEY_BYTES = 18 // topic u32 · partition u16 · offset u64 · size u32, big-endian so that keys sort by offset
 const MB = 1024 * 1024
 
 export type EmbeddedLogOptions = Readonly<{
@@ -73,9 +73,8 @@ class EmbeddedLog implements Log {
   readonly #topics = new Map<TopicName, Topic>()
   readonly #failed = new Set<string>()
   readonly #cache: TailCache
-  readonly #folder: string
-  readonly #options: Required<Omit<EmbeddedLogOptions, 'open'>>
-  #free = { checkedAt: -Infinity, appendedSince: 0, enough: true, short: false, freeMb: 0, reserveMb: 0 }
+  readonly #options: Required<Omit<EmbeddedLogOptions, 'open' | 'reserveBytes'>>
+  readonly #room: DiskRoom
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
@@ -92,13 +91,12 @@ class EmbeddedLog implements Log {
   private constructor(root: RootDatabase, commits: RootDatabase<StoredCommit, string>, folder: string, options: EmbeddedLogOptions) {
     this.#root = root
     this.#commits = commits
-    this.#folder = folder
+    this.#room = new DiskRoom(folder, options.reserveBytes ?? ((size) => Math.max(256 * MB, size * 0.05)))
     this.#meta = root.openDB<unknown, string>({ name: 'meta', encoding: 'json' })
     this.#records = root.openDB<Buffer, Buffer>({ name: 'records', encoding: 'binary', keyEncoding: 'binary' })
     this.#options = {
       cacheBytes: options.cacheBytes ?? 32 * MB,
       compress: options.compress ?? false,
-      reserveBytes: options.reserveBytes ?? ((size) => Math.max(256 * MB, size * 0.05)),
       flushTimeoutMs: options.flushTimeoutMs ?? 30_000,
       onFatal:
         options.onFatal ??
@@ -132,8 +130,7 @@ class EmbeddedLog implements Log {
       const counters = this.#meta.get(countersKey(name, partition)) as Counters | undefined
       const next = counters?.next ?? 0
       const [key] = this.#records.getKeys({
-        start: recordKey(number, partition, 0, 0),
-        end: recordKey(number, partition, next, 0),
+        ...recordRange(number, partition, 0, next),
         limit: 1,
       })
       const first = key ? offsetOf(key) : next
@@ -186,7 +183,7 @@ class EmbeddedLog implements Log {
     const placed = records.map((record) => ({ record: this.#stored(record), topic: this.#topic(record.topic), offset: 0 }))
     const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
     try {
-      await this.#requireSpace(records)
+      await this.#room.require(records.reduce((sum, { pack }) => sum + pack.length, 0))
       let last: Promise<boolean> | undefined
       for (const item of placed) {
         const { partition, pack } = item.record
@@ -299,9 +296,8 @@ class EmbeddedLog implements Log {
     }
   }
 
-  async isShortOfSpace(): Promise<boolean> {
-    if (performance.now() - this.#free.checkedAt >= LOOK_AT_DISK_EVERY_MS) await this.#lookAtDisk()
-    return this.#free.short
+  isShortOfSpace(): Promise<boolean> {
+    return this.#room.isShort()
   }
 
   holds(): boolean {
@@ -333,7 +329,7 @@ class EmbeddedLog implements Log {
   }
 
   #find(topic: Topic, partition: number, offset: number): Buffer | undefined {
-    const range = { start: recordKey(topic.number, partition, offset, 0), end: recordKey(topic.number, partition, offset + 1, 0), limit: 1 }
+    const range = { ...recordRange(topic.number, partition, offset, offset + 1), limit: 1 }
     return readOf(this.#root, () => {
       for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)
       return undefined
@@ -345,15 +341,14 @@ class EmbeddedLog implements Log {
     const state = topic.partitions[partition] as PartitionState
     while (state.first < end) {
       const range = {
-        start: recordKey(topic.number, partition, state.first, 0),
-        end: recordKey(topic.number, partition, end, 0),
+        ...recordRange(topic.number, partition, state.first, end),
         limit: REMOVE_SLICE,
       }
       const keys = readOf(this.#root, () => [...this.#records.getKeys(range)].map((key) => Buffer.from(key)))
       const lastKey = keys.at(-1)
       state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
       for (const key of keys) {
-        const size = key.readUInt32BE(14)
+        const size = sizeOf(key)
         state.bytes -= size
         if (offsetOf(key) < state.weighed.below) state.weighed.bytes -= size
         void this.#records.remove(key)
@@ -366,29 +361,6 @@ class EmbeddedLog implements Log {
     }
   }
 
-  async #requireSpace(records: readonly AppendRecord[]): Promise<void> {
-    for (const { pack } of records) this.#free.appendedSince += pack.length
-    const isFresh = performance.now() - this.#free.checkedAt < LOOK_AT_DISK_EVERY_MS
-    if (this.#free.enough && this.#free.appendedSince < 64 * MB && isFresh) return
-    const { enough, freeMb, reserveMb } = await this.#lookAtDisk()
-    if (enough) return
-    throw new EngineError('LOG_DISK_FULL', `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`, {
-      freeMb,
-      reserveMb,
-    })
-  }
-
-  /** Short before it bites: space that is freed inside the file is used again only by what is appended after that. */
-  async #lookAtDisk() {
-    const { bavail, blocks, bsize } = await statfs(this.#folder)
-    const free = bavail * bsize
-    const reserve = this.#options.reserveBytes(blocks * bsize)
-    const [freeMb, reserveMb] = [Math.round(free / MB), Math.round(reserve / MB)]
-    const short = free <= reserve + Math.max(SHORT_BYTES, reserve / 4)
-    this.#free = { checkedAt: performance.now(), appendedSince: 0, enough: free > reserve, short, freeMb, reserveMb }
-    return this.#free
-  }
-
   /** Brings `weighed` to an offset, in slices that don't hold up the event loop. */
   async #weigh(topic: Topic, partition: number, below: number): Promise<void> {
     const state = topic.partitions[partition] as PartitionState
@@ -397,15 +369,14 @@ class EmbeddedLog implements Log {
     while (state.weighed.below < end()) {
       const from = Math.max(state.weighed.below, state.first)
       const range = {
-        start: recordKey(topic.number, partition, from, 0),
-        end: recordKey(topic.number, partition, end(), 0),
+        ...recordRange(topic.number, partition, from, end()),
         limit: WEIGH_SLICE,
       }
       let last: number | undefined
       let count = 0
       readOf(this.#root, () => {
         for (const key of this.#records.getKeys(range)) {
-          state.weighed.bytes += key.readUInt32BE(14)
+          state.weighed.bytes += sizeOf(key)
           last = offsetOf(key)
           count++
         }
@@ -453,23 +424,9 @@ function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => 
 const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
 const WEIGH_SLICE = 5000
-const LOOK_AT_DISK_EVERY_MS = 1000
-/** So much above the reserve, and at least a quarter of it, space counts as short. */
-const SHORT_BYTES = 64 * MB
 
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`
-
-function recordKey(topic: number, partition: number, offset: number, size: number): Buffer {
-  const key = Buffer.allocUnsafe(KEY_BYTES)
-  key.writeUInt32BE(topic, 0)
-  key.writeUInt16BE(partition, 4)
-  key.writeUIntBE(Math.floor(offset / 2 ** 32), 6, 4)
-  key.writeUInt32BE(offset % 2 ** 32, 10)
-  key.writeUInt32BE(size, 14)
-  return key
-}
-const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
 
 function wake(state: PartitionState): void {
   const waiting = [...state.waiting]

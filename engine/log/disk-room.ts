@@ -1,0 +1,59 @@
+/** What is left on the disk of the log: appends stop at a reserve, so that commits and trims still work (correctness 27). */
+import { statfs } from 'node:fs/promises'
+import { EngineError } from '../errors.ts'
+
+const MB = 1024 * 1024
+const LOOK_EVERY_MS = 1000
+const LOOK_EVERY_BYTES = 64 * MB
+/** So much above the reserve, and at least a quarter of it, space counts as short. */
+const SHORT_BYTES = 64 * MB
+
+export class DiskRoom {
+  readonly #folder: string
+  readonly #reserveBytes: (fileSystemBytes: number) => number
+  #seen = { at: -Infinity, enough: true, short: false, freeMb: 0, reserveMb: 0 }
+  #appendedSince = 0
+
+  /** @param reserveBytes what is kept free on a file system of so many bytes */
+  constructor(folder: string, reserveBytes: (fileSystemBytes: number) => number) {
+    this.#folder = folder
+    this.#reserveBytes = reserveBytes
+  }
+
+  /** @param bytes about to be appended. @throws EngineError LOG_DISK_FULL */
+  async require(bytes: number): Promise<void> {
+    this.#appendedSince += bytes
+    if (this.#seen.enough && this.#appendedSince < LOOK_EVERY_BYTES && this.#isFresh()) return
+    const { enough, freeMb, reserveMb } = await this.#look()
+    if (enough) return
+    throw new EngineError('LOG_DISK_FULL', `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`, {
+      freeMb,
+      reserveMb,
+    })
+  }
+
+  /** Short before it bites: space that is freed inside the file is used again only by what is appended after that. */
+  async isShort(): Promise<boolean> {
+    return this.#isFresh() ? this.#seen.short : (await this.#look()).short
+  }
+
+  #isFresh(): boolean {
+    return performance.now() - this.#seen.at < LOOK_EVERY_MS
+  }
+
+  async #look() {
+    const { bavail, blocks, bsize } = await statfs(this.#folder)
+    const free = bavail * bsize
+    const reserve = this.#reserveBytes(blocks * bsize)
+    const short = free <= reserve + Math.max(SHORT_BYTES, reserve / 4)
+    this.#appendedSince = 0
+    this.#seen = {
+      at: performance.now(),
+      enough: free > reserve,
+      short,
+      freeMb: Math.round(free / MB),
+      reserveMb: Math.round(reserve / MB),
+    }
+    return this.#seen
+  }
+}

@@ -1,0 +1,25 @@
+/**
+ * The key of a record in the embedded log: topic u32 · partition u16 · offset u64 · size u32, big-endian, so that keys sort by
+ * offset. It ends with the record's size, so that what is freed or kept can be weighed without reading the values.
+ */
+const KEY_BYTES = 18
+
+/** @param topic its number */
+export function recordKey(topic: number, partition: number, offset: number, size: number): Buffer {
+  const key = Buffer.allocUnsafe(KEY_BYTES)
+  key.writeUInt32BE(topic, 0)
+  key.writeUInt16BE(partition, 4)
+  key.writeUIntBE(Math.floor(offset / 2 ** 32), 6, 4)
+  key.writeUInt32BE(offset % 2 ** 32, 10)
+  key.writeUInt32BE(size, 14)
+  return key
+}
+
+/** Records from one offset up to another, for a range query. */
+export const recordRange = (topic: number, partition: number, from: number, before: number) => ({
+  start: recordKey(topic, partition, from, 0),
+  end: recordKey(topic, partition, before, 0),
+})
+
+export const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
+export const sizeOf = (key: Buffer): number => key.readUInt32BE(14)
