@@ -1,15 +1,20 @@
-/** `tailrace function test`: runs a function from a file, on messages from another, without a server. */
+/**
+ * `tailrace function`, without a server: `test` runs a function from a file on messages from another, `build` puts it and the
+ * libraries that it imports into one file.
+ */
 import { once } from 'node:events'
-import { readFileSync, watch } from 'node:fs'
+import { readFileSync, watch, writeFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { parseArgs } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
 import { sinkTypeOf } from '../api/function-form.ts'
 import { routeTrial } from '../api/route-trial.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { bundled, hasImports } from './bundle.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
-const USAGE = 'usage: tailrace function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]'
+const USAGE = `usage: tailrace function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]
+       tailrace function build FILE [--output FILE] [--minify]`
 const TYPES = ['filter', 'transform', 'routing'] as const
 type Type = (typeof TYPES)[number]
 const MEMORY_MB = 512
@@ -18,16 +23,20 @@ export async function runFunction(args: readonly string[]): Promise<void> {
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
-    options: { type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
+    options: {
+      ...({ type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } } as const),
+      ...({ output: { type: 'string' }, minify: { type: 'boolean' } } as const),
+    },
   })
   const [verb, file, more] = positionals
   const { type: given, 'sink-type': sinkType, input } = values
   const type = TYPES.find((one) => one === given)
-  if (verb !== 'test' || file === undefined || more !== undefined || type !== given) {
+  if ((verb !== 'test' && verb !== 'build') || file === undefined || more !== undefined || type !== given) {
     process.stderr.write(`${USAGE}\n`)
     process.exitCode = 2
     return
   }
+  if (verb === 'build') return built(file, values)
   const pool = new FunctionPool({ threads: 1, memoryMb: MEMORY_MB })
   try {
     for (;;) {
@@ -44,6 +53,14 @@ export async function runFunction(args: readonly string[]): Promise<void> {
   }
 }
 
+/** @throws EngineError VALIDATION_FAILED */
+async function built(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
+  const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
+  const code = await bundled(file, { minify })
+  writeFileSync(target, code)
+  process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
+}
+
 /** Settles when one of the files is written from here on. */
 async function untilChanged(files: readonly string[]): Promise<void> {
   const watchers = files.map((one) => watch(one))
@@ -57,11 +74,12 @@ async function tried(
   { type, sinkType, input }: { type: Type | undefined; sinkType: string | undefined; input: string | undefined },
   pool: FunctionPool,
 ): Promise<boolean> {
-  const code = readFileSync(file, 'utf8')
-  const kind = type ?? kindOf(code)
+  const source = readFileSync(file, 'utf8')
+  const kind = type ?? kindOf(source)
   const messages = input === undefined ? [EXAMPLE] : messagesOf(readFileSync(input, 'utf8'), input)
   try {
-    const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(code)?.[1] : undefined)
+    const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined)
+    const code = hasImports(source) ? await bundled(file) : source
     const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(named), code }
     const results = await tryFunction(written, messages, pool, routeTrial(written.sinkType))
     for (const result of results) process.stdout.write(shown(result))

@@ -43,10 +43,13 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     words: true,
   },
   function: {
-    usage: 'function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]',
-    summary: 'run a function from a file on messages from another, without a server',
+    usage: 'function test | build FILE [--type T] [--sink-type T] [--input FILE] [--watch] [--output FILE] [--minify]',
+    summary: 'run a function on messages from a file, or put it and what it imports into one file; without a server',
     run: async (args) => (await import('./function.ts')).runFunction(args),
-    options: { type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
+    options: {
+      ...{ type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } },
+      ...{ output: { type: 'string' }, minify: { type: 'boolean' } },
+    },
     words: true,
   },
   types: {

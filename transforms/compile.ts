@@ -6,6 +6,9 @@ import type { FunctionPool } from './sandbox/pool.ts'
 
 /** Code as written (contract, rulings). */
 export const MAX_CODE_BYTES = 10_000
+/** A bundle that the command made, which begins with this line. */
+export const MAX_BUNDLE_BYTES = 512_000
+export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
@@ -17,7 +20,8 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
   if (type === 'routing' && sinkType === null) throw refused('is missing: a routing function is for one type of sink', 'sink_type')
   if (type !== 'routing' && sinkType !== null) throw refused('is only of functions of type routing', 'sink_type')
   if (type === 'path') return { ...written, sinkType, compiled: pathCode(code), usesMetadata: code.startsWith('metadata') }
-  if (Buffer.byteLength(code) > MAX_CODE_BYTES) throw refused(`has ${Buffer.byteLength(code)} bytes, more than ${MAX_CODE_BYTES}`)
+  const maxBytes = code.startsWith(BUNDLE_MARK) ? MAX_BUNDLE_BYTES : MAX_CODE_BYTES
+  if (Buffer.byteLength(code) > maxBytes) throw refused(`has ${Buffer.byteLength(code)} bytes, more than ${maxBytes}`)
   if (type === 'enrichment') {
     if (!/\$1(?![0-9])/.test(code)) throw refused('must contain $1, the values of the first column of the primary key')
     return { ...written, sinkType, compiled: code, usesMetadata: false }

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
@@ -11,8 +12,15 @@ const bin = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
 
 async function folder() {
   const path = await mkdtemp(join(tmpdir(), 'tailrace-function-'))
-  return { write: async (name: string, text: string) => (await writeFile(join(path, name), text), join(path, name)), [Symbol.asyncDispose]: () => rm(path, { recursive: true }) } // prettier-ignore
+  return { path, write: async (name: string, text: string) => (await writeFile(join(path, name), text), join(path, name)), [Symbol.asyncDispose]: () => rm(path, { recursive: true }) } // prettier-ignore
 }
+const hasEsbuild = (() => {
+  try {
+    return createRequire(import.meta.url).resolve('esbuild') !== ''
+  } catch {
+    return false
+  }
+})()
 const run = (...args: string[]) => {
   const { status, stdout, stderr } = spawnSync(process.execPath, [bin, 'function', ...args], { encoding: 'utf8' })
   return { code: status, out: stdout, err: stderr }
@@ -33,6 +41,58 @@ test('a function in a file runs on messages from another, and shows results, pri
   const broken = run('test', await f.write('broken.ts', 'export default (a => 1'))
   assert.deepEqual([broken.code, /^✗ .*broken\.ts: code Expected/.test(broken.out)], [1, true], broken.out)
   assert.deepEqual([run('test').code, run('try', file).code], [2, 2])
+})
+
+/** A folder with a package.json and two libraries, an ES module and one of the older kind. */
+async function project() {
+  const f = await folder()
+  const library = async (name: string, file: string, code: string, more: object) => {
+    await mkdir(join(f.path, 'node_modules', name), { recursive: true })
+    await f.write(join('node_modules', name, 'package.json'), JSON.stringify({ name, version: '1.0.0', ...more }))
+    await f.write(join('node_modules', name, file), code)
+  }
+  await f.write('package.json', '{"name": "mine", "type": "module"}')
+  await library('slug', 'index.mjs', 'export const slug = (text) => text.toLowerCase().replaceAll(" ", "-")\nexport const unused = 1', {
+    exports: { import: './index.mjs' },
+  })
+  await library('sum', 'index.js', 'module.exports = (...all) => all.reduce((a, b) => a + b, 0)', { main: 'index.js' })
+  await library('reader', 'index.js', 'module.exports = require("fs").readFileSync', { main: 'index.js' })
+  return f
+}
+const WITH_LIBRARIES = `import { slug } from 'slug'
+import sum from 'sum'
+import type { Transform } from 'tailrace'
+const transform: Transform<{ title: string }> = (_action, record) => ({ slug: slug(record.title), sum: sum(1, 2, 3) })
+export default transform
+`
+
+test('a function that imports libraries is built into one file, which a sandbox takes', { skip: !hasEsbuild && 'npm ci' }, async () => {
+  await using f = await project()
+  const file = await f.write('doc.ts', WITH_LIBRARIES)
+  const input = await f.write('one.json', '{"record": {"title": "A Lamp"}}')
+  const built = run('build', file)
+  assert.deepEqual([built.code, built.err], [0, ''])
+  const target = join(f.path, 'doc.bundle.js')
+  const code = await readFile(target, 'utf8')
+  assert.equal(built.out, `${target}: ${Buffer.byteLength(code)} bytes\n`)
+  assert.doesNotMatch(code, /\bimport\b|unused/)
+  for (const one of [target, file]) {
+    const { code: status, out } = run('test', one, '--input', input)
+    assert.deepEqual([status, /"slug": "a-lamp",\n {2}"sum": 6/.test(out)], [0, true], out)
+  }
+  const small = run('build', file, '--minify', '--output', join(f.path, 'small.js'))
+  assert.ok(Number(/: (\d+) bytes/.exec(small.out)?.[1]) < Buffer.byteLength(code), small.out)
+})
+
+test('what a function may not import is told with its place', { skip: !hasEsbuild && 'npm ci' }, async () => {
+  await using f = await project()
+  const missing = run('build', await f.write('missing.ts', "import { x } from 'nosuch'\nexport default () => x\n"))
+  assert.deepEqual([missing.code, missing.out], [1, ''])
+  assert.match(missing.err, /^VALIDATION_FAILED: missing\.ts:1:19: Could not resolve "nosuch"/)
+  const reader = run('build', await f.write('reader.ts', "import read from 'reader'\nexport default () => read('/etc/passwd')\n"))
+  assert.match(reader.err, /reader\/index\.js:1:26: Could not resolve "fs"/)
+  const large = run('build', await f.write('large.ts', `export default () => ${JSON.stringify('x'.repeat(600_000))}\n`))
+  assert.match(large.err, /the bundle has \d+ bytes, more than 512000; --minify/)
 })
 
 test('with --watch it runs again when its file changes', async () => {

@@ -1,0 +1,46 @@
+/**
+ * A function and the libraries that it imports as one module, for sandboxes take modules without imports only. Libraries are
+ * looked for beside the function, as its own package.json has them; what needs Node or a browser can't be had.
+ */
+import { realpathSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname } from 'node:path'
+import { EngineError } from '../engine/errors.ts'
+import { BUNDLE_MARK, MAX_BUNDLE_BYTES } from '../transforms/compile.ts'
+
+type Message = Readonly<{ text: string; location: Readonly<{ file: string; line: number; column: number }> | null }>
+type Esbuild = Readonly<{
+  build: (options: object) => Promise<Readonly<{ outputFiles: readonly [Readonly<{ text: string }>]; warnings: readonly Message[] }>>
+}>
+
+/** More of them say nothing new. */
+const MAX_TOLD = 10
+
+/** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
+export async function bundled(file: string, { minify = false }: Readonly<{ minify?: boolean }> = {}): Promise<string> {
+  const { build } = createRequire(import.meta.url)('esbuild') as Esbuild
+  const path = realpathSync(file)
+  try {
+    const { outputFiles } = await build({
+      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, minify },
+      ...{ format: 'esm', platform: 'neutral', mainFields: ['module', 'main'], conditions: ['module', 'import', 'default'] },
+      ...{ target: 'es2024', charset: 'utf8', legalComments: 'none', define: { 'process.env.NODE_ENV': '"production"' } },
+    })
+    const code = `${BUNDLE_MARK}\n${outputFiles[0].text}`
+    const bytes = Buffer.byteLength(code)
+    if (bytes <= MAX_BUNDLE_BYTES) return code
+    throw wrong(`the bundle has ${bytes} bytes, more than ${MAX_BUNDLE_BYTES}${minify ? '' : '; --minify makes it smaller'}`)
+  } catch (error) {
+    const { errors } = error as { errors?: readonly Message[] }
+    if (!errors) throw error
+    throw wrong(errors.slice(0, MAX_TOLD).map(told).join('\n'))
+  }
+}
+
+const told = ({ text, location }: Message): string =>
+  location ? `${location.file}:${location.line}:${location.column + 1}: ${text}` : text
+
+const wrong = (text: string) => new EngineError('VALIDATION_FAILED', text, { code: text })
+
+/** Whether it takes anything from elsewhere but types. */
+export const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)
