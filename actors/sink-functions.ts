@@ -38,7 +38,7 @@ export class SinkFunctions {
     const query = this.#named(sink, sink.enrichment)
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, enricher, readRoute }, former)
+    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, enricher, readRoute, isSensitive: sink.sensitive }, former)
   }
 
   /** @returns undefined: nothing stands in the way of its functions */

@@ -45,6 +45,8 @@ export type StageOptions = Readonly<{
    * say of an old row, the row's key does. keyed: it isn't asked
    */
   deletes: 'transformed' | 'named' | 'keyed'
+  /** true: what functions print, and the words of their failures, may hold rows, and aren't told */
+  isSensitive?: boolean
   /** finds the rows that enrich messages; absent: none do */
   enricher?: Pick<Enricher, 'enrich'> | undefined
   /** checks what the routing function says; absent: there is none */
@@ -120,7 +122,7 @@ export class FunctionStage {
   /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
   async run(messages: Messages): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
-    const { deletes, enricher, readRoute } = this.#options
+    const { deletes, enricher, readRoute, isSensitive = false } = this.#options
     const enriched = await enricher?.enrich(messages)
     const parts: Part[] = []
     const partOf = new Map<string, Part>()
@@ -142,7 +144,7 @@ export class FunctionStage {
     const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part, enriched)))
     const reader = routing && readRoute && new Routes(readRoute)
     const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
-    return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched })
+    return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched, isSensitive })
   }
 
   async #runPart(messages: Messages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
@@ -176,6 +178,7 @@ type PartOutcomes = Readonly<{
   /** of each message of a part */
   routes: readonly (readonly (Route | undefined)[] | undefined)[]
   enriched: Enriched | undefined
+  isSensitive: boolean
 }>
 
 class Outcomes implements StageOutcome {
@@ -183,11 +186,13 @@ class Outcomes implements StageOutcome {
   readonly #outcomes: readonly (BatchOutcome | undefined)[]
   readonly #routes: PartOutcomes['routes']
   readonly #enriched: Enriched | undefined
+  readonly #isSensitive: boolean
   /** of each message: its part, and its place there */
   readonly #part: Uint8Array
   readonly #place: Uint32Array
 
-  constructor(count: number, { parts, outcomes, routes, enriched }: PartOutcomes) {
+  constructor(count: number, { parts, outcomes, routes, enriched, isSensitive }: PartOutcomes) {
+    this.#isSensitive = isSensitive
     this.#enriched = enriched
     this.#parts = parts
     this.#outcomes = outcomes
@@ -206,10 +211,11 @@ class Outcomes implements StageOutcome {
     return (this.#of(i)?.states[this.#at(i)] ?? STATE.kept) as (typeof STATE)[keyof typeof STATE]
   }
   failureOf(i: number): FunctionFailure {
-    return (this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))) as FunctionFailure
+    const failure = (this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))) as FunctionFailure
+    return this.#isSensitive ? withoutWords(failure) : failure
   }
   logsOf(i: number): readonly string[] {
-    return this.#of(i)?.logs.get(this.#at(i)) ?? []
+    return this.#isSensitive ? [] : (this.#of(i)?.logs.get(this.#at(i)) ?? [])
   }
   payloadOf(i: number): Uint8Array | undefined {
     const { filter, routing, transform } = this.#parts[this.#part[i] as number] as Part
@@ -234,6 +240,13 @@ class Outcomes implements StageOutcome {
   #at(i: number): number {
     return this.#place[i] as number
   }
+}
+
+/** What may not be told of a sensitive sink's rows could be in the words: of them the kind of error is left, and its place. */
+function withoutWords(failure: FunctionFailure): FunctionFailure {
+  if (failure.code !== 'FUNCTION_FAILED' && failure.code !== 'ENRICHMENT_FAILED') return failure // our own words
+  const [named] = /^[A-Za-z]*Error(?=:)|\([0-9A-Z]{5}\)$/.exec(failure.text) ?? ['an error']
+  return { ...failure, text: `${named}; its words are not kept, for the sink is sensitive` }
 }
 
 /** One line for people: whose function, what it said, and where. */

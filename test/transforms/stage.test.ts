@@ -28,3 +28,15 @@ test('of deleted rows a transform is asked as the sink needs it: for the message
   assert.deepEqual(await seen('named'), ['doc-a', 'doc-b', undefined])
   assert.deepEqual(await seen('keyed'), ['doc-a', undefined, undefined])
 })
+
+test('of a sensitive sink neither what a function prints nor what it throws is told, but its place is', async () => {
+  const transform = { ...fn(`export default (a, r) => {\n  console.log(r.email)\n  throw new TypeError(r.email)\n}`), usesMetadata: false }
+  const messages = loadOf([{ key: ['1'], record: { email: 'a@b.c' } }])
+  const options = { pool: shared, functions: { transform }, tail: JSON.stringify(TAIL), deletes: 'transformed' } as const
+  const open = await new FunctionStage(options).run(messages)
+  assert.deepEqual([open.failureOf(0).text, open.logsOf(0)], ['TypeError: a@b.c', ['a@b.c']])
+  const hushed = await new FunctionStage({ ...options, isSensitive: true }).run(messages)
+  const { code, text, line } = hushed.failureOf(0)
+  assert.deepEqual([code, text, line], ['FUNCTION_FAILED', 'TypeError; its words are not kept, for the sink is sensitive', 3])
+  assert.deepEqual(hushed.logsOf(0), [])
+})
