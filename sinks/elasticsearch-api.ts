@@ -7,7 +7,7 @@ import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { loginOf } from './elasticsearch-auth.ts'
-import type { Operation } from './elasticsearch-documents.ts'
+import { idOf, type Operation } from './elasticsearch-documents.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
@@ -100,9 +100,10 @@ export class ElasticsearchApi {
     return operations.map((operation, n) => this.#failure(operation, items[n]))
   }
 
-  #failure({ kind, idJson }: Operation, item: Item | undefined): Failure | undefined {
+  #failure(operation: Operation, item: Item | undefined): Failure | undefined {
+    const { kind } = operation
     const said = item?.[kind]
-    if (!said) return this.verbatim.about('unavailable', 200, `${kind} of document ${idJson}: the answer does not tell of it`)
+    if (!said) return this.verbatim.about('unavailable', 200, `${kind} of document ${idOf(operation)}: the answer does not tell of it`)
     const { error } = said
     const status = Number(said.status)
     if (error === undefined && ((status >= 200 && status <= 299) || (kind === 'delete' && status === 404))) return undefined
@@ -111,7 +112,7 @@ export class ElasticsearchApi {
     if (status === 409 && type === CONFLICT && this.#isVersioned) return undefined
     const words = error === undefined ? `status ${status}` : wordsOf(error)
     const blame = blameOfItem(status, type)
-    const { answer } = this.verbatim.about(blame, status, `${kind} of document ${idJson}: ${words}`)
+    const { answer } = this.verbatim.about(blame, status, `${kind} of document ${idOf(operation)}: ${words}`)
     return { blame, answer: { ...answer, body: this.verbatim.clean(JSON.stringify(item)) } }
   }
 }

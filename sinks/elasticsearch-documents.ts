@@ -13,26 +13,34 @@ import { JsonMembers } from './json-members.ts'
 import { Messages } from './messages.ts'
 import type { Load } from './push.ts'
 
-/** One operation of a bulk request. */
+/** One operation of a bulk request: its action line is `head`, the identifier, `tail`. */
 export type Operation = Readonly<{
   /** of its message in the load */
   i: number
   kind: 'index' | 'delete'
-  /** the identifier as JSON text */
-  idJson: string
-  /** the action line, with its line break */
-  line: string
+  head: Buffer
+  /** the identifier as JSON text: these bytes, most often the log's */
+  id: Buffer
+  idStart: number
+  idEnd: number
+  /** with its line break */
+  tail: Buffer
   bytes: number
 }>
+/** What the action lines of one index begin with. */
+export type Heads = Readonly<Record<Operation['kind'], Buffer>>
 export type Refused = Readonly<{ i: number; refusal: string }>
 
 /** Elasticsearch refuses a whole request for a longer one. */
 const MAX_ID_BYTES = 512
 const MAX_VERSION = 2n ** 63n - 1n
 const NEWLINE = 0x0a
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
 const OPEN_OBJECT = 0x7b
 /** what an action line has beside index and identifier, at most */
 const LINE_BYTES = 96
+const PLAIN_TAIL = Buffer.from('}}\n')
 const NUMBER_OR_UUID = /^(?:-?\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/
 
 export type DocumentOptions = Readonly<{
@@ -50,7 +58,8 @@ export class ElasticsearchDocuments {
   readonly #isVersioned: boolean
   readonly #warn: (text: string) => void
   #hasWarned = false
-  #versioned: Readonly<{ history: number; lsn: bigint; text: string | undefined }> = { history: -1, lsn: -1n, text: undefined }
+  /** the end of the action lines of one transaction */
+  #tail: Readonly<{ history: number; lsn: bigint; bytes: Buffer | undefined }> = { history: -1, lsn: -1n, bytes: undefined }
 
   constructor({ sink, database, isVersioned, indexBytes, warn }: DocumentOptions) {
     this.#messages = new Messages(sink, database)
@@ -59,33 +68,41 @@ export class ElasticsearchDocuments {
     this.overheadBytes = this.#messages.overheadBytes + indexBytes + MAX_ID_BYTES + LINE_BYTES
   }
 
-  /** @param indexJson name of the index as JSON text */
-  operation(load: Load, i: number, indexJson: string): Operation | Refused {
+  operation(load: Load, i: number, heads: Heads): Operation | Refused {
     const view = load.views[i] as Load['views'][number]
     const place = load.places[i] as number
-    const idJson = this.#id(view.buffer, view.keyStart(place), view.keyEnd(place))
-    if (!idJson.startsWith('"')) return { i, refusal: idJson }
-    let version = ''
-    if (this.#isVersioned) {
-      const text = this.#version(view.position(place))
-      if (text === undefined) return { i, refusal: 'the position of the change fits no version; set versioning to none' }
-      version = `,"version":${text},"version_type":"external_gte"`
-    }
+    const tail = this.#isVersioned ? this.#versioned(view.position(place)) : PLAIN_TAIL
+    if (!tail) return { i, refusal: 'the position of the change fits no version; set versioning to none' }
     const isTombstone = (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
     const kind = isTombstone || view.action(place) === ACTION.delete ? 'delete' : 'index'
     const payload = load.payloads?.[i]
     if (kind === 'index' && payload && payload[0] !== OPEN_OBJECT)
       return { i, refusal: 'the function made no object of it: a document is an object' }
-    const line = `{"${kind}":{"_index":${indexJson},"_id":${idJson}${version}}}\n`
-    const bytes = Buffer.byteLength(line) + (kind === 'index' ? this.#messages.size(load, i) + 1 : 0)
-    return { i, kind, idJson, line, bytes }
+    let id = view.buffer
+    let idStart = view.keyStart(place) + 1
+    let idEnd = view.keyEnd(place) - 1
+    if (!isPlainText(id, idStart, idEnd)) {
+      const named = this.#named(id.toString('utf8', idStart - 1, idEnd + 1))
+      if (named.refusal !== undefined) return { i, refusal: named.refusal }
+      id = Buffer.from(JSON.stringify(named.id))
+      idStart = 0
+      idEnd = id.length
+    }
+    const head = heads[kind]
+    const line = head.length + idEnd - idStart + tail.length
+    const bytes = kind === 'index' ? line + this.#messages.size(load, i) + 1 : line
+    return { i, kind, head, id, idStart, idEnd, tail, bytes }
   }
 
   body(load: Load, operations: readonly Operation[]): Buffer {
     const body = Buffer.allocUnsafeSlow(operations.reduce((sum, { bytes }) => sum + bytes, 0))
     let at = 0
-    for (const { i, kind, line } of operations) {
-      at += body.write(line, at)
+    for (const { i, kind, head, id, idStart, idEnd, tail } of operations) {
+      body.set(head, at)
+      at += head.length
+      for (let from = idStart; from < idEnd; from++) body[at++] = id[from] as number // too short for a call
+      body.set(tail, at)
+      at += tail.length
       if (kind === 'delete') continue
       at = this.#messages.write(load, i, body, at)
       body[at++] = NEWLINE
@@ -93,19 +110,17 @@ export class ElasticsearchDocuments {
     return body
   }
 
-  /** @returns the identifier as JSON text, or why there is none */
-  #id(bytes: Buffer, start: number, end: number): string {
-    const keys = bytes.toString('utf8', start, end)
-    const one = /^\[("(?:[^"\\]|\\.)+")\]$/.exec(keys)?.[1]
-    if (one !== undefined && end - start <= MAX_ID_BYTES) return one // escapes only make it longer
+  /** @param keys the primary key as JSON array of texts */
+  #named(keys: string): Readonly<{ id: string; refusal?: undefined } | { refusal: string }> {
     const parts = JSON.parse(keys) as (string | null)[]
-    if (parts.length === 0) return 'nothing names the document of this row: its table has no primary key'
+    if (parts.length === 0) return { refusal: 'nothing names the document of this row: its table has no primary key' }
     const id = parts.join('-')
-    if (id === '') return 'the primary key is empty: Elasticsearch takes no document of that name'
+    if (id === '') return { refusal: 'the primary key is empty: Elasticsearch takes no document of that name' }
     const length = Buffer.byteLength(id)
-    if (length > MAX_ID_BYTES) return `the primary key has ${length} bytes; Elasticsearch takes ${MAX_ID_BYTES} to name a document`
+    if (length > MAX_ID_BYTES)
+      return { refusal: `the primary key has ${length} bytes; Elasticsearch takes ${MAX_ID_BYTES} to name a document` }
     if (!this.#hasWarned && parts.filter((part) => part !== null && !NUMBER_OR_UUID.test(part)).length > 1) this.#tellOfTexts()
-    return JSON.stringify(id)
+    return { id }
   }
 
   #tellOfTexts(): void {
@@ -115,15 +130,30 @@ export class ElasticsearchDocuments {
     )
   }
 
-  /** history · 2^56 + LSN: a whole position doesn't fit 63 bits. */
-  #version({ history, lsn }: Position): string | undefined {
-    const last = this.#versioned
-    if (last.lsn === lsn && last.history === history) return last.text
+  /** By history · 2^56 + LSN: a whole position doesn't fit 63 bits. @returns undefined: nor does this one */
+  #versioned({ history, lsn }: Position): Buffer | undefined {
+    const last = this.#tail
+    if (last.lsn === lsn && last.history === history) return last.bytes
     const version = (BigInt(history) << 56n) + lsn
-    const text = version > MAX_VERSION ? undefined : version.toString()
-    this.#versioned = { history, lsn, text }
-    return text
+    const bytes = version > MAX_VERSION ? undefined : Buffer.from(`,"version":${version},"version_type":"external_gte"}}\n`)
+    this.#tail = { history, lsn, bytes }
+    return bytes
   }
+}
+
+export const headsOf = (index: string): Heads => {
+  const of = (kind: Operation['kind']) => Buffer.from(`{"${kind}":{"_index":${JSON.stringify(index)},"_id":`)
+  return { index: of('index'), delete: of('delete') }
+}
+
+export const idOf = ({ id, idStart, idEnd }: Operation): string => id.toString('utf8', idStart, idEnd)
+
+/** Whether a text that isn't empty, short enough and without escapes, is all there is between the brackets of a key. */
+function isPlainText(bytes: Buffer, start: number, end: number): boolean {
+  const last = end - 1
+  if (bytes[start] !== QUOTE || bytes[last] !== QUOTE || last - start < 2 || last - start > MAX_ID_BYTES) return false
+  for (let at = start + 1; at < last; at++) if (bytes[at] === QUOTE || bytes[at] === BACKSLASH) return false
+  return true
 }
 
 /** The table of message i, as its metadata has it. */

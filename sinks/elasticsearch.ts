@@ -4,7 +4,7 @@
  */
 import { ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
-import { ElasticsearchDocuments, tableOf, type Operation } from './elasticsearch-documents.ts'
+import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
 import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
@@ -82,9 +82,9 @@ class Elasticsearch implements PushWire {
   async #deliver(load: Load, index: string, signal: AbortSignal): Promise<Outcome> {
     const failures: (Failure | undefined)[] = Array.from({ length: load.views.length }, () => undefined)
     const operations: Operation[] = []
-    const indexJson = JSON.stringify(index)
+    const heads = headsOf(index)
     for (let i = 0; i < load.views.length; i++) {
-      const operation = this.#documents.operation(load, i, indexJson)
+      const operation = this.#documents.operation(load, i, heads)
       if ('refusal' in operation) failures[i] = this.#api.verbatim.undeliverable(operation.refusal)
       else operations.push(operation)
     }
