@@ -1,12 +1,12 @@
 /**
- * `npm test`: runs every *.test.ts below test/ with one Postgres and one Kafka broker for all of them, and ends with the
- * runner's own closing lines, so that the count of tests is the last thing seen.
+ * `npm test`: runs every *.test.ts below test/ with one Postgres, one Kafka broker and one Elasticsearch for all of them, and
+ * ends with the runner's own closing lines, so that the count of tests is the last thing seen.
  *
  *   node test/run.ts [--long [--seeds N]] [pattern …]     a pattern: part of a file's path, or a glob
  *
- * `TEST_PG_URL` and `TEST_KAFKA_BROKERS` name other servers to test against. Without them they are started
- * (test/services/). Where that can't be done, the tests that need one (*.pg.test.ts, *.kafka.test.ts; those of Kafka may
- * use both) are left out and named, or, with CI set, the run fails.
+ * `TEST_PG_URL`, `TEST_KAFKA_BROKERS` and `TEST_ELASTICSEARCH_URL` name other servers to test against. Without them they
+ * are started (test/services/). Where that can't be done, the tests that need one (*.pg.test.ts, *.kafka.test.ts,
+ * *.search.test.ts; the latter two may use Postgres as well) are left out and named, or, with CI set, the run fails.
  */
 import { globSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'

@@ -7,7 +7,7 @@ import { keys, loadOf, NEVER } from './load.ts'
 
 export type Bench = Readonly<{
   type: PushType
-  /** A wire to this address; its login is `SECRET`, a request may take 200 ms, a batch 100 messages. */
+  /** A wire to this address; its login is `SECRET`, a request may take a second at most, a batch 100 messages. */
   open: (url: string) => PushWire & AsyncDisposable
   /** a success for whatever was asked */
   answer: (request: Received) => string

@@ -33,7 +33,7 @@ const allDone = (request: Received) => {
   return JSON.stringify({ errors: false, took: 1, items })
 }
 const open = (url: string, settings: Parameters<typeof destination>[1] = {}) =>
-  wireOf(elasticsearch, destination(url, { auth_type: 'api_key', auth_value: SECRET, timeout_seconds: 0.2, ...settings }))
+  wireOf(elasticsearch, destination(url, { auth_type: 'api_key', auth_value: SECRET, timeout_seconds: 1, ...settings }))
 
 conforms({ type: elasticsearch, open, answer: allDone, keysOf: idsOf })
 
