@@ -74,6 +74,8 @@ const DRAIN_AFTER_MS = 30_000
 /** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
 const PARK_SENT_AFTER_MS = 5_000
+/** What was sent and taken is committed after this. */
+const COMMIT_SENT_AFTER_MS = 10
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
 /** Packs read while the filter of the sink is asked about the first of them. */
@@ -97,6 +99,8 @@ export class OwnedPartition {
   #delivered = 0
   #timer: NodeJS.Timeout | undefined
   #timerAt = Infinity
+  /** deliveries wait for a commit */
+  #soon: NodeJS.Timeout | undefined
   #closed = false
 
   private constructor(
@@ -284,7 +288,10 @@ export class OwnedPartition {
   async delivered(refs: RefList): Promise<void> {
     this.#mustLive()
     const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
-    if (finished > 0) this.#ended(finished, heldUntil).catch(() => undefined) // the commit's own loop tells
+    if (finished > 0) {
+      this.#commitSoon()
+      this.#told(finished, heldUntil)
+    }
     if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
   }
 
@@ -375,6 +382,7 @@ export class OwnedPartition {
     for (const giveBack of this.#borrowed) giveBack()
     this.#closed = true
     clearTimeout(this.#timer)
+    clearTimeout(this.#soon)
     await this.ended()
     await this.#parked.inTurn(async () => undefined)
     try {
@@ -390,6 +398,7 @@ export class OwnedPartition {
     if (this.#closed) return
     this.#closed = true
     clearTimeout(this.#timer)
+    clearTimeout(this.#soon)
     this.#commits.fail(cause)
     this.#dispatcher.dispose()
   }
@@ -481,11 +490,24 @@ export class OwnedPartition {
 
   #ended(messages: number, heldUntil: number): Promise<void> {
     const durable = this.#commitNow()
+    this.#told(messages, heldUntil)
+    return durable
+  }
+
+  #told(messages: number, heldUntil: number): void {
     const { observer, deliverable } = this.#options
     observer.acked({ messages, heldMs: this.#heldMs(heldUntil) })
     this.#changed()
     deliverable()
-    return durable
+  }
+
+  /** Nobody waits for this commit: many deliveries share one. A crash before it repeats them, as it does those under way. */
+  #commitSoon(): void {
+    this.#soon ??= setTimeout(() => {
+      this.#soon = undefined
+      this.#dirty = true
+      this.#commitBell.ring()
+    }, COMMIT_SENT_AFTER_MS)
   }
 
   #released({ messages, heldUntil }: Released): void {

@@ -18,7 +18,6 @@ import { EngineError } from '../engine/errors.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
 import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 import { messageBackOff } from './back-off.ts'
-import { Bell } from './bell.ts'
 import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
@@ -76,9 +75,7 @@ const STAGE_RETRY_MS = 250
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
   readonly #options: PushPartitionOptions
-  readonly #bell = new Bell()
   readonly #sends = new Set<Promise<void>>()
-  readonly #broken = Promise.withResolvers<never>()
   readonly #abort = new AbortController()
   /** taken, and to be sent before anything else */
   #pieces: Piece[] = []
@@ -90,13 +87,17 @@ export class PushPartition implements HostedPartition {
   #changes: number
   #isDraining = false
   #isClosed = false
+  /** ends the sending; absent: it has not begun, or has ended */
+  #giveUp: ((error: unknown) => void) | undefined
+  #isWoken = false
+  #timer: NodeJS.Timeout | undefined
+  #timerAt = Infinity
 
   constructor(owned: OwnedPartition, options: PushPartitionOptions) {
     this.#owned = owned
     this.#options = options
     this.#downs = options.destination.downs
     this.#changes = options.destination.changes
-    this.#broken.promise.catch(() => undefined)
   }
 
   get partition(): number {
@@ -123,7 +124,9 @@ export class PushPartition implements HostedPartition {
 
   /** Something may have to be done: messages, answers, settings. */
   wake(): void {
-    this.#bell.ring()
+    if (this.#isWoken || !this.#giveUp) return
+    this.#isWoken = true
+    queueMicrotask(() => this.#work()) // what happens at once is looked at once
   }
 
   /** Nothing is left to send but what is held to find out whose fault it is. */
@@ -157,16 +160,51 @@ export class PushPartition implements HostedPartition {
     return this.#owned.trim(signal)
   }
 
+  /** Sends whatever may go, at every wake, until the signal is aborted or a sending breaks. */
   async deliver(signal: AbortSignal): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const stop = () => resolve()
+    signal.addEventListener('abort', stop, { once: true })
+    if (signal.aborted) stop()
+    this.#giveUp = reject
+    this.#work()
+    try {
+      await promise
+    } finally {
+      this.#giveUp = undefined
+      signal.removeEventListener('abort', stop)
+      clearTimeout(this.#timer)
+      this.#timerAt = Infinity
+    }
+  }
+
+  #work(): void {
+    this.#isWoken = false
+    if (!this.#giveUp) return
     const { destination, clock, exhausted } = this.#options
-    while (!signal.aborted) {
+    try {
       const lookedAt = clock()
       this.#follow()
       while (this.#sendOne()) {}
       if (this.isExhausted) exhausted()
-      const until = Math.min(destination.nextAt(lookedAt), this.#fillsAt())
-      await Promise.race([this.#bell.wait(signal, Math.max(1, until - clock())), this.#broken.promise])
+      this.#wakeAt(Math.min(destination.nextAt(lookedAt), this.#fillsAt()))
+    } catch (error) {
+      this.#giveUp(error)
     }
+  }
+
+  /** At the latest: a timer that is set for an earlier time stays, and looks anew. */
+  #wakeAt(at: number): void {
+    if (at >= this.#timerAt) return
+    clearTimeout(this.#timer)
+    this.#timerAt = at
+    this.#timer = setTimeout(
+      () => {
+        this.#timerAt = Infinity
+        this.wake()
+      },
+      Math.min(Math.max(1, at - this.#options.clock()), 0x7fffffff),
+    )
   }
 
   async drain(): Promise<void> {
@@ -209,6 +247,7 @@ export class PushPartition implements HostedPartition {
       for (const suspect of this.#suspects) suspect.isRecovering = true
       if (this.#suspects.length > MAX_HELD) this.decide('release')
     }
+    if (this.#suspects.length === 0) return
     const cleared = this.#suspects.filter(({ at }) => destination.lastSuccessAt > at)
     if (cleared.length === 0) return
     this.#suspects = this.#suspects.filter(({ at }) => destination.lastSuccessAt <= at)
@@ -226,9 +265,14 @@ export class PushPartition implements HostedPartition {
       const piece = this.#next(lane)
       if (!piece) continue
       const ticket = destination.started(lane)
-      const send = this.#send(piece, ticket)
+      const send = this.#send(piece, ticket).then(
+        () => void this.#sends.delete(send),
+        (error: unknown) => {
+          this.#sends.delete(send)
+          this.#giveUp?.(error)
+        },
+      )
       this.#sends.add(send)
-      send.catch((error: unknown) => this.#broken.reject(error)).finally(() => this.#sends.delete(send))
       return true
     }
     return false

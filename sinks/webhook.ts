@@ -87,8 +87,8 @@ class Webhook implements PushWire {
     const method = route?.method?.toUpperCase() ?? 'POST'
     const named = route?.headers ? mergedHeaders([Object.fromEntries(this.#headers), route.headers]) : this.#headers
     const plain = this.#body(load)
-    const headers = named === this.#headers ? [...this.#flatHeaders] : [...named].flat()
-    if (this.#signer) headers.push(...this.#signer.headers(webhookId(load), plain))
+    const plainHeaders = named === this.#headers ? this.#flatHeaders : [...named].flat()
+    const headers = this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders
     const body = /^\s*gzip\s*$/i.test(named.get('content-encoding') ?? '') ? await compress(plain) : plain
     const { answer, failure } = await this.#pool.request({
       method,
@@ -121,7 +121,7 @@ class Webhook implements PushWire {
     const { batch } = this.#settings
     let bytes = batch ? HEAD.length + TAIL.length + length - 1 : 0
     for (let i = 0; i < length; i++) bytes += this.#messages.size(load, i)
-    const body = Buffer.allocUnsafeSlow(bytes)
+    const body = Buffer.allocUnsafe(bytes) // written to its end below
     if (!batch) {
       this.#messages.write(load, 0, body, 0)
       return body

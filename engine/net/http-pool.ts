@@ -61,6 +61,8 @@ export class HttpPool {
   readonly #pool: Pool
   readonly #origin: string
   readonly #connect: buildConnector.connector
+  /** what each signal gives up: a listener for each request would cost more than the rest of it */
+  readonly #underWay = new WeakMap<AbortSignal, Set<Call>>()
 
   constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
     this.#origin = origin
@@ -79,13 +81,22 @@ export class HttpPool {
     const { method, path, headers, body = null, signal } = request
     return new Promise((resolve) => {
       if (signal?.aborted) return resolve(ABORTED)
-      const call = new Call(request, resolve)
+      const call = new Call(request, resolve, signal && this.#callsOf(signal))
       try {
         this.#pool.dispatch({ method, path, headers: headers as string[], body }, call)
       } catch (error) {
         call.onResponseError(undefined, error as Error) // a header or path that undici refuses
       }
     })
+  }
+
+  #callsOf(signal: AbortSignal): Set<Call> {
+    const known = this.#underWay.get(signal)
+    if (known) return known
+    const calls = new Set<Call>()
+    this.#underWay.set(signal, calls)
+    signal.addEventListener('abort', () => calls.forEach((call) => call.abort()), { once: true })
+    return calls
   }
 
   /** Connects, TLS included, and sends nothing. @returns undefined: somebody is there */
@@ -115,7 +126,7 @@ class Call implements Dispatcher.DispatchHandler {
   readonly #request: HttpRequest
   readonly #resolve: (result: HttpResult) => void
   readonly #timer: NodeJS.Timeout
-  readonly #onAbort: (() => void) | undefined
+  readonly #others: Set<Call> | undefined
   #controller: Dispatcher.DispatchController | undefined
   #started = false
   #status = 0
@@ -124,17 +135,20 @@ class Call implements Dispatcher.DispatchHandler {
   #bytes = 0
   #settled = false
 
-  constructor(request: HttpRequest, resolve: (result: HttpResult) => void) {
+  /** @param others those that are given up together with it, and where it is among them while it lasts */
+  constructor(request: HttpRequest, resolve: (result: HttpResult) => void, others: Set<Call> | undefined) {
     this.#request = request
     this.#resolve = resolve
+    this.#others = others
+    others?.add(this)
     this.#timer = setTimeout(() => {
       const { timeoutMs } = request
       this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${timeoutMs} ms` })
     }, request.timeoutMs)
-    if (request.signal) {
-      this.#onAbort = () => this.#giveUp(ABORTED.failure as HttpFailure)
-      request.signal.addEventListener('abort', this.#onAbort, { once: true })
-    }
+  }
+
+  abort(): void {
+    this.#giveUp(ABORTED.failure as HttpFailure)
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -175,7 +189,7 @@ class Call implements Dispatcher.DispatchHandler {
     if (this.#settled) return
     this.#settled = true
     clearTimeout(this.#timer)
-    if (this.#onAbort) this.#request.signal?.removeEventListener('abort', this.#onAbort)
+    this.#others?.delete(this)
     this.#resolve(result)
   }
 }
