@@ -85,3 +85,8 @@ export function firstOf(piece: Piece, grouping: boolean): Readonly<{ first: Piec
     rest: rest.length > 0 ? partOf(piece, rest) : undefined,
   }
 }
+
+/** Of the bodies. */
+export function bytesOf({ views, places }: Piece): number {
+  return views.reduce((sum, view, i) => sum + view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number), 0)
+}

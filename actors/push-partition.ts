@@ -16,39 +16,33 @@ import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
-import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
+import { attemptOf, failureText, type FunctionFailure } from '../transforms/stage.ts'
 import { messageBackOff } from './back-off.ts'
 import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
 import type { OwnedPartition } from './owned-partition.ts'
-import { firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
+import { judgedBy } from './judged-messages.ts'
+import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
+import { bytesOf, firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from './sink-host.ts'
 import type { Figures, HealthCheck } from './status.ts'
-import { areWhole } from './whole-messages.ts'
 
-export type PushPartitionOptions = Readonly<{
-  /** what speaks to the destination now; undefined: its settings can't be used */
-  wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
-  send: (load: Load, signal: AbortSignal) => Promise<Outcome>
-  /** the same messages with the values that the log lacks, up to where they became too much. @throws EngineError they can't be had now */
-  complete: (piece: Piece, signal: AbortSignal) => Promise<Readonly<{ messages: Piece; whole: number }>>
-  /** the functions of the sink, as they are now */
-  stage: () => FunctionStage
-  /** a message failed on its way to the destination, in a function or for want of a value; undefined: that works again */
-  stageTrouble: (trouble: HealthCheck['error'] | undefined) => void
-  destination: DestinationState
-  isActive: () => boolean
-  /** messages under way from all partitions of the sink that live here */
-  underWay: AckPending
-  limits: () => Readonly<{ maxRetries: number | null; fillMs: number }>
-  grouping: boolean
-  keyed: boolean
-  clock: () => number
-  random: () => number
-  /** told of each request that was answered */
-  sent: (sent: Sent) => void
-  /** nothing can be sent: perhaps no partition has anything left but suspects */
-  exhausted: () => void
-}>
+export type PushPartitionOptions = PreparationOptions &
+  Readonly<{
+    /** what speaks to the destination now; undefined: its settings can't be used */
+    wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
+    send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+    destination: DestinationState
+    isActive: () => boolean
+    /** messages under way from all partitions of the sink that live here */
+    underWay: AckPending
+    limits: () => Readonly<{ maxRetries: number | null; fillMs: number }>
+    clock: () => number
+    random: () => number
+    /** told of each request that was answered */
+    sent: (sent: Sent) => void
+    /** nothing can be sent: perhaps no partition has anything left but suspects */
+    exhausted: () => void
+  }>
 
 /** How a request ended, for those who count and keep records. */
 export type Sent = Readonly<{
@@ -69,12 +63,11 @@ const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
 const STATE_RETRY_MS = 1_000
-/** Functions can't be run, or values fetched, at the moment: so long before they are tried again. */
-const STAGE_RETRY_MS = 250
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
   readonly #options: PushPartitionOptions
+  readonly #preparation: PiecePreparation
   readonly #sends = new Set<Promise<void>>()
   readonly #abort = new AbortController()
   /** taken, and to be sent before anything else */
@@ -96,6 +89,12 @@ export class PushPartition implements HostedPartition {
   constructor(owned: OwnedPartition, options: PushPartitionOptions) {
     this.#owned = owned
     this.#options = options
+    this.#preparation = new PiecePreparation(options, {
+      release: (piece) => this.#release(piece),
+      drop: (piece) => this.#drop(piece),
+      fail: (piece, failure, logs) => this.#failInFunction(piece, failure, logs),
+      next: (pieces) => this.#pieces.unshift(...pieces),
+    })
     this.#downs = options.destination.downs
     this.#changes = options.destination.changes
   }
@@ -329,95 +328,13 @@ export class PushPartition implements HostedPartition {
   }
 
   async #send(piece: Piece, ticket: Ticket): Promise<void> {
-    const { send } = this.#options
-    const whole = await this.#complete(piece)
-    const staged = whole && (await this.#stage(whole))
-    if (!staged) return this.#options.destination.aborted(ticket) // nothing of it was sent
-    const { views, places, payloads, enrichments, route } = staged
+    const { send, destination } = this.#options
+    const prepared = this.#preparation.isNeeded(piece) ? await this.#preparation.run(piece, this.#abort.signal) : piece
+    if (!prepared) return destination.aborted(ticket) // nothing of it was sent
+    const { views, places, payloads, enrichments, route } = prepared
     const load = { views, places, ...(payloads && { payloads }), ...(enrichments && { enrichments }), ...(route && { route }) }
     const outcome = await send(load, this.#abort.signal)
-    await this.#apply(staged, ticket, outcome)
-  }
-
-  /** A destination that keeps documents gets whole ones. @returns undefined: nothing is to be sent now */
-  async #complete(piece: Piece): Promise<Piece | undefined> {
-    if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
-    try {
-      const { messages, whole } = await this.#options.complete(piece, this.#abort.signal)
-      this.#options.stageTrouble(undefined)
-      if (whole === piece.views.length) return messages
-      const all = [...piece.views.keys()]
-      this.#release(partOf(piece, all.slice(whole)))
-      return partOf(messages, all.slice(0, whole))
-    } catch (error) {
-      return this.#putOff(piece, error)
-    }
-  }
-
-  /** It is none of the messages' fault, nor of the destination. */
-  async #putOff(piece: Piece, error: unknown): Promise<undefined> {
-    if (!this.#abort.signal.aborted)
-      this.#options.stageTrouble({
-        code: error instanceof EngineError ? error.code : 'INTERNAL',
-        message: error instanceof Error ? error.message : String(error),
-      })
-    await delay(STAGE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
-    this.#release(piece)
-  }
-
-  /** Puts messages through the sink's functions. @returns what is to be sent now; what goes elsewhere is sent after it; undefined: nothing */
-  async #stage(piece: Piece): Promise<Piece | undefined> {
-    const { stage, stageTrouble, grouping } = this.#options
-    const functions = stage()
-    if (piece.isStaged || functions.isIdle) return piece
-    let outcome: StageOutcome
-    try {
-      outcome = await functions.run({ views: piece.views, places: piece.places })
-    } catch (error) {
-      return this.#putOff(piece, error)
-    }
-    const blocked = new Set<number>()
-    let isWorking = true
-    const routeOfGroup = new Map<number, Load['route']>()
-    const byRoute = new Map<Load['route'], number[]>()
-    const dropped: number[] = []
-    const behind: number[] = []
-    for (const [i, group] of groupsOf(piece, grouping).entries()) {
-      const state = outcome.stateOf(i)
-      if (blocked.has(group)) behind.push(i)
-      else if (state === STATE.dropped) dropped.push(i)
-      else if (state === STATE.failed) {
-        blocked.add(group)
-        isWorking = false
-        this.#failInFunction(partOf(piece, [i]), outcome.failureOf(i), outcome.logsOf(i))
-      } else {
-        const route = outcome.routeOf(i)
-        if (routeOfGroup.has(group) && routeOfGroup.get(group) !== route) blocked.add(group) // one group goes one way at a time
-        if (blocked.has(group)) behind.push(i)
-        else {
-          routeOfGroup.set(group, route)
-          const chosen = byRoute.get(route)
-          if (chosen) chosen.push(i)
-          else byRoute.set(route, [i])
-        }
-      }
-    }
-    if (isWorking) stageTrouble(undefined)
-    if (dropped.length > 0) this.#drop(partOf(piece, dropped))
-    if (behind.length > 0) this.#release(partOf(piece, behind))
-    const [first, ...others] = [...byRoute].map(([route, chosen]): Piece => {
-      const payloads = chosen.map((i) => outcome.payloadOf(i))
-      const enrichments = chosen.map((i) => outcome.enrichmentOf(i))
-      return {
-        ...partOf(piece, chosen),
-        isStaged: true,
-        ...(payloads.some((payload) => payload) && { payloads }),
-        ...(enrichments.some((row) => row) && { enrichments }),
-        ...(route && { route }),
-      }
-    })
-    this.#pieces.unshift(...others)
-    return first
+    await this.#apply(prepared, ticket, outcome)
   }
 
   #drop(piece: Piece): void {
@@ -426,9 +343,7 @@ export class PushPartition implements HostedPartition {
   }
 
   #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
-    const message = failureText(failure)
-    this.#options.stageTrouble({ code: failure.code, message })
-    this.#record(piece, { attempts: piece.attempts + 1, counts: true, error: message, record: attemptOf(failure, logs) })
+    this.#record(piece, { attempts: piece.attempts + 1, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
   }
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────
@@ -454,21 +369,7 @@ export class PushPartition implements HostedPartition {
   async #applyEach(piece: Piece, ticket: Ticket, { failures, status }: Extract<Outcome, { kind: 'each' }>): Promise<void> {
     const { destination, grouping, keyed } = this.#options
     const groups = groupsOf(piece, grouping)
-    const saidLast = keyed ? lastDelivered(piece, failures) : undefined
-    const blocked = new Set<number>()
-    const done: number[] = []
-    const bad: number[] = []
-    const behind: number[] = []
-    for (const [i, group] of groups.entries()) {
-      const failure = failures[i]
-      if (blocked.has(group)) behind.push(i)
-      // of one key the last message says all: what came before it need not be sent again
-      else if (!failure || (failure.blame === 'message' && (saidLast?.(i) ?? false))) done.push(i)
-      else {
-        bad.push(i)
-        blocked.add(group)
-      }
-    }
+    const { done, bad, behind } = judgedBy(piece, failures, { grouping, keyed })
     this.#tell(piece, ticket, { delivered: done, failures: bad.map((i) => failures[i] as Failure), status })
     if (behind.length > 0) this.#release(partOf(piece, behind))
     const judged = bad.filter((i) => failures[i]?.blame === 'message')
@@ -562,20 +463,4 @@ export class PushPartition implements HostedPartition {
     const { sent, clock } = this.#options
     sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
   }
-}
-
-/** Whether a later message of the same key was delivered. */
-function lastDelivered({ views, places }: Piece, failures: readonly unknown[]): (i: number) => boolean {
-  const keyOf = (i: number) => {
-    const view = views[i] as Piece['views'][number]
-    const place = places[i] as number
-    return `${view.relation(place)} ${view.buffer.toString('latin1', view.keyStart(place), view.keyEnd(place))}`
-  }
-  const last = new Map<string, number>()
-  for (const [i, failure] of failures.entries()) if (failure === undefined) last.set(keyOf(i), i)
-  return (i) => (last.get(keyOf(i)) ?? -1) > i
-}
-
-function bytesOf({ views, places }: Piece): number {
-  return views.reduce((sum, view, i) => sum + view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number), 0)
 }
