@@ -63,6 +63,8 @@ const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
 const STATE_RETRY_MS = 1_000
+/** What is taken in vain costs more than searching for each message. */
+const CROWDED_TAKES = 100
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
@@ -83,6 +85,8 @@ export class PushPartition implements HostedPartition {
   /** ends the sending; absent: it has not begun, or has ended */
   #giveUp: ((error: unknown) => void) | undefined
   #isWoken = false
+  /** messages taken together were of one group: so many takes are of one again */
+  #crowded = 0
   #timer: NodeJS.Timeout | undefined
   #timerAt = Infinity
 
@@ -125,7 +129,7 @@ export class PushPartition implements HostedPartition {
   wake(): void {
     if (this.#isWoken || !this.#giveUp) return
     this.#isWoken = true
-    queueMicrotask(() => this.#work()) // what happens at once is looked at once
+    setImmediate(() => this.#work()) // answers that came together are followed by requests that go together
   }
 
   /** Nothing is left to send but what is held to find out whose fault it is. */
@@ -281,7 +285,10 @@ export class PushPartition implements HostedPartition {
     const wire = this.#options.wire()
     if (!wire) return undefined
     if (lane === 'failed') return this.#take('failed', 1)
-    if (lane === 'fresh') return this.#pieces.shift() ?? (this.#isFilling() ? undefined : this.#take('fresh', wire.maxMessages))
+    if (lane === 'fresh') {
+      if (wire.maxMessages === 1) return this.#pieces.shift() ?? this.#takeSingles()
+      return this.#pieces.shift() ?? (this.#isFilling() ? undefined : this.#take('fresh', wire.maxMessages))
+    }
     const piece = this.#pieces.shift()
     if (!piece) return this.#take('fresh', 1)
     const { first, behind, rest } = firstOf(piece, this.#options.grouping)
@@ -297,19 +304,47 @@ export class PushPartition implements HostedPartition {
   }
 
   #take(lane: Lane, max: number): Piece | undefined {
+    const [first, ...others] = this.#takeAll(lane, max)
+    this.#pieces.push(...others)
+    return first
+  }
+
+  /** As many as may be under way, each a piece of its own: one search for all of them. */
+  #takeSingles(): Piece | undefined {
+    const { destination, grouping } = this.#options
+    const max = this.#crowded > 0 ? 1 : Math.max(1, destination.limit - destination.inFlight)
+    if (this.#crowded > 0) this.#crowded--
+    const singles: Piece[] = []
+    for (const piece of this.#takeAll('fresh', max)) {
+      const taken = new Set<number>()
+      const behind: number[] = []
+      for (const [i, group] of groupsOf(piece, grouping).entries()) {
+        if (taken.has(group)) behind.push(i)
+        else singles.push(partOf(piece, [i]))
+        taken.add(group)
+      }
+      if (behind.length === 0) continue
+      this.#release(partOf(piece, behind))
+      this.#crowded = CROWDED_TAKES
+    }
+    const [first, ...others] = singles
+    this.#pieces.push(...others)
+    return first
+  }
+
+  #takeAll(lane: Lane, max: number): readonly Piece[] {
     const { destination, underWay } = this.#options
     const wire = this.#options.wire()
     const room = Math.min(max, underWay.max - underWay.count)
-    if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return undefined
+    if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return []
     const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
     this.#fillingSince = undefined
-    const [first, ...others] = this.#owned.take(room, bytes, lane).map((batch) => {
+    const pieces = this.#owned.take(room, bytes, lane).map((batch) => {
       const { generation, partition } = batch
       return pieceOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
     })
-    for (const piece of [first, ...others]) this.#count(piece?.views.length ?? 0)
-    this.#pieces.push(...others)
-    return first
+    for (const { views } of pieces) this.#count(views.length)
+    return pieces
   }
 
   /** A request waits a little to be full, when others are under way; at once when none is. */
