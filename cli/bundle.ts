@@ -2,7 +2,7 @@
  * A function and the libraries that it imports as one module, for sandboxes take modules without imports only. Libraries are
  * looked for beside the function, as its own package.json has them; what needs Node or a browser can't be had.
  */
-import { realpathSync } from 'node:fs'
+import { readFileSync, realpathSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 import { EngineError } from '../engine/errors.ts'
@@ -10,18 +10,18 @@ import { BUNDLE_MARK, MAX_BUNDLE_BYTES } from '../transforms/compile.ts'
 
 type Message = Readonly<{ text: string; location: Readonly<{ file: string; line: number; column: number }> | null }>
 type Esbuild = Readonly<{
-  build: (options: object) => Promise<Readonly<{ outputFiles: readonly [Readonly<{ text: string }>]; warnings: readonly Message[] }>>
+  buildSync: (options: object) => Readonly<{ outputFiles: readonly [Readonly<{ text: string }>] }>
 }>
 
 /** More of them say nothing new. */
 const MAX_TOLD = 10
 
 /** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
-export async function bundled(file: string, { minify = false }: Readonly<{ minify?: boolean }> = {}): Promise<string> {
-  const { build } = createRequire(import.meta.url)('esbuild') as Esbuild
+export function bundled(file: string, { minify = false }: Readonly<{ minify?: boolean }> = {}): string {
+  const { buildSync } = createRequire(import.meta.url)('esbuild') as Esbuild
   const path = realpathSync(file)
   try {
-    const { outputFiles } = await build({
+    const { outputFiles } = buildSync({
       ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, minify },
       ...{ format: 'esm', platform: 'neutral', mainFields: ['module', 'main'], conditions: ['module', 'import', 'default'] },
       ...{ target: 'es2024', charset: 'utf8', legalComments: 'none', define: { 'process.env.NODE_ENV': '"production"' } },
@@ -42,5 +42,11 @@ const told = ({ text, location }: Message): string =>
 
 const wrong = (text: string) => new EngineError('VALIDATION_FAILED', text, { code: text })
 
+/** What a sandbox gets of a file. @throws EngineError VALIDATION_FAILED; the file can't be read */
+export function functionText(file: string): string {
+  const source = readFileSync(file, 'utf8')
+  return /\.[cm]?[jt]s$/.test(file) && hasImports(source) ? bundled(file) : source
+}
+
 /** Whether it takes anything from elsewhere but types. */
-export const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)
+const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)

@@ -10,7 +10,7 @@ import { EngineError } from '../engine/errors.ts'
 import { sinkTypeOf } from '../api/function-form.ts'
 import { routeTrial } from '../api/route-trial.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { bundled, hasImports } from './bundle.ts'
+import { bundled, functionText } from './bundle.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
 const USAGE = `usage: tailrace function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]
@@ -56,7 +56,7 @@ export async function runFunction(args: readonly string[]): Promise<void> {
 /** @throws EngineError VALIDATION_FAILED */
 async function built(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
   const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
-  const code = await bundled(file, { minify })
+  const code = bundled(file, { minify })
   writeFileSync(target, code)
   process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
 }
@@ -79,7 +79,7 @@ async function tried(
   const messages = input === undefined ? [EXAMPLE] : messagesOf(readFileSync(input, 'utf8'), input)
   try {
     const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined)
-    const code = hasImports(source) ? await bundled(file) : source
+    const code = functionText(file)
     const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(named), code }
     const results = await tryFunction(written, messages, pool, routeTrial(written.sinkType))
     for (const result of results) process.stdout.write(shown(result))

@@ -33,6 +33,7 @@ import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore } from '../engine/state/store.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
+import { functionText } from './bundle.ts'
 import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
@@ -184,7 +185,7 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
 function readConfig(config: NonNullable<Settings['config']>): ConfigDocument {
   if ('yaml' in config) return parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
   try {
-    const beside = (file: string) => readFileSync(resolve(dirname(config.path), file), 'utf8')
+    const beside = (file: string) => functionText(resolve(dirname(config.path), file))
     return parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables(), beside)
   } catch (cause) {
     if (cause instanceof EngineError) throw cause

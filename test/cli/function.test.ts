@@ -7,6 +7,8 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
+import { parseConfig } from '../../api/config-document.ts'
+import { functionText } from '../../cli/bundle.ts'
 
 const bin = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
 
@@ -80,6 +82,9 @@ test('a function that imports libraries is built into one file, which a sandbox 
     const { code: status, out } = run('test', one, '--input', input)
     assert.deepEqual([status, /"slug": "a-lamp",\n {2}"sum": 6/.test(out)], [0, true], out)
   }
+  const yaml = 'account: { name: a }\nfunctions:\n  - { name: doc, type: transform, file: doc.ts }\n'
+  const { functions } = parseConfig(yaml, 'tailrace.yaml', {}, (path) => functionText(join(f.path, path)))
+  assert.equal(functions[0]?.code, code)
   const small = run('build', file, '--minify', '--output', join(f.path, 'small.js'))
   assert.ok(Number(/: (\d+) bytes/.exec(small.out)?.[1]) < Buffer.byteLength(code), small.out)
 })
