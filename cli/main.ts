@@ -37,7 +37,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   },
   sink: {
     usage: 'sink replay NAME --to TIME | --lsn LSN | --offset N [--partition P]',
-    summary: 'set a sink back: what was committed there or later comes again (also --token T, --url U)',
+    summary: 'set a sink back: what was committed there or later comes again (also --generation G, --token T, --url U)',
     run: async (args) => (await import('./sink.ts')).sink(args),
     options: REPLAY_OPTIONS,
     words: true,

@@ -7,6 +7,7 @@ import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { belowTransaction, comparePositions, endOfTransaction, positionBefore, type Position } from '../position.ts'
+import { replayWindowMs, type Sink } from '../state/resources.ts'
 import { historyAt, type Incarnation } from '../wal/history.ts'
 import { topicOf } from '../wal/routing.ts'
 import type { KnownGeneration, Reach } from './replay-reach.ts'
@@ -31,7 +32,7 @@ export type ReplayPlan = Readonly<{
 
 export type PlanOf = Readonly<{
   log: Log
-  sink: Readonly<{ id: string; name: string }>
+  sink: Pick<Sink, 'id' | 'name' | 'replay_window'>
   /** oldest first, up to the one that is delivered */
   generations: readonly KnownGeneration[]
   incarnations: readonly Incarnation[]
@@ -47,7 +48,7 @@ const AT_ONCE = 8
  */
 export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<ReplayPlan | undefined> {
   const { reach, sink } = of
-  if (!reach) throw new EngineError('REPLAY_OUT_OF_WINDOW', `sink "${sink.name}" keeps no acknowledged messages (replay_window)`)
+  if (!reach) throw new EngineError('REPLAY_OUT_OF_WINDOW', `sink "${sink.name}" ${whyNothing(of)}`)
   const kept = of.generations.filter(({ generation }) => generation >= reach.oldest)
   const position = await positionOf(of, kept, reach, target)
   if (position === 'the end') return undefined
@@ -59,6 +60,13 @@ export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<Repl
   const first = lowest(places) ?? (await firstOf(of, kept.slice(at + 1), { position }))
   return first && { position, generation: generation.generation, places, first }
 }
+
+const whyNothing = ({ sink, generations }: PlanOf): string =>
+  replayWindowMs(sink.replay_window) === 0
+    ? 'keeps no acknowledged messages: its replay_window is 0'
+    : generations.length === 0
+      ? 'has not been given any messages yet'
+      : 'keeps no acknowledged messages yet'
 
 /** @returns undefined: it lies before what is kept */
 async function positionOf(
@@ -80,7 +88,7 @@ async function positionOfRecord(
   { offset, partition, generation: named }: Extract<ReplayTarget, { offset: number }>,
 ): Promise<Position | 'the end' | undefined> {
   const generation = named === undefined ? generations.at(-1) : generations.find((each) => each.generation === named)
-  if (!generation) throw refused('generation', `${named ?? ''} is not one that was delivered`)
+  if (!generation) throw refused('generation', `${named ?? ''} is none of those that were delivered`)
   const { points } = generation
   if (partition >= points.length) throw refused('partition', `must be below ${points.length}`)
   if (!kept.includes(generation) || (points[partition]?.[0]?.offset ?? 0) > offset) return undefined
@@ -91,7 +99,7 @@ async function positionOfRecord(
   return first ? positionBefore(first) : (kept[kept.indexOf(generation) + 1]?.opensAt ?? 'the end')
 }
 
-const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}.`, { [field]: reason })
 
 async function seekAll(of: PlanOf, { generation, points }: KnownGeneration, sought: Sought): Promise<Place[]> {
   const topic = topicOf({ sinkId: of.sink.id, generation })

@@ -259,7 +259,7 @@ test('a replay that is cut off at any statement has done nothing, and one that g
       await ackAll(s, 3)
     }
     const last = generations === 1 ? 5 : 8
-    for (let fails = 1; ; fails++) {
+    for (let fails = generations; ; fails += 2) {
       const store = storeOf(s.db, (statement) => {
         if (statement !== fails) return
         s.f.crash()
