@@ -63,7 +63,7 @@ export interface RunningSink {
   status(): ActorStatus
   /**
    * Stops every partition that is served here, cleanly, for a replay; they stay assigned, and begin again when they are
-   * released, or after fifteen seconds.
+   * released, or after ten seconds.
    * @param by names the replay
    * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
    */

@@ -85,8 +85,8 @@ type Events =
 
 /** A partition that can't write its last commit in this time is given up: a restart then presumes what was in flight. */
 const DRAIN_MS = 10_000
-/** Who holds the sink for longer than this has gone. The first process is held alone, then the others: each may need its drain. */
-const HOLD_MS = 15_000
+/** Who holds the sink for longer than this has gone: other processes may need theirs to drain meanwhile. */
+const HOLD_MS = 10_000
 /** How often it is asked whether other processes have drained their partitions. */
 const WATCH_MS = 1_000
 /** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */

@@ -160,7 +160,7 @@ export interface LocalEngine extends EnginePort {
   reload(): Promise<void>
   /** @param peers the other processes, which may serve partitions of the sink too */
   replay(sinkId: string, target: ReplayTarget, peers?: () => readonly Holder[]): Promise<Replayed>
-  /** Stops what is served of a sink here, for the replay that `by` names; for fifteen seconds at most. */
+  /** Stops what is served of a sink here, for the replay that `by` names; for ten seconds at most. */
   holdSink(sinkId: string, by: string): Promise<HeldSink>
   /** Settles when it is at work again, or that takes long. */
   releaseSink(sinkId: string, by: string): Promise<void>

@@ -280,7 +280,7 @@ test('a sink that nobody releases goes on by itself, as does one whose partition
   await settle()
   assert.equal(actor.getSnapshot().value, 'held')
   work.generation = 1
-  clock.increment(15_000)
+  clock.increment(10_000)
   await settle()
   assert.deepEqual(actor.getSnapshot().value, { serving: 'delivering' })
   actor.send({ type: 'hold' })
