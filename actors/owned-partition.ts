@@ -78,8 +78,9 @@ const PARK_SENT_AFTER_MS = 5_000
 const COMMIT_SENT_AFTER_MS = 10
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
-/** Packs read while the filter of the sink is asked about the first of them. */
-const MAX_ASKED = 8
+/** Packs read while the filter of the sink is asked about the first of them: many, for those that wait go out in one call. */
+const MAX_ASKED = 32
+const MAX_ASKED_BYTES = 8 * 1024 * 1024
 
 export class OwnedPartition {
   readonly #options: PartitionOptions
@@ -182,19 +183,26 @@ export class OwnedPartition {
     const dispatcher = this.#dispatcher
     /** packs whose filter is asked: they are taken in in their order */
     const asked: Promise<void>[] = []
+    let askedBytes = 0
+    let announcing: NodeJS.Immediate | undefined
     const offer = ({ offset, decoded, bytes }: ReadPack, marks?: Uint8Array) => {
       if (signal.aborted) return
       dispatcher.offer(offset, decoded, marks)
       const { count, maxCommitTimeUs } = decoded.header
       this.#trimming.read({ offset, messages: count, bytes, latestUs: maxCommitTimeUs })
       this.#changed()
-      deliverable()
     }
     const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
       const found = await marks
       await before
       offer(read, found)
       asked.shift()
+      askedBytes -= read.bytes
+      // packs that were asked about together are offered together: few of a filter's messages are left of each
+      announcing ??= setImmediate(() => {
+        announcing = undefined
+        deliverable()
+      })
     }
     let sliceStart = performance.now()
     for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
@@ -205,12 +213,15 @@ export class OwnedPartition {
       }
       const read = { offset, decoded, bytes: pack.length }
       const marks = drops(decoded)
-      if (!marks && asked.length === 0) offer(read)
-      else {
+      if (!marks && asked.length === 0) {
+        offer(read)
+        deliverable()
+      } else {
         const turn = ask(read, marks, asked.at(-1))
         turn.catch(failed)
         asked.push(turn)
-        if (asked.length >= MAX_ASKED) await asked[0]
+        askedBytes += read.bytes
+        if (asked.length >= MAX_ASKED || askedBytes > MAX_ASKED_BYTES) await asked[0]
       }
       if (signal.aborted) return
       while (!dispatcher.room() && !signal.aborted) {

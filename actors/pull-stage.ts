@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { refList } from '../engine/dispatch/ack-id.ts'
-import { emptyBatch, type Batch } from '../engine/dispatch/batch.ts'
+import { emptyBatch, type Batch, type Payloads } from '../engine/dispatch/batch.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Sink } from '../engine/state/resources.ts'
@@ -83,7 +83,7 @@ export class PullStage {
     const dropped = refList()
     const failed = refList()
     const failures: Failed[] = []
-    const payloads: Uint8Array[] = []
+    const payloads: Payloads = { texts: [], starts: [], ends: [] }
     const enrichments: (Uint8Array | undefined)[] = []
     const rest = emptyBatch(generation, partition, batch.lease)
     for (const [i, view] of batch.views.entries()) {
@@ -92,13 +92,17 @@ export class PullStage {
       const state = outcome.stateOf(base + i)
       if (state === STATE.kept) {
         const place = batch.places[i] as number
-        const payload = outcome.payloadOf(base + i)
+        const payload = outcome.payloadAt(base + i)
         rest.views.push(view)
         rest.places.push(place)
         rest.offsets.push(offset)
         rest.indexes.push(index)
-        rest.bytes += payload ? payload.length : view.bodyEnd(place) - view.bodyStart(place)
-        if (payload) payloads.push(payload)
+        if (payload) {
+          payloads.texts.push(payload.text)
+          payloads.starts.push(payload.start)
+          payloads.ends.push(payload.end)
+          rest.bytes += payload.end - payload.start
+        } else rest.bytes += view.bodyEnd(place) - view.bodyStart(place)
         enrichments.push(outcome.enrichmentOf(base + i))
         continue
       }
@@ -111,7 +115,7 @@ export class PullStage {
     if (rest.views.length > 0 && failures.length === 0) this.forget()
     if (dropped.offsets.length > 0) owned.drop(dropped, origin)
     if (failures.length > 0) owned.fail(failed, failures, origin)
-    return { ...rest, ...(payloads.length > 0 && { payloads }), ...(enrichments.some((row) => row) && { enrichments }) }
+    return { ...rest, ...(payloads.texts.length > 0 && { payloads }), ...(enrichments.some((row) => row) && { enrichments }) }
   }
 
   /** @param attempts this one included */

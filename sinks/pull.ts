@@ -95,9 +95,7 @@ class PullAnswers implements PullWire {
         at += beforeBody.length
         const row = payloads ? undefined : enrichments?.[i]
         if (payloads) {
-          const payload = payloads[i] as Uint8Array
-          answer.set(payload, at)
-          at += payload.length
+          at += (payloads.texts[i] as Buffer).copy(answer, at, payloads.starts[i], payloads.ends[i])
         } else {
           const view = views[i] as Batch['views'][number]
           const place = places[i] as number

@@ -1,22 +1,23 @@
 /**
- * Messages of the log as lines for functions: `{…},\n` for each. Nothing is parsed here; bodies are copied together once.
+ * Messages of the log as lines for functions: `{…}` and MESSAGE_END for each. Nothing is parsed here; bodies are copied together once.
  *
  * A body stays open inside its metadata (`change-writer.ts`), and the rest of that is the same for all messages of a sink:
  * it travels once a batch. Metadata that no function looks at doesn't travel at all.
  */
 import type { MessageView } from '../engine/log/message-view.ts'
+import { MESSAGE_END } from './sandbox/wire.ts'
 
 export type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
 export type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array }>
 
-const END = Buffer.from('}},\n')
-const END_BARE = Buffer.from('},\n')
 const ENRICHMENT = Buffer.from(',"enrichment":')
 const BRACE = 0x7b
-const NEWLINE = 0x0a
-const SPACE = 0x20
+const CLOSE = 0x7d
+/** a brace before, two behind, and the end */
+const FRAME_BYTES = 4
 /** Where metadata begins. In a string its quotes would be escaped; as JSON it may stand in a column, which comes before, or in annotations. */
 const METADATA = Buffer.from(',"metadata":{"table_schema":"')
+const METADATA_BRACE = METADATA.indexOf(BRACE)
 const NO_ANNOTATIONS = Buffer.from('"transaction_annotations":null')
 
 export type LineOptions = Readonly<{
@@ -34,11 +35,11 @@ export function linesOf({ views, places }: Messages, { chosen, metadata, enrichm
   for (let k = 0; k < count; k++) {
     const i = chosen ? (chosen[k] as number) : k
     const view = views[i] as MessageView
-    bytes += view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number) + 1 + END.length
+    bytes += view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number) + FRAME_BYTES
     const row = enrichment?.(i)
     if (row) bytes += ENRICHMENT.length + row.length
   }
-  const lines = Buffer.from(new ArrayBuffer(bytes))
+  const lines = Buffer.allocUnsafeSlow(bytes)
   const lineEnds = new Uint32Array(count)
   let at = 0
   for (let k = 0; k < count; k++) {
@@ -55,27 +56,28 @@ export function linesOf({ views, places }: Messages, { chosen, metadata, enrichm
       lines.set(row, at + ENRICHMENT.length)
       at += ENRICHMENT.length + row.length
     }
-    const tail = bareEnd < 0 ? END : END_BARE
-    lines.set(tail, at)
-    at += tail.length
+    if (bareEnd < 0) lines[at++] = CLOSE // of the metadata
+    lines[at++] = CLOSE
+    lines[at++] = MESSAGE_END
     lineEnds[k] = at
   }
-  unbroken(lines, at, lineEnds)
   return { lines: lines.subarray(0, at), lineEnds }
 }
 
 /** @returns where the metadata of a body begins, or -1 when that can't be told without parsing */
 function metadataAt(buffer: Buffer, start: number, end: number): number {
-  const tail = end - NO_ANNOTATIONS.length
-  if (tail < start || buffer.compare(NO_ANNOTATIONS, 0, NO_ANNOTATIONS.length, tail, end) !== 0) return -1
-  const at = buffer.lastIndexOf(METADATA, end)
-  return at >= start ? at : -1
+  if (!stands(NO_ANNOTATIONS, buffer, end - NO_ANNOTATIONS.length)) return -1
+  // a brace is looked for, not the whole: one byte is found many times faster, and metadata seldom has one in its texts
+  for (let brace = end; (brace = buffer.lastIndexOf(BRACE, brace - 1)) >= start + METADATA_BRACE;) {
+    const at = brace - METADATA_BRACE
+    if (stands(METADATA, buffer, at)) return at
+  }
+  return -1
 }
 
-/** A column of type json keeps its line breaks, which stand between values only: here they would end a line. */
-function unbroken(lines: Buffer, length: number, lineEnds: Uint32Array): void {
-  for (let k = 0, at = lines.indexOf(NEWLINE); at >= 0 && at < length; at = lines.indexOf(NEWLINE, at + 1)) {
-    if (at + 1 === lineEnds[k]) k++
-    else lines[at] = SPACE
-  }
+/** Whether bytes stand at a place. A loop: for so few of them a call out of the language costs more. */
+function stands(wanted: Buffer, buffer: Buffer, at: number): boolean {
+  if (at < 0) return false
+  for (let i = 0; i < wanted.length; i++) if (buffer[at + i] !== wanted[i]) return false
+  return true
 }

@@ -18,7 +18,7 @@ import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
 import { Routes, type ReadRoute, type Route } from './routes.ts'
-import type { BatchOutcome, FunctionFailure } from './sandbox/batch-outcome.ts'
+import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import { STATE } from './sandbox/wire.ts'
@@ -61,6 +61,8 @@ export interface StageOutcome {
   failureOf(i: number): FunctionFailure
   /** what the transform made of a message that is kept; undefined: it has none, the default message goes out */
   payloadOf(i: number): Uint8Array | undefined
+  /** the same as a place in a larger text, for many: a view of each would cost more than its copy */
+  payloadAt(i: number): ResultPlace | undefined
   /** what the routing function said of a message that is kept, the same object for the same; undefined: there is none */
   routeOf(i: number): Route | undefined
   /** JSON of the row that enriches it; undefined: there is none */
@@ -110,12 +112,13 @@ export class FunctionStage {
     }
     if (outcome.failures.size === 0) this.#passed.set(pack, filter.key)
     const { states } = outcome
+    const drops = new Uint8Array(pack.count)
     let any = false
-    const drops = states.map((state, i) => {
-      if (state !== STATE.dropped || pack.part(i) === PART.tombstone || (pack.flags(i) & MESSAGE_FLAG.discarded) !== 0) return 0
+    for (let i = 0; i < drops.length; i++) {
+      if (states[i] !== STATE.dropped || pack.part(i) === PART.tombstone || (pack.flags(i) & MESSAGE_FLAG.discarded) !== 0) continue
+      drops[i] = 1
       any = true
-      return 1
-    })
+    }
     return any ? drops : undefined
   }
 
@@ -124,23 +127,26 @@ export class FunctionStage {
     const { filter, routing, transform } = this.#options.functions
     const { deletes, enricher, readRoute, isSensitive = false } = this.#options
     const enriched = await enricher?.enrich(messages)
-    const parts: Part[] = []
-    const partOf = new Map<string, Part>()
-    for (const [i, view] of messages.views.entries()) {
+    const kinds: (Part | undefined)[] = [] // by what is asked
+    let last: MessageView | undefined
+    let hasPassed = false
+    for (let i = 0; i < messages.views.length; i++) {
       if (enriched?.failures.has(i)) continue
+      const view = messages.views[i] as MessageView
       const place = messages.places[i] as number
-      const isAsked = filter !== undefined && this.#passed.get(view) !== filter.key && view.part(place) !== PART.tombstone
+      if (view !== last) hasPassed = filter !== undefined && this.#passed.get(view) === filter.key
+      last = view
+      const isAsked = filter !== undefined && !hasPassed && view.part(place) !== PART.tombstone
       const isDelete = deletes !== 'transformed' && view.action(place) === ACTION.delete
       const isTransformed = transform !== undefined && !(isDelete && deletes === 'keyed')
-      const name = `${isAsked} ${isTransformed} ${isDelete}`
-      let part = partOf.get(name)
-      if (!part) {
-        part = { filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, isDelete, chosen: [] }
-        partOf.set(name, part)
-        parts.push(part)
-      }
+      const kind = Number(isAsked) + 2 * Number(isTransformed) + 4 * Number(isDelete)
+      const part = (kinds[kind] ??= {
+        ...{ filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, isDelete },
+        chosen: [],
+      })
       part.chosen.push(i)
     }
+    const parts = kinds.filter((part) => part !== undefined)
     const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part, enriched)))
     const reader = routing && readRoute && new Routes(readRoute)
     const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
@@ -218,13 +224,13 @@ class Outcomes implements StageOutcome {
     return this.#isSensitive ? [] : (this.#of(i)?.logs.get(this.#at(i)) ?? [])
   }
   payloadOf(i: number): Uint8Array | undefined {
+    const at = this.payloadAt(i)
+    return at?.text.subarray(at.start, at.end)
+  }
+  payloadAt(i: number): ResultPlace | undefined {
     const { filter, routing, transform } = this.#parts[this.#part[i] as number] as Part
     if (!transform || this.#of(i)?.failures.has(this.#at(i))) return undefined
-    const { text, start, end } = (this.#of(i) as BatchOutcome).result(
-      Number(filter !== undefined) + Number(routing !== undefined),
-      this.#at(i),
-    )
-    return text.subarray(start, end)
+    return (this.#of(i) as BatchOutcome).result(Number(filter !== undefined) + Number(routing !== undefined), this.#at(i))
   }
   routeOf(i: number): Route | undefined {
     return this.#routes[this.#part[i] as number]?.[this.#at(i)]

@@ -13,6 +13,7 @@ import { join } from 'node:path'
 import { Client } from 'pg'
 import { stringify } from 'yaml'
 import type { TestBroker } from '../../test/services/kafka.ts'
+import { childrenOf } from '../process-usage.ts'
 import { Reader } from '../reader.ts'
 import type { Running, System, Task } from '../system.ts'
 import { IDLE_TABLE } from '../workload.ts'
@@ -40,7 +41,7 @@ const FUNCTIONS = {
   }
 }`,
   filter: `let n = 0
-export default () => ++n % 10 === 0`,
+export default (action, record) => record.id > 0 && ++n % 10 === 0`,
 }
 /** Each thread that runs the filter counts for itself. */
 const UNCOUNTED = 50
@@ -116,6 +117,7 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0,
   return {
     processes: {
       service: () => services.map(({ pid }) => pid),
+      ...(through && { sandbox: () => services.flatMap(({ pid }) => childrenOf(pid)) }),
       ...(broker && { broker: () => [broker.pid] }),
       client: () => [reader.pid],
     },

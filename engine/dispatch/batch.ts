@@ -1,6 +1,9 @@
 /** Messages handed out together, as parallel lists: one entry a message, no object per message. */
 import type { MessageView } from '../log/message-view.ts'
 
+/** The bytes of entry i are those of `texts[i]` from `starts[i]` to `ends[i]`: no view per message. */
+export type Payloads = { readonly texts: Buffer[]; readonly starts: number[]; readonly ends: number[] }
+
 export type Batch = {
   readonly generation: number
   readonly partition: number
@@ -13,7 +16,7 @@ export type Batch = {
   readonly offsets: number[]
   readonly indexes: number[]
   /** what functions made of its messages, to go out in the place of their bodies */
-  readonly payloads?: readonly Uint8Array[]
+  readonly payloads?: Payloads
   /** the rows that enrich its messages, as JSON, where they have one */
   readonly enrichments?: readonly (Uint8Array | undefined)[]
   /** of the bodies, or of the payloads */

@@ -36,9 +36,9 @@ export function batch(messages: readonly Given[]): Batch {
 
 /** @param texts messages as JSON, for what JSON.stringify can't write */
 export function batchOf(texts: readonly string[]): Batch {
-  const lines = Buffer.from(texts.map((text) => `${text},\n`).join(''))
+  const lines = Buffer.from(texts.map((text) => `${text}\u001e`).join(''))
   const lineEnds = new Uint32Array(texts.length)
-  for (let i = 0, at = 0; i < texts.length; i++) at = lineEnds[i] = lines.indexOf('\n', at) + 1
+  for (let i = 0, at = 0; i < texts.length; i++) at = lineEnds[i] = lines.indexOf(0x1e, at) + 1
   return { count: texts.length, lines, lineEnds, tail: JSON.stringify(TAIL) }
 }
 

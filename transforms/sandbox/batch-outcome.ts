@@ -17,8 +17,14 @@ export type FunctionFailure = Readonly<{
   column?: number
 }>
 
+/** Where a result stands. */
+export type ResultPlace = Readonly<{ text: Buffer; start: number; end: number }>
+
 /** Results of one function: message i has `texts[part[i]]` from `starts[i]` to `ends[i]`. */
-type Results = { readonly texts: Uint8Array[]; readonly part: Uint32Array; readonly starts: Uint32Array; readonly ends: Uint32Array }
+type Results = { readonly texts: Buffer[]; readonly part: Uint32Array; readonly starts: Uint32Array; readonly ends: Uint32Array }
+
+/** Which messages of a call an outcome is about. */
+type AnswerPart = Readonly<{ asked: number; at: number; count: number; firstStep: number }>
 
 export type NamedFunction = Readonly<{ name: string; kind: FunctionKind }>
 
@@ -52,15 +58,15 @@ export class BatchOutcome {
   }
 
   /** Where the result of a function for a message stands. @param step place of the function; the message must be kept */
-  result(step: number, i: number): Readonly<{ text: Uint8Array; start: number; end: number }> {
+  result(step: number, i: number): ResultPlace {
     const { texts, part, starts, ends } = this.#results[step] as Results
-    return { text: texts[part[i] as number] as Uint8Array, start: starts[i] as number, end: ends[i] as number }
+    return { text: texts[part[i] as number] as Buffer, start: starts[i] as number, end: ends[i] as number }
   }
 
   /** The result as a copy. */
   resultText(step: number, i: number): string {
     const { text, start, end } = this.result(step, i)
-    return Buffer.from(text.buffer, text.byteOffset + start, end - start).toString()
+    return text.toString('utf8', start, end)
   }
 
   fail(i: number, step: number, failure: Omit<FunctionFailure, 'name' | 'kind'>): void {
@@ -75,11 +81,15 @@ export class BatchOutcome {
   }
 
   /**
-   * Takes in an answer about the messages from `from` on.
-   * @param firstStep which of the functions was the first of the call
+   * Takes in what an answer says of the messages that come next here.
+   * @param part which of the `asked` messages of the call are these: `count` of them, from `at` on; `firstStep`: which of
+   * the functions was the first of the call
    */
-  add({ header, body }: Answer, from: number, asked: number, firstStep: number): void {
-    const { done, failures, logs, tookUs, textBytes } = header
+  add({ header, body }: Answer, { asked, at, count, firstStep }: AnswerPart): void {
+    const { done: answered, failures, logs, tookUs, textBytes } = header
+    const from = this.done
+    const done = Math.min(count, answered - at)
+    if (done <= 0) return
     const steps = tookUs.map((_, k) => firstStep + k)
     const resultSteps = steps.filter((step) => this.#results[step] !== undefined)
     const statesAt = resultSteps.length * asked * 8
@@ -89,20 +99,26 @@ export class BatchOutcome {
       const places = new Uint32Array(body.buffer, r * asked * 8, asked * 2)
       const bytes = textBytes[r] as number
       results.part.fill(results.texts.length, from, from + done)
-      results.texts.push(new Uint8Array(body.buffer, textAt, bytes))
-      results.starts.set(places.subarray(0, done), from)
-      results.ends.set(places.subarray(asked, asked + done), from)
+      results.texts.push(Buffer.from(body.buffer, textAt, bytes))
+      results.starts.set(places.subarray(at, at + done), from)
+      results.ends.set(places.subarray(asked + at, asked + at + done), from)
       textAt += bytes
     }
-    this.states.set(new Uint8Array(body.buffer, statesAt, done), from)
-    for (const { message, step, code, text, line, column } of failures)
-      this.fail(from + message, firstStep + step, {
+    this.states.set(new Uint8Array(body.buffer, statesAt + at, done), from)
+    for (const { message, step, code, text, line, column } of failures) {
+      if (message < at || message >= at + done) continue
+      this.fail(from + message - at, firstStep + step, {
         code,
         text,
         ...(line !== undefined && { line }),
         ...(column !== undefined && { column }),
       })
-    for (const [message, , texts] of logs) this.logs.set(from + message, [...(this.logs.get(from + message) ?? []), ...texts])
-    for (const [k, us] of tookUs.entries()) this.tookUs[firstStep + k] = (this.tookUs[firstStep + k] ?? 0) + us
+    }
+    for (const [message, , texts] of logs) {
+      if (message < at || message >= at + done) continue
+      const i = from + message - at
+      this.logs.set(i, [...(this.logs.get(i) ?? []), ...texts])
+    }
+    for (const [k, us] of tookUs.entries()) this.tookUs[firstStep + k] = (this.tookUs[firstStep + k] ?? 0) + (us * done) / answered
   }
 }

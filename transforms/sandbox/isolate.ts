@@ -9,12 +9,15 @@
  */
 import { randomBytes } from 'node:crypto'
 import ivm from 'isolated-vm'
+import { encodings } from './encodings.ts'
 import { runtime, type Runtime } from './runtime.ts'
+import { MESSAGE_END } from './wire.ts'
 
 /** Heap of one isolate. */
 const HEAP_MB = 64
 /** Result of one message, in characters. */
 const MAX_RESULT = 16 * 1024 * 1024
+const ENCODINGS = `(${encodings.toString()})`
 const RUNTIME = `(${runtime.toString()})`
 
 export type FunctionKind = 'transform' | 'filter' | 'routing'
@@ -27,6 +30,9 @@ export type Source = Readonly<{
 }>
 /** Why a function could not be built; `line` and `column` count from 1. */
 export type BuildFailure = Readonly<{ message: string; line?: number; column?: number }>
+
+/** Messages: `{…}` and MESSAGE_END for each. */
+export type Piece = Readonly<{ text: string; /** false: none of their integers has 16 digits or more */ hasLongIntegers: boolean }>
 
 /** The thread that an isolate runs in. */
 export type Host = Readonly<{
@@ -58,7 +64,9 @@ export class FunctionIsolate {
     host.enter()
     try {
       const context = this.#isolate.createContextSync()
-      const inside = context.evalSync(`${RUNTIME}(${JSON.stringify(randomBytes(32).toString('hex'))})`, { reference: true })
+      const seed = () => JSON.stringify(randomBytes(32).toString('hex'))
+      context.evalSync(`${ENCODINGS}(${seed()})`)
+      const inside = context.evalSync(`${RUNTIME}(${seed()})`, { reference: true })
       this.#run = inside.getSync('run', { reference: true })
       this.#rest = inside.getSync('rest', { reference: true })
       const module = this.#compiled(code, file)
@@ -83,17 +91,17 @@ export class FunctionIsolate {
 
   /**
    * Runs messages until `until` (ms since the epoch), at least one.
-   * @param lines `{…},\n` for each; @param tail of their metadata, JSON
+   * @param tail of their metadata, JSON
    * @returns the runtime's lines; `left`: of fewer messages, for the time is over
    */
-  run(lines: string, tail: string, until: number): { out: string; left: boolean } {
+  run({ text: lines, hasLongIntegers }: Piece, tail: string, until: number): { out: string; left: boolean } {
     let out = ''
     for (let done = 0; ;) {
       this.#host.enter()
       let more: string
       let left = true
       try {
-        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT], { timeout: this.#host.callMs })
+        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT, hasLongIntegers], { timeout: this.#host.callMs })
         left = more[0] === '!'
         more = more.slice(1)
       } catch (error) {
@@ -101,7 +109,7 @@ export class FunctionIsolate {
         this.#host.enter()
         more = this.#rest.applySync(undefined, [], { timeout: this.#host.callMs })
         if (linesIn(more) === 0 || !isTimeout(error)) more += isTimeout(error) ? tooLong(this.#host.callMs) : thrown(error)
-        left = done + linesIn(more) < linesIn(lines)
+        left = done + linesIn(more) < messagesIn(lines)
       } finally {
         this.#host.leave()
       }
@@ -135,6 +143,10 @@ export const OUT_OF_MEMORY = `-${JSON.stringify({ code: 'FUNCTION_MEMORY', messa
 const thrown = (error: unknown): string => `-${JSON.stringify({ message: error instanceof Error ? error.message : String(error) })}\n`
 
 const isTimeout = (error: unknown): boolean => error instanceof Error && error.message === 'Script execution timed out.'
+
+/** Messages that a piece has. */
+export const messagesIn = (text: string): number => text.split(END).length - 1
+const END = String.fromCharCode(MESSAGE_END)
 
 /** Messages that lines tell of. */
 function linesIn(out: string): number {

@@ -11,7 +11,8 @@
  *  I1. Of one function at most all threads but one are in use: a slow one never stands in the way of the others.
  *  I2. A function that was found to have ended a sandbox runs on trial from then on, and after three times not at all.
  *  I3. Code that nobody has saved yet is built and run on trial only.
- *  I4. What waits is bounded by who calls: a partition has one batch out at a time.
+ *  I4. What waits is bounded by who calls.
+ *  I5. Batches that wait for the same functions go out in one call: what a call costs beside its messages is paid once.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
@@ -22,7 +23,7 @@ import { STATE } from './wire.ts'
 /** Messages on their way to functions. */
 export type Batch = Readonly<{
   count: number
-  /** `{…},\n` for each */
+  /** `{…}` and MESSAGE_END for each */
   lines: Uint8Array
   lineEnds: Uint32Array
   /** rest of their metadata, JSON */
@@ -41,10 +42,12 @@ type Job = {
   readonly failed: (error: unknown) => void
   failedStarts: number
 }
+/** What of a job goes out in one call. */
+type Share = Readonly<{ job: Job; from: number; count: number }>
 
 /** Messages of one call, and their bytes unless it has one message. */
-const MAX_CALL = 1_000
-const MAX_CALL_BYTES = 1024 * 1024
+const MAX_CALL = 2_000
+const MAX_CALL_BYTES = 512 * 1024
 const MAX_STRIKES = 3
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250
@@ -151,22 +154,52 @@ export class FunctionPool {
     while (main.calls < threads) {
       const at = this.#queue.findIndex(({ functions }) => functions.every(({ key }) => (this.#calls.get(key) ?? 0) < most))
       if (at < 0) return
-      void this.#send(this.#queue.splice(at, 1)[0] as Job, main)
+      void this.#send(this.#together(at), main)
     }
   }
 
-  async #send(job: Job, main: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
-    const { functions, batch, outcome } = job
+  /** Takes a job out of the queue, and all of those behind it that fit whole into the same call. */
+  #together(at: number): readonly Share[] {
+    const [job] = this.#queue.splice(at, 1) as [Job]
+    const from = job.outcome.done
+    const shares: Share[] = [{ job, from, count: callFrom(job.batch, from) }]
+    let count = (shares[0] as Share).count
+    if (from + count < job.batch.count) return shares // more of it is to come first
+    let bytes = bytesOf(job.batch, from)
+    for (let i = at; i < this.#queue.length;) {
+      const other = this.#queue[i] as Job
+      const start = other.outcome.done
+      const more = other.batch.count - start
+      const moreBytes = bytesOf(other.batch, start)
+      if (!isSameCall(job, other)) i++
+      else if (count + more > MAX_CALL || bytes + moreBytes > MAX_CALL_BYTES) return shares
+      else {
+        this.#queue.splice(i, 1)
+        shares.push({ job: other, from: start, count: more })
+        count += more
+        bytes += moreBytes
+      }
+    }
+    return shares
+  }
+
+  async #send(shares: readonly Share[], main: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
+    const { functions, batch } = (shares[0] as Share).job
     main.calls++
     for (const { key } of functions) this.#calls.set(key, (this.#calls.get(key) ?? 0) + 1)
     let ended: SandboxEnded | undefined
     try {
       await main.sandbox.ready
-      const from = outcome.done
-      const count = callFrom(batch, from)
-      const answer = await main.sandbox.run({ functions, count, lines: linesOf(batch, from, count), tail: batch.tail })
-      outcome.add(answer, from, count, 0)
-      outcome.done += answer.header.done
+      const count = shares.reduce((sum, share) => sum + share.count, 0)
+      const lines = shares.map((share) => linesOf(share.job.batch, share.from, share.count))
+      const answer = await main.sandbox.run({ functions, count, lines, tail: batch.tail })
+      let at = 0
+      for (const share of shares) {
+        const { outcome } = share.job
+        outcome.add(answer, { asked: count, at, count: share.count, firstStep: 0 })
+        outcome.done += Math.max(0, Math.min(share.count, answer.header.done - at))
+        at += share.count
+      }
       if (answer.header.resident > this.#settings.memoryMb * MB * WORN) void this.#replace(main)
     } catch (error) {
       ended = error as SandboxEnded
@@ -178,9 +211,11 @@ export class FunctionPool {
         else this.#calls.set(key, left)
       }
     }
-    if (ended) this.#afterEnd(job, ended)
-    else if (outcome.isDone) job.done(outcome)
-    else this.#queue.push(job)
+    for (const { job } of shares) {
+      if (ended) this.#afterEnd(job, ended)
+      else if (job.outcome.isDone) job.done(job.outcome)
+      else this.#queue.push(job)
+    }
     this.#pump()
   }
 
@@ -237,7 +272,8 @@ export class FunctionPool {
         break
       }
       try {
-        outcome.add(await sandbox.run({ functions: [fn], count: 1, lines, tail: batch.tail }), i, 1, step)
+        const answer = await sandbox.run({ functions: [fn], count: 1, lines: [lines], tail: batch.tail })
+        outcome.add(answer, { asked: 1, at: 0, count: 1, firstStep: step })
       } catch (error) {
         if (!(error instanceof SandboxEnded) || error.reason === 'stopped') throw error
         this.#strikes.set(fn.key, { count: (strikes?.count ?? 0) + 1, reason: error.reason })
@@ -291,6 +327,14 @@ function callFrom({ count, lineEnds }: Batch, from: number): number {
   while (end < count && end - from < MAX_CALL && (lineEnds[end] as number) - start <= MAX_CALL_BYTES) end++
   return end - from
 }
+
+/** Of all messages from one on. */
+const bytesOf = ({ lines, lineEnds }: Batch, from: number): number => lines.length - (from === 0 ? 0 : (lineEnds[from - 1] as number))
+
+const isSameCall = (one: Job, other: Job): boolean =>
+  one.batch.tail === other.batch.tail &&
+  one.functions.length === other.functions.length &&
+  one.functions.every(({ key }, i) => key === other.functions[i]?.key)
 
 const linesOf = ({ lines, lineEnds }: Batch, from: number, count: number): Uint8Array =>
   lines.subarray(from === 0 ? 0 : lineEnds[from - 1], lineEnds[from + count - 1])

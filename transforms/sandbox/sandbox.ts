@@ -21,8 +21,8 @@ export type Callable = Readonly<{ key: string; name: string; kind: FunctionKind;
 export type Call = Readonly<{
   functions: readonly Callable[]
   count: number
-  /** `{…},\n` for each message */
-  lines: Uint8Array
+  /** `{…}` and MESSAGE_END for each message, in as many pieces as there are */
+  lines: readonly Uint8Array[]
   /** rest of their metadata, JSON */
   tail: string
 }>
@@ -123,7 +123,7 @@ export class Sandbox {
       this.#write({ type: 'define', key, file: name, kind }, [Buffer.from(code)])
     }
     const keys = functions.map(({ key }) => key)
-    const { header, body } = await this.#ask((call) => this.#write({ type: 'run', call, keys, count, tail }, [lines]))
+    const { header, body } = await this.#ask((call) => this.#write({ type: 'run', call, keys, count, tail }, lines))
     return { header: header as RunResponse, body }
   }
 

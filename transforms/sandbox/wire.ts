@@ -14,7 +14,7 @@ export type Request =
   | Readonly<{ type: 'forget'; key: string }>
   /** Builds a function and says what is wrong with it; the body is its text, TypeScript or JavaScript. */
   | Readonly<{ type: 'check'; call: number; file: string; kind: FunctionKind }>
-  /** Runs functions one after the other on messages; the body is their lines, `{…},\n` each. */
+  /** Runs functions one after the other on messages; the body is their lines: `{…}` and MESSAGE_END each. */
   | Readonly<{ type: 'run'; call: number; keys: readonly string[]; count: number; tail: string }>
 
 /** From the sandbox. */
@@ -44,6 +44,9 @@ export type RunResponse = Readonly<{
   /** resident size of the sandbox, bytes */
   resident: number
 }>
+
+/** Ends each message on its way in: the record separator of RFC 7464, which no JSON text can hold, so that nothing has to be escaped. */
+export const MESSAGE_END = 0x1e
 
 /** Where in the sandbox a message stands after the call. */
 export const STATE = { kept: 0, dropped: 1, failed: 2 } as const

@@ -7,10 +7,21 @@
  *  - An isolate gets its messages in pieces: longer strings would go past the young generation of its heap, and stay
  *    there until it is collected whole.
  */
+import { isAscii } from 'node:buffer'
 import { workerData } from 'piscina'
-import { FunctionIsolate, NotBuilt, OUT_OF_MEMORY, placeIn, type BuildFailure, type FunctionKind, type Host } from './isolate.ts'
+import {
+  FunctionIsolate,
+  messagesIn,
+  NotBuilt,
+  OUT_OF_MEMORY,
+  placeIn,
+  type BuildFailure,
+  type FunctionKind,
+  type Host,
+} from './isolate.ts'
+import { mayHoldLongIntegers } from './long-integers.ts'
 import { javascriptOf } from './source-text.ts'
-import { STATE, type MessageFailure } from './wire.ts'
+import { MESSAGE_END, STATE, type MessageFailure } from './wire.ts'
 
 /** What the pool's owner shares with its threads. */
 export type Shared = Readonly<{
@@ -97,12 +108,12 @@ function run({ sources, count, tail, body, answer }: RunTask): RunResult {
   for (const [step, source] of sources.entries()) {
     const started = performance.now()
     const live = keptOf(found)
-    const text = runLines(source, linesOf(bytes, live), tail)
+    const text = runLines(source, linesOf(bytes, live, count), tail)
     const places = readLines(text, live, { step, file: source.file }, found)
     if (source.kind !== 'filter') results.push({ places, text })
     tookUs.push(Math.round((performance.now() - started) * 1000))
   }
-  evict()
+  evict(sources)
   collect(results.reduce((sum, { text }) => sum + text.length, 0))
   const { done, states, failures, logs } = found
   const parts = [...results.map((result) => new Uint8Array(result.places.buffer)), states, ...results.map(({ text }) => text)]
@@ -131,7 +142,7 @@ function runLines(source: SharedSource, lines: Buffer, tail: string): Buffer {
   const outs: string[] = []
   for (let at = 0; at < lines.length;) {
     const end = pieceEnd(lines, at)
-    const { out, left } = runPiece(source, lines.toString('utf8', at, end), tail, until)
+    const { out, left } = runPiece(source, lines.subarray(at, end), tail, until)
     outs.push(out)
     at = end
     if (left || Date.now() >= until) break
@@ -141,23 +152,25 @@ function runLines(source: SharedSource, lines: Buffer, tail: string): Buffer {
 
 function pieceEnd(lines: Buffer, at: number): number {
   if (lines.length - at <= PIECE_BYTES) return lines.length
-  const last = lines.lastIndexOf(NEWLINE, at + PIECE_BYTES)
-  return (last >= at ? last : lines.indexOf(NEWLINE, at)) + 1
+  const last = lines.lastIndexOf(MESSAGE_END, at + PIECE_BYTES)
+  return (last >= at ? last : lines.indexOf(MESSAGE_END, at)) + 1
 }
 
-function runPiece(source: SharedSource, lines: string, tail: string, until: number): { out: string; left: boolean } {
+function runPiece(source: SharedSource, bytes: Buffer, tail: string, until: number): { out: string; left: boolean } {
+  const lines = bytes.toString(isAscii(bytes) ? 'latin1' : 'utf8')
+  const hasLongIntegers = mayHoldLongIntegers(bytes)
   try {
-    return isolateOf(source).run(lines, tail, until)
+    return isolateOf(source).run({ text: lines, hasLongIntegers }, tail, until)
   } catch (error) {
-    if (error instanceof NotBuilt) return { out: notBuilt(error).repeat(lines.split('\n').length - 1), left: false }
+    if (error instanceof NotBuilt) return { out: notBuilt(error).repeat(messagesIn(lines)), left: false }
   }
   // its heap is full, by one message or by what it has kept: each for itself, so that only who needs too much fails
   let out = ''
   let at = 0
   do {
-    const end = lines.indexOf('\n', at) + 1
+    const end = lines.indexOf(END, at) + 1
     try {
-      out += isolateOf(source).run(lines.slice(at, end), tail, 0).out
+      out += isolateOf(source).run({ text: lines.slice(at, end), hasLongIntegers }, tail, 0).out
     } catch (error) {
       out += error instanceof NotBuilt ? notBuilt(error) : OUT_OF_MEMORY
     }
@@ -180,13 +193,14 @@ function isolateOf({ key, file, kind, code }: SharedSource): FunctionIsolate {
   return isolate
 }
 
-/** Throws away what was used longest ago until the rest fits; what was used last stays. */
-function evict(): void {
-  let total = 0
-  for (const kept of isolates.values()) {
-    if (!kept.isolate.isDisposed) kept.bytes = kept.isolate.bytes
-    total += kept.bytes
+/** Throws away what was used longest ago until the rest fits; what was used last stays. @param used just now: others are as they were */
+function evict(used: readonly SharedSource[]): void {
+  for (const { key } of used) {
+    const kept = isolates.get(key)
+    if (kept && !kept.isolate.isDisposed) kept.bytes = kept.isolate.bytes
   }
+  let total = 0
+  for (const { bytes } of isolates.values()) total += bytes
   for (const [key, { isolate, bytes }] of isolates) {
     if (total <= maxBytes || isolates.size === 1) return
     isolates.delete(key)
@@ -207,6 +221,7 @@ function collect(bytes: number): void {
 // ── lines ─────────────────────────────────────────────────────────────────────────────────────────
 
 const NEWLINE = 10
+const END = String.fromCharCode(MESSAGE_END)
 const [HASH, PLUS, MINUS, ZERO] = [0x23, 0x2b, 0x2d, 0x30]
 
 function keptOf({ states, done }: Found): Uint32Array {
@@ -217,8 +232,9 @@ function keptOf({ states, done }: Found): Uint32Array {
 }
 
 /** The lines of those that are kept: all of them, or copied together. */
-function linesOf(bytes: Buffer, kept: Uint32Array): Buffer {
+function linesOf(bytes: Buffer, kept: Uint32Array, count: number): Buffer {
   if (kept.length === 0) return bytes.subarray(0, 0)
+  if (kept.length === count) return bytes
   const parts: Buffer[] = []
   let from = 0
   let line = 0
@@ -227,10 +243,10 @@ function linesOf(bytes: Buffer, kept: Uint32Array): Buffer {
     const wanted = kept[k] as number
     if (line < wanted) {
       if (at > from) parts.push(bytes.subarray(from, at))
-      for (; line < wanted; line++) at = bytes.indexOf(NEWLINE, at) + 1
+      for (; line < wanted; line++) at = bytes.indexOf(MESSAGE_END, at) + 1
       from = at
     }
-    at = bytes.indexOf(NEWLINE, at) + 1
+    at = bytes.indexOf(MESSAGE_END, at) + 1
     line++
   }
   const last = bytes.subarray(from, at)
@@ -248,7 +264,7 @@ function readLines(text: Buffer, live: Uint32Array, { step, file }: { step: numb
   let read = 0
   let printed: string[] | undefined
   for (let at = 0; at < text.length && read < live.length;) {
-    const end = text.indexOf(NEWLINE, at)
+    const end = text[at + 1] === NEWLINE ? at + 1 : text.indexOf(NEWLINE, at)
     const sign = text[at]
     if (sign === HASH) {
       printed = jsonOf(text, at + 1, end) as string[]
