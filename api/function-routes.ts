@@ -231,6 +231,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
       description: 'Runs it on the messages of the body, or on an example, apart from what is at work. Nothing is stored.',
       ...writes,
       body: TestIn,
+      exactNumbers: true,
       answer: { description: 'For each message what came of it.', schema: TestOut },
       errors: [400, 413, 422, 503],
       handle: (request, _reply, account) => {
@@ -294,6 +295,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
       description: 'Runs it on the messages of the body, or on an example, apart from what is at work.',
       ...writes,
       body: StoredTestIn,
+      exactNumbers: true,
       answer: { description: 'For each message what came of it.', schema: TestOut },
       errors: [400, 404, 413, 422, 503],
       handle: (request, _reply, account) => tested(account, found(request, account), checkStoredTest(objectBody(request))),

@@ -11,6 +11,7 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { AddressInfo, Socket } from 'node:net'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
+import { parseExact } from '../engine/exact-json.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
@@ -144,9 +145,9 @@ function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
   })
   app.decorateRequest('account', null)
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('*', { parseAs: 'string' }, (_request, body, done) => {
+  app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
     try {
-      done(null, parsedBody(body as string))
+      done(null, parsedBody(body as string, (request.routeOptions.config as RouteConfig).exactNumbers === true))
     } catch (error) {
       done(error as Error)
     }
@@ -175,11 +176,13 @@ function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
   }
 }
 
+type RouteConfig = Readonly<{ exactNumbers?: true | undefined }>
+
 /** @throws EngineError REQUEST_UNPARSABLE */
-function parsedBody(text: string): unknown {
+function parsedBody(text: string, exactNumbers: boolean): unknown {
   if (text === '') return undefined
   try {
-    return JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text) as unknown
+    return (exactNumbers ? parseExact : (JSON.parse as (json: string) => unknown))(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text)
   } catch {
     // the parser's own message repeats parts of the body
     throw new EngineError('REQUEST_UNPARSABLE', 'The body is not valid JSON.')
@@ -187,12 +190,13 @@ function parsedBody(text: string): unknown {
 }
 
 function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort): void {
-  const { methods, paths, auth, maxBodyBytes, head, handle } = operation
+  const { methods, paths, auth, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
       method: [...methods],
       url: path.replaceAll(/\{(\w+)\}/g, ':$1'),
       exposeHeadRoute: head !== false,
+      config: { exactNumbers } satisfies RouteConfig,
       ...(maxBodyBytes && { bodyLimit: maxBodyBytes }),
       // before the body is read, so that a stranger can't make us read it
       ...(auth && {

@@ -9,6 +9,7 @@ import { parseArgs } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
 import { sinkTypeOf } from '../api/function-form.ts'
 import { routeTrial } from '../api/route-trial.ts'
+import { parseExact } from '../engine/exact-json.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { bundled, functionText } from './bundle.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
@@ -108,7 +109,7 @@ function messagesOf(text: string, file: string): TrialMessage[] {
   const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null
   const parsed = (json: string): unknown => {
     try {
-      return JSON.parse(json)
+      return parseExact(json)
     } catch {
       return undefined
     }

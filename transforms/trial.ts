@@ -1,5 +1,6 @@
 /** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
 import { EngineError } from '../engine/errors.ts'
+import { parseExact } from '../engine/exact-json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { Route } from './routes.ts'
@@ -71,15 +72,15 @@ export async function tryFunction(
     for (const input of messages) {
       const { metadata, ...rest } = input
       const { database_name = NAMED.name, consumer = NAMED, database = NAMED, ...own } = (metadata ?? {}) as Record<string, unknown>
-      const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })},\n`)
+      const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })}\u001e`)
       const tail = JSON.stringify({ database_name, consumer, database })
       const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
-      const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : (JSON.parse(outcome.resultText(0, 0)) as unknown))
+      const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : parseExact(outcome.resultText(0, 0)))
       const thrown = outcome.failures.get(0)
       const output = thrown ? undefined : made()
       const { table_schema: schema, table_name: table } = own
       const about = { action: input.action, database: String(database_name), schema: String(schema), table: String(table) }
-      const { routing, reason } = thrown ? {} : (routed?.(output as Route, about) ?? {})
+      const { routing, reason } = thrown ? {} : (routed?.(JSON.parse(outcome.resultText(0, 0)) as Route, about) ?? {})
       const error = thrown ?? (reason === undefined ? undefined : { code: 'FUNCTION_FAILED' as const, name, kind, text: reason })
       results.push({
         input,

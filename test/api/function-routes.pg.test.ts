@@ -68,7 +68,8 @@ async function serve() {
       headers: { authorization: `Bearer ${token}` },
       ...(body !== undefined && { body: JSON.stringify(body) }),
     })
-    return { status: answer.status, body: (await answer.json()) as any } // oxlint-disable-line typescript/no-explicit-any
+    const text = await answer.text()
+    return { status: answer.status, text, body: JSON.parse(text) as any } // oxlint-disable-line typescript/no-explicit-any
   }
   return { call, cache, store, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
@@ -204,4 +205,14 @@ test('a function is tried on the last messages of a table', async () => {
     const { status, body: answer } = await on(body)
     assert.deepEqual([status, Object.keys(answer.validation_errors)], [422, [field]])
   }
+})
+
+test('numbers of a try keep their digits, on the way in and out', async () => {
+  await using s = await serve()
+  const { rawJSON } = JSON as typeof JSON & { rawJSON: (text: string) => unknown }
+  const record = { id: rawJSON('9007199254740993'), rate: rawJSON('1.50') }
+  const code = 'export default (a, r) => ({ next: r.id + 1n, rate: r.rate })'
+  const { text } = await s.call('POST', '/functions/test', { type: 'transform', code, messages: [{ record }] })
+  assert.match(text, /"input":\{"record":\{"id":9007199254740993,"rate":1\.50\}/)
+  assert.match(text, /"output":\{"next":9007199254740994,"rate":1\.5\}/)
 })
