@@ -31,7 +31,7 @@ export type Settings = Readonly<{
   /** where the other processes reach this one; absent: made of the address it listens on */
   nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
-  maxMemoryMb: number | undefined
+  functions: { threads: number | undefined; memoryMb: number }
   /** larger messages are not kept */
   maxMessageMb: number
   /** where sinks may send */
@@ -116,7 +116,14 @@ export const VARIABLES = {
     'where sinks may send: private = everywhere but to link-local and metadata addresses, public = to public addresses only (private)',
   ),
   EGRESS_ALLOW: variable(text, 'hosts, *.suffixes, addresses and ranges that EGRESS lets through all the same, with commas between'),
-  MAX_MEMORY_MB: variable(Type.Integer({ minimum: 128 }), 'bound of all read-ahead windows together, in MB'),
+  TAILRACE_FUNCTION_THREADS: variable(
+    Type.Integer({ minimum: 1, maximum: 64 }),
+    'threads that run functions (as many as cores, from 3 to 8); one function has all of them but one at most',
+  ),
+  TAILRACE_FUNCTION_MEMORY_MB: variable(
+    Type.Integer({ minimum: 256, maximum: 65_536 }),
+    'memory of a process that runs functions, which is ended above it (512); there are two, and a third while one is replaced',
+  ),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
 
@@ -124,7 +131,7 @@ type Name = keyof typeof VARIABLES
 export const IGNORED = [
   ...['SERVER_CHECK_ORIGIN', 'SECRET_KEY_BASE', 'PG_IPV6', 'REDIS_URL', 'REDIS_TLS', 'REDIS_IPV6', 'REDIS_POOL_SIZE'],
   ...['REDIS_TLS_CA_CERT_FILE', 'REDIS_TLS_CLIENT_CERT_FILE', 'REDIS_TLS_CLIENT_KEY_FILE', 'REDIS_TLS_VERIFY'],
-  ...['DEFAULT_WORKERS_PER_SINK', 'BACKFILL_MAX_PENDING_MESSAGES', 'MEMORY_BUFFER_PERCENT'],
+  ...['DEFAULT_WORKERS_PER_SINK', 'BACKFILL_MAX_PENDING_MESSAGES', 'MAX_MEMORY_MB', 'MEMORY_BUFFER_PERCENT'],
   ...['REPLICATION_FLUSH_MAX_ACCUMULATED_BYTES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_MESSAGES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_TIME_MS'],
   ...['FEATURE_ACCOUNT_SELF_SIGNUP', 'FEATURE_PROVISION_DEFAULT_USER', 'SEQUIN_TELEMETRY_DISABLED', 'CRASH_REPORTING_DISABLED'],
   ...['LONG_POLL_FALLBACK_MS', 'GITHUB_CLIENT_ID', 'GITHUB_CLIENT_SECRET', 'GITHUB_CLIENT_REDIRECT_URI', 'ADMIN_USER', 'ADMIN_PASSWORD'],
@@ -190,7 +197,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
       password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
     },
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
-    maxMemoryMb: integer('MAX_MEMORY_MB'),
+    functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     egress,
     ignored: IGNORED.filter((name) => given(name) !== undefined),

@@ -39,10 +39,9 @@ import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
 
-/** Threads that run functions: three at least, so that one function may have two and leaves one to the others. */
+/** Threads that run functions where the setting says nothing: with three, one function may have two and leaves one to the others. */
+const MIN_THREADS = 3
 const MAX_THREADS = 8
-/** A sandbox that takes more is ended. */
-const FUNCTION_MEMORY_MB = 512
 /** Of a new sink that doesn't say how many, by where the log is: in Kafka there may be several processes to share them. */
 const PARTITIONS = { folder: 1, kafka: 4 } as const
 const STATE_DATABASE = 'tailrace'
@@ -89,7 +88,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)), {
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
-  const functions = new FunctionPool({ threads: Math.min(MAX_THREADS, Math.max(3, availableParallelism())), memoryMb: FUNCTION_MEMORY_MB })
+  const { threads = Math.min(MAX_THREADS, Math.max(MIN_THREADS, availableParallelism())), memoryMb } = settings.functions
+  const functions = new FunctionPool({ threads, memoryMb })
   parts.defer(() => functions.stop())
   if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined

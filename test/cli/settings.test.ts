@@ -25,7 +25,7 @@ test('with nothing set, everything has its default and the state database is the
     kafka: undefined,
     metrics: { port: 8376, user: undefined, password: undefined },
     nodeAddress: undefined,
-    maxMemoryMb: undefined,
+    functions: { threads: undefined, memoryMb: 512 },
     maxMessageMb: 64,
     egress: { mode: 'private', allow: [] },
     ignored: [],
@@ -39,14 +39,14 @@ test('every wrong variable is named at once, with what came and what it takes', 
     LOG_LEVEL: 'loud',
     PG_POOL_SIZE: '1.5',
     TAILRACE_METRICS_PORT: '0x10',
-    MAX_MEMORY_MB: '1',
+    TAILRACE_FUNCTION_MEMORY_MB: '1',
   })
   assert.match(message, /SERVER_PORT: "70000" came; takes a whole number from 0 to 65535/)
   assert.match(message, /LOG_LEVEL: "loud" came; takes one of fatal, error, warn/)
   assert.match(message, /PG_POOL_SIZE: "1\.5" came; takes a whole number from 1 to 1000/)
   assert.match(message, /TAILRACE_METRICS_PORT: "0x10"/)
-  assert.match(message, /MAX_MEMORY_MB: "1" came; takes a whole number from 128/)
-  assert.equal(context['variables'], 'SERVER_PORT, LOG_LEVEL, PG_POOL_SIZE, TAILRACE_METRICS_PORT, MAX_MEMORY_MB')
+  assert.match(message, /TAILRACE_FUNCTION_MEMORY_MB: "1" came; takes a whole number from 256 to 65536/)
+  assert.equal(context['variables'], 'SERVER_PORT, LOG_LEVEL, PG_POOL_SIZE, TAILRACE_METRICS_PORT, TAILRACE_FUNCTION_MEMORY_MB')
 })
 
 test('no refusal repeats a secret', () => {
