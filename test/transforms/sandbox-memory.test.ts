@@ -3,16 +3,17 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
 import { LONG } from '../faults/size.ts'
-import { batch, batchOf, fn, MEMORY_MB, pool, rows } from './function-fixture.ts'
+import type { Callable } from '../../transforms/sandbox/sandbox.ts'
+import { batch, batchOf, fn, MEMORY_MB, pool, rows, TAIL } from './function-fixture.ts'
 
 const MB = 1024 * 1024
 const shared = pool()
 after(() => shared.stop())
 
 /** Of the sandboxes together; undefined where the system doesn't tell. */
-function residentMb(): number | undefined {
+function residentMb(of = shared): number | undefined {
   try {
-    return shared.pids.reduce((sum, pid) => sum + Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024, 0)
+    return of.pids.reduce((sum, pid) => sum + Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024, 0)
   } catch {
     return undefined
   }
@@ -46,6 +47,31 @@ test('many functions in turn, with many messages, stay below the setting, and no
     }
   const resident = residentMb()
   if (resident !== undefined) assert.ok(resident < MEMORY_MB, `${resident} MB`)
+})
+
+test('200 functions of 500 sinks take no more memory than the setting gives, whichever of them is next', async () => {
+  const memoryMb = 256
+  await using bounded = pool({ memoryMb })
+  const functions = Array.from({ length: 200 }, (_, i) =>
+    fn(`const kept = new Array(50_000).fill(${i})\nexport default (a, r, c, m) => [m.consumer.id, kept[r.id], r.id]`),
+  )
+  const { lines, lineEnds, count } = batch(rows(LONG ? 1_000 : 10))
+  const engineMb = process.memoryUsage.rss() / MB
+  let largest = 0
+  for (let round = 0; round < (LONG ? 4 : 1); round++)
+    for (let sink = 0; sink < 500; sink += 20) {
+      const turn = Array.from({ length: 20 }, async (_, k) => {
+        const id = `sink ${sink + k}`
+        const tail = JSON.stringify({ ...TAIL, consumer: { ...TAIL.consumer, id } })
+        const n = (sink + k) % functions.length
+        const outcome = await bounded.run([functions[n] as Callable], { lines, lineEnds, count, tail })
+        assert.equal(outcome.resultText(0, 4), `["${id}",${n},5]`)
+      })
+      await Promise.all(turn)
+      largest = Math.max(largest, residentMb(bounded) ?? 0)
+    }
+  assert.ok(largest < memoryMb * 2, `${largest} MB`) // two of them while one takes over from the other
+  assert.ok(process.memoryUsage.rss() / MB - engineMb < 100, 'the engine itself has not grown with them')
 })
 
 test('a message of megabytes goes through between small ones', async () => {
