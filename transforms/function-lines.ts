@@ -5,10 +5,12 @@
  * it travels once a batch. Metadata that no function looks at doesn't travel at all.
  */
 import type { MessageView } from '../engine/log/message-view.ts'
+import type { LineMemory } from './line-memory.ts'
 import { MESSAGE_END } from './sandbox/wire.ts'
 
 export type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
-export type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array }>
+/** @property memory what they lie in, to be given back */
+export type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array; memory: Buffer }>
 
 const ENRICHMENT = Buffer.from(',"enrichment":')
 const BRACE = 0x7b
@@ -27,9 +29,10 @@ export type LineOptions = Readonly<{
   metadata: boolean
   /** JSON of the row that enriches a message */
   enrichment?: (i: number) => Uint8Array | undefined
+  memory: LineMemory
 }>
 
-export function linesOf({ views, places }: Messages, { chosen, metadata, enrichment }: LineOptions): Lines {
+export function linesOf({ views, places }: Messages, { chosen, metadata, enrichment, memory }: LineOptions): Lines {
   const count = chosen?.length ?? views.length
   let bytes = 0
   for (let k = 0; k < count; k++) {
@@ -39,7 +42,7 @@ export function linesOf({ views, places }: Messages, { chosen, metadata, enrichm
     const row = enrichment?.(i)
     if (row) bytes += ENRICHMENT.length + row.length
   }
-  const lines = Buffer.allocUnsafeSlow(bytes)
+  const lines = memory.take(bytes)
   const lineEnds = new Uint32Array(count)
   let at = 0
   for (let k = 0; k < count; k++) {
@@ -61,7 +64,7 @@ export function linesOf({ views, places }: Messages, { chosen, metadata, enrichm
     lines[at++] = MESSAGE_END
     lineEnds[k] = at
   }
-  return { lines: lines.subarray(0, at), lineEnds }
+  return { lines: lines.subarray(0, at), lineEnds, memory: lines }
 }
 
 /** @returns where the metadata of a body begins, or -1 when that can't be told without parsing */

@@ -17,6 +17,7 @@ import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
+import { LineMemory } from './line-memory.ts'
 import { Routes, type ReadRoute, type Route } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
@@ -26,6 +27,9 @@ import { STATE } from './sandbox/wire.ts'
 export type { Messages } from './function-lines.ts'
 export type { FunctionFailure } from './sandbox/batch-outcome.ts'
 export { STATE } from './sandbox/wire.ts'
+
+/** of all stages of this process */
+const lineMemory = new LineMemory()
 
 /** A function as a sink has it. */
 export type StageFunction = Callable & Readonly<{ /** false: it never looks at the metadata */ usesMetadata: boolean }>
@@ -103,12 +107,14 @@ export class FunctionStage {
     const { filter } = functions
     if (!filter || pack.count === 0 || (this.#options.enricher && filter.usesMetadata)) return undefined
     const places = Array.from({ length: pack.count }, (_, i) => i)
-    const batch = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata })
+    const { memory, ...batch } = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata, memory: lineMemory })
     let outcome: BatchOutcome
     try {
       outcome = await pool.run([filter], { ...batch, count: pack.count, tail })
     } catch {
       return undefined
+    } finally {
+      lineMemory.give(memory)
     }
     if (outcome.failures.size === 0) this.#passed.set(pack, filter.key)
     const { states } = outcome
@@ -160,12 +166,18 @@ export class FunctionStage {
     if (functions.length === 0) return undefined
     const isAll = chosen.length === messages.views.length
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
-    const outcome = await pool.run(functions, {
-      ...linesOf(messages, { ...(isAll ? {} : { chosen }), metadata, ...(enriched && { enrichment: (i: number) => enriched.rows[i] }) }),
-      ...{ count: chosen.length, tail },
+    const { memory, ...batch } = linesOf(messages, {
+      ...(isAll ? {} : { chosen }),
+      ...{ metadata, memory: lineMemory },
+      ...(enriched && { enrichment: (i: number) => enriched.rows[i] }),
     })
-    if (isDelete) excuse(outcome)
-    return outcome
+    try {
+      const outcome = await pool.run(functions, { ...batch, count: chosen.length, tail })
+      if (isDelete) excuse(outcome)
+      return outcome
+    } finally {
+      lineMemory.give(memory)
+    }
   }
 }
 

@@ -63,7 +63,7 @@ export type RunResult = Readonly<{
 const SLICE_MS = 250
 /** Below the size from which V8 keeps a string, of two bytes a character, outside the young generation. */
 const PIECE_BYTES = 60_000
-const COLLECT_AFTER_BYTES = 8_000_000
+const COLLECT_AFTER_BYTES = 16_000_000
 
 const { entered, places, maxBytes, callMs } = workerData as Shared
 const place = Atomics.add(places, 0, 1) % entered.length
