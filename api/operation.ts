@@ -30,7 +30,7 @@ export type Operation = Readonly<{
   /** statuses of errors beside 401 and 500 */
   errors?: readonly number[]
   maxBodyBytes?: number
-  /** numbers in the body stay as they are written: `engine/exact-json.ts` */
+  /** integers in the body keep all their digits: `transforms/exact-json.ts` */
   exactNumbers?: true
   /** false: the answer has effects, so no HEAD is served for a GET */
   head?: boolean

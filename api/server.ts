@@ -11,7 +11,7 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { AddressInfo, Socket } from 'node:net'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
-import { parseExact } from '../engine/exact-json.ts'
+import { parseExact } from '../transforms/exact-json.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'

@@ -1,6 +1,6 @@
 /** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
 import { EngineError } from '../engine/errors.ts'
-import { parseExact } from '../engine/exact-json.ts'
+import { parseExact } from './exact-json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { Route } from './routes.ts'

