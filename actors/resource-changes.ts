@@ -1,7 +1,7 @@
 /** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
 import { isDeepStrictEqual as same } from 'node:util'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
-import type { StoredFunction } from '../engine/state/functions.ts'
+import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 
 export type Known = Readonly<{
@@ -49,8 +49,8 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
   }
 }
 
-const functionsOf = ({ accountId, filter, transform }: Sink, { functions = [] }: Known): readonly StoredFunction[] =>
-  functions.filter((fn) => fn.accountId === accountId && (fn.name === filter || fn.name === transform))
+const functionsOf = (sink: Sink, { functions = [] }: Known): readonly StoredFunction[] =>
+  functions.filter((fn) => fn.accountId === sink.accountId && FUNCTION_FIELDS.some((field) => sink[field] === fn.name))
 
 const endpointOf = ({ accountId, destination }: Sink, { endpoints = [] }: Known): HttpEndpoint | undefined =>
   destination.type === 'webhook'

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { changesBetween } from '../../actors/resource-changes.ts'
+import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { endpoint } from '../sinks/load.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
@@ -52,3 +53,22 @@ test('an edit of an HTTP endpoint reaches the sinks that send to it, and nothing
   const after = { ...before, endpoints: [endpoint('http://b'), endpoint('http://y', { name: 'other' })] }
   assert.deepEqual(changesBetween(before, after), { ...NOTHING, editedSinks: [hooks] })
 })
+
+for (const field of FUNCTION_FIELDS) {
+  test(`an edit of the function that a sink has as its ${field} reaches the sinks that have it, and nothing else`, () => {
+    const fn: StoredFunction = {
+      ...{ id: 'f', accountId: SINK.accountId, name: 'mine', type: 'transform', sinkType: null },
+      ...{ description: null, code: '', compiled: 'old', usesMetadata: false },
+    }
+    const having: Sink = { ...SINK, id: '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a02', name: 'having', [field]: 'mine' }
+    const before = { ...known, sinks: [SINK, having], functions: [fn, { ...fn, id: 'g', name: 'other' }] }
+    const after = {
+      ...before,
+      functions: [
+        { ...fn, compiled: 'new' },
+        { ...fn, id: 'g', name: 'other', compiled: 'new' },
+      ],
+    }
+    assert.deepEqual(changesBetween(before, after), { ...NOTHING, editedSinks: [having] })
+  })
+}
