@@ -62,7 +62,12 @@ const Message = Type.Object(
 const messages = Type.Optional(
   Type.Array(Message, { minItems: 1, maxItems: MAX_MESSAGES, description: 'to run it on; absent: an example' }),
 )
-const sink = Type.Optional(Type.String({ description: 'of type routing: name or id of a sink whose settings fill in what it leaves out' }))
+const sink = Type.Optional(
+  Type.String({
+    description:
+      'of type routing: name or id of a sink whose settings fill in what it leaves out; of a stored one the only sink that has it',
+  }),
+)
 const database = Type.Optional(Type.String({ description: 'of type enrichment: name or id of the database that the query runs on' }))
 const table = Type.Optional(
   Type.String({
@@ -298,7 +303,13 @@ export function functionOperations(port: FunctionPort): Operation[] {
       exactNumbers: true,
       answer: { description: 'For each message what came of it.', schema: TestOut },
       errors: [400, 404, 413, 422, 503],
-      handle: (request, _reply, account) => tested(account, found(request, account), checkStoredTest(objectBody(request))),
+      handle: (request, _reply, account) => {
+        const fn = found(request, account)
+        const given = checkStoredTest(objectBody(request))
+        const [user, ...others] = usersOf(fn, port.sinks())
+        if (!user || others.length > 0) return tested(account, fn, given)
+        return tested(account, fn, { ...(fn.type === 'routing' && { sink: user.name }), database: user.database, ...given })
+      },
     },
   ]
 }

@@ -78,9 +78,8 @@ export class SnapshotReader {
   async #begin(client: PoolClient, commits: Xids): Promise<void> {
     const until = performance.now() + VISIBLE_MS
     for (let looks = 0; ; looks++) {
-      await client.query('begin transaction isolation level repeatable read, read only')
-      const { rows } = await client.query<{ snapshot: string }>('select pg_catalog.pg_current_snapshot()::text as snapshot')
-      const isVisible = snapshotOf(rows[0]?.snapshot ?? '')
+      const [, { rows }] = (await client.query(BEGIN)) as unknown as [unknown, { rows: [{ snapshot: string }] }]
+      const isVisible = snapshotOf(rows[0].snapshot)
       const hidden = [...commits].find((xid) => !isVisible(xid))
       if (hidden === undefined) return
       await client.query('rollback')
@@ -90,6 +89,9 @@ export class SnapshotReader {
     }
   }
 }
+
+/** In one round trip. */
+const BEGIN = 'begin transaction isolation level repeatable read, read only; select pg_catalog.pg_current_snapshot()::text as snapshot'
 
 class TooMuch extends Error {}
 

@@ -71,7 +71,7 @@ async function serve() {
     const text = await answer.text()
     return { status: answer.status, text, body: JSON.parse(text) as any } // oxlint-disable-line typescript/no-explicit-any
   }
-  return { call, cache, store, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+  return { call, cache, store, reload, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
 
 test('a function is created, read by id and name, changed, renamed with the sinks that have it, and deleted when no sink has it', async () => {
@@ -165,6 +165,11 @@ test('a routing function is tried with what it leaves out, built in or as a sink
     const answer = await s.call('POST', '/functions/route/test', { sink })
     assert.deepEqual([answer.status, Object.keys(answer.body.validation_errors)], [422, ['sink']])
   }
+  await s.store.query(`update sink set settings = settings || '{"routing": "route"}' where name = 'search'`)
+  await s.reload()
+  assert.deepEqual((await s.call('POST', '/functions/route/test')).body.data[0].routing, { action: 'index', index_name: 'all' })
+  await s.store.query(`update sink set settings = settings - 'routing' where name = 'search'`)
+  await s.reload()
   const moved = await s.call('PATCH', '/functions/route', { sink_type: 'http_push' })
   assert.deepEqual([moved.status, moved.body.sink_type], [200, 'webhook'])
 })

@@ -56,6 +56,10 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   'one-shape': [
     [message('{"id":7}', 'null', 'delete'), { entity: 'goods', key: '7', at: '2025-02-03T04:05:06.789012Z', deleted: true, data: null }],
   ],
+  'removed-rows': [
+    [message('{"id":7,"deleted_at":null}'), {}],
+    [message('{"id":7,"deleted_at":"2025-02-03T04:05:06.000000Z"}', '{}', 'update'), { action: 'delete' }],
+  ],
   'tenant-index': [[message('{"id":7,"tenant_id":3}'), { index_name: 'goods-3' }]],
   'rest-calls': [
     [message('{"id":7}'), { method: 'POST', endpoint_path: '/goods', headers: { 'Idempotency-Key': 'MjY3NDEyNzI6MA==' } }],
