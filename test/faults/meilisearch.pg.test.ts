@@ -16,7 +16,7 @@ import { seeds } from './size.ts'
 import { DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
-const TABLES = ['account', 'item', 'member']
+const TABLES = ['account', 'document', 'item', 'member']
 const WITHIN_MS = 60_000
 
 for (const seed of seeds(1))
