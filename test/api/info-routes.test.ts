@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { EngineError } from '../../engine/errors.ts'
-import { DATABASE, GOODS_ID, message, OTHER, SHOP } from './scripted-engine.ts'
+import { DATABASE, GOODS_ID, message, OTHER, RECORD, SHOP } from './scripted-engine.ts'
 import { serve } from './api-fixture.ts'
 
 test('liveness, readiness and version answer anyone; readiness names what does not stream', async () => {
@@ -87,6 +87,9 @@ const SENT: Readonly<Record<string, object>> = {
   createSink: { name: 'new', database: DATABASE.name, destination: { type: 'webhook', http_endpoint: 'hooks' } },
   createHttpEndpoint: { name: 'new', url: 'https://example.com' },
   replaySink: { lsn: '0/1' },
+  redeliverMessages: { state: 'failing' },
+  acknowledgeMessages: { ids: [RECORD.id] },
+  discardMessages: { state: 'open' },
 }
 
 test('the OpenAPI document describes what is served: answers fit its schemas', async () => {
@@ -95,6 +98,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
   s.engine.databases = [DATABASE]
   await s.engine.createEndpoint(SHOP, { ...ENDPOINT, name: 'hooks' })
   s.engine.gaps.set(DATABASE.id, 'a gap')
+  s.engine.records.set(GOODS_ID, [RECORD])
   const { body } = await s.call('/api/openapi.json', { token: null })
   const { openapi, paths, components } = body as {
     openapi: string
@@ -108,7 +112,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
   for (const [path, methods] of Object.entries(paths)) {
     for (const [method, operation] of Object.entries(methods)) {
       const kind = Object.keys(NAMED).find((part) => path.includes(part)) ?? ''
-      const place = path.replace('{id_or_name}', method === 'delete' ? 'gone' : (NAMED[kind] ?? GOODS_ID))
+      const place = path.replace('{id_or_name}', method === 'delete' ? 'gone' : (NAMED[kind] ?? GOODS_ID)).replace('{message}', RECORD.id)
       s.engine.add({ id: '88888888-8888-4888-8888-888888888888', name: 'gone' })
       await s.engine.createEndpoint(SHOP, { ...ENDPOINT, name: 'gone' })
       const sent = operation.requestBody && (path.endsWith('ack') ? { ack_ids: ['a1'] } : (SENT[operation.operationId] ?? {}))

@@ -2,14 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { MessageRecord } from '../../engine/dispatch/message-records.ts'
 import { serve } from './api-fixture.ts'
-import { GOODS_ID, OTHER_TOKEN } from './scripted-engine.ts'
+import { GOODS_ID, OTHER_TOKEN, RECORD } from './scripted-engine.ts'
 
-const RECORD: MessageRecord = {
-  ...{ id: 'abc.1.0.5.2', state: 'backing off', table: 'public.goods', action: 'update', record_pks: ['7'] },
-  ...{ commit_lsn: '26741272', commit_idx: 0, commit_timestamp: '2025-02-03T04:05:06.000Z', deliver_count: 2 },
-  ...{ last_delivered_at: '2025-02-03T04:05:08.000Z', not_visible_until: '2025-02-03T04:05:10.000Z', error: 'status 500: no' },
-  attempts: [{ at: '2025-02-03T04:05:08.000Z', counts: true, code: 'DESTINATION_REJECTED', status: 500, message: 'status 500: no' }],
-}
 const PATH = '/api/sinks/goods/messages'
 
 async function withMessages(...records: MessageRecord[]) {

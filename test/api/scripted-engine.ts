@@ -311,3 +311,11 @@ export const message = (id: string, title = 'Lamp'): Scripted => ({
   id,
   data: JSON.stringify({ record: { id: 7, title }, changes: null, action: 'insert', metadata: { table_name: 'goods', commit_idx: 0 } }),
 })
+
+/** A message that waits to be tried again. */
+export const RECORD: MessageRecord = {
+  ...{ id: 'abc.1.0.5.2', state: 'backing off', table: 'public.goods', action: 'update', record_pks: ['7'] },
+  ...{ commit_lsn: '26741272', commit_idx: 0, commit_timestamp: '2025-02-03T04:05:06.000Z', deliver_count: 2 },
+  ...{ last_delivered_at: '2025-02-03T04:05:08.000Z', not_visible_until: '2025-02-03T04:05:10.000Z', error: 'status 500: no' },
+  attempts: [{ at: '2025-02-03T04:05:08.000Z', counts: true, code: 'DESTINATION_REJECTED', status: 500, message: 'status 500: no' }],
+}
