@@ -92,6 +92,17 @@ export function drainLines(summaries: readonly Summary[]): string {
     .join('\n')
 }
 
+/** What is left of a system's drain with each of the others, within a turn. */
+export function shareLines(turns: readonly (readonly Drain[])[], of: string, others: readonly string[]): string {
+  const rate = (turn: readonly Drain[], name: string) => turn.find(({ system }) => system === name)?.changesPerSecond
+  return others
+    .map((name) => {
+      const ratio = spread(turns.map((turn) => (rate(turn, name) ?? NaN) / (rate(turn, of) ?? NaN)))
+      return `${name}: ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)}) of ${of}`
+    })
+    .join('\n')
+}
+
 export function latencyLine({ system, writtenPerSecond, wantedPerSecond, seconds, delays }: Latency): string {
   const missed = writtenPerSecond < wantedPerSecond * 0.98 ? ` (the writer was to make ${thousands(wantedPerSecond)})` : ''
   return (

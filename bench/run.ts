@@ -20,6 +20,7 @@ import {
   LIMITS,
   logCostLine,
   scaleLines,
+  shareLines,
   summarise,
   type Summary,
 } from './report.ts'
@@ -99,6 +100,10 @@ say(
 const turns = await inTurn(systems, pairs)
 const summaries = summarise(turns, changes)
 say(`\n${drainLines(summaries)}\n`)
+if (values.functions) {
+  const names = functional.map(({ name }) => name)
+  say(`${shareLines(turns, tailrace.name, names)}\n`)
+}
 
 const logs = []
 for (const home of [undefined, ...(broker ? [broker] : [])]) {
