@@ -137,8 +137,10 @@ for (const [what, code, text] of [
   ['nothing', 'export default () => {}', /returned nothing/],
   ['a promise', 'export default () => Promise.resolve(1)', /returned a promise/],
   ['a promise inside', 'export default () => ({ a: Promise.resolve(1) })', /holds a promise/],
-  ['NaN inside', 'export default () => ({ a: [1, { b: NaN }] })', /NaN or Infinity/],
-  ['a function inside', 'export default () => ({ a: () => 1 })', /holds a function/],
+  ['NaN inside', 'export default () => ({ a: [1, { b: NaN }] })', /NaN or Infinity at "a\.1\.b"/],
+  ['a function inside', 'export default () => ({ a: () => 1 })', /holds a function at "a"/],
+  ['a Map', 'export default () => new Map([[1, 2]])', /is a Map, .*Object\.fromEntries/],
+  ['a Set inside', 'export default () => ({ tags: new Set([1]) })', /holds a Set at "tags", .*\[\.\.\.set\]/],
   ['a symbol', 'export default () => Symbol("s")', /no form for/],
 ] as const)
   test(`a result that is ${what} fails the message`, async () => {
@@ -157,9 +159,11 @@ test('undefined inside a result is left out, null stays, dates and big batches g
 
 for (const [what, code, message, line, column] of [
   ['a syntax error', 'export default function f(a { }', /./, 1, undefined],
-  ['an enum', '\nenum A { B }\nexport default () => 1', /enum is not supported/, 2, 1],
+  ['a text that ends too early', 'export default (a, r) => {\n  const x = 1\n', /Expected '}'/, 2, 14],
+  ['an enum', '\nenum A { B }\nexport default () => 1', /enum is not supported: .*JavaScript/, 2, 1],
+  ['types without their word', 'import { Transform } from "tailrace"\nexport default () => 1', /import type/, 1, 28],
   ['an import', 'import fs from "node:fs"\nexport default () => fs', /can not import "node:fs"/, 1, 17],
-  ['no default export', 'export const a = 1', /default export/, undefined, undefined],
+  ['no default export', 'export const a = 1', /there is no default export/, undefined, undefined],
   ['a default export that is no function', '\nexport default 5', /not a function/, 2, 1],
   ['an async function', 'export default async () => 1', /not async/, 1, 1],
   ['a generator', 'export default function* () {}', /no generator/, 1, 1],

@@ -71,8 +71,9 @@ export class FunctionIsolate {
       this.#rest = inside.getSync('rest', { reference: true })
       const module = this.#compiled(code, file)
       module.instantiateSync(context, (specifier) => {
+        const way = specifier === 'tailrace' ? 'write "import type", it has types only' : 'bundle it by "tailrace function build"'
         throw new NotBuilt({
-          message: `can not import "${specifier}": a function has no imports; bundle it by "tailrace function build"`,
+          message: `can not import "${specifier}": a function has no imports; ${way}`,
           ...placeOf(code, specifier),
         })
       })

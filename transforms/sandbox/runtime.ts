@@ -70,9 +70,11 @@ export function runtime(seed: string): Runtime {
     if (!deleteProperty(scope, name)) defineProperty(scope, name, { value: undefined, writable: false })
   const give = (target: object, name: string, value: unknown) =>
     defineProperty(target, name, { value, writable: true, configurable: true, enumerable: false })
-  const refuse = (what: string) => ({
-    toJSON() {
-      throw new WrongType(what)
+  let isShowing = false
+  const refuse = (what: string, advice = '') => ({
+    toJSON(key: string) {
+      if (isShowing) return `[${what}]`
+      throw new WrongType(`the result ${key === '' ? 'is' : 'holds'} ${what}${key === '' ? '' : ` at ${stringify(key)}`}${advice}`)
     },
   })
   give(
@@ -84,8 +86,11 @@ export function runtime(seed: string): Runtime {
       },
     }.toJSON,
   )
-  give(Function.prototype, 'toJSON', refuse('the result holds a function').toJSON)
-  give(Promise.prototype, 'toJSON', refuse('the result holds a promise: a function returns its result itself, it can not wait').toJSON)
+  give(Function.prototype, 'toJSON', refuse('a function').toJSON)
+  give(Promise.prototype, 'toJSON', refuse('a promise', ': a function returns its result itself, it can not wait').toJSON)
+  // JSON would write {} and lose what they hold
+  give(Map.prototype, 'toJSON', refuse('a Map', ', which JSON has no form for: Object.fromEntries(map) makes an object of it').toJSON)
+  give(Set.prototype, 'toJSON', refuse('a Set', ', which JSON has no form for: [...set] makes a list of it').toJSON)
 
   let logs: string[] = []
   let logged = 0
@@ -93,10 +98,13 @@ export function runtime(seed: string): Runtime {
     if (typeof value === 'string') return value
     if (typeof value === 'function') return '[function]'
     if (value instanceof Failure) return `${value.name}: ${value.message}`
+    isShowing = true
     try {
       return stringify(value) ?? String(value)
     } catch {
       return '[can not be shown]'
+    } finally {
+      isShowing = false
     }
   }
   const log = (...args: unknown[]): void => {
@@ -166,16 +174,23 @@ export function runtime(seed: string): Runtime {
     }
   }
   const wrong = (message: string): string => failure('TypeError', message, '')
-  /** JSON has no word for these and would write null. */
-  const holdsNonFinite = (value: unknown, depth: number): boolean => {
-    if (typeof value === 'number') return !isFiniteNumber(value)
-    if (typeof value !== 'object' || value === null || depth > 100) return false
-    if (isArray(value)) {
-      for (let i = 0; i < value.length; i++) if (holdsNonFinite(value[i], depth + 1)) return true
-      return false
+  /** JSON has no word for these and would write null. @returns where the first one is, such as `.a.0`; undefined: there is none */
+  const nonFiniteAt = (value: unknown, depth: number): string | undefined => {
+    if (typeof value === 'number') return isFiniteNumber(value) ? undefined : ''
+    if (typeof value !== 'object' || value === null || depth > 100) return undefined
+    const holder = value as Record<string, unknown>
+    const inner = (key: string) => {
+      const at = nonFiniteAt(holder[key], depth + 1)
+      return at === undefined ? undefined : `.${key}${at}`
     }
-    for (const key in value) if (holdsNonFinite((value as Record<string, unknown>)[key], depth + 1)) return true
-    return false
+    let at: string | undefined
+    if (isArray(value)) for (let i = 0; i < value.length && at === undefined; i++) at = inner(`${i}`)
+    else
+      for (const key in value) {
+        at = inner(key)
+        if (at !== undefined) break
+      }
+    return at
   }
 
   let fn: (action: string, record: unknown, changes: unknown, metadata: unknown) => unknown
@@ -192,15 +207,20 @@ export function runtime(seed: string): Runtime {
         if (result === false) return '0\n'
         return wrong(`a filter returns true or false, this one returned ${kindOf(result)}`)
       }
-      if (result === undefined) return wrong('the function returned nothing (undefined)')
+      if (result === undefined)
+        return wrong(
+          'the function returned nothing (undefined): return a value, null for none; what shall not be sent is dropped by a filter',
+        )
       if (typeof result === 'object' && result !== null && typeof (result as { then?: unknown }).then === 'function')
         return wrong('the function returned a promise: a function returns its result itself, it can not wait')
       if (kind === 'routing' && (typeof result !== 'object' || result === null || isArray(result)))
         return wrong(`a routing function returns an object, this one returned ${kindOf(result)}`)
       text = stringify(result)
       if (typeof text !== 'string') return wrong(`the function returned ${kindOf(result)}, which JSON has no form for`)
-      if (indexOf(text, 'null') >= 0 && holdsNonFinite(result, 0))
-        return wrong('the result holds NaN or Infinity, which JSON has no form for')
+      const at = indexOf(text, 'null') >= 0 ? nonFiniteAt(result, 0) : undefined
+      if (at === '') return wrong('the result is NaN or Infinity, which JSON has no form for')
+      if (at !== undefined)
+        return wrong(`the result holds NaN or Infinity at ${stringify(bounded(slice(at, 1)))}, which JSON has no form for`)
     } catch (error) {
       return failed(error)
     }
@@ -227,7 +247,8 @@ export function runtime(seed: string): Runtime {
   return {
     attach(value, of) {
       kind = of
-      if (typeof value !== 'function') return 'the default export is not a function'
+      if (value === undefined) return 'there is no default export: write `export default (action, record) => …`'
+      if (typeof value !== 'function') return 'the default export is not a function: write `export default (action, record) => …`'
       const text = functionText(value)
       if (exec(/^class\b/, text) !== null) return 'the default export is a class; export a function'
       if (exec(/^async\s*(?:function\b|\(|\*|[\w$]+\s*=>)|^function\s*\*|^\*/, text) !== null)
@@ -240,6 +261,7 @@ export function runtime(seed: string): Runtime {
       out = ''
       logs = []
       logged = 0
+      isShowing = false // a call that was cut off left it as it was
       taken += lines.length
       if (taken > COLLECT_AFTER) {
         taken = 0

@@ -18,15 +18,22 @@ export function javascriptOf(text: string, kind: FunctionKind): string {
   try {
     code = stripTypeScriptTypes(text)
   } catch (error) {
-    throw new NotBuilt({ message: error instanceof Error ? error.message : String(error), ...placeOf(error) })
+    throw new NotBuilt({ message: wordsOf(error), ...placeOf(error, text) })
   }
   if (DEFAULT_EXPORT.test(code)) return code
   const [, name] = NAMES[kind].exec(code) ?? []
   return name === undefined ? code : `${code}\nexport default ${name}`
 }
 
-/** The error names the line, prints it, and underlines what it means. */
-function placeOf(error: unknown): { line?: number; column?: number } {
+function wordsOf(error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error)
+  return message.replace(/ in strip-only mode$/, ': types are blanked out and nothing else is translated, write it as JavaScript')
+}
+
+/** The error names the line, prints it, and underlines what it means; where the end of the text comes too early, nothing is underlined. */
+function placeOf(error: unknown, text: string): { line?: number; column?: number } {
   const [, line, carets] = /^[^\n]*:(\d+)\n(?:[^\n]*\n)*?( *)\^+\n/.exec(error instanceof Error ? (error.stack ?? '') : '') ?? []
-  return line === undefined || carets === undefined ? {} : { line: Number(line), column: carets.length + 1 }
+  if (line !== undefined && carets !== undefined) return { line: Number(line), column: carets.length + 1 }
+  const lines = text.trimEnd().split('\n')
+  return { line: lines.length, column: (lines.at(-1) as string).length + 1 }
 }
