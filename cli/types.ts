@@ -1,5 +1,4 @@
 /** `tailrace types DATABASE`: writes the types of a database's rows, for editors in which functions are written. */
-import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import { parseConfig } from '../api/config-document.ts'
@@ -8,10 +7,11 @@ import { clientConfig } from '../engine/postgres/client-config.ts'
 import { toSourceError } from '../engine/wal/source-error.ts'
 import { rowTypes, type CatalogType, type TableColumn } from '../transforms/row-types.ts'
 import { configVariables, readSettings } from './settings.ts'
+import { readText, writeText } from './text-file.ts'
 
 const USAGE = 'usage: tailrace types DATABASE [--schema NAME] [--output FILE]   DATABASE: a name in the configuration file, or a URL'
 
-/** @throws EngineError NOT_FOUND, SOURCE_UNREACHABLE, SOURCE_REFUSED */
+/** @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_REFUSED */
 export async function types(args: readonly string[]): Promise<void> {
   const { values, positionals } = parseArgs({
     args: [...args],
@@ -26,7 +26,10 @@ export async function types(args: readonly string[]): Promise<void> {
   }
   const text = await typesOf(database, values.schema)
   if (values.output === undefined) process.stdout.write(text)
-  else writeFileSync(values.output, text)
+  else {
+    writeText(values.output, text)
+    process.stdout.write(`${values.output}: types of ${text.split('\nexport type ').length - 1} tables\n`)
+  }
 }
 
 async function typesOf(database: string, schema: string | undefined): Promise<string> {
@@ -57,7 +60,7 @@ async function typesOf(database: string, schema: string | undefined): Promise<st
        left join pg_catalog.pg_type e on e.oid = t.typelem and e.typarray = t.oid`,
       [[...new Set(columns.rows.map(({ type }) => type))]],
     )
-    if (columns.rows.length === 0) throw new EngineError('NOT_FOUND', `there are no tables in ${schema ?? 'the database'}`)
+    if (columns.rows.length === 0) throw new EngineError('ARGUMENT_INVALID', `there are no tables in ${schema ?? 'the database'}`)
     const name = isUrl ? new URL(database).pathname.slice(1) : database
     return rowTypes(name, columns.rows, new Map(found.rows.map((type) => [type.oid, type])))
   } catch (error) {
@@ -67,16 +70,20 @@ async function typesOf(database: string, schema: string | undefined): Promise<st
   }
 }
 
-/** @throws EngineError NOT_FOUND: no configuration file names it */
+/** @throws EngineError ARGUMENT_INVALID: no configuration file names it */
 function configured(name: string) {
   const { config } = readSettings()
   if (!config)
-    throw new EngineError('NOT_FOUND', `CONFIG_FILE_PATH names no file that "${name}" could stand in; give a URL, postgresql://…`)
+    throw new EngineError('ARGUMENT_INVALID', `CONFIG_FILE_PATH names no file that "${name}" could stand in; give a URL, postgresql://…`)
   const document =
     'yaml' in config
       ? parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
-      : parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables(), () => '') // functions don't matter here
+      : parseConfig(readText(config.path), config.path, configVariables(), () => '') // functions don't matter here
   const found = document.databases.find(({ input }) => input.name === name)
-  if (!found) throw new EngineError('NOT_FOUND', `the configuration file has no database "${name}"`)
+  if (!found)
+    throw new EngineError(
+      'ARGUMENT_INVALID',
+      `the configuration file has no database "${name}"; it has ${document.databases.map(({ input }) => input.name).join(', ') || 'none'}`,
+    )
   return clientConfig(found.input.connection, 'tailrace types')
 }

@@ -29,6 +29,12 @@ export const ERRORS = {
     meaning: 'The body of a request is not valid JSON.',
     remedy: 'Send a JSON object in UTF-8.',
   },
+  ARGUMENT_INVALID: {
+    retry: false,
+    status: 400,
+    meaning: 'A command was given a file or a value that it can’t use.',
+    remedy: 'The message says which, and what is wrong with it.',
+  },
   TOKEN_INVALID: {
     retry: false,
     status: 401,
@@ -80,7 +86,7 @@ export const ERRORS = {
   RESOURCE_IN_USE: {
     retry: false,
     status: 400,
-    meaning: 'A resource can’t be deleted while others go by it.',
+    meaning: 'An HTTP endpoint can’t be deleted while sinks send to it.',
     remedy: 'The message names them: edit or delete them first.',
   },
   TOO_MANY_WAITING: {

@@ -4,6 +4,7 @@ import type { Connection } from '../engine/state/resources.ts'
 import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
 import { Enricher } from './enrichment.ts'
+import { parseExact } from './exact-json.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 import type { TrialMessage, TrialResult } from './trial.ts'
 
@@ -51,5 +52,5 @@ async function tried(
   const texts = key.map(String)
   const { given, byKey } = await enricher.rowsOf(Number(relation), [texts], new Set())
   const row = byKey.get(JSON.stringify(texts))
-  return { parameters: given, output: row === undefined ? null : (JSON.parse(row.toString()) as unknown) }
+  return { parameters: given, output: row === undefined ? null : parseExact(row.toString()) }
 }

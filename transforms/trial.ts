@@ -9,6 +9,7 @@ import { STATE } from './sandbox/wire.ts'
 
 export type TrialMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
 export type TrialResult = Readonly<{
+  /** as the function was given it */
   input: TrialMessage
   /** JSON; of a filter true or false */
   output?: unknown
@@ -28,6 +29,8 @@ export type RouteTrial = (
 ) => Readonly<{ routing: Route; reason?: undefined }> | Readonly<{ routing?: undefined; reason: string }>
 
 const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
+const TAIL = { database_name: 'example', consumer: NAMED, database: { ...NAMED, database: 'example', hostname: 'localhost' } }
+const ACTIONS: readonly unknown[] = ['insert', 'update', 'delete', 'read']
 export const EXAMPLE: TrialMessage = {
   record: { id: 1, name: 'Example', price: '19.90', inserted_at: '2025-02-03T04:05:06.000000Z' },
   changes: { name: 'Before' },
@@ -44,10 +47,12 @@ export const EXAMPLE: TrialMessage = {
   },
 }
 
-/** A message as somebody has written it, with what is left out. */
+/** A message as somebody has written it, with what is left out. @throws EngineError VALIDATION_FAILED: an action that no message has */
 export function trialMessage(given: unknown): TrialMessage {
   const { record = {}, changes = null, action = 'insert', metadata = EXAMPLE.metadata } = given as Partial<TrialMessage>
-  return { record, changes, action, metadata }
+  if (ACTIONS.includes(action)) return { record, changes, action, metadata }
+  const reason = `have an action that is none of ${ACTIONS.join(', ')}: ${JSON.stringify(action).slice(0, 100)}`
+  throw new EngineError('VALIDATION_FAILED', `messages ${reason}`, { messages: reason })
 }
 
 let trials = 0
@@ -69,18 +74,18 @@ export async function tryFunction(
   const key = `trial ${++trials}`
   const results: TrialResult[] = []
   try {
-    for (const input of messages) {
-      const { metadata, ...rest } = input
-      const { database_name = NAMED.name, consumer = NAMED, database = NAMED, ...own } = (metadata ?? {}) as Record<string, unknown>
+    for (const { metadata, ...rest } of messages) {
+      const { database_name, consumer, database, ...own } = { ...TAIL, enrichment: null, ...(metadata as object | null) }
+      const input = { ...rest, metadata: { ...own, database_name, consumer, database } }
       const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })}\u001e`)
       const tail = JSON.stringify({ database_name, consumer, database })
       const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
       const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : parseExact(outcome.resultText(0, 0)))
       const thrown = outcome.failures.get(0)
       const output = thrown ? undefined : made()
-      const { table_schema: schema, table_name: table } = own
+      const { table_schema: schema, table_name: table } = own as Readonly<Record<string, unknown>>
       const about = { action: input.action, database: String(database_name), schema: String(schema), table: String(table) }
-      const { routing, reason } = thrown ? {} : (routed?.(JSON.parse(outcome.resultText(0, 0)) as Route, about) ?? {})
+      const { routing, reason } = thrown ? {} : (routed?.(parseExact(outcome.resultText(0, 0)) as Route, about) ?? {})
       const error = thrown ?? (reason === undefined ? undefined : { code: 'FUNCTION_FAILED' as const, name, kind, text: reason })
       results.push({
         input,

@@ -146,6 +146,8 @@ test('code is tried without being saved: result or error with its place, time an
   const stored = await s.call('POST', '/functions/odd/test', { messages: [{ record: { id: 1 } }, { record: { id: 2 } }] })
   assert.deepEqual(stored.body.data.map(({ output }: { output: boolean }) => output), [true, false]) // prettier-ignore
   assert.equal((await s.call('POST', '/functions/odd/test')).body.data[0].output, true)
+  const odd = await s.call('POST', '/functions/odd/test', { messages: [{ record: { id: 1 }, action: 'insrt' }] })
+  assert.deepEqual([odd.status, Object.keys(odd.body.validation_errors)], [422, ['messages']])
 })
 
 test('a routing function is tried with what it leaves out, built in or as a sink has it', async () => {
@@ -220,4 +222,14 @@ test('numbers of a try keep their digits, on the way in and out', async () => {
   const { text } = await s.call('POST', '/functions/test', { type: 'transform', code, messages: [{ record }] })
   assert.match(text, /"input":\{"record":\{"id":9007199254740993\}/)
   assert.match(text, /"output":\{"next":9007199254740994\}/)
+  const context = '({ action: "function", filter: "a = 1", function: "doc.a = 2", context: { id: r.id } })'
+  const route = { type: 'routing', sink_type: 'meilisearch', code: `export default (a, r) => ${context}` }
+  assert.match((await s.call('POST', '/functions/test', { ...route, messages: [{ record }] })).text, /"context":\{"id":9007199254740993\}/)
+})
+
+test('a try shows all that the function was given', async () => {
+  await using s = await serve()
+  const { data } = (await s.call('POST', '/functions/test', { type: 'transform', code: 'export default (a, r, c, m) => m' })).body
+  assert.deepEqual(data[0].input.metadata, data[0].output)
+  assert.deepEqual(Object.keys(data[0].output.database), ['id', 'name', 'annotations', 'database', 'hostname'])
 })

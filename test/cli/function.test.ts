@@ -43,6 +43,35 @@ test('a function in a file runs on messages from another, and shows results, pri
   const broken = run('test', await f.write('broken.ts', 'export default (a => 1'))
   assert.deepEqual([broken.code, /^✗ .*broken\.ts: code Expected/.test(broken.out)], [1, true], broken.out)
   assert.deepEqual([run('test').code, run('try', file).code], [2, 2])
+  const kind = run('test', file, '--type', 'path')
+  assert.deepEqual([kind.code, kind.err.startsWith('--type path can not be tried here: it is one of filter, ')], [2, true], kind.err)
+})
+
+test('what it was given is taken as it is shown elsewhere, and what it can not use is told in words', async () => {
+  await using f = await folder()
+  const route = await f.write('route.ts', 'export default (a, r) => ({ index_name: `goods-${r.id}` })')
+  const shown = await f.write('shown.json', '{"id": "1-2-3", "message": {"record": {"id": 1234567890123456789}, "action": "update"}}')
+  const routed = run('test', route, '--sink-type', 'meilisearch', '--input', shown)
+  assert.equal(routed.code, 0, routed.out + routed.err)
+  assert.match(routed.out, /"index_name": "goods-1234567890123456789"/)
+  const given = await f.write('given.ts', 'export default (a, r, c, m) => [m.enrichment, m.database.hostname, m.consumer.name]')
+  const example = run('test', given)
+  assert.match(example.out, /^a transform, on an example .*"price":"19.90".*\n\[\n {2}null,\n {2}"localhost",\n {2}"example"\n\]/)
+  for (const [args, words] of [
+    [[route, '--input', join(f.path, 'nope.json')], /^ARGUMENT_INVALID: can not read .*nope\.json: there is no such file/],
+    [[join(f.path, 'nope.ts')], /^ARGUMENT_INVALID: can not read .*nope\.ts: there is no such file/],
+    [['query.sql'], /^ARGUMENT_INVALID: .*\/api\/functions\/test/],
+    [[given, '--input', await f.write('broken.json', '{"record": {"id": 1,}}')], /^✗ .*broken\.json is not JSON: .*position 20/],
+    [[given, '--input', await f.write('empty.json', '{"row": {}}')], /^✗ .*empty\.json holds no messages/],
+    [
+      [given, '--input', await f.write('odd.json', '{"record": {}, "action": "insrt"}')],
+      /^✗ .*none of insert, update, delete, read: "insrt"/,
+    ],
+  ] as const) {
+    const { code, out, err } = run('test', ...args)
+    assert.deepEqual([code, (out + err).includes('    at ')], [1, false])
+    assert.match(out + err, words)
+  }
 })
 
 /** A folder with a package.json and two libraries, an ES module and one of the older kind. */

@@ -66,7 +66,10 @@ export type SalesGoods = {
     const named = run(['shop', '--schema', 'sales', '--output', output], { CONFIG_FILE_PATH: config })
     assert.equal(named.status, 0, named.stderr)
     assert.match(await readFile(output, 'utf8'), /^\/\/ Rows of "shop" .*[^]*export type SalesGoods = \{\n {2}id: number\n\}\n$/)
-    assert.match(run(['other'], { CONFIG_FILE_PATH: config }).stderr, /^NOT_FOUND: the configuration file has no database "other"/)
+    assert.match(
+      run(['other'], { CONFIG_FILE_PATH: config }).stderr,
+      /^ARGUMENT_INVALID: the configuration file has no database "other"; it has shop\n/,
+    )
     assert.equal(run([]).status, 2)
   } finally {
     await rm(folder, { recursive: true })
