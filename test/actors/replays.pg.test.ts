@@ -353,7 +353,7 @@ test('without a window nothing is kept, and with one again only what is finished
   await using s = await Switching.open({ replay_window: 0 })
   const lsns = await write(s, 3)
   await ackAll(s, 3)
-  await assert.rejects(s.replay({ lsn: lsns[0] as bigint }), { code: 'REPLAY_OUT_OF_WINDOW' })
+  await assert.rejects(s.replay({ lsn: lsns[0] as bigint }), { code: 'REPLAY_OUT_OF_WINDOW', message: /its replay_window is 0/ })
   const topic = topicOf({ sinkId: SINK.id, generation: 1 })
   while ((await s.f.log.stats(topic, 0)).first < 3) await new Promise((resolve) => setTimeout(resolve, 20))
   s.f.update({ replay_window: '1h' })
