@@ -452,10 +452,11 @@ export class PushPartition implements HostedPartition {
     }
   }
 
-  /** @param counts the attempt was the message's own failure */
-  #fail(piece: Piece, failure: Failure, counts: boolean): void {
+  /** @param isOwn the attempt was the message's own failure */
+  #fail(piece: Piece, failure: Failure, isOwn: boolean): void {
+    const counts = isOwn && failure.isOfPlace !== true
     const record = { at: new Date().toISOString(), counts, ...failure.answer }
-    this.#record(piece, { attempts: piece.attempts + (counts ? 1 : 0), counts, error: failure.answer.message, record })
+    this.#record(piece, { attempts: piece.attempts + (isOwn ? 1 : 0), counts, error: failure.answer.message, record })
   }
 
   #record(piece: Piece, { attempts, counts, error, record }: Omit<Failed, 'retryInMs'> & Readonly<{ counts: boolean }>): void {

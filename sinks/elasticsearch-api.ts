@@ -61,11 +61,12 @@ export class ElasticsearchApi {
     return { kind: 'failed', failure: this.verbatim.answered('refused', answer, 'the answer tells of no items: is this an Elasticsearch?') }
   }
 
-  /** @param index undefined: none is known, and it is only tried to connect. @returns undefined: it is there */
+  /** @param index undefined: none is known, and it is asked who it is, which says whether it knows us. @returns undefined: it is there */
   async test(index: string | undefined, signal: AbortSignal): Promise<Answer | undefined> {
     if (index === undefined) {
-      const failure = await this.#pool.reach(signal)
-      return failure && this.verbatim.unanswered(failure).answer
+      const { failure } = await this.#call('/', { type: 'application/json', keepBytes: 0, signal })
+      if (failure === 'aborted') return this.verbatim.about('unavailable', 0, 'no answer in time').answer
+      return failure?.answer.status === 403 ? undefined : failure?.answer // a login may do no more than write
     }
     const body = Buffer.from('{"size":0}')
     const { failure } = await this.#call(`/${encodeURIComponent(index)}/_search`, { type: 'application/json', body, keepBytes: 0, signal })
@@ -78,10 +79,11 @@ export class ElasticsearchApi {
 
   async #call(
     path: string,
-    { type, body, keepBytes, signal }: Readonly<{ type: string; body: Buffer; keepBytes: number; signal: AbortSignal }>,
+    { type, body, keepBytes, signal }: Readonly<{ type: string; body?: Buffer; keepBytes: number; signal: AbortSignal }>,
   ): Promise<Readonly<{ answer: HttpAnswer; failure?: undefined }> | Readonly<{ answer?: undefined; failure: Failure | 'aborted' }>> {
     const { answer, failure } = await this.#pool.request({
-      ...{ method: 'POST', path: `${this.#base}${path}`, headers: [...this.#headers, 'content-type', type], body },
+      ...{ path: `${this.#base}${path}`, headers: [...this.#headers, 'content-type', type] },
+      ...(body ? { method: 'POST', body } : { method: 'GET' }),
       ...{ timeoutMs: this.#timeoutMs, keepBytes: Math.max(keepBytes, KEPT_BYTES), signal },
     })
     if (failure) return { failure: failure.phase === 'aborted' ? 'aborted' : this.verbatim.unanswered(failure) }

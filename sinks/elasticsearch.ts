@@ -6,7 +6,7 @@ import { ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
 import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
-import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import type { Answer, Blame, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
 /** Far below the server's own limit, which can be lower than its default of 100 MB; a smaller one is learnt. */
 const MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -122,11 +122,11 @@ function partsOf(operations: readonly Operation[]): readonly (readonly Operation
   return parts
 }
 
-/** An index that is refused may be that of a few messages only, when a function names it. */
+/** An index that takes nothing is the matter of those that go there, perhaps a few: others go on, and none is given up. */
 function ofOneIndex(outcome: Outcome): Outcome {
   const isOurs = ({ blame, answer }: Failure) => blame === 'refused' && answer.status !== 401
-  if (outcome.kind === 'failed' && isOurs(outcome.failure)) return { ...outcome, failure: { ...outcome.failure, blame: 'rejected' } }
+  const ofPlace = (failure: Failure, blame: Blame): Failure => ({ ...failure, blame, isOfPlace: true })
+  if (outcome.kind === 'failed' && isOurs(outcome.failure)) return { ...outcome, failure: ofPlace(outcome.failure, 'rejected') }
   if (outcome.kind !== 'each') return outcome
-  const failures = outcome.failures.map((failure) => (failure && isOurs(failure) ? { ...failure, blame: 'message' as const } : failure))
-  return { ...outcome, failures }
+  return { ...outcome, failures: outcome.failures.map((failure) => (failure && isOurs(failure) ? ofPlace(failure, 'message') : failure)) }
 }

@@ -44,7 +44,14 @@ export type Answer = Readonly<{
  *  message       this message, for certain: others were taken or judged beside it
  */
 export type Blame = 'unreachable' | 'unavailable' | 'refused' | 'rejected' | 'throttled' | 'tooLarge' | 'message'
-export type Failure = Readonly<{ blame: Blame; answer: Answer; /** the destination asks for this pause */ retryAfterMs?: number }>
+export type Failure = Readonly<{
+  blame: Blame
+  answer: Answer
+  /** the destination asks for this pause */
+  retryAfterMs?: number
+  /** of a message: it is the place it was routed to that takes nothing, so it isn't given up, however often it is tried */
+  isOfPlace?: boolean
+}>
 
 export type Outcome =
   /** all of them are delivered. @property answer what is worth keeping of it, without our secrets; called when somebody looks */

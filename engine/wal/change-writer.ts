@@ -105,10 +105,10 @@ export class ChangeWriter {
     for (let i = 0, k = 0; i < names.length; i++) {
       if (i > 0) out.byte(COMMA)
       out.literal(names[i] as Literal)
-      if (key[k] === i) {
-        k++
-        writeValue(out, tupleOf(change, i, 'old'), i, renderers[i] as Render)
-      } else out.literal(NULL)
+      const isKey = key[k] === i
+      if (isKey) k++
+      if (isKey || change.knowsOld(i)) writeValue(out, tupleOf(change, i, 'old'), i, renderers[i] as Render)
+      else out.literal(NULL)
     }
     out.literal(DELETE)
     this.#metadata(out, change, 'old', true)

@@ -185,7 +185,9 @@ test('an index that a function names is trouble for its messages alone', async (
   })
   await using wire = open(receiver.url)
   assert.match(String(wordsOf(await wire.send(loadOf(keys('1')), NEVER))), /^refused: /)
-  assert.match(String(wordsOf(await wire.send({ ...loadOf(keys('1')), route: { index_name: 'x' } }, NEVER))), /^message: /)
+  const outcome = await wire.send({ ...loadOf(keys('1')), route: { index_name: 'x' } }, NEVER)
+  assert.match(String(wordsOf(outcome)), /^message: /)
+  assert.equal(outcome.kind === 'each' && outcome.failures[0]?.isOfPlace, true, 'which is no reason to give one up')
   assert.deepEqual(
     receiver.requests.map(({ path }) => path),
     ['/items/_bulk', '/x/_bulk'],
@@ -200,7 +202,21 @@ test('where neither function nor sink names an index, each table has its own', a
     receiver.requests.map(({ path }) => path),
     ['/sequin.shop.public.item/_bulk'],
   )
-  assert.equal(await wire.test(NEVER), undefined) // as far as can be told
+})
+
+test('without an index the connection is tested by the login alone', async () => {
+  let status = 200
+  await using receiver = await HttpReceiver.start(() => ({ status, body: '{"error":{"reason":"unable to authenticate"}}' }))
+  await using wire = open(receiver.url, { index_name: null })
+  assert.equal(await wire.test(NEVER), undefined)
+  status = 401
+  assert.match(String((await wire.test(NEVER))?.message), /unable to authenticate/)
+  status = 403
+  assert.equal(await wire.test(NEVER), undefined, 'it may write, and not ask who the server is')
+  assert.deepEqual(
+    receiver.requests.map(({ method, path }) => `${method} ${path}`),
+    ['GET /', 'GET /', 'GET /'],
+  )
 })
 
 test('a server with a certificate of one’s own is trusted by its authority, and by no other', async () => {

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { readdirSync } from 'node:fs'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
@@ -17,6 +19,14 @@ test('many processes that start at once on an empty state database make its sche
   )
   assert.ok(applied.length > 0)
   assert.deepEqual(await db.query(`select to_regclass('tailrace.sink') is not null as there`), [{ there: true }])
+})
+
+test('each migration has a number of its own, and none is left out', () => {
+  const numbers = readdirSync(join(import.meta.dirname, '../../../engine/state/migrations')).map((file) => Number(file.slice(0, 4)))
+  assert.deepEqual(
+    numbers.sort((a, b) => a - b),
+    numbers.map((_, i) => i + 1),
+  )
 })
 
 test('a second start changes nothing, and a state of a newer version is refused', async () => {
