@@ -114,7 +114,8 @@ export class Recorder {
   }
 }
 
-const tell = (reply: Reply): void => void process.send?.(reply)
+/** Says something to the parent. */
+export const tell = (reply: Reply): void => void process.send?.(reply)
 
 /** @returns the task the parent sent */
 export async function receiveTask<T>(): Promise<T> {

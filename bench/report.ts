@@ -7,6 +7,7 @@ import type { Drain } from './scenarios/drain.ts'
 import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
 import type { LogCost } from './scenarios/log-cost.ts'
+import type { Webhook } from './scenarios/webhook.ts'
 import { median, spread, type Spread } from './statistics.ts'
 
 export type Environment = Readonly<{
@@ -149,3 +150,12 @@ export const LIMITS = [
   'What it is not: a network between them, several tables, wide rows, more sinks than one, functions, or a machine with cores to spare;',
   'Postgres, service and client share the cores, so on few of them the ratio says how much CPU is left, not how fast the service alone is.',
 ]
+
+export function webhookLines({ batch, single, turns }: Webhook): string {
+  const told = ({ median: middle, lowest, highest }: Spread) => `${middle.toFixed(2)} (${lowest.toFixed(2)}–${highest.toFixed(2)})`
+  const rate = (of: (turn: Webhook['turns'][number]) => number) => `${thousands(median(turns.map(of)))}/s`
+  return [
+    `webhook, batches of 100: ${rate((turn) => turn.batch.changesPerSecond)}, ratio to the raw limit ${told(batch)}`,
+    `webhook, one by one: ${rate((turn) => turn.singlePerSecond)}, ratio to a loop of requests ${told(single)}`,
+  ].join('\n')
+}

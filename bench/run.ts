@@ -22,12 +22,14 @@ import {
   scaleLines,
   shareLines,
   summarise,
+  webhookLines,
   type Summary,
 } from './report.ts'
 import { drain, dropSlot, type Drain } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
 import { logCost } from './scenarios/log-cost.ts'
+import { webhook, type Webhook } from './scenarios/webhook.ts'
 import { median, type Spread } from './statistics.ts'
 import type { System } from './system.ts'
 import { raw } from './systems/raw.ts'
@@ -43,6 +45,8 @@ const PARTITIONS = [1, 4, 16]
 const PROCESSES = [1, 2, 3]
 const FULL_PAIRS = 3
 const IDLE_SINKS = 200
+/** of `--webhook`, sent one by one */
+const SINGLES = 100_000
 const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({
@@ -56,6 +60,7 @@ const { values } = parseArgs({
     'no-latency': { type: 'boolean', default: false },
     full: { type: 'boolean', default: false },
     functions: { type: 'boolean', default: false },
+    webhook: { type: 'boolean', default: false },
   },
 })
 const changes = whole('changes', values.changes)
@@ -68,7 +73,7 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
 await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
-const started = await startBroker()
+const started = values.webhook ? 'webhooks are measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
 /** The first is what the ratios are to. */
@@ -97,44 +102,56 @@ say(
   `workload: ${changes} changes by ${WRITERS} sessions in ${written.toFixed(1)} s, ${rowBytes} bytes a row, ${walMb} MB of write-ahead log\n`,
 )
 
-const turns = await inTurn(systems, pairs)
-const summaries = summarise(turns, changes)
-say(`\n${drainLines(summaries)}\n`)
-if (values.functions) {
-  const names = functional.map(({ name }) => name)
-  say(`${shareLines(turns, tailrace.name, names)}\n`)
-}
-
-const logs = []
-for (const home of [undefined, ...(broker ? [broker] : [])]) {
-  const cost = await logCost(bench, { broker: home, packs: LOG_PACKS, messagesPerPack: MESSAGES_PER_PACK })
-  logs.push(cost)
-  say(logCostLine(cost))
-}
-say('')
-
-const latencies: Latency[] = []
-const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw)
-for (const system of timed) {
-  const drained = median(turns.map((turn) => turn[systems.indexOf(system)]?.changesPerSecond ?? 0))
-  for (const perSecond of [steadyPerSecond, Math.round(drained / 2)]) {
-    const measured = await latency(bench, system, { perSecond, seconds })
-    latencies.push(measured)
-    say(latencyLine(measured))
-  }
-}
-const full = values.full ? { scale: broker && (await scale(broker)), idle: await idleSinks() } : undefined
+await save(values.webhook ? { webhook: await webhooks() } : await everything())
 await onDatabase(bench, (client) => dropSlot(client, SLOT))
-say(`\n${LIMITS.join('\n')}`)
 
-await mkdir(RESULTS, { recursive: true })
-const file = join(RESULTS, `${new Date().toISOString().replace(/[:.]/g, '-')}.json`)
-const workload = { changes, sessions: WRITERS, seconds: written, rowBytes, walMb }
-await writeFile(
-  file,
-  `${JSON.stringify({ environment: machine, workload, summaries, turns, logs, latencies, full, limits: LIMITS.join(' ') }, null, 2)}\n`,
-)
-say(`\nwritten to ${file}`)
+async function webhooks(): Promise<Webhook> {
+  const measured = await webhook(bench, { slot: SLOT, changes, singles: Math.min(changes, SINGLES), pairs, profileFolder }, say)
+  say(`\n${webhookLines(measured)}`)
+  return measured
+}
+
+async function everything(): Promise<object> {
+  const turns = await inTurn(systems, pairs)
+  const summaries = summarise(turns, changes)
+  say(`\n${drainLines(summaries)}\n`)
+  if (values.functions) {
+    const names = functional.map(({ name }) => name)
+    say(`${shareLines(turns, tailrace.name, names)}\n`)
+  }
+
+  const logs = []
+  for (const home of [undefined, ...(broker ? [broker] : [])]) {
+    const cost = await logCost(bench, { broker: home, packs: LOG_PACKS, messagesPerPack: MESSAGES_PER_PACK })
+    logs.push(cost)
+    say(logCostLine(cost))
+  }
+  say('')
+
+  const latencies: Latency[] = []
+  const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw)
+  for (const system of timed) {
+    const drained = median(turns.map((turn) => turn[systems.indexOf(system)]?.changesPerSecond ?? 0))
+    for (const perSecond of [steadyPerSecond, Math.round(drained / 2)]) {
+      const measured = await latency(bench, system, { perSecond, seconds })
+      latencies.push(measured)
+      say(latencyLine(measured))
+    }
+  }
+  const full = values.full ? { scale: broker && (await scale(broker)), idle: await idleSinks() } : undefined
+  say(`\n${LIMITS.join('\n')}`)
+
+  return { summaries, turns, logs, latencies, full }
+}
+
+/** Writes the figures beside what they were measured with. */
+async function save(figures: object): Promise<void> {
+  await mkdir(RESULTS, { recursive: true })
+  const file = join(RESULTS, `${new Date().toISOString().replace(/[:.]/g, '-')}.json`)
+  const workload = { changes, sessions: WRITERS, seconds: written, rowBytes, walMb }
+  await writeFile(file, `${JSON.stringify({ environment: machine, workload, ...figures, limits: LIMITS.join(' ') }, null, 2)}\n`)
+  say(`\nwritten to ${file}`)
+}
 
 function onKafka(home: TestBroker, partitions = 1, processes = 1): System {
   const shape = `${partitions} partitions, ${processes} processes`

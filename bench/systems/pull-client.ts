@@ -2,10 +2,10 @@
  * The process of tailrace.ts: a client as a user would write one. Each of its connections receives up to 1,000 messages,
  * waiting for them, parses the answer, and acknowledges all of it before it receives again.
  */
-import { setTimeout } from 'node:timers/promises'
 import { Client } from 'undici'
 import { receiveTask, Recorder, runReader } from '../reader.ts'
 import { wallClock } from '../system.ts'
+import { untilUp } from '../until-up.ts'
 
 export type PullTask = Readonly<{
   /** of the processes that serve the sink; the connections go to each in turn */
@@ -20,10 +20,6 @@ export type PullTask = Readonly<{
 }>
 
 type Message = Readonly<{ ack_id: string; action: string; record: Readonly<{ written_at: string }> }>
-
-/** How long the service may take to come up. */
-const START_MS = 60_000
-const RETRY_MS = 10
 
 runReader(async () => {
   const task = await receiveTask<PullTask>()
@@ -56,14 +52,4 @@ async function pull(task: PullTask, origin: string, recorder: Recorder): Promise
     recorder.add(data.length)
   }
   await client.close()
-}
-
-async function untilUp(probe: () => Promise<number>): Promise<void> {
-  const deadline = performance.now() + START_MS
-  for (;;) {
-    const status = await probe().catch((error: Error) => error.message)
-    if (status === 200) return
-    if (performance.now() > deadline) throw new Error(`the service did not come up: ${status}`)
-    await setTimeout(RETRY_MS)
-  }
 }

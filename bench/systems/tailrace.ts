@@ -7,17 +7,18 @@ import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdir, mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { stringify } from 'yaml'
 import type { TestBroker } from '../../test/services/kafka.ts'
+import { freePort } from '../free-port.ts'
 import { childrenOf } from '../process-usage.ts'
 import { Reader } from '../reader.ts'
-import type { Running, System, Task } from '../system.ts'
+import { wallClock, type Running, type System, type Task } from '../system.ts'
 import { IDLE_TABLE } from '../workload.ts'
 import type { PullTask } from './pull-client.ts'
+import type { ReceiverTask } from './webhook-receiver.ts'
 
 const CONNECTIONS = 4
 const BATCH_SIZE = 1000
@@ -55,6 +56,8 @@ export type Shape = Readonly<{
   processes: number
   /** sinks beside it, of a table that nobody writes */
   idleSinks?: number
+  /** the sink sends to a receiver on this machine; absent: a client asks */
+  webhook?: Readonly<{ batchSize: number; /** nothing is sent before `begin` */ isHeld?: boolean }>
   /** what every message goes through */
   through?: keyof typeof FUNCTIONS
 }>
@@ -65,14 +68,17 @@ export function tailraceOf(name: string, shape: Shape): System {
   const log = shape.broker ? 'the durable log in Kafka' : 'the durable log on disk'
   const cluster = shape.processes > 1 ? `${shape.processes} processes, ` : ''
   const partitions = shape.partitions > 1 ? `${shape.partitions} partitions, ` : ''
+  const delivery = shape.webhook
+    ? `webhooks to a receiver on this machine, batch_size ${shape.webhook.batchSize}`
+    : `${CONNECTIONS} HTTP connections, batch_size ${BATCH_SIZE}, every answer parsed and acknowledged`
   return {
     name,
-    description: `${log}, ${cluster}${partitions}${CONNECTIONS} HTTP connections, batch_size ${BATCH_SIZE}, every answer parsed and acknowledged`,
+    description: `${log}, ${cluster}${partitions}${delivery}`,
     start: (task) => start(task, shape),
   }
 }
 
-async function start(task: Task, { broker, partitions, processes, idleSinks = 0, through }: Shape): Promise<Running> {
+async function start(task: Task, { broker, partitions, processes, idleSinks = 0, webhook, through }: Shape): Promise<Running> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
   opened.defer(() => rm(folder, { recursive: true, force: true }))
@@ -80,7 +86,8 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0,
   await withDatabase(task, (client) => client.query(`create database ${state}`))
   opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
   const config = join(folder, 'tailrace.yaml')
-  await writeFile(config, configuration(task, { partitions, idleSinks, through }))
+  const hook = webhook && { ...webhook, port: await freePort() }
+  await writeFile(config, configuration(task, { partitions, idleSinks, hook, through }))
 
   const { user, password, host, port: postgresPort } = task.database
   const kafka = broker && { KAFKA_BROKERS: broker.address, KAFKA_TOPIC_PREFIX: `bench-${randomBytes(4).toString('hex')}.` }
@@ -107,7 +114,9 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0,
     changes: through === 'filter' ? Math.floor(task.changes / 10) - UNCOUNTED : task.changes,
     recordDelays: task.recordDelays,
   }
-  const reader = opened.use(new Reader(join(import.meta.dirname, 'pull-client.ts'), pull))
+  const receiver: ReceiverTask | undefined = hook && { port: hook.port, changes: pull.changes }
+  const [module, readerTask] = receiver ? ['webhook-receiver.ts', receiver] : ['pull-client.ts', pull]
+  const reader = opened.use(new Reader(join(import.meta.dirname, module), readerTask))
   const reached = Promise.race([reader.reached, ...services.map(({ failed }) => failed)]).catch(async (error: Error) => {
     const said = await Promise.all(services.map(({ output }) => readFile(output, 'utf8').catch(() => '')))
     throw new Error([error.message, ...said.map((text) => text.slice(-LOG_TAIL))].join('\n'))
@@ -122,17 +131,42 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0,
       client: () => [reader.pid],
     },
     reached,
+    ...(webhook?.isHeld && { begin: () => activate(services[0]?.origin ?? '') }),
     resetDelays: () => reader.resetDelays(),
     delays: () => reader.delays(),
     [Symbol.asyncDispose]: () => resources.disposeAsync(),
   }
 }
 
+/** A sink that was paused sends from now on. */
+async function activate(origin: string): Promise<number> {
+  const startedAt = wallClock()
+  const headers = { authorization: `Bearer ${TOKEN}` }
+  const { status } = await fetch(`${origin}/api/sinks/bench`, { method: 'PATCH', headers, body: '{"status":"active"}' })
+  if (status !== 200) throw new Error(`the sink could not be activated: ${status}`)
+  return startedAt
+}
+
 function configuration(
   { database, slot, publication, table }: Task,
-  { partitions, idleSinks, through }: Readonly<{ partitions: number; idleSinks: number; through: Shape['through'] }>,
+  {
+    partitions,
+    idleSinks,
+    hook,
+    through,
+  }: Readonly<{
+    partitions: number
+    idleSinks: number
+    hook: Readonly<{ batchSize: number; isHeld?: boolean; port: number }> | undefined
+    through: Shape['through']
+  }>,
 ): string {
   const sink = { database: 'bench', partitions, destination: { type: 'sequin_stream' } }
+  const sends = hook && {
+    batch_size: hook.batchSize,
+    ...(hook.isHeld && { status: 'paused' }),
+    destination: { type: 'webhook', http_endpoint: 'receiver', batch: hook.batchSize > 1 },
+  }
   return stringify({
     account: { name: 'bench' },
     api_tokens: [{ name: 'bench', token: TOKEN }],
@@ -149,9 +183,10 @@ function configuration(
         publication: { name: publication },
       },
     ],
+    ...(hook && { http_endpoints: [{ name: 'receiver', url: `http://127.0.0.1:${hook.port}` }] }),
     ...(through && { functions: [{ name: 'bench', type: through, code: FUNCTIONS[through] }] }),
     sinks: [
-      { name: 'bench', source: { include_tables: [table] }, ...sink, ...(through && { [through]: 'bench' }) },
+      { name: 'bench', source: { include_tables: [table] }, ...sink, ...sends, ...(through && { [through]: 'bench' }) },
       ...Array.from({ length: idleSinks }, (_, i) => ({ name: `idle-${i + 1}`, source: { include_tables: [IDLE_TABLE] }, ...sink })),
     ],
   })
@@ -207,14 +242,4 @@ async function withDatabase(task: Task, work: (client: Client) => Promise<unknow
   } finally {
     await client.end()
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
 }

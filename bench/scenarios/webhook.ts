@@ -1,0 +1,102 @@
+/**
+ * Webhooks to a receiver on this machine. In batches of 100 the same drain as every system's, its ratio to the raw limit. One
+ * message a request: what is in the log already is sent, its ratio to a loop that posts such bodies over as many connections
+ * and does nothing else.
+ */
+import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+import { Client } from 'pg'
+import type { Bench } from '../postgres.ts'
+import { freePort } from '../free-port.ts'
+import { Reader } from '../reader.ts'
+import { spread, type Spread } from '../statistics.ts'
+import { raw } from '../systems/raw.ts'
+import { tailraceOf } from '../systems/tailrace.ts'
+import type { LoopTask } from '../systems/undici-loop.ts'
+import type { ReceiverTask } from '../systems/webhook-receiver.ts'
+import { PUBLICATION, TABLE } from '../workload.ts'
+import { drain, dropSlot, type Drain, type Range } from './drain.ts'
+
+export type Webhook = Readonly<{ batch: Spread; single: Spread; turns: readonly Turn[] }>
+type Turn = Readonly<{ raw: Drain; batch: Drain; singlePerSecond: number; loopPerSecond: number }>
+
+/** As many as a webhook sink has when nothing is said. */
+const CONNECTIONS = 10
+const LOOK_EVERY_MS = 50
+const batched = tailraceOf('Tailrace to a webhook, batches of 100', { partitions: 1, processes: 1, webhook: { batchSize: 100 } })
+const single = tailraceOf('Tailrace to a webhook, one by one', { partitions: 1, processes: 1, webhook: { batchSize: 1, isHeld: true } })
+
+/** @param range `singles` of its changes are sent one by one */
+export async function webhook(
+  bench: Bench,
+  range: Readonly<{ slot: string; changes: number; singles: number; pairs: number; profileFolder: string | undefined }>,
+  say: (text: string) => void,
+): Promise<Webhook> {
+  const { slot, changes, singles, pairs, profileFolder } = range
+  const turns: Turn[] = []
+  for (let pair = 1; pair <= pairs; pair++) {
+    const profiled = { slot, ...(profileFolder !== undefined && { profileFolder }) }
+    const turn: Turn = {
+      raw: await drain(bench, raw, { slot, changes }),
+      batch: await drain(bench, batched, { ...profiled, changes }),
+      singlePerSecond: await sendLog(bench, { ...profiled, changes: singles }),
+      loopPerSecond: await loop(singles),
+    }
+    turns.push(turn)
+    const rate = (perSecond: number) => `${Math.round(perSecond)}/s`
+    const { batch, singlePerSecond, loopPerSecond } = turn
+    say(
+      `${pair}/${pairs}  raw ${rate(turn.raw.changesPerSecond)}  batches of 100 ${rate(batch.changesPerSecond)}  one by one ${rate(singlePerSecond)}  loop ${rate(loopPerSecond)}`,
+    )
+  }
+  return {
+    batch: spread(turns.map((turn) => turn.batch.changesPerSecond / turn.raw.changesPerSecond)),
+    single: spread(turns.map((turn) => turn.singlePerSecond / turn.loopPerSecond)),
+    turns,
+  }
+}
+
+/** Sends what the log holds. @returns messages a second */
+async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): Promise<number> {
+  const copy = `${slot}_copy`
+  const client = new Client(bench.database)
+  await client.connect()
+  try {
+    await client.query('select pg_copy_logical_replication_slot($1, $2)', [slot, copy])
+    const { database } = bench
+    const task = { database, slot: copy, publication: PUBLICATION, table: `public.${TABLE}`, changes, recordDelays: false }
+    try {
+      await using running = await single.start({ ...task, ...(profileFolder !== undefined && { profileFolder }) })
+      await untilConfirmed(client, copy)
+      const startedAt = await running.begin?.()
+      return (changes / ((await running.reached) - (startedAt ?? Number.NaN))) * 1_000
+    } finally {
+      await dropSlot(client, copy)
+    }
+  } finally {
+    await client.end()
+  }
+}
+
+/** Settles when everything written until now is in the log of whoever reads the slot. */
+async function untilConfirmed(client: Client, slot: string): Promise<void> {
+  const { rows: now } = await client.query<{ lsn: string }>('select pg_current_wal_insert_lsn()::text as lsn')
+  for (;;) {
+    const { rows } = await client.query<{ done: boolean }>(
+      'select confirmed_flush_lsn >= $2::pg_lsn as done from pg_replication_slots where slot_name = $1',
+      [slot, now[0]?.lsn],
+    )
+    if (rows[0]?.done === true) return
+    await setTimeout(LOOK_EVERY_MS)
+  }
+}
+
+/** @returns requests a second */
+async function loop(requests: number): Promise<number> {
+  const port = await freePort()
+  const receiverTask: ReceiverTask = { port, changes: requests }
+  await using _ = new Reader(join(import.meta.dirname, '..', 'systems', 'webhook-receiver.ts'), receiverTask)
+  const loopTask: LoopTask = { origin: `http://127.0.0.1:${port}`, connections: CONNECTIONS, requests }
+  await using looping = new Reader(join(import.meta.dirname, '..', 'systems', 'undici-loop.ts'), loopTask)
+  return (requests / (await looping.reached)) * 1_000
+}
