@@ -449,6 +449,11 @@ export class OwnedPartition {
     return this.#dispatcher.hasReady
   }
 
+  /** Groups whose first message has failed and is tried again, when it is this process that sends. */
+  failing(): number {
+    return this.#dispatcher.parked.failing()
+  }
+
   /** What keeps messages from flowing, if anything does. */
   get trouble(): { code: ErrorCode; message: string } | undefined {
     const { trouble: error, jammed, tooLarge } = this.#parked

@@ -109,6 +109,10 @@ export class PushPartition implements HostedPartition {
   get trouble(): HealthCheck['error'] | undefined {
     return this.#owned.trouble
   }
+  /** groups whose first message has failed and is tried again */
+  failing(): number {
+    return this.#owned.failing()
+  }
   get isReady(): boolean {
     return this.#owned.isReady
   }

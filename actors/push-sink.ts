@@ -42,9 +42,12 @@ class PushSink implements RunningSink {
   /** why there is no wire */
   #refusal: unknown
   #lastFailure: Sent['failures'][number] | undefined
+  /** also when others have been delivered since */
+  #lastOfMessage: HealthCheck['error'] | undefined
   /** the last failure of a function, until one works */
   #stageTrouble: HealthCheck['error'] | undefined
   #turn = 0
+  #isDown = false
 
   constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
     const { sink, database, observer, clock = () => performance.now() } = options
@@ -52,7 +55,7 @@ class PushSink implements RunningSink {
     this.#type = type
     this.#surroundings = surroundings
     this.#lookup = lookupOf(sink, database)
-    this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#wake() })
+    this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#changed() })
     this.#host = new SinkHost(
       { ...options, observer: withoutEnds(observer) },
       {
@@ -65,7 +68,10 @@ class PushSink implements RunningSink {
             send: (load, signal) => this.#send(load, signal),
             complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
             stage: () => this.#host.stage,
-            stageTrouble: (trouble) => (this.#stageTrouble = trouble),
+            stageTrouble: (trouble) => {
+              this.#stageTrouble = trouble
+              this.#lastOfMessage = trouble ?? this.#lastOfMessage
+            },
             destination: this.#destination,
             underWay: this.#host.underWay,
             isActive: () => this.#host.isActive,
@@ -117,7 +123,7 @@ class PushSink implements RunningSink {
   }
 
   health(): readonly HealthCheck[] {
-    return this.#host.health({ name: 'Message delivery', ...this.#delivery() })
+    return this.#host.health({ name: 'Message delivery', ...this.#delivery() }, this.#failing())
   }
 
   status(): ActorStatus {
@@ -183,6 +189,7 @@ class PushSink implements RunningSink {
     if (failed === 0) return
     observer.returned({ messages: failed, heldMs: tookMs })
     this.#lastFailure = failures[0] ?? this.#lastFailure
+    this.#lastOfMessage = this.#lastFailure && worded(this.#lastFailure)
   }
 
   /** What was delivered can be looked at for a while. */
@@ -206,12 +213,35 @@ class PushSink implements RunningSink {
     if (this.#refusal !== undefined) return { status: 'error', error: told(this.#refusal) }
     const { failure, phase, isThrottled, lastSuccessAt } = this.#destination
     const why = failure ?? this.#lastFailure
-    const error = why && { code: why.answer.code, message: why.answer.message }
+    const error = why && worded(why)
     if (error && phase !== 'up') return { status: 'error', error }
     if (error && isThrottled) return { status: 'warning', error }
     if (error) return { status: 'error', error }
     if (this.#stageTrouble) return { status: 'error', error: this.#stageTrouble }
     return { status: lastSuccessAt === -Infinity ? 'waiting' : 'healthy' }
+  }
+
+  /** Messages that wait for their next try, as long as there are any, whatever is delivered meanwhile. */
+  #failing(): HealthCheck['error'] | undefined {
+    const rows = this.#host.live.reduce((sum, partition) => sum + partition.failing(), 0)
+    if (rows === 0) return undefined
+    const { code, message } = this.#lastOfMessage ?? { code: 'MESSAGE_UNDELIVERABLE' as const, message: 'before this process started' }
+    const what = rows === 1 ? 'a message has failed and is' : `messages of ${rows} rows have failed and are`
+    return { code, message: `${what} tried again, and what follows of the same row waits; the last failure: ${message}` }
+  }
+
+  #changed(): void {
+    const { phase, failure } = this.#destination
+    const { warn } = this.#surroundings
+    if (phase === 'down' && !this.#isDown) {
+      this.#isDown = true
+      const { code, status } = failure?.answer ?? {} // its words may hold rows
+      warn(`the destination takes nothing: ${code}${status ? `, status ${status}` : ''}; it is asked again every few seconds`)
+    } else if (phase === 'up' && this.#isDown) {
+      this.#isDown = false
+      warn('the destination takes messages again')
+    }
+    this.#wake()
   }
 
   /** Another partition is woken first each time, so that none has all that may be sent. */
@@ -231,6 +261,8 @@ class PushSink implements RunningSink {
     for (const partition of live) partition.decide(ruling)
   }
 }
+
+const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ code, message })
 
 const lookupOf = (sink: Sink, { connection }: Database) => new RowLookup(connection, `tailrace values ${sink.name}`)
 

@@ -186,14 +186,14 @@ export class SinkHost<P extends HostedPartition> {
     return { known, served: sum(here.map(({ refs }) => refs.offsets.length)), edited: sum(await Promise.all(edits)) }
   }
 
-  /** @param delivery how what the sink does with its messages is */
-  health(delivery: HealthCheck): readonly HealthCheck[] {
+  /** @param delivery how what the sink does with its messages is. @param failing what is to be said of those that failed */
+  health(delivery: HealthCheck, failing?: HealthCheck['error']): readonly HealthCheck[] {
     const partitions = [...this.#actor.getSnapshot().context.partitions.values()].map((actor) => actor.getSnapshot())
     const failed =
       partitions.find((p) => p.matches('waiting'))?.context.lastError?.error ??
       (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined) ??
       this.#groupTrouble
-    const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined)
+    const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined) ?? failing
     const ready = this.#state === 'serving' && partitions.every((p) => p.matches('running'))
     return [
       failed === undefined

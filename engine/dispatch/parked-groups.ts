@@ -112,6 +112,12 @@ export class ParkedGroups {
   get failedCount(): number {
     return this.#failed.length
   }
+  /** Groups whose first message has failed, when it is the owner that sends. */
+  failing(): number {
+    let count = 0
+    for (const { deliveries } of this.#byKey.values()) if (deliveries > 0) count++
+    return count
+  }
   has(key: number): boolean {
     return this.#byKey.has(key)
   }

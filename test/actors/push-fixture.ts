@@ -20,6 +20,7 @@ export class PushFixture implements AsyncDisposable {
   /** ids of each request, in the order they came; and what was taken with 2xx */
   readonly requests: (readonly number[])[] = []
   readonly delivered: Delivery[] = []
+  readonly warnings: string[] = []
   answer: Answer
   /** of the sink, from the next start on */
   functions: SinkOptions['functions'] | undefined
@@ -53,7 +54,11 @@ export class PushFixture implements AsyncDisposable {
   /** Starts the sink; again after a crash. */
   async start(): Promise<void> {
     const { url } = this.receiver
-    const push = { egress: new Egress({ mode: 'private' }), endpoint: () => endpoint(url), warn: () => undefined }
+    const push = {
+      egress: new Egress({ mode: 'private' }),
+      endpoint: () => endpoint(url),
+      warn: (text: string) => void this.warnings.push(text),
+    }
     await this.f.start({ push, ...(this.functions && { functions: this.functions }) })
   }
 

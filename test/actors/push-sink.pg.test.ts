@@ -80,6 +80,9 @@ test('behind a message that failed its group waits, in order, until it is delive
     p.ids.filter((id) => id % 4 === 3),
     [],
   )
+  const pending = () => p.f.sink.health().find(({ name }) => name === 'Messages pending delivery')
+  assert.equal(pending()?.status, 'warning', 'whatever is delivered meanwhile')
+  assert.match(pending()?.error?.message ?? '', /^a message has failed and is tried again, .*: status 422: no$/)
   isBroken = false
   await p.untilDelivered(40)
   assert.deepEqual(
@@ -87,6 +90,7 @@ test('behind a message that failed its group waits, in order, until it is delive
     range(40).filter((id) => id % 4 === 3),
   )
   await p.untilRows('open', 0)
+  assert.equal(pending()?.status, 'healthy')
 })
 
 test('after max_retry_count failures a message is discarded with its record, and its group goes on', async () => {
@@ -131,6 +135,9 @@ test('while the destination is down nothing is parked, and delivery goes on with
     await p.untilDelivered(from)
     assert.ok(performance.now() - back < 5_000, `${kind}: ${Math.round(performance.now() - back)} ms`)
     await p.untilRows('open', 0)
+    const [went, came] = p.warnings.splice(0)
+    assert.match(went ?? '', /^the destination takes nothing: DESTINATION_\w+(, status \d+)?; it is asked again every few seconds$/)
+    assert.equal(came, 'the destination takes messages again')
   }
 })
 
