@@ -58,7 +58,7 @@ const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Ty
 
 /** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
 export const VARIABLES = {
-  SERVER_PORT: variable(port(true), 'port of API and console (7376); 0 takes any free one'),
+  SERVER_PORT: variable(port(true), 'port of the API (7376); 0 takes any free one'),
   SERVER_HOST: variable(text, 'address to listen on (127.0.0.1)'),
   LOG_LEVEL: variable(oneOf(LEVELS), 'least level that is logged (info)'),
   TAILRACE_LOG_FORMAT: variable(oneOf(FORMATS), 'console for people, json for machines (console); datadog_json means json'),

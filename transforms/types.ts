@@ -54,3 +54,13 @@ export type Route<S extends keyof Routes, R = Row> = (
   changes: Partial<R> | null,
   metadata: Metadata,
 ) => Routes[S]
+
+/** Beside the language. */
+declare global {
+  /** as 64 hex digits */
+  function sha256(bytes: string | Uint8Array): string
+  function randomUUID(): string
+  function base64Encode(bytes: string | Uint8Array): string
+  /** takes the alphabet of URLs, too */
+  function base64Decode(text: string): Uint8Array
+}

@@ -1,8 +1,6 @@
 /** Personal data leaves the database only as what can be compared, and what identifies nobody. */
 import type { Transform } from 'tailrace'
 
-declare const sha256: (text: string) => string
-
 type Customer = { id: number; email: string | null; phone: string | null; country: string }
 
 const transform: Transform<Customer> = (_action, record) => ({
