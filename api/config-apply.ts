@@ -85,10 +85,10 @@ class Application {
   /** Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it. */
   async compile(pool: Pick<FunctionPool, 'check'>): Promise<void> {
     const compiled: { line: number; input: FunctionInput }[] = []
-    for (const { line, ...written } of this.#document.functions) {
+    for (const { line, file, ...written } of this.#document.functions) {
       if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
         compiled.push({ line, input: unported(written) })
-      else await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }))
+      else await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }), file)
     }
     this.#functions = compiled
   }
@@ -200,19 +200,20 @@ class Application {
   }
 
   /** Gathers what is refused; a failure of the state database itself ends it, with what was gathered so far. */
-  async #at(line: number, work: () => Promise<void>): Promise<void> {
+  /** @param file that a mistake is in, where it isn't the document's */
+  async #at(line: number, work: () => Promise<void>, file?: string): Promise<void> {
     try {
       await work()
     } catch (error) {
-      this.#wrong(line, error)
+      this.#wrong(line, error, file)
       if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') throw refusal(this.#problems, this.#cause)
     }
   }
 
-  #wrong(line: number, error: unknown): void {
+  #wrong(line: number, error: unknown, file?: string): void {
     this.#cause ??= error
     const because = error instanceof EngineError ? { because: error.code } : {}
-    this.#problems.push({ file: this.#document.file, line, reason: textOf(error), ...because })
+    this.#problems.push({ file: this.#document.file, line, reason: `${file === undefined ? '' : `${file}: `}${textOf(error)}`, ...because })
   }
 
   #notice(line: number, text: string): void {

@@ -94,7 +94,8 @@ export type ConfigDocument = Readonly<{
   account: string
   tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
-  functions: readonly (Written & Readonly<{ line: number }>)[]
+  /** `file`: of functions that stand in one, as the document names it */
+  functions: readonly (Written & Readonly<{ line: number; file?: string | undefined }>)[]
   endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
 }>
@@ -240,7 +241,7 @@ function configuredFunction(
   if (code !== undefined) return { name, type, description, sinkType, code, line }
   if (!read) return wrong('file', 'can only be read beside a file: give code')
   try {
-    return { name, type, description, sinkType, code: read(file as string), line }
+    return { name, type, description, sinkType, code: read(file as string), line, file }
   } catch (error) {
     return wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
   }

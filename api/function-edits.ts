@@ -48,7 +48,9 @@ export class FunctionEdits {
       refuseTaken(accountId, name, id, stored)
       const others = stored.functions.filter((fn) => fn.accountId === accountId && fn.id !== id)
       for (const sink of usersOf(before, stored.sinks))
-        refuseMissingFunctions(renamed(sink, before.name, name), sink.destination, [...others, { name, type, sinkType }])
+        ofSink(sink.name, () =>
+          refuseMissingFunctions(renamed(sink, before.name, name), sink.destination, [...others, { name, type, sinkType }]),
+        )
       if (name !== before.name) await this.#options.resources.renameFunction(query, before, name)
       await this.#options.resources.saveFunction(query, { id: accountId, name: '' }, input)
     })
@@ -62,9 +64,8 @@ export class FunctionEdits {
       const users = now ? usersOf(now, sinks) : []
       if (users.length > 0) {
         const names = users.map(({ name }) => `"${name}"`).join(', ')
-        throw new EngineError('VALIDATION_FAILED', `the function "${known.name}" is attached to ${names}`, {
-          name: `is attached to ${names}`,
-        })
+        const reason = `is attached to the sink${users.length > 1 ? 's' : ''} ${names}: "none" in its place takes it away`
+        throw new EngineError('VALIDATION_FAILED', `the function "${known.name}" ${reason}`, { name: reason })
       }
       await this.#options.resources.deleteFunction(query, known.id)
     })
@@ -94,6 +95,17 @@ export const usersOf = ({ accountId, name }: StoredFunction, sinks: readonly Sin
 
 const renamed = (sink: Sink, from: string, to: string): Pick<Sink, FunctionField> =>
   Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] === from ? to : sink[field]]))
+
+/** What a sink's form would be refused for is told of that sink. */
+function ofSink(name: string, check: () => void): void {
+  try {
+    check()
+  } catch (error) {
+    if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
+    const reasons = Object.entries(error.context).map(([field, reason]) => [field, `of the sink "${name}" ${reason}`] as const)
+    throw new EngineError('VALIDATION_FAILED', reasons.map((words) => words.join(' ')).join('; '), Object.fromEntries(reasons))
+  }
+}
 
 function refuseTaken(accountId: string, name: string, id: string | undefined, { functions }: Resources): void {
   if (functions.some((fn) => fn.accountId === accountId && fn.name === name && fn.id !== id))

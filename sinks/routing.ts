@@ -4,7 +4,7 @@
  */
 import { Ajv, type ValidateFunction } from 'ajv'
 import type { TObject } from 'typebox'
-import { reasonsOf } from '../engine/schema-reasons.ts'
+import { reasonsOf, type Reason } from '../engine/schema-reasons.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 
 /** What a routing function said, checked. */
@@ -16,6 +16,8 @@ export type RoutedMessage = Readonly<{ action: string; database: string; schema:
 export type RoutingOptions<D extends Destination> = Readonly<{
   /** of what a function returns: each key may be left out, no other is known */
   result: TObject
+  /** of keys with a pattern, what it asks for, in words */
+  patterns?: Readonly<Record<string, string>>
   /** keys that are taken in any case, and the case they are sent in */
   cases?: Readonly<Record<string, 'upper' | 'lower'>>
   /** Rules across keys, and targets that nobody names. @param destination absent: of no sink yet @returns why not; undefined: it may go */
@@ -23,6 +25,9 @@ export type RoutingOptions<D extends Destination> = Readonly<{
   /** All keys as they take effect for one message, for people to look at. */
   effective(route: Route, destination: D | undefined, message: RoutedMessage): Route
 }>
+
+/** of a value, characters of its JSON */
+const MAX_SHOWN = 80
 
 export class Routing<D extends Destination = Destination> {
   readonly #options: RoutingOptions<D>
@@ -43,10 +48,20 @@ export class Routing<D extends Destination = Destination> {
     }
     if (!this.#check(route)) {
       const reasons = reasonsOf(this.#check.errors ?? [])
-      return { reason: reasons.map(([key, reason]) => `${key}${key && ' '}${reason}`).join('; ') }
+      return { reason: reasons.map((reason) => this.#told(reason, route)).join('; ') }
     }
     const reason = refused?.(route, destination as D | undefined)
     return reason === undefined ? { route } : { reason }
+  }
+
+  #told([key, reason]: Reason, route: Route): string {
+    const { patterns = {}, result } = this.#options
+    const value = route[key]
+    if (value !== undefined && !Object.hasOwn(result.properties, key))
+      return `${key} ${reason}: known are ${Object.keys(result.properties).join(', ')}`
+    const words = reason.startsWith('must match pattern') ? (patterns[key] ?? reason) : reason
+    const shown = value === undefined || typeof value === 'object' ? '' : ` (it is ${JSON.stringify(value).slice(0, MAX_SHOWN)})`
+    return `${key}${key && ' '}${words}${shown}`
   }
 
   /** @param route as it was read */

@@ -16,6 +16,9 @@ export const webhookRouting = new Routing<WebhookDestination>({
     { additionalProperties: false },
   ),
   cases: { method: 'upper' },
+  patterns: {
+    endpoint_path: 'is empty or begins with /, ? or #; what an address can not have, such as a blank, goes through encodeURIComponent',
+  },
   refused({ headers = {} }) {
     const wrong = Object.entries(headers as Record<string, string>).find(([name, value]) => !isHeader(name, value))
     return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`

@@ -39,6 +39,7 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
 function pathCode(path: string): string {
   const [root = '', ...keys] = path.split('.')
   if (path.length > MAX_PATH) throw refused(`has ${path.length} characters, more than ${MAX_PATH}`, 'path')
+  if (/\[[0-9]+\](?:\.|$)/.test(path)) throw refused('can not go into lists: it has names of keys, with a dot before each', 'path')
   if (!ROOTS.includes(root)) throw refused(`must begin with one of ${ROOTS.join(', ')}`, 'path')
   if (keys.includes('')) throw refused('has an empty part between two dots', 'path')
   return `const keys = ${JSON.stringify(keys)}

@@ -6,7 +6,7 @@
  * Connections are few, read-only, with the pinned settings; values come as Postgres prints them.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Pool, Query, type Client, type ClientConfig, type FieldDef, type PoolClient, type QueryConfig } from 'pg'
+import { DatabaseError, Pool, Query, type Client, type ClientConfig, type FieldDef, type PoolClient, type QueryConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { cut } from '../postgres/client-cut.ts'
 import type { Connection } from '../state/resources.ts'
@@ -55,7 +55,7 @@ export class SnapshotReader {
     const silence = setTimeout(() => cut(client as unknown as Client), READ_MS)
     try {
       await this.#begin(client, commits)
-      const result = await work((sql, params) => rowsOf(client, sql, params))
+      const result = await work((sql, params) => rowsOf(client, sql, params).catch((error: unknown) => Promise.reject(placed(error, sql))))
       await client.query('commit')
       isSound = true
       return result
@@ -110,6 +110,23 @@ function rowsOf(client: PoolClient, sql: string, params: readonly unknown[]): Pr
     query.on('end', ({ fields }) => resolve({ fields, rows }))
     client.query(query)
   })
+}
+
+/** What Postgres says of a query names a character: people look for a line. */
+function placed(error: unknown, sql: string): unknown {
+  const { position, hint, code } = error as DatabaseError
+  if (!(error instanceof DatabaseError)) return error
+  const before =
+    position === undefined
+      ? undefined
+      : [...sql]
+          .slice(0, Number(position) - 1)
+          .join('')
+          .split('\n')
+  if (before) error.message += `, line ${before.length}, column ${[...(before.at(-1) as string)].length + 1}`
+  if (hint !== undefined) error.message += `; ${hint}`
+  else if (code === '22P02' && error.message.includes('"{')) error.message += '; a parameter is an array: = any($1)'
+  return error
 }
 
 /** What no query could have done better: the connection, or a server that has no room or is going down. */

@@ -90,9 +90,15 @@ test('a function is created, read by id and name, changed, renamed with the sink
   assert.deepEqual([changed.body.name, changed.body.code, changed.body.used_by], ['document', code, ['goods']])
   assert.equal(s.cache.sinks[0]?.transform, 'document')
   const used = await s.call('DELETE', '/functions/document')
-  assert.deepEqual([used.status, used.body.validation_errors], [422, { name: ['is attached to "goods"'] }])
+  assert.deepEqual(
+    [used.status, used.body.validation_errors],
+    [422, { name: ['is attached to the sink "goods": "none" in its place takes it away'] }],
+  )
   const kind = await s.call('PATCH', '/functions/document', { type: 'filter' })
-  assert.deepEqual([kind.status, Object.keys(kind.body.validation_errors)], [422, ['transform']])
+  assert.deepEqual(
+    [kind.status, kind.body.validation_errors],
+    [422, { transform: ['of the sink "goods" names "document", which is a function of type filter'] }],
+  )
   const free = await s.call('POST', '/functions', { name: 'free', type: 'path', path: 'record.id' })
   assert.equal(free.body.path, 'record.id')
   assert.deepEqual((await s.call('DELETE', '/functions/free')).body, { id: free.body.id, deleted: true })
@@ -110,6 +116,7 @@ test('what can not be built is refused on its field with line and column, and no
     [{ type: 'transform', code: 'def transform(action, record, changes, metadata) do\n  record\nend' }, 'code', /Elixir/],
     [{ type: 'transform', path: 'record.id' }, 'code', /is missing/],
     [{ type: 'path', path: 'row.id' }, 'path', /must begin with/],
+    [{ type: 'path', path: 'record.tags[0].id' }, 'path', /can not go into lists/],
     [{ type: 'routing', code: 'export default () => ({})' }, 'sink_type', /is missing/],
     [{ type: 'routing', sink_type: 'stream', code: 'export default () => ({})' }, 'sink_type', /must be one of webhook/],
     [{ type: 'filter', sink_type: 'webhook', code: 'export default () => true' }, 'sink_type', /only of functions of type routing/],
@@ -157,7 +164,10 @@ test('a routing function is tried with what it leaves out, built in or as a sink
   const body = { ...routing, name: undefined, sink_type: 'meilisearch', messages: [1, 2, 3].map((id) => ({ record: { id } })) }
   const { data } = (await s.call('POST', '/functions/test', body)).body
   assert.deepEqual([data[0].routing, data[0].output], [{ action: 'index' }, {}])
-  assert.deepEqual([data[1].error.message, data[1].output], ['index is not a known field', { index: 'own' }])
+  assert.deepEqual(
+    [data[1].error.message, data[1].output],
+    ['index is not a known field: known are action, index_name, filter, function, context', { index: 'own' }],
+  )
   assert.deepEqual(data[2].routing, { action: 'index', index_name: 'own' })
   const made = await s.call('POST', '/functions', { ...routing, sink_type: 'meilisearch' })
   assert.deepEqual([made.status, made.body.type, made.body.sink_type], [200, 'routing', 'meilisearch'])

@@ -85,7 +85,10 @@ test('columns of a key are given in the order of their names, as arrays side by 
 
 test('what a query gives wrong, and what Postgres says of it, fails the messages of that table and no others', async () => {
   const wrong: [sql: string, text: RegExp][] = [
-    ['select * from goods where nosuch = any($1)', /column "nosuch" does not exist \(42703\)/],
+    ['select *\nfrom goods where nosuch = any($1)', /column "nosuch" does not exist, line 2, column 18 \(42703\)/],
+    ['select g.nme from goods g where id = any($1)', /column g\.nme does not exist, line 1, column 8.* \(42703\)/],
+    ['select * from goods whree id = any($1)', /syntax error .*, line 1, column \d+ \(42601\)/],
+    ['select * from goods where id = $1', /invalid input syntax .*"\{.*; a parameter is an array: = any\(\$1\) \(22P02\)/],
     ['select id, 1 / 0 as x from goods where id = any($1)', /division by zero \(22012\)/],
     ['select g.id, n from goods g, generate_series(1, 2) n where g.id = any($1)', /more than one row for a primary key/],
     ['select g.*, t.* from goods g join tenant t on t.id = g.tenant_id where g.id = any($1)', /two columns named "id"/],
