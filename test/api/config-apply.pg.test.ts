@@ -15,6 +15,9 @@ import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 /** Builds nothing: a path or Elixir needs none. */
 const NO_SANDBOX = { check: async () => assert.fail('nothing is to be built') }
 
+/** What every file beside the document holds. */
+const NO_QUERY = 'select 1'
+
 async function stage() {
   const stack = new AsyncDisposableStack()
   const source = stack.use(await createDatabase('create table goods (id int primary key)'))
@@ -22,7 +25,13 @@ async function stage() {
   const store = stack.use(await openStore(state.connection, 3, () => {}))
   const resources = new ResourceStore(new Vault(randomBytes(32)))
   const apply = (text: string, signal = new AbortController().signal) =>
-    applyConfig(parseConfig(text, 'shop.yaml', {}), store, resources, signal, NO_SANDBOX)
+    applyConfig(
+      parseConfig(text, 'shop.yaml', {}, () => NO_QUERY),
+      store,
+      resources,
+      signal,
+      NO_SANDBOX,
+    )
   const load = async () => new ResourceCache(await resources.load(store.query))
   return { source, state, store, apply, load, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
@@ -86,6 +95,8 @@ test('when a part fails nothing of the file stays: no resource, no slot, no publ
   const slot = `s_${s.source.name}`
   const broken = config(s.source, slot, '  - { name: other, database: elsewhere, source: {}, destination: { type: sequin_stream } }')
   await assert.rejects(s.apply(broken), { code: 'CONFIG_INVALID', message: /^shop\.yaml:16: the database "elsewhere" is not known/ })
+  const named = `${config(s.source, slot)}functions:\n  - { name: names, type: enrichment, file: names.sql }\n`
+  await assert.rejects(s.apply(named), { code: 'CONFIG_INVALID', message: /^shop\.yaml:17: names\.sql: code must contain \$1/ })
   assert.deepEqual(await slotsOf(s.source), [])
   assert.deepEqual(await publicationsOf(s.source), [])
   assert.deepEqual((await s.load()).sinks, [])
