@@ -17,7 +17,7 @@ import { LONG, seeds } from './size.ts'
 const SESSION_MS = 3_000
 const COUNTS: Readonly<Partial<Record<Fault, number>>> = LONG
   ? { sourceKilled: 6, ownerKilled: 6, brokerKilled: 4, sourceFrozen: 7, ownerFrozen: 6, terminated: 3 }
-  : { sourceKilled: 1, ownerKilled: 1, brokerKilled: 1, sourceFrozen: 1, ownerFrozen: 1 }
+  : { sourceKilled: 1, ownerKilled: 1, brokerKilled: 1, sourceFrozen: 1 }
 const MANY = Object.values(COUNTS).reduce((sum, count) => sum + count, 0)
 
 for (const seed of seeds(1)) {

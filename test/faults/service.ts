@@ -99,7 +99,9 @@ export class Service implements AsyncDisposable {
   start(): void {
     if (this.#running) throw new Error('the service runs already')
     const log = openSync(this.#logFile, 'a')
-    const child = spawn(process.execPath, [COMMAND, 'start'], { cwd: this.folder, env: this.#env, stdio: ['ignore', log, log] })
+    // the channel tells it when this process is gone, however that ended: then it stops by itself
+    const child = spawn(process.execPath, [COMMAND, 'start'], { cwd: this.folder, env: this.#env, stdio: ['ignore', log, log, 'ipc'] })
+    child.channel?.unref()
     closeSync(log)
     const exited = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit)
     const running = { child, exited }
