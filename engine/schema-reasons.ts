@@ -1,5 +1,6 @@
 /** What does not fit its schema, in words: for each wrong field one reason, without repeating its value. Nothing here does I/O. */
 import type { ErrorObject } from 'ajv'
+import { NAME_FORM } from './state/resources.ts'
 
 /** `field` is a path with dots, such as "slot.name" or "tables.0.name". */
 export type Reason = readonly [field: string, reason: string]
@@ -40,6 +41,8 @@ function reasonOf({ instancePath, params, keyword, message }: ErrorObject): Reas
     return [path.slice(0, 120), keyword === 'required' ? 'is missing' : 'is not a known field']
   }
   if (keyword === 'const') return [field.slice(0, 120), MUST_BE + JSON.stringify(allowedValue)]
+  if (keyword === 'pattern' && params['pattern'] === NAME_FORM.pattern)
+    return [field.slice(0, 120), `may have only ${NAME_FORM.description}`]
   if (keyword === 'minItems') return [field.slice(0, 120), 'must have at least one item']
   return [field.slice(0, 120), message ?? 'is wrong']
 }

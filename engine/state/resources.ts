@@ -7,7 +7,8 @@ import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Destination } from './destinations.ts'
 
-export const Name = Type.String({ pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' })
+export const NAME_FORM = { pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
+export const Name = Type.String(NAME_FORM)
 const Annotations = Type.Record(Type.String(), Type.Unknown(), {
   default: {},
   description: 'free JSON copied into each message, at most 8192 bytes',

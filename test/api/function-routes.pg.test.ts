@@ -123,6 +123,7 @@ test('what can not be built is refused on its field with line and column, and no
     [{ type: 'enrichment', code: 'select * from goods where id = any($10)' }, 'code', /must contain \$1/],
     [{ type: 'sql', code: 'select 1' }, 'type', /./],
     [{ name: 'none', type: 'path', path: 'record' }, 'name', /./],
+    [{ name: 'my key', type: 'path', path: 'record' }, 'name', /may have only letters, digits, "_", "\." and "-"/],
   ]
   for (const [body, field, reason] of refused) {
     const answer = await s.call('POST', '/functions', { name: 'bad', ...body })
