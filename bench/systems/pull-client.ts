@@ -2,6 +2,7 @@
  * The process of tailrace.ts: a client as a user would write one. Each of its connections receives up to 1,000 messages,
  * waiting for them, parses the answer, and acknowledges all of it before it receives again.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'undici'
 import { receiveTask, Recorder, runReader } from '../reader.ts'
 import { wallClock } from '../system.ts'
@@ -18,6 +19,8 @@ export type PullTask = Readonly<{
   changes: number
   recordDelays: boolean
 }>
+
+const AGAIN_AFTER_MS = 20
 
 type Message = Readonly<{ ack_id: string; action: string; record: Readonly<{ written_at: string }> }>
 
@@ -37,18 +40,25 @@ async function pull(task: PullTask, origin: string, recorder: Recorder): Promise
     const answer = await client.request({ path: `${task.path}/${call}`, method: 'POST', headers, body })
     return { status: answer.statusCode, text: await answer.body.text() }
   }
+  /** Again after 503, as any client has to: partitions move. */
+  const insist = async (call: string, body: string): Promise<string> => {
+    for (;;) {
+      const { status, text } = await post(call, body)
+      if (status === 200) return text
+      if (status !== 503) throw new Error(`${call} answered ${status}: ${text.slice(0, 300)}`)
+      await sleep(AGAIN_AFTER_MS)
+    }
+  }
   // an ack of an unknown id is ignored, and so tells whether the sink is there without taking a message
   await untilUp(async () => (await post('ack', '{"ack_ids": ["none"]}')).status)
   while (!recorder.isReached) {
-    const { status, text } = await post('receive', receive)
+    const text = await insist('receive', receive)
     const readAt = wallClock()
-    if (status !== 200) throw new Error(`receive answered ${status}: ${text.slice(0, 300)}`)
     const { data } = JSON.parse(text) as { data: Message[] }
     if (data.length === 0) continue
     // a delete's record has the key alone
     if (task.recordDelays) for (const { action, record } of data) if (action !== 'delete') recorder.delay(record.written_at, readAt)
-    const acked = await post('ack', JSON.stringify({ ack_ids: data.map((message) => message.ack_id) }))
-    if (acked.status !== 200) throw new Error(`ack answered ${acked.status}: ${acked.text.slice(0, 300)}`)
+    await insist('ack', JSON.stringify({ ack_ids: data.map((message) => message.ack_id) }))
     recorder.add(data.length)
   }
   await client.close()
