@@ -47,7 +47,7 @@ class PushSink implements RunningSink {
   /** the last failure of a function, until one works */
   #stageTrouble: HealthCheck['error'] | undefined
   #turn = 0
-  #isDown = false
+  #downSince: Date | undefined
 
   constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
     const { sink, database, observer, clock = () => performance.now() } = options
@@ -127,8 +127,11 @@ class PushSink implements RunningSink {
   }
 
   status(): ActorStatus {
-    const { phase, limit, inFlight } = this.#destination
-    return this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
+    const { phase, limit, inFlight, failure } = this.#destination
+    const report = this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
+    if (!failure || !this.#downSince) return report
+    const { code, message } = failure.answer
+    return { ...report, lastError: { error: new EngineError(code, message), at: this.#downSince } }
   }
 
   hold(by: string): Promise<HeldSink> {
@@ -233,12 +236,12 @@ class PushSink implements RunningSink {
   #changed(): void {
     const { phase, failure } = this.#destination
     const { warn } = this.#surroundings
-    if (phase === 'down' && !this.#isDown) {
-      this.#isDown = true
+    if (phase === 'down' && !this.#downSince) {
+      this.#downSince = new Date()
       const { code, status } = failure?.answer ?? {} // its words may hold rows
       warn(`the destination takes nothing: ${code}${status ? `, status ${status}` : ''}; it is asked again every few seconds`)
-    } else if (phase === 'up' && this.#isDown) {
-      this.#isDown = false
+    } else if (phase === 'up' && this.#downSince) {
+      this.#downSince = undefined
       warn('the destination takes messages again')
     }
     this.#wake()

@@ -128,6 +128,10 @@ test('while the destination is down nothing is parked, and delivery goes on with
     await new Promise((resolve) => setTimeout(resolve, 500))
     assert.equal((await p.rows('open')).length + (await p.rows('discarded')).length, 0, String(kind))
     assert.equal(p.f.sink.status().details?.['destination'] === 'up', false)
+    assert.match(
+      String((p.f.sink.status().lastError?.error as Error | undefined)?.message),
+      kind === 'reset' ? /./ : new RegExp(`status ${kind}`),
+    )
     assert.ok(p.f.sink.health().some(({ name, status, error }) => name === 'Message delivery' && status === 'error' && error))
     down = 'no'
     const back = performance.now()
@@ -185,7 +189,7 @@ test('a routing function says where each message goes, one group one way at a ti
     const wanted = range(30).filter((id) => id % 3 !== 2 || id < 5) // 5 is of group 2
     await p.untilDelivered(wanted.length)
     const [row] = await p.untilRows('open', 1)
-    assert.match(row?.error ?? '', /^routing "mine": method must be "GET", .* or "OPTIONS"$/)
+    assert.match(row?.error ?? '', /^routing "mine": method must be "GET", .* or "OPTIONS" \(it is "FETCH"\)$/)
     assert.deepEqual(sorted(p.ids), wanted)
     for (const [i, request] of p.receiver.requests.entries()) {
       assert.equal(request.method, 'PUT')
