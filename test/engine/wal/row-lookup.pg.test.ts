@@ -85,7 +85,7 @@ test('after its connection was cut, and when it may not read, the reason is told
   const wanted = [want(await oidOf(db, 'doc'), ['1'], 'body')]
   const find = () => lookup.find(wanted, 'iso8601', NEVER)
   await find()
-  await db.query(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'test'`)
+  await db.query(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'test' and datname = current_database()`)
   await find().catch((error: { code: string }) => assert.equal(error.code, 'SOURCE_UNREACHABLE'))
   assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
   await db.query('alter table doc rename to doc2')
