@@ -8,6 +8,7 @@ import type { Egress } from '../engine/net/egress.ts'
 import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { loginOf } from './elasticsearch-auth.ts'
 import { idOf, type Operation } from './elasticsearch-documents.ts'
+import { jsonOf, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
@@ -136,16 +137,6 @@ function wordsOf(fault: Fault | string): string {
   return words.join('; caused by ')
 }
 
-function jsonOf({ body }: HttpAnswer): unknown {
-  try {
-    const value: unknown = JSON.parse(body.toString('utf8'))
-    return typeof value === 'object' && value !== null ? value : undefined
-  } catch {
-    return undefined
-  }
-}
-
-const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
 /** Whatever is sent, it is not the documents that are wrong. */
 const REFUSED_TYPES = new Set(['index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception'])
 

@@ -5,6 +5,7 @@
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { MeilisearchDestination } from '../engine/state/destinations.ts'
+import { jsonOf, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
@@ -127,16 +128,6 @@ export class MeilisearchApi {
   }
 }
 
-function jsonOf({ body }: HttpAnswer): unknown {
-  try {
-    const value: unknown = JSON.parse(body.toString('utf8'))
-    return typeof value === 'object' && value !== null ? value : undefined
-  } catch {
-    return undefined
-  }
-}
-
-const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
 /** Whatever is sent, it is not the documents that are wrong: as an answer, or as the end of a task. */
 const REFUSED = new Set([
   ...['index_not_found', 'invalid_index_uid', 'index_primary_key_already_exists', 'invalid_index_primary_key', 'feature_not_enabled'],

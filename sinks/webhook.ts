@@ -9,6 +9,7 @@ import { EngineError } from '../engine/errors.ts'
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { Messages } from './messages.ts'
+import { UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 import { webhookRouting } from './webhook-routing.ts'
@@ -199,7 +200,6 @@ function mergedHeaders(layers: readonly Readonly<Record<string, string>>[]): Rea
   return merged
 }
 
-const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
 const REFUSED = new Set([401, 402, 403, 404, 405, 407, 410, 421])
 
 function blameOf({ status }: HttpAnswer, messages: number, isRouted: boolean): Blame {
