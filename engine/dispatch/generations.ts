@@ -21,8 +21,7 @@ import { topicOf } from '../wal/routing.ts'
 import type { Query } from '../wal/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
-import { goneBack, handParkedOver, WHILE_UNCHANGED, type ParkedOwner } from './parked-hand-over.ts'
-import type { RegroupedRelation } from './rekeying.ts'
+import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
   generation: number
@@ -97,15 +96,8 @@ export class StoredGenerations implements Generations {
        from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
     )
     return rows.map((row) => {
-      const shape = row.shape as GenerationShape
-      return {
-        generation: Number(row.generation),
-        shape,
-        rewinds: Number(row.rewinds),
-        regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
-        opensAt: toPosition(row),
-        drained: Number(row.drained) >= shape.partitions,
-      }
+      const owner = parkedOwner(row)
+      return { ...owner, opensAt: toPosition(row), drained: Number(row.drained) >= owner.shape.partitions }
     })
   }
 

@@ -16,6 +16,14 @@ export type ParkedOwner = Readonly<{
   regrouped?: RegroupedRelation | undefined
 }>
 
+/** @param row of tailrace.generation, with generation, shape, rewinds and regrouped */
+export const parkedOwner = (row: Readonly<Record<string, unknown>>): ParkedOwner => ({
+  generation: Number(row.generation),
+  shape: row.shape as GenerationShape,
+  rewinds: Number(row.rewinds),
+  regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
+})
+
 const REGROUP_ROWS = 500
 const REGROUP_BYTES = 8 * 1024 * 1024
 

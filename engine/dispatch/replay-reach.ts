@@ -5,11 +5,9 @@
  */
 import { comparePositions, type Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
-import type { GenerationShape } from '../state/generation-shape.ts'
 import { toPosition } from '../wal/source-store.ts'
 import type { Query } from '../wal/slot.ts'
-import type { ParkedOwner } from './parked-hand-over.ts'
-import type { RegroupedRelation } from './rekeying.ts'
+import { parkedOwner, type ParkedOwner } from './parked-hand-over.ts'
 import { pointsOf, type KnownPoint } from './replay-points.ts'
 
 export type KnownGeneration = ParkedOwner &
@@ -44,21 +42,16 @@ export async function knownGenerations(query: Query, sinkId: string, lock = fals
   const served = new Set(terms.rows.map(({ key }) => String(key).slice(sinkId.length + 1)))
   const known = new Map((await pointsOf(query, sinkId)).map(({ generation, partition, points }) => [`${generation}/${partition}`, points]))
   return generations.rows.map((row) => {
-    const generation = Number(row.generation)
-    const shape = row.shape as GenerationShape
+    const owner = parkedOwner(row)
+    const { generation, shape } = owner
     const points = Array.from({ length: shape.partitions }, (_, partition) => {
       const name = `${generation}/${partition}`
       return known.get(name) ?? (served.has(name) ? [] : undefined)
     })
     return {
-      ...{
-        generation,
-        shape,
-        points,
-        regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
-        rewinds: Number(row.rewinds),
-        dropped: row.dropped === true,
-      },
+      ...owner,
+      points,
+      dropped: row.dropped === true,
       opensAt: toPosition(row) as Position,
       endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,
     }

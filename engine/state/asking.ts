@@ -2,6 +2,9 @@
 import { EngineError } from '../errors.ts'
 import type { Query } from '../wal/slot.ts'
 
+/** SQLSTATE of a row that is there already: another process was faster. */
+export const UNIQUE_VIOLATION = '23505'
+
 /** @throws EngineError STATE_UNAVAILABLE: trying again may help; INTERNAL: the statement was refused */
 export async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
   try {

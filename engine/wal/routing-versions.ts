@@ -3,11 +3,11 @@
  * log, which is where they take effect (correctness 6, 15). The first mark of a version counts; a repeated one, or one
  * of an older version, says nothing. So a mark may be written again whenever its fate is unknown.
  */
+import { UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutedSink, RoutingVersion } from '../state/resources.ts'
 import type { Query } from './slot.ts'
 
 export const ROUTING_MARK = 'tailrace:routing'
-const UNIQUE_VIOLATION = '23505'
 
 /** `isPlaced`: its mark has come back to a source, so it need not be written again. */
 export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced: boolean }>

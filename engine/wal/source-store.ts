@@ -6,7 +6,7 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
-import { ask } from '../state/asking.ts'
+import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './known-relations.ts'
@@ -285,7 +285,6 @@ export async function incarnationsOf(query: Query, databaseId: string): Promise<
   }))
 }
 
-const UNIQUE_VIOLATION = '23505'
 const isTaken = (error: unknown): boolean => error instanceof EngineError && error.context.sqlstate === UNIQUE_VIOLATION
 
 /** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
