@@ -5,7 +5,7 @@
  * test/run.ts); `startElasticsearch` a server of its own to tests that kill it. Everything ends with its scope, and with the
  * process.
  */
-import { spawn, spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { chownSync, existsSync, readFileSync, realpathSync } from 'node:fs'
@@ -14,6 +14,9 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { run } from './java.ts'
+
+const WITHOUT = 'an Elasticsearch for tests needs Java 17 and Maven, or name one by TEST_ELASTICSEARCH_URL'
 
 export interface TestElasticsearch extends AsyncDisposable {
   /** with the login of `ELASTIC_USER` */
@@ -153,7 +156,7 @@ async function homeFolder(): Promise<string> {
   if (!existsSync(folder)) {
     const fetching = `${folder}.${process.pid}`
     await mkdir(fetching, { recursive: true })
-    run('mvn', ['-B', '-q', '-f', POM, 'initialize', `-Dinto=${fetching}`])
+    run('mvn', ['-B', '-q', '-f', POM, 'initialize', `-Dinto=${fetching}`], WITHOUT)
     await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
   }
   const name = (await readdir(folder)).find((one) => one.startsWith('elasticsearch-'))
@@ -163,21 +166,10 @@ async function homeFolder(): Promise<string> {
 
 function javaHome(): string {
   if (process.env.JAVA_HOME) return process.env.JAVA_HOME
-  const settings = run('java', ['-XshowSettings:properties', '-version'])
+  const settings = run('java', ['-XshowSettings:properties', '-version'], WITHOUT)
   const [, home] = /^\s*java\.home = (.+)$/m.exec(settings) ?? []
   if (home === undefined) throw new Error('java does not tell where its home is; set JAVA_HOME')
   return home
-}
-
-/** @returns what it printed */
-function run(program: string, args: readonly string[]): string {
-  const { error, status, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8' })
-  if (error)
-    throw new Error(
-      `${program} can't be run (${error.message}); an Elasticsearch for tests needs Java 17 and Maven, or name one by TEST_ELASTICSEARCH_URL`,
-    )
-  if (status !== 0) throw new Error(`${program} ${args.at(-1)}: ${stderr}${stdout}`)
-  return `${stdout}${stderr}`
 }
 
 async function give(folder: string): Promise<void> {

@@ -4,7 +4,7 @@
  * for the first time. `kafkaBrokers` gives the one that all test files share (TEST_KAFKA_BROKERS, set by test/run.ts);
  * `startKafka` a broker of its own to tests that stop or kill it. Everything ends with its scope, and with the process.
  */
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
+import { spawn, type ChildProcess } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
@@ -13,6 +13,9 @@ import { connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { run } from './java.ts'
+
+const WITHOUT = 'a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS'
 
 export interface TestBroker extends AsyncDisposable {
   /** host:port */
@@ -52,7 +55,11 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   const users = options.secured ? ['--add-scram', `SCRAM-SHA-512=[name="${username}",password="${password}"]`] : []
   await using started = new AsyncDisposableStack() // what is to go when the start fails
   started.defer(() => rm(folder, { recursive: true, force: true }))
-  run('java', [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), ...users, '-c', settings])
+  run(
+    'java',
+    [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), ...users, '-c', settings],
+    WITHOUT,
+  )
 
   let server: ChildProcess | undefined
   const start = async () => {
@@ -165,18 +172,9 @@ async function jarFolder(): Promise<string> {
   if (existsSync(folder)) return folder
   const fetching = `${folder}.${process.pid}`
   await mkdir(fetching, { recursive: true })
-  run('mvn', ['-B', '-q', '-f', POM, 'dependency:copy-dependencies', '-DincludeScope=runtime', `-DoutputDirectory=${fetching}`])
+  run('mvn', ['-B', '-q', '-f', POM, 'dependency:copy-dependencies', '-DincludeScope=runtime', `-DoutputDirectory=${fetching}`], WITHOUT)
   await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
   return folder
-}
-
-function run(program: string, args: readonly string[]): void {
-  const { error, status, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8' })
-  if (error)
-    throw new Error(
-      `${program} can't be run (${error.message}); a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS`,
-    )
-  if (status !== 0) throw new Error(`${program} ${args.at(-1)}: ${stderr}${stdout}`)
 }
 
 const newClusterId = () => randomBytes(16).toString('base64url').replace(/^-/, 'a')
