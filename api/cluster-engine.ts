@@ -29,6 +29,7 @@ import type {
   LocalEngine,
   MessageChoice,
   MessageEdit,
+  MessageLook,
   Readiness,
   Receipt,
   ReceiveRequest,
@@ -139,11 +140,11 @@ export class ClusterEngine implements EnginePort {
     const at = ({ last_delivered_at }: MessageRecord) => last_delivered_at ?? ''
     return all.flat().sort((a, b) => (at(a) < at(b) ? 1 : at(a) > at(b) ? -1 : 0)).slice(0, limit) // prettier-ignore
   }
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+  async message(sinkId: string, id: string, look: MessageLook): Promise<ShownMessage | undefined> {
     const { engine, registry, peers } = this.#options
-    const found = await engine.message(sinkId, id)
+    const found = await engine.message(sinkId, id, look)
     if (found) return found
-    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, id).catch(() => undefined)))
+    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, { id, ...look }).catch(() => undefined)))
     return others.find((one) => one !== undefined)
   }
   /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */

@@ -118,7 +118,7 @@ export interface EnginePort {
   /** The newest that were delivered since their processes began, of all processes, newest first. */
   delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]>
   /** One of either. @throws EngineError STATE_UNAVAILABLE */
-  message(sinkId: string, id: string): Promise<ShownMessage | undefined>
+  message(sinkId: string, id: string, look: MessageLook): Promise<ShownMessage | undefined>
   /** What somebody decided of some of them. @throws EngineError STATE_UNAVAILABLE */
   editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
@@ -148,8 +148,13 @@ export type EditedMessages = Readonly<{
   /** it held for so many: others were so already */
   edited: number
 }>
-/** @property message the default message: JSON; null: not kept, or the sink is sensitive */
-export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
+/** @property withFunctions the functions of the sink, as they are now, are run on it */
+export type MessageLook = Readonly<{ withFunctions: boolean }>
+/**
+ * @property message before any function, with the row that enriches it: JSON; null: not kept, or the sink is sensitive
+ * @property functions what they make of it: JSON; null: there are none, or they were not to be run
+ */
+export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>
 
 /** `streaming`, `standby` (another process has it), or what it waits in, with the reason. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>

@@ -9,6 +9,7 @@ import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type {
   ActorStatus,
   EditedMessages,
+  MessageLook,
   ShownMessage,
   EnginePort,
   Health,
@@ -196,9 +197,10 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
     return (this.deliveries.get(sinkId) ?? []).slice(0, limit)
   }
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+  async message(sinkId: string, id: string, { withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
     const record = [...(this.records.get(sinkId) ?? []), ...(this.deliveries.get(sinkId) ?? [])].find((one) => one.id === id)
-    return record && { record, message: '{"record":{"id":12345678901234567890}}' }
+    const functions = withFunctions ? '{"dropped":false,"output":98765432109876543210,"logs":[]}' : null
+    return record && { record, message: '{"record":{"id":12345678901234567890}}', functions }
   }
   async editMessages(...edit: Parameters<EnginePort['editMessages']>): Promise<EditedMessages> {
     this.edits.push(edit)
