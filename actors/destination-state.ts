@@ -15,13 +15,14 @@
  *  D4. After an outage one request is under way at a time, and each success allows twice as many, up to the limit.
  *  D5. A destination that says it gets too much gets half as many requests at once, and one more for every round of successes.
  */
+import { Bag, NOWHERE, type Member } from '../engine/bag.ts'
 import type { Failure } from '../sinks/push.ts'
 import { jittered } from './back-off.ts'
 
 export type Phase = 'up' | 'probing' | 'down'
 /** fresh: never failed before · failed: one that did, tried again on its own · probe: one message, to see */
 export type SendLane = 'fresh' | 'failed' | 'probe'
-export type Ticket = { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
+export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
 
 /**
  * What becomes of the messages of a failed request.
@@ -75,7 +76,7 @@ export type DestinationOptions = Readonly<{
 
 export class DestinationState {
   readonly #options: DestinationOptions
-  readonly #open = new Set<Ticket>()
+  readonly #open = new Bag<Ticket>()
   readonly #suspects = new Set<string>()
   #phase: Phase = 'up'
   #max: number
@@ -215,7 +216,7 @@ export class DestinationState {
     const now = this.#options.clock()
     if (this.#open.size === 0) this.#lastAnswerAt = now // nobody has waited for an answer before
     if (lane === 'probe') this.#lastExtraAt = now
-    const ticket = { lane, startedAt: now, counts: lane === 'fresh' }
+    const ticket = { lane, startedAt: now, counts: lane === 'fresh', place: NOWHERE }
     if (ticket.counts) this.#counted++
     this.#open.add(ticket)
     return ticket
@@ -241,7 +242,7 @@ export class DestinationState {
     this.#lastSuccessAt = now
     this.#failures = 0
     this.#throttles = 0
-    this.#suspects.clear()
+    if (this.#suspects.size > 0) this.#suspects.clear() // it makes a new table each time
     if (wasStalled) this.#discount(ticket)
     if (this.#phase === 'up') this.#grow()
     else this.#rise()

@@ -70,7 +70,10 @@ export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
   readonly #options: PushPartitionOptions
   readonly #preparation: PiecePreparation
-  readonly #sends = new Set<Promise<void>>()
+  /** requests under way, and what is done with their answers */
+  #sends = 0
+  /** settles when none is, for whoever waits for it */
+  #idle: PromiseWithResolvers<void> | undefined
   readonly #abort = new AbortController()
   /** taken, and to be sent before anything else */
   #pieces: Piece[] = []
@@ -123,7 +126,7 @@ export class PushPartition implements HostedPartition {
     this.#owned.update()
   }
   figures(): Figures {
-    return { ...this.#owned.figures(), requests: this.#sends.size, held: this.#suspects.length }
+    return { ...this.#owned.figures(), requests: this.#sends, held: this.#suspects.length }
   }
   edit(...edit: Parameters<OwnedPartition['edit']>): Promise<number> {
     return this.#owned.edit(...edit)
@@ -217,7 +220,7 @@ export class PushPartition implements HostedPartition {
   async drain(): Promise<void> {
     this.#isDraining = true
     const late = setTimeout(() => this.#abort.abort(), DRAIN_MS)
-    await Promise.allSettled(this.#sends)
+    await this.#allSent()
     clearTimeout(late)
     for (const piece of this.#pieces.splice(0)) this.#release(piece)
     for (const { piece } of this.#suspects.splice(0)) this.#release(piece)
@@ -234,7 +237,7 @@ export class PushPartition implements HostedPartition {
   }
 
   async ended(): Promise<void> {
-    await Promise.allSettled(this.#sends)
+    await this.#allSent()
     await this.#owned.ended()
   }
 
@@ -272,17 +275,23 @@ export class PushPartition implements HostedPartition {
       const piece = this.#next(lane)
       if (!piece) continue
       const ticket = destination.started(lane)
-      const send = this.#send(piece, ticket).then(
-        () => void this.#sends.delete(send),
-        (error: unknown) => {
-          this.#sends.delete(send)
-          this.#giveUp?.(error)
-        },
-      )
-      this.#sends.add(send)
+      this.#sends++
+      this.#send(piece, ticket)
+        .catch((error: unknown) => this.#giveUp?.(error))
+        .finally(() => this.#sendEnded())
       return true
     }
     return false
+  }
+
+  #sendEnded(): void {
+    if (--this.#sends > 0) return
+    this.#idle?.resolve()
+    this.#idle = undefined
+  }
+
+  async #allSent(): Promise<void> {
+    if (this.#sends > 0) await (this.#idle ??= Promise.withResolvers()).promise
   }
 
   #next(lane: SendLane): Piece | undefined {
