@@ -40,7 +40,7 @@ import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
-import { RecentMessages, type RecentMessage } from './recent-messages.ts'
+import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
@@ -213,9 +213,9 @@ export class Engine {
     const database = this.#database(sink.databaseId)
     return shownMessage(found, sink, database, withFunctions ? (work) => this.#functions.tried(sink, database, work) : undefined)
   }
-  /** The last messages of a table (`schema.table`) that sinks have read here, newest last; none of sensitive sinks. */
-  recent(databaseId: string, table: string): readonly RecentMessage[] {
-    return this.#recent.of(databaseId, table, this.#options.cache.sinks)
+  /** The last messages that sinks have read here, oldest first; none of sensitive sinks. */
+  async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    return this.#recent.of(asked, this.#options.cache.sinks)
   }
   /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {

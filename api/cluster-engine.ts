@@ -32,6 +32,8 @@ import type {
   MessageLook,
   Readiness,
   Receipt,
+  RecentAsked,
+  RecentMessage,
   ReceiveRequest,
   Replayed,
   ReplayTarget,
@@ -40,6 +42,7 @@ import type {
   SinkChanges,
   SourceOutcome,
 } from './engine-port.ts'
+import { newest } from '../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
 import type { PeerClient } from './peer-client.ts'
@@ -146,6 +149,12 @@ export class ClusterEngine implements EnginePort {
     if (found) return found
     const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, { id, ...look }).catch(() => undefined)))
     return others.find((one) => one !== undefined)
+  }
+  /** What a process that doesn't answer has read is left out. */
+  async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    const { engine, registry, peers } = this.#options
+    const others = registry.peers.map((node) => peers.recent(node, asked).catch(() => []))
+    return newest((await Promise.all([engine.recent(asked), ...others])).flat())
   }
   /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {

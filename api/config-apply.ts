@@ -21,6 +21,7 @@ import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import { ON_EXAMPLE, rehearse } from './function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
 
 /**
@@ -33,13 +34,13 @@ export async function applyConfig(
   store: Store,
   resources: ResourceStore,
   signal: AbortSignal,
-  pool?: Pick<FunctionPool, 'check'>,
+  pool?: Sandboxes,
 ): Promise<readonly string[]> {
   const application = new Application(document, resources)
   try {
     await application.provision(await resources.connections(store.query, document.account), signal)
     await application.checkNames(store.query)
-    if (pool) await application.compile(pool)
+    if (pool) await application.compile(pool, await storedCode(store.query, document.account))
     await store.transaction((query) => application.write(query))
     return application.notices
   } catch (error) {
@@ -48,6 +49,18 @@ export async function applyConfig(
     const text = error instanceof Error ? error.message : String(error)
     throw new EngineError('CONFIG_INVALID', `${text}; what was made for it could not be dropped: ${left.join('; ')}`, {}, { cause: error })
   }
+}
+
+/** What builds functions, and runs them once. */
+type Sandboxes = Pick<FunctionPool, 'check' | 'test' | 'forget'>
+
+/** By name. */
+async function storedCode(query: Query, account: string): Promise<ReadonlyMap<string, string>> {
+  const { rows } = await query<{ name: string; code: string }>(
+    'select f.name, f.code from function f join account a on a.id = f.account_id where a.name = $1',
+    [account],
+  )
+  return new Map(rows.map(({ name, code }) => [name, code]))
 }
 
 class Application {
@@ -82,13 +95,27 @@ class Application {
     }
   }
 
-  /** Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it. */
-  async compile(pool: Pick<FunctionPool, 'check'>): Promise<void> {
+  /**
+   * Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it.
+   * @param known code that is stored, by name: what is new is run on an example, too
+   */
+  async compile(pool: Sandboxes, known: ReadonlyMap<string, string>): Promise<void> {
     const compiled: { line: number; input: FunctionInput }[] = []
     for (const { line, file, ...written } of this.#document.functions) {
       if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
         compiled.push({ line, input: unported(written) })
-      else await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }), file)
+      else
+        await this.#at(
+          line,
+          async () => {
+            const input = await compileFunction(written, pool)
+            compiled.push({ line, input })
+            if (known.get(written.name) === written.code) return
+            for (const warning of await rehearse(input, ON_EXAMPLE, pool))
+              this.#notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+          },
+          file,
+        )
     }
     this.#functions = compiled
   }

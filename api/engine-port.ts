@@ -119,6 +119,8 @@ export interface EnginePort {
   delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]>
   /** One of either. @throws EngineError STATE_UNAVAILABLE */
   message(sinkId: string, id: string, look: MessageLook): Promise<ShownMessage | undefined>
+  /** The last messages that sinks have read, of all processes, oldest first; none of sensitive sinks. */
+  recent(asked: RecentAsked): Promise<readonly RecentMessage[]>
   /** What somebody decided of some of them. @throws EngineError STATE_UNAVAILABLE */
   editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
@@ -137,6 +139,11 @@ export interface EnginePort {
    *  @throws EngineError REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, … */
   replay(sinkId: string, target: ReplayTarget): Promise<Replayed>
 }
+
+/** Of a table (`schema.table`), or the newest of each table that one of these sinks has read. */
+export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
+/** @property at its place, as text that sorts @property text JSON, its metadata without what belongs to one sink */
+export type RecentMessage = Readonly<{ at: string; text: string }>
 
 export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
 /** By their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */

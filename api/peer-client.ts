@@ -23,6 +23,8 @@ import type {
   MessageEdit,
   MessageLook,
   Receipt,
+  RecentAsked,
+  RecentMessage,
   ReceiveRequest,
   ShownMessage,
   SourceOutcome,
@@ -123,6 +125,12 @@ export class PeerClient implements AsyncDisposable {
     const deadlineMs = asked.withFunctions ? RUN_MS : SHORT_MS
     const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify(asked), deadlineMs })
     return (JSON.parse(body.toString()) as ShownMessage | null) ?? undefined
+  }
+
+  /** The last messages that sinks have read there. */
+  async recent(node: Node, asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    const { body } = await this.#call(node, { path: '/recent', body: JSON.stringify(asked), deadlineMs: SHORT_MS })
+    return JSON.parse(body.toString()) as RecentMessage[]
   }
 
   /** What a process says of itself. */

@@ -11,6 +11,7 @@ import { dirname, join, resolve } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
+import type { RecentAsked } from '../api/engine-port.ts'
 import { applyConfig } from '../api/config-apply.ts'
 import { parseConfig, type ConfigDocument } from '../api/config-document.ts'
 import { FunctionEdits } from '../api/function-edits.ts'
@@ -132,12 +133,16 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
           }),
         )
       : undefined
-  const edits = new FunctionEdits({ store, resources, pool: functions, reload: () => engine.reload() })
+  const reload = async () => {
+    await engine.reload()
+    await cluster?.engine.tellPeers()
+  }
+  const edits = new FunctionEdits({ store, resources, pool: functions, reload })
   const functionPort = Object.assign(edits, {
     list: () => cache.functions,
     sinks: () => cache.sinks,
     databases: () => cache.databases,
-    recent: (database: string, table: string) => engine.recent(database, table),
+    recent: (asked: RecentAsked) => (cluster?.engine ?? engine).recent(asked),
   })
   const { host, port } = settings.server
   const api = await startApi({

@@ -13,7 +13,8 @@ import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
-const NO_SANDBOX = { check: async () => assert.fail('nothing is to be built') }
+const refused = async () => assert.fail('nothing is to be built')
+const NO_SANDBOX = { check: refused, test: refused, forget: () => undefined }
 
 /** What every file beside the document holds. */
 const NO_QUERY = 'select 1'

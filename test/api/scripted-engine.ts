@@ -10,6 +10,7 @@ import type {
   ActorStatus,
   EditedMessages,
   MessageLook,
+  RecentMessage,
   ShownMessage,
   EnginePort,
   Health,
@@ -192,6 +193,11 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   readonly edits: Parameters<EnginePort['editMessages']>[] = []
   async messages(sinkId: string): Promise<MessagePage> {
     return { messages: this.records.get(sinkId) ?? [] }
+  }
+  /** what `recent` gives, whatever it is asked for */
+  recents: readonly RecentMessage[] = []
+  async recent(): Promise<readonly RecentMessage[]> {
+    return this.recents
   }
   readonly deliveries = new Map<string, readonly MessageRecord[]>()
   async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
