@@ -15,11 +15,11 @@ import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/re
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
 import type { Account, SinkSettings } from '../engine/state/resources.ts'
 import { isKeyed } from '../sinks/push-types.ts'
-import { compileFunction } from '../transforms/compile.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../transforms/elixir.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
+import { builtFunction, writtenOf } from './configured-functions.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 import { ON_EXAMPLE, rehearse } from './function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
@@ -101,21 +101,21 @@ class Application {
    */
   async compile(pool: Sandboxes, known: ReadonlyMap<string, string>): Promise<void> {
     const compiled: { line: number; input: FunctionInput }[] = []
-    for (const { line, file, ...written } of this.#document.functions) {
+    for (const fn of this.#document.functions) {
+      const { line } = fn
+      const written = writtenOf(fn)
       if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
         compiled.push({ line, input: unported(written) })
-      else
-        await this.#at(
-          line,
-          async () => {
-            const input = await compileFunction(written, pool)
-            compiled.push({ line, input })
-            if (known.get(written.name) === written.code) return
-            for (const warning of await rehearse(input, ON_EXAMPLE, pool))
-              this.#notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
-          },
-          file,
-        )
+      else {
+        const input = await builtFunction(fn, this.#document.file, pool)
+        if (!('compiled' in input)) this.#problems.push(input)
+        else {
+          compiled.push({ line, input })
+          if (known.get(written.name) === written.code) continue
+          for (const warning of await rehearse(input, ON_EXAMPLE, pool))
+            this.#notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+        }
+      }
     }
     this.#functions = compiled
   }
@@ -149,11 +149,7 @@ class Application {
       await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
     for (const { line, database, input } of sinks)
       await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
-    if (this.#problems.length > 0)
-      throw refusal(
-        this.#problems.toSorted((a, b) => a.line - b.line),
-        this.#cause,
-      )
+    if (this.#problems.length > 0) throw refusal(this.#problems, this.#cause)
   }
 
   #startable(line: number, input: SinkInput): SinkInput {
@@ -227,20 +223,19 @@ class Application {
   }
 
   /** Gathers what is refused; a failure of the state database itself ends it, with what was gathered so far. */
-  /** @param file that a mistake is in, where it isn't the document's */
-  async #at(line: number, work: () => Promise<void>, file?: string): Promise<void> {
+  async #at(line: number, work: () => Promise<void>): Promise<void> {
     try {
       await work()
     } catch (error) {
-      this.#wrong(line, error, file)
+      this.#wrong(line, error)
       if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') throw refusal(this.#problems, this.#cause)
     }
   }
 
-  #wrong(line: number, error: unknown, file?: string): void {
+  #wrong(line: number, error: unknown): void {
     this.#cause ??= error
     const because = error instanceof EngineError ? { because: error.code } : {}
-    this.#problems.push({ file: this.#document.file, line, reason: `${file === undefined ? '' : `${file}: `}${textOf(error)}`, ...because })
+    this.#problems.push({ file: this.#document.file, line, reason: textOf(error), ...because })
   }
 
   #notice(line: number, text: string): void {
