@@ -40,7 +40,7 @@ export type StageFunctions = Readonly<{
 }>
 
 export type StageOptions = Readonly<{
-  pool: Pick<FunctionPool, 'run'>
+  pool: FunctionPool
   functions: StageFunctions
   /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
   tail: string

@@ -7,7 +7,7 @@
  */
 import type { MessageView } from '../log/message-view.ts'
 import { messageId } from './ack-id.ts'
-import { actionName, type MessageRecord, type RecordedMessage } from './message-records.ts'
+import { actionName, type MessageRecord } from './message-records.ts'
 import { ParkedMessage } from './parked-message.ts'
 
 /** What is the same for all messages of one delivery. */
@@ -25,6 +25,7 @@ export type DeliveredTogether = Readonly<{
   /** what it holds beside the messages, about */
   bytes: number
 }>
+export type DeliveredMessage = Readonly<{ record: MessageRecord; body: Buffer | undefined }>
 
 const MAX_MESSAGES = 1_000
 const MAX_BYTES = 4 * 1024 * 1024
@@ -94,7 +95,7 @@ export class DeliveredMessages {
     return records
   }
 
-  find(id: string): RecordedMessage | undefined {
+  find(id: string): DeliveredMessage | undefined {
     for (let n = 0; n < this.#count; n++) {
       const i = this.#at(n)
       if (this.#id(i) === id) return this.#shown(i)
@@ -112,7 +113,7 @@ export class DeliveredMessages {
     return messageId(this.#sinkId, { generation, partition, offset: this.#offsets[i] as number, index: this.#indexes[i] as number })
   }
 
-  #shown(i: number): RecordedMessage {
+  #shown(i: number): DeliveredMessage {
     const view = this.#views[i] as MessageView
     const place = this.#places[i] as number
     const { at, tries, attempt, formerAttempts } = this.#together[i] as DeliveredTogether
@@ -134,7 +135,7 @@ export class DeliveredMessages {
         error: null,
         attempts: [attempt(), ...formerAttempts],
       },
-      content: body.length === 0 ? undefined : { view, place },
+      body: body.length === 0 ? undefined : body,
     }
   }
 

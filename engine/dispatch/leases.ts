@@ -44,7 +44,7 @@ export class Leases {
     if (!lease) return
     this.#last = lease
     if (--lease.open > 0) return
-    lease.seqs = NONE
+    lease.seqs = []
     this.#byNumber.delete(number)
     this.#last = undefined
   }
@@ -79,5 +79,3 @@ export class Leases {
     }
   }
 }
-
-const NONE: readonly number[] = []

@@ -197,6 +197,14 @@ test('a slow function is given up on its own message after a second, and the oth
   assert.equal(outcome.resultText(0, 3), '4')
 })
 
+test('a function that runs for long does not keep another one waiting, for there is one more thread then', async () => {
+  await using two = pool()
+  const slow = two.run([fn('export default () => { for (;;); }')], batch(rows(1))).then(() => 'slow')
+  const quick = two.run([fn('export default (a, r) => r.id')], batch(rows(1))).then(() => 'quick')
+  assert.equal(await Promise.race([slow, quick]), 'quick')
+  assert.equal(two.pids.length, 1)
+})
+
 test('a new function runs within 50 ms', async () => {
   await results('export default () => 0', [{}])
   const times: number[] = []

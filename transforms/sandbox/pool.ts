@@ -13,6 +13,7 @@
  *  I3. Code that nobody has saved yet is built and run on trial only.
  *  I4. What waits is bounded by who calls.
  *  I5. Batches that wait for the same functions go out in one call: what a call costs beside its messages is paid once.
+ *  I6. A sandbox has as few threads as keep up: one more begins when something has waited a while for those that are there.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
@@ -41,6 +42,8 @@ type Job = {
   readonly done: (outcome: BatchOutcome) => void
   readonly failed: (error: unknown) => void
   failedStarts: number
+  /** when it began to wait, monotonic ms */
+  since: number
 }
 /** What of a job goes out in one call. */
 type Share = Readonly<{ job: Job; from: number; count: number }>
@@ -54,6 +57,8 @@ const TRIAL_SLICE_MS = 250
 const TRIAL_IDLE_MS = 10 * 60_000
 const MAX_FAILED_STARTS = 3
 const RESTART_MS = 500
+/** So long something waits for threads that are busy before there is one more. */
+const GROW_AFTER_MS = 10
 /** Of its cap: above it a sandbox is replaced by a fresh one as soon as that is ready. */
 const WORN = 0.75
 const MB = 1024 * 1024
@@ -68,6 +73,7 @@ export class FunctionPool {
   #trial: Sandbox | undefined
   #trialTurn: Promise<unknown> = Promise.resolve()
   #trialIdle: NodeJS.Timeout | undefined
+  #growing: NodeJS.Timeout | undefined
   #stopped = false
 
   constructor(settings: PoolSettings) {
@@ -88,9 +94,9 @@ export class FunctionPool {
     return new Promise((done, failed) => {
       if (this.#stopped) return failed(stopping())
       if (outcome.isDone) return done(outcome)
-      const job: Job = { functions, batch, outcome, done, failed, failedStarts: 0 }
+      const job: Job = { functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }
       if (functions.some(({ key }) => this.#strikes.has(key))) return void this.#try(job)
-      this.#queue.push(job)
+      this.#enqueue(job)
       this.#pump()
     })
   }
@@ -98,7 +104,7 @@ export class FunctionPool {
   /** The same on trial, for code that is being written. */
   test(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
     const outcome = new BatchOutcome(functions, batch.count)
-    return new Promise((done, failed) => this.#try({ functions, batch, outcome, done, failed, failedStarts: 0 }))
+    return new Promise((done, failed) => this.#try({ functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }))
   }
 
   /** Builds a function and says what is wrong with it. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
@@ -134,6 +140,7 @@ export class FunctionPool {
   async stop(): Promise<void> {
     this.#stopped = true
     clearTimeout(this.#trialIdle)
+    clearTimeout(this.#growing)
     for (const { failed } of this.#queue.splice(0)) failed(stopping())
     await Promise.all([this.#main?.sandbox.stop(), this.#trial?.stop()])
   }
@@ -141,7 +148,12 @@ export class FunctionPool {
   // ── the main sandbox ──────────────────────────────────────────────────────────────────────────────
 
   #newMain(): { sandbox: Sandbox; calls: number; isWorn: boolean } {
-    return { sandbox: new Sandbox(this.#settings), calls: 0, isWorn: false }
+    return { sandbox: new Sandbox({ ...this.#settings, threadReady: () => this.#pump() }), calls: 0, isWorn: false }
+  }
+
+  #enqueue(job: Job): void {
+    job.since = performance.now()
+    this.#queue.push(job)
   }
 
   /** Sends out what may go now. */
@@ -151,11 +163,19 @@ export class FunctionPool {
     const main = this.#main
     const { threads } = this.#settings
     const most = Math.max(1, threads - 1)
-    while (main.calls < threads) {
+    for (;;) {
       const at = this.#queue.findIndex(({ functions }) => functions.every(({ key }) => (this.#calls.get(key) ?? 0) < most))
       if (at < 0) return
+      if (main.calls >= Math.max(1, main.sandbox.threads)) break // the first call waits for the first thread
       void this.#send(this.#together(at), main)
     }
+    if (!main.sandbox.canGrow) return
+    this.#growing ??= setTimeout(() => {
+      this.#growing = undefined
+      const waited = performance.now() - (this.#queue[0]?.since ?? Infinity)
+      if (waited >= GROW_AFTER_MS) main.sandbox.grow()
+      this.#pump()
+    }, GROW_AFTER_MS)
   }
 
   /** Takes a job out of the queue, and all of those behind it that fit whole into the same call. */
@@ -214,7 +234,7 @@ export class FunctionPool {
     for (const { job } of shares) {
       if (ended) this.#afterEnd(job, ended)
       else if (job.outcome.isDone) job.done(job.outcome)
-      else this.#queue.push(job)
+      else this.#enqueue(job)
     }
     this.#pump()
   }
@@ -225,7 +245,7 @@ export class FunctionPool {
     if (++job.failedStarts >= MAX_FAILED_STARTS) return job.failed(unavailable(ended))
     void delay(RESTART_MS, undefined, { ref: false }).then(() => {
       if (this.#stopped) return job.failed(stopping())
-      this.#queue.push(job)
+      this.#enqueue(job)
       this.#pump()
     })
   }
@@ -290,7 +310,7 @@ export class FunctionPool {
       try {
         for (let starts = 1; ; starts++) {
           if (this.#stopped) throw stopping()
-          if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1 })
+          if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1, builds: true })
           try {
             await this.#trial.ready
             break

@@ -1,6 +1,7 @@
 /**
- * The engine's end of one sandbox process: starts it, hands it calls, and says when and why it has gone. Nothing of this
- * process reaches it: no environment, no standard streams but stderr for what Node itself says, no open files.
+ * The engine's end of one sandbox process: starts it, hands calls to its threads, and says when and why it has gone. It has
+ * one thread at first, and more when they are asked for. Nothing of this process reaches it: no environment, no standard
+ * streams but stderr for what Node itself says, no open files.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import type { Duplex } from 'node:stream'
@@ -15,6 +16,13 @@ export type SandboxSettings = Readonly<{
   /** what one call of a function may take: 1 second, but for tests */
   callMs?: number
 }>
+export type SandboxOptions = SandboxSettings &
+  Readonly<{
+    /** code is checked in it, too */
+    builds?: boolean
+    /** a thread takes calls from now on */
+    threadReady?: () => void
+  }>
 
 /** A function as calls name it: another text is another key. */
 export type Callable = Readonly<{ key: string; name: string; kind: FunctionKind; code: string }>
@@ -50,12 +58,24 @@ const CALL_DEADLINE_MS = 20_000
 const START_DEADLINE_MS = 60_000
 const WORDS = 2_000
 const MB = 1024 * 1024
+const FLAGS = ['--expose-gc', '--disable-warning=ExperimentalWarning']
+const ONE_MORE = Buffer.alloc(1)
+const allocate = (_header: Response, bytes: number) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer)
 const child = fileURLToPath(new URL(import.meta.url.endsWith('.ts') ? './child.ts' : './child.js', import.meta.url))
 
+type Answered = Readonly<{ header: Response; body: Uint8Array<ArrayBuffer> }>
 type Open = {
-  resolve: (answer: { header: Response; body: Uint8Array<ArrayBuffer> }) => void
+  readonly call: number
+  resolve: (answer: Answered) => void
   reject: (error: Error) => void
   timer: NodeJS.Timeout
+}
+type Thread = {
+  readonly pipe: Duplex
+  /** code that it has been given */
+  readonly defined: Set<string>
+  isReady: boolean
+  open: Open | undefined
 }
 
 export class Sandbox {
@@ -64,29 +84,38 @@ export class Sandbox {
   /** always resolves */
   readonly ended: Promise<SandboxEnded>
   readonly #process: ChildProcess
+  /** of the process itself */
   readonly #pipe: Duplex
-  readonly #defined = new Set<string>()
-  readonly #open = new Map<number, Open>()
+  readonly #threads: readonly Thread[]
+  readonly #threadReady: (() => void) | undefined
   readonly #ready = Promise.withResolvers<void>()
+  /** threads that have been asked for */
+  #asked = 1
   #calls = 0
   #words = ''
   #reason: EndReason = 'not started'
   #gone: SandboxEnded | undefined
 
-  constructor({ threads, memoryMb, callMs = CALL_MS }: SandboxSettings) {
+  constructor({ threads, memoryMb, callMs = CALL_MS, builds = false, threadReady }: SandboxOptions) {
     const bytes = memoryMb * MB
+    this.#threadReady = threadReady
     this.#process = spawn(
       process.execPath,
-      ['--expose-gc', '--disable-warning=ExperimentalWarning', child, ...[threads, callMs, bytes, bytes * ISOLATES_SHARE].map(String)],
-      { stdio: ['ignore', 'ignore', 'pipe', 'pipe'], env: { TZ: 'UTC' }, windowsHide: true },
+      [...FLAGS, child, ...[threads, callMs, bytes, bytes * ISOLATES_SHARE, Number(builds)].map(String)],
+      {
+        stdio: ['ignore', 'ignore', 'pipe', 'pipe', ...Array.from({ length: threads }, () => 'pipe' as const)],
+        env: { TZ: 'UTC' },
+        windowsHide: true,
+      },
     )
-    this.#pipe = this.#process.stdio[3] as Duplex
-    const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(
-      (_header, bytes) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer),
-      (header, body) => this.#take(header, body),
-    )
+    const [, , , own, ...pipes] = this.#process.stdio as unknown as Duplex[]
+    this.#pipe = own as Duplex
+    const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header) => {
+      if (header.type === 'killed') this.#reason = header.reason
+    })
     this.#pipe.on('data', (chunk: Buffer) => reader.push(chunk))
     this.#pipe.on('error', () => undefined) // its end says the same
+    this.#threads = pipes.map((pipe) => this.#thread(pipe))
     this.#process.stderr?.setEncoding('utf8').on('data', (text: string) => (this.#words = (this.#words + text).slice(-WORDS)))
     this.#process.on('error', (error) => (this.#words += error.message))
     const starting = setTimeout(() => this.kill('not started'), START_DEADLINE_MS)
@@ -96,14 +125,13 @@ export class Sandbox {
       const end = () => {
         this.#gone ??= new SandboxEnded(this.#reason, this.#words.trim())
         this.#ready.reject(this.#gone)
-        for (const { reject, timer } of this.#open.values()) {
-          clearTimeout(timer)
-          reject(this.#gone)
+        for (const { open } of this.#threads) {
+          clearTimeout(open?.timer)
+          open?.reject(this.#gone)
         }
-        this.#open.clear()
         resolve(this.#gone)
       }
-      this.#process.on('close', end) // after the pipe: what it said last has been read
+      this.#process.on('close', end) // after the pipes: what it said last has been read
       this.#process.on('error', end)
     })
   }
@@ -115,28 +143,49 @@ export class Sandbox {
     return this.#gone !== undefined
   }
 
-  /** @throws SandboxEnded */
+  /** Threads that take calls, busy or not. */
+  get threads(): number {
+    return this.#threads.filter(({ isReady }) => isReady).length
+  }
+
+  /** There may be one more thread, and none is on its way. */
+  get canGrow(): boolean {
+    return !this.#gone && this.threads === this.#asked && this.#asked < this.#threads.length
+  }
+
+  /** One more thread, if there may be one. */
+  grow(): void {
+    if (!this.canGrow) return
+    this.#asked++
+    this.#pipe.write(ONE_MORE)
+  }
+
+  /** Needs a thread that isn't busy; one that has run these functions goes first. @throws SandboxEnded */
   async run({ functions, count, lines, tail }: Call): Promise<Answer> {
+    const thread = this.#idleThread(functions)
     for (const { key, name, kind, code } of functions) {
-      if (this.#defined.has(key)) continue
-      this.#defined.add(key)
-      this.#write({ type: 'define', key, file: name, kind }, [Buffer.from(code)])
+      if (thread.defined.has(key)) continue
+      thread.defined.add(key)
+      this.#write(thread, { type: 'define', key, file: name, kind }, [Buffer.from(code)])
     }
     const keys = functions.map(({ key }) => key)
-    const { header, body } = await this.#ask((call) => this.#write({ type: 'run', call, keys, count, tail }, lines))
+    const { header, body } = await this.#ask(thread, (call) => this.#write(thread, { type: 'run', call, keys, count, tail }, lines))
     return { header: header as RunResponse, body }
   }
 
   /** Builds a function and throws it away. @param code TypeScript or JavaScript @throws SandboxEnded */
   async check({ name, kind, code }: Omit<Callable, 'key'>): Promise<Checked> {
-    const { header, body } = await this.#ask((call) => this.#write({ type: 'check', call, file: name, kind }, [Buffer.from(code)]))
+    const thread = this.#idleThread()
+    const { header, body } = await this.#ask(thread, (call) =>
+      this.#write(thread, { type: 'check', call, file: name, kind }, [Buffer.from(code)]),
+    )
     const { failure } = header as Extract<Response, { type: 'checked' }>
     return failure ? { failure } : { code: Buffer.from(body.buffer).toString() }
   }
 
   /** Its code is not needed any more. */
   forget(key: string): void {
-    if (this.#defined.delete(key)) this.#write({ type: 'forget', key })
+    for (const thread of this.#threads) if (thread.defined.delete(key)) this.#write(thread, { type: 'forget', key })
   }
 
   kill(reason: EndReason): void {
@@ -149,36 +198,50 @@ export class Sandbox {
     await this.ended
   }
 
-  #ask(write: (call: number) => void): Promise<{ header: Response; body: Uint8Array<ArrayBuffer> }> {
+  #thread(pipe: Duplex): Thread {
+    const thread: Thread = { pipe, defined: new Set(), isReady: false, open: undefined }
+    const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header, body) => this.#take(thread, header, body))
+    pipe.on('data', (chunk: Buffer) => reader.push(chunk))
+    pipe.on('error', () => undefined) // the end of the process says the same
+    return thread
+  }
+
+  #idleThread(functions: readonly Callable[] = []): Thread {
+    const idle = this.#threads.filter(({ isReady, open }) => isReady && open === undefined)
+    const knowing = idle.find(({ defined }) => functions.every(({ key }) => defined.has(key)))
+    const thread = knowing ?? idle[0]
+    if (!thread) throw this.#gone ?? new Error('every thread of the sandbox is busy')
+    return thread
+  }
+
+  #ask(thread: Thread, write: (call: number) => void): Promise<Answered> {
     if (this.#gone) return Promise.reject(this.#gone)
     const call = ++this.#calls
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => this.kill('time'), CALL_DEADLINE_MS)
-      this.#open.set(call, { resolve, reject, timer })
+      thread.open = { call, resolve, reject, timer }
       write(call)
     })
   }
 
-  #write(header: Request, body: readonly Uint8Array[] = []): void {
-    if (this.#pipe.writable === false) return // its end is on the way
-    this.#pipe.cork()
-    for (const part of frame(header, body)) this.#pipe.write(part)
-    this.#pipe.uncork()
+  #write({ pipe }: Thread, header: Request, body: readonly Uint8Array[] = []): void {
+    if (pipe.writable === false) return // its end is on the way
+    pipe.cork()
+    for (const part of frame(header, body)) pipe.write(part)
+    pipe.uncork()
   }
 
-  #take(header: Response, body: Uint8Array<ArrayBuffer>): void {
+  #take(thread: Thread, header: Response, body: Uint8Array<ArrayBuffer>): void {
     if (header.type === 'ready') {
       this.#reason = 'crash' // from here on an end that nobody announces is one
+      thread.isReady = true
       this.#ready.resolve()
+      this.#threadReady?.()
       return
     }
-    if (header.type === 'killed') {
-      this.#reason = header.reason
-      return
-    }
-    const open = this.#open.get(header.call)
-    if (!open) return
-    this.#open.delete(header.call)
+    const { open } = thread
+    if (!open || header.type === 'killed' || header.call !== open.call) return
+    thread.open = undefined
     clearTimeout(open.timer)
     open.resolve({ header, body })
   }

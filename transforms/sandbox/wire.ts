@@ -1,9 +1,10 @@
 /**
- * What the engine and a sandbox say to each other, over one pipe. A frame is
+ * What the engine and a sandbox say to each other: over one pipe a thread, and one for the process itself. A frame is
  *
  *   header length u32 · body length u32 · header, JSON in UTF-8 · body
  *
- * little-endian. Messages travel in bodies, as bytes; a header has a few fields for a whole batch.
+ * little-endian. Messages travel in bodies, as bytes; a header has a few fields for a whole batch. A thread answers each
+ * request before it reads the next one; each byte to the process itself asks for one more thread.
  */
 import type { BuildFailure, FunctionKind } from './isolate.ts'
 
@@ -19,11 +20,12 @@ export type Request =
 
 /** From the sandbox. */
 export type Response =
+  /** A thread takes requests. */
   | Readonly<{ type: 'ready' }>
   /** the body is the JavaScript to keep */
   | Readonly<{ type: 'checked'; call: number; failure?: BuildFailure }>
   | RunResponse
-  /** It ends itself: the last thing it says. */
+  /** The process ends itself: the only thing that it says. */
   | Readonly<{ type: 'killed'; reason: 'time' | 'memory' }>
 
 export type RunResponse = Readonly<{
@@ -61,9 +63,10 @@ export type MessageFailure = Readonly<{
   column?: number
 }>
 
-const PREFIX_BYTES = 8
+/** The two lengths. */
+export const PREFIX_BYTES = 8
 /** What one frame may have: a few answers of the largest size. */
-const MAX_FRAME_BYTES = 256 * 1024 * 1024
+export const MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 /** @returns what to write, in order; bodies aren't copied */
 export function frame(header: Request | Response, body: readonly Uint8Array[] = []): Uint8Array[] {

@@ -1,0 +1,72 @@
+/**
+ * A pipe to the engine, as a thread of a sandbox has it: that thread has nothing else to do, so it waits in the read itself,
+ * and the kernel copies each batch to where it is worked on. Frames are those of `wire.ts`.
+ */
+import { readSync, writevSync } from 'node:fs'
+import { frame, MAX_FRAME_BYTES, PREFIX_BYTES, type Request, type Response } from './wire.ts'
+
+/** What is kept to read into; a larger frame has memory of its own. */
+const KEPT_BYTES = 1024 * 1024
+
+/** @property body valid until the next is read */
+export type Received = Readonly<{ header: Request; body: Buffer }>
+
+export class ThreadPipe {
+  readonly #fd: number
+  readonly #kept = Buffer.allocUnsafeSlow(KEPT_BYTES)
+  #memory = this.#kept
+  /** what has been read and not yet returned */
+  #start = 0
+  #end = 0
+
+  /** @param fd blocking */
+  constructor(fd: number) {
+    this.#fd = fd
+  }
+
+  /** Waits for the next frame. @returns undefined: the engine has gone @throws RangeError: this is no frame */
+  read(): Received | undefined {
+    if (this.#start === this.#end) {
+      this.#memory = this.#kept
+      this.#start = this.#end = 0
+    }
+    if (!this.#fill(PREFIX_BYTES)) return undefined
+    const headerBytes = this.#memory.readUInt32LE(this.#start)
+    const bodyBytes = this.#memory.readUInt32LE(this.#start + 4)
+    if (headerBytes + bodyBytes > MAX_FRAME_BYTES) throw new RangeError(`a frame of ${headerBytes + bodyBytes} bytes`)
+    if (!this.#fill(PREFIX_BYTES + headerBytes + bodyBytes)) return undefined
+    const bodyAt = this.#start + PREFIX_BYTES + headerBytes
+    const header = JSON.parse(this.#memory.toString('utf8', this.#start + PREFIX_BYTES, bodyAt)) as Request
+    this.#start = bodyAt + bodyBytes
+    return { header, body: this.#memory.subarray(bodyAt, this.#start) }
+  }
+
+  /** Returns when all of it is in the kernel's hands. */
+  write(header: Response, body: readonly Uint8Array[] = []): void {
+    let parts: readonly Uint8Array[] = frame(header, body)
+    for (;;) {
+      let written = writevSync(this.#fd, parts)
+      let done = 0
+      while (done < parts.length && written >= (parts[done] as Uint8Array).length) written -= (parts[done++] as Uint8Array).length
+      if (done === parts.length) return
+      parts = [(parts[done] as Uint8Array).subarray(written), ...parts.slice(done + 1)]
+    }
+  }
+
+  /** @returns false: the pipe ended before that many bytes */
+  #fill(bytes: number): boolean {
+    if (this.#start + bytes > this.#memory.length) {
+      const memory = bytes <= this.#kept.length ? this.#kept : Buffer.allocUnsafeSlow(bytes)
+      this.#memory.copy(memory, 0, this.#start, this.#end)
+      this.#memory = memory
+      this.#end -= this.#start
+      this.#start = 0
+    }
+    while (this.#end - this.#start < bytes) {
+      const count = readSync(this.#fd, this.#memory, this.#end, this.#memory.length - this.#end, null)
+      if (count === 0) return false
+      this.#end += count
+    }
+    return true
+  }
+}
