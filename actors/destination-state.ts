@@ -15,18 +15,19 @@
  *  D4. After an outage one request is under way at a time, and each success allows twice as many, up to the limit.
  *  D5. A destination that says it gets too much gets half as many requests at once, and one more for every round of successes.
  */
+import { Bag, NOWHERE, type Member } from '../engine/bag.ts'
 import type { Failure } from '../sinks/push.ts'
 import { jittered } from './back-off.ts'
 
 export type Phase = 'up' | 'probing' | 'down'
-/** fresh: never failed before · failed: one that did, tried again on its own · probe: one message, to see */
+/** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */
 export type SendLane = 'fresh' | 'failed' | 'probe'
-export type Ticket = { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
+export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
 
 /**
  * What becomes of the messages of a failed request.
  *
- *  park      it is the message: an attempt counts, and it waits for its next try
+ *  park      it is the message: an attempt counts, unless it was throttled, and it waits for its next try
  *  putOff    the same, but the attempt doesn't count
  *  split     sent again in two halves
  *  again     sent again as it was
@@ -46,10 +47,18 @@ export type Failed = Readonly<{
   groups: number
   /** when this, or what it was part of, failed first */
   doubtedSince: number | undefined
+  /** how often it was throttled before, sent as it is now */
+  throttles: number
+  /** its messages have failed before */
+  isRetry: boolean
 }>
 
 /** So many failures in a row may be bad luck of what was sent; more, and the rest waits for probes. */
 const TRUSTED_FAILURES = 8
+/** One request at a time, and still too much. */
+const TRUSTED_THROTTLES = 2
+/** So often too much for one message alone, while others were taken. */
+const THROTTLES_OF_ONE = 5
 /** Suspects of so many groups, and the destination is down: by what they were answered. */
 const OUTAGE_GROUPS = 3
 const REJECTING_GROUPS = 64
@@ -75,7 +84,7 @@ export type DestinationOptions = Readonly<{
 
 export class DestinationState {
   readonly #options: DestinationOptions
-  readonly #open = new Set<Ticket>()
+  readonly #open = new Bag<Ticket>()
   readonly #suspects = new Set<string>()
   #phase: Phase = 'up'
   #max: number
@@ -215,7 +224,7 @@ export class DestinationState {
     const now = this.#options.clock()
     if (this.#open.size === 0) this.#lastAnswerAt = now // nobody has waited for an answer before
     if (lane === 'probe') this.#lastExtraAt = now
-    const ticket = { lane, startedAt: now, counts: lane === 'fresh' }
+    const ticket = { lane, startedAt: now, counts: lane === 'fresh', place: NOWHERE }
     if (ticket.counts) this.#counted++
     this.#open.add(ticket)
     return ticket
@@ -241,7 +250,7 @@ export class DestinationState {
     this.#lastSuccessAt = now
     this.#failures = 0
     this.#throttles = 0
-    this.#suspects.clear()
+    if (this.#suspects.size > 0) this.#suspects.clear() // it makes a new table each time
     if (wasStalled) this.#discount(ticket)
     if (this.#phase === 'up') this.#grow()
     else this.#rise()
@@ -260,21 +269,18 @@ export class DestinationState {
   }
 
   /** The whole request failed, or all that is told of its messages says so. */
-  failed({ ticket, failure, messages, group, groups, doubtedSince }: Failed): Ruling {
+  failed({ ticket, failure, messages, group, groups, doubtedSince, isRetry, throttles }: Failed): Ruling {
     const now = this.#options.clock()
     const wasSuccessful = this.#lastSuccessAt > ticket.startedAt || (doubtedSince !== undefined && this.#lastSuccessAt > doubtedSince)
     this.#close(ticket)
     if (failure.blame !== 'unavailable' || failure.answer.status !== undefined) this.#lastAnswerAt = now
-    const ruling = this.#rule(failure, { lane: ticket.lane, messages, group, groups, wasSuccessful })
+    const ruling = this.#rule(failure, { isRetry, throttles, messages, group, groups, wasSuccessful })
     this.#options.changed()
     return ruling
   }
 
-  #rule(
-    failure: Failure,
-    request: Readonly<{ lane: SendLane; messages: number; group: string; groups: number; wasSuccessful: boolean }>,
-  ): Ruling {
-    const { lane, messages, group, groups, wasSuccessful } = request
+  #rule(failure: Failure, request: Omit<Failed, 'ticket' | 'failure' | 'doubtedSince'> & Readonly<{ wasSuccessful: boolean }>): Ruling {
+    const { isRetry, throttles, messages, group, groups, wasSuccessful } = request
     const { blame } = failure
     switch (blame) {
       case 'message':
@@ -282,14 +288,22 @@ export class DestinationState {
       case 'tooLarge':
         return messages > 1 ? 'split' : 'park'
       case 'throttled':
+        // most likely it is throttled for its own sake
+        if (messages === 1 && (isRetry || (wasSuccessful && throttles >= THROTTLES_OF_ONE))) return 'park'
         this.#throttle(failure)
-        if (lane === 'failed') return 'putOff'
-        return this.#limit === 1 && this.#throttles > 2 && messages > 1 ? 'split' : 'again'
+        if (this.#limit > 1 || this.#throttles <= TRUSTED_THROTTLES) return 'again'
+        return messages > 1 ? 'split' : 'suspect' // alone, and still too much: perhaps others aren't
       case 'unreachable':
         this.#goDown(failure)
-        return lane === 'failed' ? 'putOff' : 'release'
+        return 'release'
     }
-    if (lane === 'failed') return wasSuccessful || blame === 'rejected' ? 'park' : 'putOff'
+    if (isRetry) {
+      if (messages === 1) return wasSuccessful || blame === 'rejected' ? 'park' : 'putOff'
+      this.#failure = failure
+      if (blame === 'rejected' || ++this.#failures <= TRUSTED_FAILURES) return 'split'
+      this.#goDown(failure)
+      return 'release'
+    }
     if (wasSuccessful && messages === 1) return 'park'
     this.#failures++
     this.#failure = failure

@@ -40,13 +40,13 @@ import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { observeSink } from './sink-observer.ts'
-import { RecentMessages, type RecentMessage } from './recent-messages.ts'
+import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
+import { shownMessage, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink-functions.ts'
 import { SourceActor, type SourceOutcome } from './source-actor.ts'
 import { startSink, type HeldSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import type { EditedMessages, MessageChoice } from './running-sink.ts'
-import { ENRICHMENT, metadataEnd } from '../sinks/pull.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { testConnection, testEndpoint } from './connection-test.ts'
@@ -76,8 +76,8 @@ export interface ServedSink {
   nack(ids: readonly string[]): Promise<void>
   health(): Health
 }
-/** @property message the default message: JSON */
-export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
+/** @property withFunctions they are run, so that it can be seen what they make of the message */
+type MessageLook = Readonly<{ withFunctions: boolean }>
 export type Readiness = Readonly<{
   ready: boolean
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
@@ -205,23 +205,17 @@ export class Engine {
   async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
     return this.#sinks.get(sinkId)?.delivered.list(limit) ?? []
   }
-  /** One of either, with what it brings; null: it is not kept, or not to be shown. @throws EngineError STATE_UNAVAILABLE */
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+  /** One of either. @throws EngineError STATE_UNAVAILABLE */
+  async message(sinkId: string, id: string, { withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
     const found = (await messageRecord(this.#options.store.query, sinkId, id)) ?? this.#sinks.get(sinkId)?.delivered.find(id)
     if (!found) return undefined
     const sink = this.#sinkNow(sinkId)
-    const { record, body } = found
-    return {
-      record,
-      message:
-        body && !sink.sensitive
-          ? `{${body.toString('utf8')}${ENRICHMENT.toString()}null${metadataEnd(sink, this.#database(sink.databaseId))}`
-          : null,
-    }
+    const database = this.#database(sink.databaseId)
+    return shownMessage(found, sink, database, withFunctions ? (work) => this.#functions.tried(sink, database, work) : undefined)
   }
-  /** The last messages of a table (`schema.table`) that sinks have read here, newest last; none of sensitive sinks. */
-  recent(databaseId: string, table: string): readonly RecentMessage[] {
-    return this.#recent.of(databaseId, table, this.#options.cache.sinks)
+  /** The last messages that sinks have read here, oldest first; none of sensitive sinks. */
+  async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    return this.#recent.of(asked, this.#options.cache.sinks)
   }
   /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {

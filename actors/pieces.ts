@@ -3,7 +3,7 @@
  * messages of one group, and what is sent at the same time needs no order. Pure.
  */
 import type { RefList } from '../engine/dispatch/ack-id.ts'
-import type { Batch } from '../engine/dispatch/batch.ts'
+import type { Batch, Former } from '../engine/dispatch/batch.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { MessageView } from '../engine/log/message-view.ts'
 
@@ -14,12 +14,12 @@ export type Piece = Readonly<{
   indexes: readonly number[]
   /** of messages that another generation has named */
   origin: Origin | undefined
-  /** how often its message has failed before; more than one message: never */
-  attempts: number
-  /** what is on record of that, newest first */
-  formerAttempts: readonly unknown[]
+  /** of each message that has failed before; absent: none has. A piece holds such or others, never both */
+  former?: readonly Former[]
   /** when it, or what it was part of, failed for the first time (monotonic ms) */
   doubtedSince: number | undefined
+  /** how often the destination said that it is too much at the moment */
+  throttles: number
   /** it has been through the sink's functions */
   isStaged: boolean
   /** what they made of each message; absent: the default message goes out */
@@ -36,9 +36,9 @@ export const pieceOf = (batch: Batch, origin: Origin | undefined): Piece => ({
   offsets: batch.offsets,
   indexes: batch.indexes,
   origin,
-  attempts: batch.attempts,
-  formerAttempts: batch.formerAttempts ?? [],
+  ...(batch.former && { former: batch.former }),
   doubtedSince: undefined,
+  throttles: 0,
   isStaged: false,
 })
 
@@ -49,10 +49,12 @@ export function partOf(piece: Piece, chosen: readonly number[]): Piece {
   const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
   return {
     ...piece,
+    throttles: chosen.length === piece.views.length ? piece.throttles : 0,
     views: pick(piece.views),
     places: pick(piece.places),
     offsets: pick(piece.offsets),
     indexes: pick(piece.indexes),
+    ...(piece.former && { former: pick(piece.former) }),
     ...(piece.payloads && { payloads: pick(piece.payloads) }),
     ...(piece.enrichments && { enrichments: pick(piece.enrichments) }),
   }

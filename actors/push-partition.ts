@@ -4,8 +4,8 @@
  *
  *  P1. Messages of one group are in one request at most; in it they stand in order, and what comes behind one that failed
  *      is sent again after it, delivered or not.
- *  P2. A message that failed is parked with its attempt recorded, and tried again alone; its group waits, others go on.
- *      The same of one that a function of the sink fails at.
+ *  P2. A message that failed is parked with its attempt recorded; its group waits, others go on. It is tried again beside
+ *      others that have failed, never beside those that haven't. The same of one that a function of the sink fails at.
  *  P3. While the destination is down nothing is parked, and what was taken is given back.
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
@@ -22,6 +22,7 @@ import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
 import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
+import { RetryBatch } from './retry-batch.ts'
 import { bytesOf, firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from './sink-host.ts'
 import type { Figures, HealthCheck } from './status.ts'
@@ -29,7 +30,7 @@ import type { Figures, HealthCheck } from './status.ts'
 export type PushPartitionOptions = PreparationOptions &
   Readonly<{
     /** what speaks to the destination now; undefined: its settings can't be used */
-    wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes'> | undefined
+    wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes' | 'judgesEach'> | undefined
     send: (load: Load, signal: AbortSignal) => Promise<Outcome>
     destination: DestinationState
     isActive: () => boolean
@@ -56,6 +57,9 @@ export type Sent = Readonly<{
   tookMs: number
 }>
 
+/** @property isOwn it was the message's own failure. @property counts towards those after which a message is given up */
+type Attempt = Pick<Failed, 'error' | 'record'> & Readonly<{ isOwn: boolean; counts: boolean }>
+
 type Suspect = { readonly piece: Piece; readonly failure: Failure; readonly at: number; isRecovering: boolean }
 
 /** A stop waits so long for answers. */
@@ -70,10 +74,16 @@ export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
   readonly #options: PushPartitionOptions
   readonly #preparation: PiecePreparation
-  readonly #sends = new Set<Promise<void>>()
+  /** requests under way, and what is done with their answers */
+  #sends = 0
+  /** settles when none is, for whoever waits for it */
+  #idle: PromiseWithResolvers<void> | undefined
   readonly #abort = new AbortController()
   /** taken, and to be sent before anything else */
   #pieces: Piece[] = []
+  /** the same of what has failed before */
+  #retries: Piece[] = []
+  readonly #retryBatch = new RetryBatch()
   #suspects: Suspect[] = []
   /** messages that are taken here and whose end is not told */
   #inFlight = 0
@@ -97,7 +107,7 @@ export class PushPartition implements HostedPartition {
       release: (piece) => this.#release(piece),
       drop: (piece) => this.#drop(piece),
       fail: (piece, failure, logs) => this.#failInFunction(piece, failure, logs),
-      next: (pieces) => this.#pieces.unshift(...pieces),
+      next: (pieces) => this.#next(pieces),
     })
     this.#downs = options.destination.downs
     this.#changes = options.destination.changes
@@ -123,7 +133,7 @@ export class PushPartition implements HostedPartition {
     this.#owned.update()
   }
   figures(): Figures {
-    return { ...this.#owned.figures(), requests: this.#sends.size, held: this.#suspects.length }
+    return { ...this.#owned.figures(), requests: this.#sends, held: this.#suspects.length }
   }
   edit(...edit: Parameters<OwnedPartition['edit']>): Promise<number> {
     return this.#owned.edit(...edit)
@@ -217,9 +227,9 @@ export class PushPartition implements HostedPartition {
   async drain(): Promise<void> {
     this.#isDraining = true
     const late = setTimeout(() => this.#abort.abort(), DRAIN_MS)
-    await Promise.allSettled(this.#sends)
+    await this.#allSent()
     clearTimeout(late)
-    for (const piece of this.#pieces.splice(0)) this.#release(piece)
+    this.#releasePieces()
     for (const { piece } of this.#suspects.splice(0)) this.#release(piece)
     await this.#owned.drain()
   }
@@ -228,13 +238,14 @@ export class PushPartition implements HostedPartition {
     this.#owned.close(cause)
     this.#abort.abort()
     this.#pieces = []
+    this.#retries = []
     this.#suspects = []
     this.#count(-this.#inFlight) // whoever is still being asked has no say any more
     this.#isClosed = true
   }
 
   async ended(): Promise<void> {
-    await Promise.allSettled(this.#sends)
+    await this.#allSent()
     await this.#owned.ended()
   }
 
@@ -245,12 +256,13 @@ export class PushPartition implements HostedPartition {
     const { destination } = this.#options
     if (this.#changes !== destination.changes) {
       this.#changes = destination.changes
-      for (const piece of this.#pieces.splice(0)) this.#release(piece)
+      this.#retryBatch.forget()
+      this.#releasePieces()
       this.decide('release')
     }
     if (this.#downs !== destination.downs) {
       this.#downs = destination.downs
-      for (const piece of this.#pieces.splice(0)) this.#release(piece)
+      this.#releasePieces()
       for (const suspect of this.#suspects) suspect.isRecovering = true
       if (this.#suspects.length > MAX_HELD) this.decide('release')
     }
@@ -269,36 +281,58 @@ export class PushPartition implements HostedPartition {
     const { destination, isActive } = this.#options
     if (!isActive() || this.#isDraining || this.#abort.signal.aborted) return false
     for (const lane of destination.lanes()) {
-      const piece = this.#next(lane)
+      const piece = this.#pieceFor(lane)
       if (!piece) continue
       const ticket = destination.started(lane)
-      const send = this.#send(piece, ticket).then(
-        () => void this.#sends.delete(send),
-        (error: unknown) => {
-          this.#sends.delete(send)
-          this.#giveUp?.(error)
-        },
-      )
-      this.#sends.add(send)
+      this.#sends++
+      this.#send(piece, ticket)
+        .catch((error: unknown) => this.#giveUp?.(error))
+        .finally(() => this.#sendEnded())
       return true
     }
     return false
   }
 
-  #next(lane: SendLane): Piece | undefined {
+  #sendEnded(): void {
+    if (--this.#sends > 0) return
+    this.#idle?.resolve()
+    this.#idle = undefined
+  }
+
+  async #allSent(): Promise<void> {
+    if (this.#sends > 0) await (this.#idle ??= Promise.withResolvers()).promise
+  }
+
+  #pieceFor(lane: SendLane): Piece | undefined {
     const wire = this.#options.wire()
     if (!wire) return undefined
-    if (lane === 'failed') return this.#take('failed', 1)
+    if (lane === 'failed') return this.#retries.shift() ?? this.#take('failed', this.#retryBatch.size(wire))
     if (lane === 'fresh') {
       if (wire.maxMessages === 1) return this.#pieces.shift() ?? this.#takeSingles()
       return this.#pieces.shift() ?? (this.#isFilling() ? undefined : this.#take('fresh', wire.maxMessages))
     }
     const piece = this.#pieces.shift()
-    if (!piece) return this.#take('fresh', 1)
+    // what has failed before says least of the destination, but may be all there is
+    if (!piece) return this.#take('fresh', 1) ?? this.#firstOf(this.#retries.shift()) ?? this.#take('failed', 1)
+    return this.#firstOf(piece)
+  }
+
+  /** One message of a piece; the rest is sent next. */
+  #firstOf(piece: Piece | undefined): Piece | undefined {
+    if (!piece) return undefined
     const { first, behind, rest } = firstOf(piece, this.#options.grouping)
     if (behind) this.#release(behind)
-    if (rest) this.#pieces.unshift(rest)
+    if (rest) this.#next([rest])
     return first
+  }
+
+  /** To be sent before anything else of their kind. */
+  #next(pieces: readonly Piece[]): void {
+    for (const piece of pieces.toReversed()) (piece.former ? this.#retries : this.#pieces).unshift(piece)
+  }
+
+  #releasePieces(): void {
+    for (const piece of [...this.#pieces.splice(0), ...this.#retries.splice(0)]) this.#release(piece)
   }
 
   #count(by: number): void {
@@ -309,7 +343,7 @@ export class PushPartition implements HostedPartition {
 
   #take(lane: Lane, max: number): Piece | undefined {
     const [first, ...others] = this.#takeAll(lane, max)
-    this.#pieces.push(...others)
+    ;(lane === 'failed' ? this.#retries : this.#pieces).push(...others)
     return first
   }
 
@@ -382,7 +416,7 @@ export class PushPartition implements HostedPartition {
   }
 
   #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
-    this.#record(piece, { attempts: piece.attempts + 1, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
+    this.#record(piece, { isOwn: true, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
   }
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────
@@ -395,6 +429,7 @@ export class PushPartition implements HostedPartition {
         return this.#release(piece)
       case 'delivered':
         destination.succeeded(ticket)
+        if (piece.former) this.#retryBatch.passed()
         this.#tell(piece, ticket, { delivered: piece.views.map((_, i) => i), status: outcome.status, answer: outcome.answer })
         return this.#finish(piece)
       case 'failed':
@@ -413,6 +448,7 @@ export class PushPartition implements HostedPartition {
     if (behind.length > 0) this.#release(partOf(piece, behind))
     const judged = bad.filter((i) => failures[i]?.blame === 'message')
     const others = bad.filter((i) => failures[i]?.blame !== 'message')
+    if (piece.former && others.length === 0) this.#retryBatch.passed()
     if (done.length > 0) destination.succeeded(ticket)
     else if (others.length === 0) destination.judged(ticket)
     for (const i of judged) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
@@ -431,8 +467,18 @@ export class PushPartition implements HostedPartition {
     const group = `${this.partition}/${view?.group(piece.places[0] as number)}`
     if (failure.blame === 'tooLarge' && piece.views.length > 1) destination.tooLarge(bytesOf(piece))
     const now = clock()
-    const ruling = destination.failed({ ticket, failure, messages: piece.views.length, group, groups, doubtedSince: piece.doubtedSince })
-    const doubted = { ...piece, doubtedSince: piece.doubtedSince ?? now }
+    const { doubtedSince, former, throttles } = piece
+    const ruling = destination.failed({
+      ticket,
+      failure,
+      messages: piece.views.length,
+      group,
+      groups,
+      doubtedSince,
+      throttles,
+      isRetry: former !== undefined,
+    })
+    const doubted = { ...piece, doubtedSince: doubtedSince ?? now, throttles: throttles + (failure.blame === 'throttled' ? 1 : 0) }
     switch (ruling) {
       case 'park':
         return this.#fail(piece, failure, true)
@@ -444,37 +490,36 @@ export class PushPartition implements HostedPartition {
         this.#suspects.push({ piece, failure, at: now, isRecovering: destination.isRecovering })
         return
       case 'again':
-        this.#pieces.unshift(doubted)
-        return
+        return this.#next([doubted])
       case 'split': {
+        if (former) this.#retryBatch.failed(piece.views.length)
         const halves = halvesOf(doubted, grouping)
-        if (halves) return void this.#pieces.unshift(...halves)
+        if (halves) return this.#next(halves)
         const { first, behind } = firstOf(doubted, grouping)
         if (behind) this.#release(behind)
-        this.#pieces.unshift(first)
+        return this.#next([first])
       }
     }
   }
 
   /** @param isOwn the attempt was the message's own failure */
   #fail(piece: Piece, failure: Failure, isOwn: boolean): void {
-    const counts = isOwn && failure.isOfPlace !== true
+    const counts = isOwn && failure.isOfPlace !== true && failure.blame !== 'throttled'
     const record = { at: new Date().toISOString(), counts, ...failure.answer }
-    this.#record(piece, { attempts: piece.attempts + (isOwn ? 1 : 0), counts, error: failure.answer.message, record })
+    this.#record(piece, { isOwn, counts, error: failure.answer.message, record })
   }
 
-  #record(piece: Piece, { attempts, counts, error, record }: Omit<Failed, 'retryInMs'> & Readonly<{ counts: boolean }>): void {
+  #record(piece: Piece, { isOwn, counts, error, record }: Attempt): void {
     if (this.#isDraining) return this.#release(piece) // nobody would record it any more
     const { limits, random } = this.#options
     const { maxRetries } = limits()
-    const isSpent = counts && maxRetries !== null && attempts >= maxRetries
-    const failed: Failed = { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
+    const failures = piece.views.map((_, i): Failed => {
+      const attempts = (piece.former?.[i]?.attempts ?? 0) + (isOwn ? 1 : 0)
+      const isSpent = counts && maxRetries !== null && attempts >= maxRetries
+      return { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
+    })
     this.#count(-piece.views.length)
-    this.#owned.fail(
-      refsOf(piece),
-      piece.views.map(() => failed),
-      piece.origin,
-    )
+    this.#owned.fail(refsOf(piece), failures, piece.origin)
   }
 
   #release(piece: Piece): void {

@@ -199,17 +199,22 @@ class PushSink implements RunningSink {
   #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
     const at = Date.now()
     const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
-    const { views, places, offsets, indexes, origin, attempts, formerAttempts } = piece
-    const together: DeliveredTogether = {
+    const { views, places, offsets, indexes, origin, former } = piece
+    const together = (attempts: number, formerAttempts: readonly unknown[]): DeliveredTogether => ({
       ...(origin ?? { generation: this.#host.mustServe().generation, partition }),
       at,
       tries: attempts + 1,
       attempt: () => ({ at: new Date(at).toISOString(), counts: true, status, tookMs: Math.round(tookMs), ...(!sensitive && answer?.()) }),
       formerAttempts,
       bytes: KEPT_BYTES * (1 + formerAttempts.length),
-    }
+    })
+    const first = together(0, [])
     const list = this.#host.delivered
-    for (const i of delivered) list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, together)
+    for (const i of delivered) {
+      const before = former?.[i]
+      const known = before ? together(before.attempts, before.records) : first
+      list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, known)
+    }
   }
 
   #delivery(): Omit<HealthCheck, 'name'> {

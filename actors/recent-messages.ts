@@ -1,60 +1,108 @@
 /**
  * The last few messages of each table that sinks of this process have read, for people who write functions: copies, bounded
  * in number and size. Of sinks that are sensitive nothing is kept.
+ *
+ * A sink under load is looked at now and then: at its first pack, and then at the newest of each tenth of a second, so that
+ * the last change before it falls silent is there.
  */
 import type { Pack } from '../engine/log/pack.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { formatLsn } from '../engine/lsn.ts'
+import type { Position } from '../engine/position.ts'
 import type { Sink } from '../engine/state/resources.ts'
-import { parseExact } from '../transforms/exact-json.ts'
 
-/** A message as it is before its metadata are completed. */
-export type RecentMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: Readonly<Record<string, unknown>> }>
+/**
+ * @property at its place among all of its database, as text that sorts: the same in every process
+ * @property text JSON, its metadata without what belongs to one sink
+ */
+export type RecentMessage = Readonly<{ at: string; text: string }>
+/** Of a table (`schema.table`), or the newest of each table that one of these sinks has read. */
+export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
 /** @property body JSON of the message without its outer braces, its metadata left open */
-type Kept = Readonly<{ sinkId: string; body: Buffer }>
+type Kept = Readonly<{ sinkIds: readonly string[]; body: Buffer }>
 
 const PER_TABLE = 10
 const MAX_TABLES = 200
 const MAX_BYTES = 16 * 1024
-/** A sink under load is looked at now and then. */
 const EVERY_MS = 100
+/** of a pack with many tables */
+const MAX_LOOKED_AT = 1_000
 
 export class RecentMessages {
   /** by database and oid of the table, the table that was seen last at the end; messages by their position */
   readonly #tables = new Map<string, Map<string, Kept>>()
-  readonly #lookedAt = new Map<string, number>()
+  /** by sink: what it read last while it was not looked at; undefined: nothing */
+  readonly #resting = new Map<string, Readonly<{ sink: Sink; pack: Pack }> | undefined>()
 
   /** A pack was read for a sink. */
-  note({ id, databaseId, sensitive }: Sink, pack: Pack): void {
-    const now = performance.now()
-    if (sensitive || now < (this.#lookedAt.get(id) ?? -Infinity) + EVERY_MS) return
-    this.#lookedAt.set(id, now)
-    for (let i = Math.max(0, pack.count - PER_TABLE); i < pack.count; i++) {
-      const [start, end] = [pack.bodyStart(i), pack.bodyEnd(i)]
-      if ((pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0 || end - start > MAX_BYTES) continue
+  note(sink: Sink, pack: Pack): void {
+    if (sink.sensitive) return
+    if (this.#resting.has(sink.id)) return void this.#resting.set(sink.id, { sink, pack })
+    this.#take(sink, pack)
+  }
+
+  /** @param sinks as they are now: what has become sensitive is not told any more. @returns oldest first */
+  of(asked: RecentAsked, sinks: readonly Sink[]): readonly RecentMessage[] {
+    const open = new Set(sinks.filter(({ sensitive }) => !sensitive).map(({ id }) => id))
+    const wanted = 'table' in asked ? open : new Set(asked.sinkIds.filter((id) => open.has(id)))
+    const found = [...this.#tables]
+      .filter(([key]) => key.startsWith(`${asked.databaseId} `))
+      .flatMap(([, kept]) => {
+        const those = [...kept].filter(([, { sinkIds }]) => sinkIds.some((id) => wanted.has(id)))
+        return those.slice('table' in asked ? 0 : -1).map(([at, { body }]) => ({ at, text: `{${body.toString('utf8')}}}` }))
+      })
+    return newest('table' in asked ? found.filter(({ text }) => tableOf(text) === asked.table) : found)
+  }
+
+  #take(sink: Sink, pack: Pack): void {
+    const { id, databaseId } = sink
+    for (const i of newestOfEach(pack)) {
       const key = `${databaseId} ${pack.relation(i)}`
       const table = this.#tables.get(key) ?? new Map<string, Kept>()
       this.#tables.delete(key)
       this.#tables.set(key, table)
-      const { history, lsn, idx } = pack.position(i)
-      table.set(`${history} ${formatLsn(lsn)} ${idx}`, { sinkId: id, body: Buffer.from(pack.buffer.subarray(start, end)) })
+      const at = placeOf(pack.position(i))
+      const body = Buffer.from(pack.buffer.subarray(pack.bodyStart(i), pack.bodyEnd(i)))
+      const before = table.get(at)?.sinkIds ?? []
+      table.set(at, { sinkIds: before.includes(id) ? before : [...before, id], body })
       if (table.size > PER_TABLE) table.delete(table.keys().next().value as string)
     }
     while (this.#tables.size > MAX_TABLES) this.#tables.delete(this.#tables.keys().next().value as string)
+    this.#resting.set(id, undefined)
+    setTimeout(() => this.#rested(id), EVERY_MS).unref()
   }
 
-  /**
-   * @param table `schema.table` @param sinks as they are now: what has become sensitive is not told any more
-   * @returns newest last
-   */
-  of(databaseId: string, table: string, sinks: readonly Sink[]): readonly RecentMessage[] {
-    const open = new Set(sinks.filter(({ sensitive }) => !sensitive).map(({ id }) => id))
-    return [...this.#tables]
-      .filter(([key]) => key.startsWith(`${databaseId} `))
-      .flatMap(([, kept]) => [...kept.values()])
-      .filter(({ sinkId }) => open.has(sinkId))
-      .map(({ body }) => parseExact(`{${body.toString('utf8')}}}`) as RecentMessage)
-      .filter(({ metadata }) => `${String(metadata['table_schema'])}.${String(metadata['table_name'])}` === table)
-      .slice(-PER_TABLE)
+  #rested(id: string): void {
+    const waiting = this.#resting.get(id)
+    this.#resting.delete(id)
+    if (waiting) this.#take(waiting.sink, waiting.pack)
   }
+}
+
+/** The last ones of several lists, each once, oldest first. */
+export function newest(messages: readonly RecentMessage[]): readonly RecentMessage[] {
+  const byPlace = new Map(messages.map((message) => [message.at, message]))
+  return [...byPlace.values()].toSorted((a, b) => (a.at < b.at ? -1 : 1)).slice(-PER_TABLE)
+}
+
+/** Places in a pack: of each table the last ones that can be kept, in the order of the pack. */
+function newestOfEach(pack: Pack): readonly number[] {
+  const counts = new Map<number, number>()
+  const chosen: number[] = []
+  for (let i = pack.count - 1; i >= 0 && i >= pack.count - MAX_LOOKED_AT; i--) {
+    const count = counts.get(pack.relation(i)) ?? 0
+    if (count === PER_TABLE || (pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
+    if (pack.bodyEnd(i) - pack.bodyStart(i) > MAX_BYTES) continue
+    counts.set(pack.relation(i), count + 1)
+    chosen.push(i)
+  }
+  return chosen.toReversed()
+}
+
+/** Numbers of a fixed width, so that texts sort as they do. */
+const placeOf = ({ history, lsn, idx, part }: Position): string =>
+  [history.toString(16).padStart(8, '0'), lsn.toString(16).padStart(16, '0'), idx.toString(16).padStart(8, '0'), part].join('.')
+
+function tableOf(text: string): string {
+  const { metadata } = JSON.parse(text) as { metadata: Readonly<Record<string, unknown>> }
+  return `${String(metadata['table_schema'])}.${String(metadata['table_name'])}`
 }

@@ -9,7 +9,7 @@ import { Enricher } from '../transforms/enrichment.ts'
 import { ELIXIR, isUnported } from '../transforms/elixir.ts'
 import type { ReadRoute } from '../transforms/routes.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { FunctionStage, type StageFunction } from '../transforms/stage.ts'
+import { FunctionStage, type StageFunction, type StageOptions } from '../transforms/stage.ts'
 import type { HealthCheck } from './status.ts'
 
 export class SinkFunctions {
@@ -17,6 +17,7 @@ export class SinkFunctions {
   readonly #stored: () => readonly StoredFunction[]
   /** what enriches messages of a database, for all its sinks, by its id */
   readonly #readers = new Map<string, Readonly<{ reader: SnapshotReader; connection: Connection }>>()
+  #looks = 0
 
   constructor(pool: FunctionPool, stored: () => readonly StoredFunction[]) {
     this.#pool = pool
@@ -25,12 +26,32 @@ export class SinkFunctions {
 
   /** @param former the sink's stage until now */
   stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
+    const options = this.#optionsOf(sink, database)
+    const { filter, routing, transform } = options.functions
+    if (filter || routing || transform) this.#pool.warm()
+    return new FunctionStage(options, former)
+  }
+
+  /** A stage for looking at what functions make of a message: it runs apart from those at work, and nothing is held against them. */
+  async tried<T>(sink: Sink, database: Database, work: (stage: FunctionStage) => Promise<T>): Promise<T> {
+    const { functions, ...options } = this.#optionsOf(sink, database)
+    const name = `look ${++this.#looks} `
+    const apart = (fn: StageFunction | undefined) => fn && { ...fn, key: name + fn.key }
+    const own = { filter: apart(functions.filter), routing: apart(functions.routing), transform: apart(functions.transform) }
+    const pool = { run: (...call: Parameters<FunctionPool['test']>) => this.#pool.test(...call) }
+    try {
+      return await work(new FunctionStage({ ...options, functions: own, pool }))
+    } finally {
+      for (const fn of Object.values(own)) if (fn) this.#pool.forget(fn.key)
+    }
+  }
+
+  #optionsOf(sink: Sink, database: Database): StageOptions {
     const functions = {
       filter: this.#function(sink, sink.filter),
       routing: this.#function(sink, sink.routing),
       transform: this.#function(sink, sink.transform),
     }
-    if (functions.filter || functions.routing || functions.transform) this.#pool.warm()
     const { keyed = false, namesByTransform = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
     // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
     const deletes = !keyed ? 'transformed' : namesByTransform ? 'named' : 'keyed'
@@ -38,7 +59,7 @@ export class SinkFunctions {
     const query = this.#named(sink, sink.enrichment)
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return new FunctionStage({ pool: this.#pool, functions, tail, deletes, enricher, readRoute, isSensitive: sink.sensitive }, former)
+    return { pool: this.#pool, functions, tail, deletes, enricher, readRoute, isSensitive: sink.sensitive }
   }
 
   /** @returns undefined: nothing stands in the way of its functions */

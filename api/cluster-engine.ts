@@ -29,8 +29,11 @@ import type {
   LocalEngine,
   MessageChoice,
   MessageEdit,
+  MessageLook,
   Readiness,
   Receipt,
+  RecentAsked,
+  RecentMessage,
   ReceiveRequest,
   Replayed,
   ReplayTarget,
@@ -39,6 +42,7 @@ import type {
   SinkChanges,
   SourceOutcome,
 } from './engine-port.ts'
+import { newest } from '../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
 import type { PeerClient } from './peer-client.ts'
@@ -139,12 +143,18 @@ export class ClusterEngine implements EnginePort {
     const at = ({ last_delivered_at }: MessageRecord) => last_delivered_at ?? ''
     return all.flat().sort((a, b) => (at(a) < at(b) ? 1 : at(a) > at(b) ? -1 : 0)).slice(0, limit) // prettier-ignore
   }
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+  async message(sinkId: string, id: string, look: MessageLook): Promise<ShownMessage | undefined> {
     const { engine, registry, peers } = this.#options
-    const found = await engine.message(sinkId, id)
+    const found = await engine.message(sinkId, id, look)
     if (found) return found
-    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, id).catch(() => undefined)))
+    const others = await Promise.all(registry.peers.map((node) => peers.message(node, sinkId, { id, ...look }).catch(() => undefined)))
     return others.find((one) => one !== undefined)
+  }
+  /** What a process that doesn't answer has read is left out. */
+  async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    const { engine, registry, peers } = this.#options
+    const others = registry.peers.map((node) => peers.recent(node, asked).catch(() => []))
+    return newest((await Promise.all([engine.recent(asked), ...others])).flat())
   }
   /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {

@@ -15,12 +15,13 @@ import type { DatabaseInput, ResourceStore, SinkInput } from '../engine/state/re
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../engine/state/functions.ts'
 import type { Account, SinkSettings } from '../engine/state/resources.ts'
 import { isKeyed } from '../sinks/push-types.ts'
-import { compileFunction } from '../transforms/compile.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../transforms/elixir.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { hashToken } from '../engine/state/tokens.ts'
+import { builtFunction, writtenOf } from './configured-functions.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import { ON_EXAMPLE, rehearse } from './function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
 
 /**
@@ -33,13 +34,13 @@ export async function applyConfig(
   store: Store,
   resources: ResourceStore,
   signal: AbortSignal,
-  pool?: Pick<FunctionPool, 'check'>,
+  pool?: Sandboxes,
 ): Promise<readonly string[]> {
   const application = new Application(document, resources)
   try {
     await application.provision(await resources.connections(store.query, document.account), signal)
     await application.checkNames(store.query)
-    if (pool) await application.compile(pool)
+    if (pool) await application.compile(pool, await storedCode(store.query, document.account))
     await store.transaction((query) => application.write(query))
     return application.notices
   } catch (error) {
@@ -48,6 +49,18 @@ export async function applyConfig(
     const text = error instanceof Error ? error.message : String(error)
     throw new EngineError('CONFIG_INVALID', `${text}; what was made for it could not be dropped: ${left.join('; ')}`, {}, { cause: error })
   }
+}
+
+/** What builds functions, and runs them once. */
+type Sandboxes = Pick<FunctionPool, 'check' | 'test' | 'forget'>
+
+/** By name. */
+async function storedCode(query: Query, account: string): Promise<ReadonlyMap<string, string>> {
+  const { rows } = await query<{ name: string; code: string }>(
+    'select f.name, f.code from function f join account a on a.id = f.account_id where a.name = $1',
+    [account],
+  )
+  return new Map(rows.map(({ name, code }) => [name, code]))
 }
 
 class Application {
@@ -82,13 +95,27 @@ class Application {
     }
   }
 
-  /** Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it. */
-  async compile(pool: Pick<FunctionPool, 'check'>): Promise<void> {
+  /**
+   * Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it.
+   * @param known code that is stored, by name: what is new is run on an example, too
+   */
+  async compile(pool: Sandboxes, known: ReadonlyMap<string, string>): Promise<void> {
     const compiled: { line: number; input: FunctionInput }[] = []
-    for (const { line, file, ...written } of this.#document.functions) {
+    for (const fn of this.#document.functions) {
+      const { line } = fn
+      const written = writtenOf(fn)
       if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
         compiled.push({ line, input: unported(written) })
-      else await this.#at(line, async () => void compiled.push({ line, input: await compileFunction(written, pool) }), file)
+      else {
+        const input = await builtFunction(fn, this.#document.file, pool)
+        if (!('compiled' in input)) this.#problems.push(input)
+        else {
+          compiled.push({ line, input })
+          if (known.get(written.name) === written.code) continue
+          for (const warning of await rehearse(input, ON_EXAMPLE, pool))
+            this.#notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+        }
+      }
     }
     this.#functions = compiled
   }
@@ -122,11 +149,7 @@ class Application {
       await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
     for (const { line, database, input } of sinks)
       await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
-    if (this.#problems.length > 0)
-      throw refusal(
-        this.#problems.toSorted((a, b) => a.line - b.line),
-        this.#cause,
-      )
+    if (this.#problems.length > 0) throw refusal(this.#problems, this.#cause)
   }
 
   #startable(line: number, input: SinkInput): SinkInput {
@@ -200,20 +223,19 @@ class Application {
   }
 
   /** Gathers what is refused; a failure of the state database itself ends it, with what was gathered so far. */
-  /** @param file that a mistake is in, where it isn't the document's */
-  async #at(line: number, work: () => Promise<void>, file?: string): Promise<void> {
+  async #at(line: number, work: () => Promise<void>): Promise<void> {
     try {
       await work()
     } catch (error) {
-      this.#wrong(line, error, file)
+      this.#wrong(line, error)
       if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') throw refusal(this.#problems, this.#cause)
     }
   }
 
-  #wrong(line: number, error: unknown, file?: string): void {
+  #wrong(line: number, error: unknown): void {
     this.#cause ??= error
     const because = error instanceof EngineError ? { because: error.code } : {}
-    this.#problems.push({ file: this.#document.file, line, reason: `${file === undefined ? '' : `${file}: `}${textOf(error)}`, ...because })
+    this.#problems.push({ file: this.#document.file, line, reason: textOf(error), ...because })
   }
 
   #notice(line: number, text: string): void {

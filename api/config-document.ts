@@ -6,18 +6,15 @@
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
 import { X509Certificate } from 'node:crypto'
-import { Ajv, type ValidateFunction } from 'ajv'
+import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
-import { FUNCTION_TYPES } from '../engine/state/functions.ts'
 import { Name, TlsMode, type Connection } from '../engine/state/resources.ts'
-import type { Written } from '../transforms/compile.ts'
 import { DESTINATIONS } from '../engine/state/destinations.ts'
 import type { DatabaseInput, EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
-import { ConfigReader } from './config-reader.ts'
-import { reasonsOf } from './schema-reasons.ts'
+import { ConfigReader, refusal, type Problem } from './config-reader.ts'
+import { checked, fits } from './config-forms.ts'
+import { configuredFunction, type ConfiguredFunction } from './configured-functions.ts'
 import { EndpointIn, newEndpoint } from './endpoint-form.ts'
-import { flatFunction, sinkTypeOf } from './function-form.ts'
 import { newSink, SinkPatch } from './sink-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -67,19 +64,6 @@ type DatabaseForm = Static<typeof DatabaseForm>
 const Account = Type.Object({ name: text('name of the account') }, strict)
 const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
 
-const FunctionForm = Type.Object(
-  {
-    name: Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } }),
-    type: Type.Union(FUNCTION_TYPES.map((type) => Type.Literal(type))),
-    description: Type.Optional(Type.String()),
-    code: Type.Optional(text('the function, JavaScript or TypeScript')),
-    file: Type.Optional(text('file that holds it, beside this one')),
-    path: Type.Optional(text('of type path: such as record.id')),
-    sink_type: Type.Optional(text('of type routing: type of the sinks that it routes to')),
-  },
-  strict,
-)
-
 export type ConfiguredDatabase = Readonly<{
   line: number
   input: DatabaseInput
@@ -94,8 +78,7 @@ export type ConfigDocument = Readonly<{
   account: string
   tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
   databases: readonly ConfiguredDatabase[]
-  /** `file`: of functions that stand in one, as the document names it */
-  functions: readonly (Written & Readonly<{ line: number; file?: string | undefined }>)[]
+  functions: readonly ConfiguredFunction[]
   endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
 }>
@@ -113,7 +96,6 @@ const ajv = new Ajv({ allErrors: true })
 const checkAccount = ajv.compile(Account)
 const checkToken = ajv.compile(Token)
 const checkDatabase = ajv.compile(DatabaseForm)
-const checkFunction = ajv.compile(FunctionForm)
 
 /**
  * @param source YAML
@@ -128,6 +110,22 @@ export function parseConfig(
   env: Readonly<Record<string, string | undefined>>,
   read?: (path: string) => string,
 ): ConfigDocument {
+  const { document, problems } = readDocument(source, file, env, read)
+  if (!document) throw refusal(problems)
+  return document
+}
+
+/**
+ * The same for who has more to say of the functions before it is refused.
+ * @returns the document, or what is wrong with it; the functions that could be read either way
+ * @throws EngineError CONFIG_INVALID: nothing of it can be read
+ */
+export function readDocument(
+  source: string,
+  file: string,
+  env: Readonly<Record<string, string | undefined>>,
+  read?: (path: string) => string,
+): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
   const reader = new ConfigReader(source, file)
   reader.interpolate(env, TEXTS)
   const root = rootOf(reader)
@@ -149,16 +147,19 @@ export function parseConfig(
         reader.at('databases', i, 'slot'),
         `the slot "${databases[i]?.input.slotName}" is already another database's: each needs its own`,
       )
-  reader.refuse()
-  return {
+  const { problems } = reader
+  const readable = functions.filter((fn) => fn !== undefined)
+  if (problems.length > 0) return { document: undefined, functions: readable, problems }
+  const document = {
     file,
     account: (root['account'] as Static<typeof Account>).name,
     tokens: tokens.filter((token) => token !== undefined),
     databases: databases.filter((database) => database !== undefined),
-    functions: functions.filter((fn) => fn !== undefined),
+    functions: readable,
     endpoints: endpoints.filter((endpoint) => endpoint !== undefined),
     sinks: sinks.filter((sink) => sink !== undefined),
   }
+  return { document, functions: readable, problems }
 }
 
 function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
@@ -201,50 +202,9 @@ function each<T>(
   return forms.map((form, i) => configured(reader, form, i))
 }
 
-/** @returns whether the form has the shape of its schema; tells what is wrong at its place */
-function fits(reader: ConfigReader, check: ValidateFunction, form: unknown, path: readonly (string | number)[]): boolean {
-  if (check(form)) return true
-  for (const [field, reason] of reasonsOf(check.errors ?? []))
-    reader.wrong(reader.at(...path, ...placeOf(field)), `${field}${field && ' '}${reason}`)
-  return false
-}
-
-/** In the file; a list is found by number. */
-const placeOf = (field: string): (string | number)[] =>
-  field === '' ? [] : field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part))
-
 function configuredToken(reader: ConfigReader, form: unknown, i: number): ConfigDocument['tokens'][number] | undefined {
   if (!fits(reader, checkToken, form, ['api_tokens', i])) return undefined
   return { ...(form as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
-}
-
-function configuredFunction(
-  reader: ConfigReader,
-  given: unknown,
-  [section, i]: readonly [section: string, i: number],
-  read: ((path: string) => string) | undefined,
-): ConfigDocument['functions'][number] | undefined {
-  const form = flatFunction(given)
-  if (!fits(reader, checkFunction, form, [section, i])) return undefined
-  const { name, type, description = null, code, file, path, sink_type } = form as Static<typeof FunctionForm>
-  const wrong = (field: string, reason: string) => reader.wrong(reader.at(section, i, field), `${field} ${reason}`)
-  const line = reader.line(reader.at(section, i))
-  const sinkType = checked(reader, [section, i], () => sinkTypeOf(sink_type))
-  if (type === 'routing' && sinkType === null) return wrong('sink_type', 'is missing: the type of the sinks that it routes to')
-  if (type !== 'routing' && sink_type !== undefined) return wrong('sink_type', 'is of functions of type routing')
-  if (type === 'path') {
-    if (path === undefined) return wrong('path', 'is missing: path: record.id')
-    return { name, type, description, code: path, line }
-  }
-  if (path !== undefined) return wrong('path', 'is of functions of type path')
-  if ((code === undefined) === (file === undefined)) return wrong('code', 'or file must be given, and one of them only')
-  if (code !== undefined) return { name, type, description, sinkType, code, line }
-  if (!read) return wrong('file', 'can only be read beside a file: give code')
-  try {
-    return { name, type, description, sinkType, code: read(file as string), line, file }
-  } catch (error) {
-    return wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
-  }
 }
 
 const slotKey = ({ input: { connection: c, slotName } }: ConfiguredDatabase): string => `${c.hostname}:${c.port}/${slotName}`
@@ -370,17 +330,6 @@ function configuredEndpoint(reader: ConfigReader, form: unknown, i: number): Con
   const { url } = input
   if (url === undefined) return reader.wrong(reader.at('http_endpoints', i, 'webhook.site'), 'is for the API: a file names its addresses')
   return { line: reader.line(reader.at('http_endpoints', i)), input: { ...input, url } }
-}
-
-/** What a form is refused for stands at its fields. */
-function checked<T>(reader: ConfigReader, path: readonly [string, number], check: () => T): T | undefined {
-  try {
-    return check()
-  } catch (error) {
-    if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
-    for (const [field, reason] of Object.entries(error.context)) reader.wrong(reader.at(...path, ...placeOf(field)), `${field} ${reason}`)
-    return undefined
-  }
 }
 
 /** Fields that take texts alone. */

@@ -5,6 +5,8 @@
 import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
 import { EngineError } from '../engine/errors.ts'
 
+/** Both from 1. */
+export type Place = Readonly<{ line: number; column: number }>
 type Path = readonly (string | number)[]
 export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
 
@@ -14,6 +16,7 @@ const MAX_TOLD = 50
 export class ConfigReader {
   readonly file: string
   readonly document: Document.Parsed
+  readonly #source: string
   readonly #lines = new LineCounter()
   readonly #problems: { offset: number; reason: string }[] = []
   /** where a variable is not set: what else is wrong there follows from it */
@@ -22,6 +25,7 @@ export class ConfigReader {
   /** @throws EngineError CONFIG_INVALID: it is not YAML */
   constructor(source: string, file: string) {
     this.file = file
+    this.#source = source
     this.document = parseDocument(source, { lineCounter: this.#lines, merge: true, uniqueKeys: true, prettyErrors: false })
     for (const { pos, message } of this.document.errors) this.wrong(pos[0], message.split('\n')[0] ?? 'not valid YAML')
     this.refuse()
@@ -29,6 +33,28 @@ export class ConfigReader {
 
   line(offset: number): number {
     return this.#lines.linePos(offset).line
+  }
+
+  place(offset: number): Place {
+    const { line, col: column } = this.#lines.linePos(offset)
+    return { line, column }
+  }
+
+  /** Where the text of a value begins, if each of its lines stands in the file as it is: in a block (`|`), or on one line. */
+  textStart(...path: Path): Place | undefined {
+    const node: unknown = this.document.getIn(path, true)
+    if (!isScalar(node) || !node.range || typeof node.value !== 'string') return undefined
+    const source = this.#source.slice(node.range[0], node.range[1])
+    const { line, col } = this.#lines.linePos(node.range[0])
+    if (node.type === 'BLOCK_LITERAL') {
+      const [, ...lines] = source.split('\n')
+      const first = node.value.split('\n').findIndex((text) => text !== '')
+      const indent = (lines[first]?.length ?? 0) - (node.value.split('\n')[first]?.length ?? 0)
+      return { line: line + 1, column: indent + 1 }
+    }
+    const isQuoted = node.type === 'QUOTE_DOUBLE' || node.type === 'QUOTE_SINGLE'
+    const text = isQuoted ? source.slice(1, -1) : source
+    return text === node.value && !text.includes('\n') ? { line, column: col + Number(isQuoted) } : undefined
   }
 
   /** Offset of the value, of its key when it is a mapping or a list, or of the nearest that holds it. */
@@ -67,23 +93,18 @@ export class ConfigReader {
 
   /** @throws EngineError CONFIG_INVALID: something was wrong */
   refuse(): void {
-    if (this.#problems.length > 0) throw this.#refusal()
+    if (this.#problems.length > 0) throw refusal(this.problems)
   }
 
   /** For what nothing further can be looked at after. @throws EngineError CONFIG_INVALID */
   fail(offset: number, reason: string): never {
     this.wrong(offset, reason)
-    throw this.#refusal()
+    throw refusal(this.problems)
   }
 
-  #refusal(): EngineError {
-    const inOrder = this.#problems.toSorted((a, b) => a.offset - b.offset)
-    return refusal(
-      inOrder.map(({ offset, reason }) => {
-        const { line, col: column } = this.#lines.linePos(offset)
-        return { file: this.file, line, column, reason }
-      }),
-    )
+  /** What is wrong so far. */
+  get problems(): readonly Problem[] {
+    return this.#problems.map(({ offset, reason }) => ({ file: this.file, ...this.place(offset), reason }))
   }
 
   /**
@@ -116,13 +137,14 @@ export class ConfigReader {
   }
 }
 
-/** All of them as one error, whose context is that of the first. @param problems one at least */
+/** All of them as one error, in the order of the file, whose context is that of the first. @param problems one at least */
 export function refusal(problems: readonly Problem[], cause?: unknown): EngineError {
-  const told = problems
+  const inOrder = problems.toSorted((a, b) => a.line - b.line || (a.column ?? 0) - (b.column ?? 0))
+  const told = inOrder
     .slice(0, MAX_TOLD)
     .map(({ file, line, column, reason }) => `${file}:${line}:${column === undefined ? '' : `${column}:`} ${reason}`)
   if (problems.length > MAX_TOLD) told.push(`… and ${problems.length - MAX_TOLD} more`)
-  const { reason: _, ...context } = problems[0] as Problem
+  const { reason: _, ...context } = inOrder[0] as Problem
   return new EngineError('CONFIG_INVALID', told.join('\n'), context, { cause })
 }
 

@@ -118,7 +118,9 @@ export interface EnginePort {
   /** The newest that were delivered since their processes began, of all processes, newest first. */
   delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]>
   /** One of either. @throws EngineError STATE_UNAVAILABLE */
-  message(sinkId: string, id: string): Promise<ShownMessage | undefined>
+  message(sinkId: string, id: string, look: MessageLook): Promise<ShownMessage | undefined>
+  /** The last messages that sinks have read, of all processes, oldest first; none of sensitive sinks. */
+  recent(asked: RecentAsked): Promise<readonly RecentMessage[]>
   /** What somebody decided of some of them. @throws EngineError STATE_UNAVAILABLE */
   editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint>
@@ -138,6 +140,11 @@ export interface EnginePort {
   replay(sinkId: string, target: ReplayTarget): Promise<Replayed>
 }
 
+/** Of a table (`schema.table`), or the newest of each table that one of these sinks has read. */
+export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
+/** @property at its place, as text that sorts @property text JSON, its metadata without what belongs to one sink */
+export type RecentMessage = Readonly<{ at: string; text: string }>
+
 export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
 /** By their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
 export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
@@ -148,8 +155,13 @@ export type EditedMessages = Readonly<{
   /** it held for so many: others were so already */
   edited: number
 }>
-/** @property message the default message: JSON; null: not kept, or the sink is sensitive */
-export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null }>
+/** @property withFunctions the functions of the sink, as they are now, are run on it */
+export type MessageLook = Readonly<{ withFunctions: boolean }>
+/**
+ * @property message before any function, with the row that enriches it: JSON; null: not kept, or the sink is sensitive
+ * @property functions what they make of it: JSON; null: there are none, or they were not to be run
+ */
+export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>
 
 /** `streaming`, `standby` (another process has it), or what it waits in, with the reason. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>

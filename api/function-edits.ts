@@ -6,6 +6,7 @@ import type { Query, Store } from '../engine/state/store.ts'
 import type { Account, Connection, Sink } from '../engine/state/resources.ts'
 import { compileFunction, type Written } from '../transforms/compile.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { rehearse, type Rehearsal } from './function-rehearsal.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
 import { tryFunction, type RouteTrial, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 
@@ -76,6 +77,11 @@ export class FunctionEdits {
     const { pool } = this.#options
     if (written.type === 'enrichment' && connection) return tryEnrichment(written, messages, { connection, pool })
     return tryFunction(written, messages, pool, routed)
+  }
+
+  /** @see rehearse */
+  rehearse(fn: StoredFunction, rehearsal: Rehearsal): Promise<readonly string[]> {
+    return rehearse(fn, rehearsal, this.#options.pool)
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */

@@ -8,20 +8,22 @@ import { FUNCTION_TYPES, type StoredFunction } from '../engine/state/functions.t
 import { Name, type Account, type Database, type Sink } from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
 import type { Written } from '../transforms/compile.ts'
+import { parseExact } from '../transforms/exact-json.ts'
 import { EXAMPLE, trialMessage, type TrialMessage } from '../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
+import type { EnginePort } from './engine-port.ts'
 import { codeOf, sinkTypeOf } from './function-form.ts'
+import { rehearsalOf } from './function-rehearsal.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
 import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from './schema-reasons.ts'
 
-export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test'> &
+export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test' | 'rehearse'> &
   Readonly<{
     list: () => readonly StoredFunction[]
     sinks: () => readonly Sink[]
     databases: () => readonly Database[]
-    /** the last messages of a table that this process has seen, newest last */
-    recent: (databaseId: string, table: string) => readonly TrialMessage[]
+    recent: EnginePort['recent']
   }>
 
 const MAX_BYTES = 1_048_576
@@ -71,7 +73,7 @@ const sink = Type.Optional(
 const database = Type.Optional(Type.String({ description: 'of type enrichment: name or id of the database that the query runs on' }))
 const table = Type.Optional(
   Type.String({
-    description: 'instead of messages: the last ones of this table (schema.table) of the database that this process has seen',
+    description: 'instead of messages: the last ones of this table (schema.table) of the database that sinks have read',
   }),
 )
 const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields }, strict)
@@ -90,6 +92,14 @@ const FunctionOut = Type.Object({
   path: Type.Optional(Type.String()),
   sink_type: Type.Optional(Type.String({ description: 'of type routing' })),
   used_by: Type.Array(Type.String(), { description: 'names of sinks' }),
+})
+const SavedOut = Type.Object({
+  ...FunctionOut.properties,
+  warnings: Type.Optional(
+    Type.Array(Type.String(), {
+      description: 'why it fails on the last messages of a sink that has it, or on an example; it is saved all the same',
+    }),
+  ),
 })
 const TestOut = Type.Object({
   data: Type.Array(
@@ -140,6 +150,12 @@ export function functionOperations(port: FunctionPort): Operation[] {
     ...(fn.sinkType !== null && { sink_type: fn.sinkType }),
     used_by: usersOf(fn, port.sinks()).map(({ name }) => name),
   })
+  const saved = async (fn: StoredFunction) => {
+    const databaseOf = (sink: Sink) => port.databases().find(({ id }) => id === sink.databaseId)
+    const rehearsal = await rehearsalOf(usersOf(fn, port.sinks()), databaseOf, (asked) => port.recent(asked))
+    const warnings = await port.rehearse(fn, rehearsal)
+    return { ...shown(fn), ...(warnings.length > 0 && { warnings }) }
+  }
   const found = (request: FastifyRequest, account: Account): StoredFunction => {
     const idOrName = pathParameter(request, 'id_or_name')
     const field = UUID.test(idOrName) ? 'id' : 'name'
@@ -162,19 +178,20 @@ export function functionOperations(port: FunctionPort): Operation[] {
     if (found) return found
     throw new EngineError('VALIDATION_FAILED', 'database names one that does not exist', { database: 'names one that does not exist' })
   }
-  const recentOf = (database: Database | undefined, name: string): readonly TrialMessage[] => {
+  const recentOf = async (database: Database | undefined, name: string): Promise<readonly TrialMessage[]> => {
     if (!database) throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: which one has the table' })
     const { id, name: database_name, annotations, connection } = database
-    const seen = port.recent(id, qualified(name)).map(({ metadata, ...message }) => ({
-      ...message,
-      metadata: {
-        ...(metadata as object),
-        database_name,
-        database: { id, name: database_name, annotations, database: connection.database, hostname: connection.hostname },
-      },
-    }))
-    if (seen.length > 0) return seen
-    const reason = 'has had no message yet that this process saw, or only those of sensitive sinks'
+    const seen = await port.recent({ databaseId: id, table: qualified(name) })
+    const about = {
+      database_name,
+      database: { id, name: database_name, annotations, database: connection.database, hostname: connection.hostname },
+    }
+    if (seen.length > 0)
+      return seen.map(({ text }) => {
+        const { metadata, ...message } = parseExact(text) as TrialMessage
+        return { ...message, metadata: { ...(metadata as object), ...about } }
+      })
+    const reason = 'has had no message yet that a sink has read, or only those of sensitive sinks'
     throw new EngineError('VALIDATION_FAILED', `table ${reason}`, { table: reason })
   }
   const tested = async (account: Account, written: Written, given: Given) => {
@@ -182,7 +199,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
     const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
     const database = given.database === undefined ? undefined : databaseOf(account, given.database)
     const place = { connection: database?.connection, routed: routeTrial(sinkType, destination) }
-    const messages = given.table === undefined ? given.messages?.map(trialMessage) : recentOf(database, given.table)
+    const messages = given.table === undefined ? given.messages?.map(trialMessage) : await recentOf(database, given.table)
     const results = await port.test(written, messages ?? [EXAMPLE], place)
     return {
       data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
@@ -221,11 +238,11 @@ export function functionOperations(port: FunctionPort): Operation[] {
       summary: 'Create a function',
       ...writes,
       body: FunctionIn,
-      answer: { description: 'The function.', schema: FunctionOut },
+      answer: { description: 'The function.', schema: SavedOut },
       errors: [400, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const { name, type, description = null, sink_type, ...given } = checkIn(objectBody(request))
-        return shown(await port.create(account, { name, type, description, sinkType: sinkTypeOf(sink_type), code: codeOf(type, given) }))
+        return saved(await port.create(account, { name, type, description, sinkType: sinkTypeOf(sink_type), code: codeOf(type, given) }))
       },
     },
     {
@@ -264,7 +281,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
         'Both methods are partial. It holds for messages that are processed after the answer; sinks that have it go on without a restart.',
       ...writes,
       body: FunctionPatch,
-      answer: { description: 'The function as it is now.', schema: FunctionOut },
+      answer: { description: 'The function as it is now.', schema: SavedOut },
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const fn = found(request, account)
@@ -274,7 +291,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
         const sinkType = sink_type === undefined ? kept : sinkTypeOf(sink_type)
         const given =
           code === undefined && path === undefined && (type === 'path') === (fn.type === 'path') ? fn.code : codeOf(type, { code, path })
-        return shown(await port.update(fn, { ...changes, sinkType, code: given }))
+        return saved(await port.update(fn, { ...changes, sinkType, code: given }))
       },
     },
     {

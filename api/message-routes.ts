@@ -31,9 +31,31 @@ const fields = {
   }),
 }
 const MessageOut = Type.Object(fields)
+const Made = Type.Object({
+  dropped: Type.Boolean({ description: 'by the filter' }),
+  output: Type.Optional(Type.Unknown({ description: 'what goes out; absent: the message itself, or nothing' })),
+  routing: Type.Optional(
+    Type.Object({}, { additionalProperties: true, description: 'where it goes, with all that the function leaves out' }),
+  ),
+  error: Type.Optional(
+    Type.Object({
+      code: Type.String(),
+      message: Type.String(),
+      function: Type.Optional(Type.String()),
+      line: Type.Optional(Type.Integer()),
+      column: Type.Optional(Type.Integer()),
+    }),
+  ),
+  logs: Type.Array(Type.String(), { description: 'what they print' }),
+})
 const MessageDetail = Type.Object({
   ...fields,
-  message: Type.Unknown({ description: 'the message before any function; null: not kept, or the sink is sensitive' }),
+  message: Type.Unknown({
+    description: 'the message before any function, with the row that enriches it; null: not kept, or the sink is sensitive',
+  }),
+  functions: Type.Union([Made, Type.Null()], {
+    description: 'what the functions of the sink, as they are now, make of it; null: it has none, or there is no message to run them on',
+  }),
 })
 
 const EDITS: Readonly<Record<MessageEdit, Readonly<{ one: string; many: string; description: string }>>> = {
@@ -63,9 +85,9 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
   }
   /** The message as JSON, its content byte for byte: numbers may have more digits than a JavaScript number keeps. */
   const shown = async (sink: Sink, id: string): Promise<string> => {
-    const found = await engine.message(sink.id, id)
+    const found = await engine.message(sink.id, id, { withFunctions: true })
     if (!found) throw notThere(id)
-    return `${JSON.stringify(found.record).slice(0, -1)},"message":${found.message ?? 'null'}}`
+    return `${JSON.stringify(found.record).slice(0, -1)},"message":${found.message ?? 'null'},"functions":${found.functions ?? 'null'}}`
   }
   const list: Operation = {
     id: 'listMessages',
@@ -133,7 +155,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       handle: async (request, _reply, account) => {
         const sink = sinkOf(account, pathParameter(request, 'id_or_name'))
         const id = pathParameter(request, 'message')
-        const found = await engine.message(sink.id, id)
+        const found = await engine.message(sink.id, id, { withFunctions: false })
         if (!found) throw notThere(id)
         const { attempts, state } = found.record
         if (state === 'delivered' || state === 'acknowledged') throw notThere(id)

@@ -21,7 +21,10 @@ import type {
   HeldSink,
   MessageChoice,
   MessageEdit,
+  MessageLook,
   Receipt,
+  RecentAsked,
+  RecentMessage,
   ReceiveRequest,
   ShownMessage,
   SourceOutcome,
@@ -34,6 +37,8 @@ export const COUNT_HEADER = 'x-tailrace-count'
 export const WAITED_HEADER = 'x-tailrace-waited-ms'
 /** What only has to be looked up or taken. */
 const SHORT_MS = 1_000
+/** Functions may take a second each, and the query of an enrichment five. */
+const RUN_MS = 10_000
 /** An ack waits for its commit. */
 const SETTLE_MS = 15_000
 /** It may have to come to rest first, then its partitions stop. */
@@ -54,6 +59,7 @@ export type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
   }>
+export type PeerMessage = Readonly<{ id: string }> & MessageLook
 export type PeerEdit = Readonly<{ sinkId: string; edit: MessageEdit; choice: MessageChoice }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type Answer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
@@ -115,9 +121,16 @@ export class PeerClient implements AsyncDisposable {
   }
 
   /** A message as that process knows it. */
-  async message(node: Node, sinkId: string, id: string): Promise<ShownMessage | undefined> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify({ id }), deadlineMs: SHORT_MS })
+  async message(node: Node, sinkId: string, asked: PeerMessage): Promise<ShownMessage | undefined> {
+    const deadlineMs = asked.withFunctions ? RUN_MS : SHORT_MS
+    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify(asked), deadlineMs })
     return (JSON.parse(body.toString()) as ShownMessage | null) ?? undefined
+  }
+
+  /** The last messages that sinks have read there. */
+  async recent(node: Node, asked: RecentAsked): Promise<readonly RecentMessage[]> {
+    const { body } = await this.#call(node, { path: '/recent', body: JSON.stringify(asked), deadlineMs: SHORT_MS })
+    return JSON.parse(body.toString()) as RecentMessage[]
   }
 
   /** What a process says of itself. */

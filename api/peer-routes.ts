@@ -5,8 +5,8 @@
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../engine/errors.ts'
-import type { LocalEngine, RunningSink, Shape } from './engine-port.ts'
-import { COUNT_HEADER, PEER_PATH, WAITED_HEADER, type PeerEdit } from './peer-client.ts'
+import type { LocalEngine, RecentAsked, RunningSink, Shape } from './engine-port.ts'
+import { COUNT_HEADER, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
 import { PEER_HEADER, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
 
@@ -116,9 +116,11 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
     post('/sinks/:sink/delivered', async (request) =>
       JSON.stringify(await engine.delivered(sinkIdOf(request), (bodyOf(request) as { limit: number }).limit)),
     )
-    post('/sinks/:sink/message', async (request) =>
-      JSON.stringify((await engine.message(sinkIdOf(request), (bodyOf(request) as { id: string }).id)) ?? null),
-    )
+    post('/sinks/:sink/message', async (request) => {
+      const { id, ...look } = bodyOf(request) as PeerMessage
+      return JSON.stringify((await engine.message(sinkIdOf(request), id, look)) ?? null)
+    })
+    post('/recent', async (request) => JSON.stringify(await engine.recent(bodyOf(request) as RecentAsked)))
     post('/calls/:call/end', async (request) => {
       calls.end((request.params as { call: string }).call)
       return DONE

@@ -11,8 +11,11 @@ import { dirname, join, resolve } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
+import type { RecentAsked } from '../api/engine-port.ts'
 import { applyConfig } from '../api/config-apply.ts'
-import { parseConfig, type ConfigDocument } from '../api/config-document.ts'
+import { readDocument, type ConfigDocument } from '../api/config-document.ts'
+import { refusal } from '../api/config-reader.ts'
+import { functionProblems } from '../api/configured-functions.ts'
 import { FunctionEdits } from '../api/function-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
@@ -42,6 +45,8 @@ import { version } from './version.ts'
 /** Threads that run functions where the setting says nothing: with three, one function may have two and leaves one to the others. */
 const MIN_THREADS = 3
 const MAX_THREADS = 8
+/** of the process that only builds functions, to say what is wrong with them */
+const CHECKING_MB = 256
 /** Of a new sink that doesn't say how many, by where the log is: in Kafka there may be several processes to share them. */
 const PARTITIONS = { folder: 1, kafka: 4 } as const
 const STATE_DATABASE = 'tailrace'
@@ -51,7 +56,7 @@ const HAND_OVER_GRACE_MS = 1_000
 
 export async function start(_args: readonly string[]): Promise<void> {
   const settings = readSettings()
-  const document = settings.config && readConfig(settings.config)
+  const document = settings.config && (await readConfig(settings.config))
   const stopping = new AbortController()
   const stopped = untilSignal().then((signal) => {
     stopping.abort()
@@ -132,12 +137,16 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
           }),
         )
       : undefined
-  const edits = new FunctionEdits({ store, resources, pool: functions, reload: () => engine.reload() })
+  const reload = async () => {
+    await engine.reload()
+    await cluster?.engine.tellPeers()
+  }
+  const edits = new FunctionEdits({ store, resources, pool: functions, reload })
   const functionPort = Object.assign(edits, {
     list: () => cache.functions,
     sinks: () => cache.sinks,
     databases: () => cache.databases,
-    recent: (database: string, table: string) => engine.recent(database, table),
+    recent: (asked: RecentAsked) => (cluster?.engine ?? engine).recent(asked),
   })
   const { host, port } = settings.server
   const api = await startApi({
@@ -181,15 +190,25 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
   return server
 }
 
-/** Looked at before anything is started, so that a mistake is told at once. */
-function readConfig(config: NonNullable<Settings['config']>): ConfigDocument {
-  if ('yaml' in config) return parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
+/** Looked at before anything is started, so that a mistake is told at once; then those of its functions are told with it. */
+async function readConfig(config: NonNullable<Settings['config']>): Promise<ConfigDocument> {
+  const file = 'yaml' in config ? 'CONFIG_FILE_YAML' : config.path
+  const { document, functions, problems } = 'yaml' in config ? readDocument(config.yaml, file, configVariables()) : readFile(file)
+  if (document) return document
+  const pool = new FunctionPool({ threads: 1, memoryMb: CHECKING_MB })
   try {
-    const beside = (file: string) => functionText(resolve(dirname(config.path), file))
-    return parseConfig(readFileSync(config.path, 'utf8'), config.path, configVariables(), beside)
+    throw refusal([...problems, ...(await functionProblems(functions, file, pool))])
+  } finally {
+    await pool.stop()
+  }
+}
+
+function readFile(path: string): ReturnType<typeof readDocument> {
+  try {
+    return readDocument(readFileSync(path, 'utf8'), path, configVariables(), (file) => functionText(resolve(dirname(path), file)))
   } catch (cause) {
     if (cause instanceof EngineError) throw cause
-    throw new EngineError('CONFIG_INVALID', `${config.path}: ${(cause as Error).message}`, { file: config.path }, { cause })
+    throw new EngineError('CONFIG_INVALID', `${path}: ${(cause as Error).message}`, { file: path }, { cause })
   }
 }
 

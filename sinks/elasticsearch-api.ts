@@ -138,7 +138,10 @@ function wordsOf(fault: Fault | string): string {
 }
 
 /** Whatever is sent, it is not the documents that are wrong. */
-const REFUSED_TYPES = new Set(['index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception'])
+const REFUSED_TYPES = new Set([
+  ...['index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception'],
+  'cluster_block_exception', // with 429 too, when its disk is full: that lasts, and sending less is no cure
+])
 
 /** Who is to blame for the answer to a whole request. */
 function blameOf(status: number): Blame {
@@ -151,8 +154,9 @@ function blameOf(status: number): Blame {
 
 /** The same of one item, beside others that were judged on their own. */
 function blameOfItem(status: number, type: string): Blame {
-  if (status === 429) return 'throttled'
   if (status >= 500 || status === 408) return 'unavailable'
-  if (status === 401 || status === 403 || REFUSED_TYPES.has(type)) return 'refused'
+  if (REFUSED_TYPES.has(type)) return 'refused'
+  if (status === 429) return 'throttled'
+  if (status === 401 || status === 403) return 'refused'
   return 'message'
 }

@@ -26,6 +26,7 @@ type Route = Readonly<{ index_name?: string }>
 class Elasticsearch implements PushWire {
   readonly maxMessages: number
   readonly maxBytes = MAX_BODY_BYTES
+  readonly judgesEach = true
   readonly overheadBytes: number
   readonly #settings: ElasticsearchDestination
   /** its name */

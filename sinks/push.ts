@@ -70,6 +70,8 @@ export interface PushWire {
   readonly maxBytes: number
   /** what a request has beside the body of each message, at most */
   readonly overheadBytes: number
+  /** what its answers say is said of each message: one that is refused spoils nothing for those beside it */
+  readonly judgesEach: boolean
   /** Sends messages that may go together. Always settles. */
   send(load: Load, signal: AbortSignal): Promise<Outcome>
   /** What is shown of it beside what its callers know, such as what it waits for. */

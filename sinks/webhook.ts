@@ -42,6 +42,7 @@ type Route = Readonly<{ method?: string; endpoint_path?: string; headers?: Reado
 class Webhook implements PushWire {
   readonly maxMessages: number
   readonly maxBytes = MAX_BODY_BYTES
+  readonly judgesEach: boolean
   readonly overheadBytes: number
   readonly #settings: WebhookDestination
   readonly #timeoutMs: number
@@ -62,6 +63,7 @@ class Webhook implements PushWire {
       throw new EngineError('DESTINATION_UNREACHABLE', 'the HTTP endpoint is local: no development tunnel is open')
     this.#settings = settings
     this.maxMessages = settings.batch ? sink.batch_size : 1
+    this.judgesEach = settings.batch && settings.item_results === true
     this.#timeoutMs = sink.ack_wait_ms
     const { origin, base } = targetOf(endpoint.url)
     this.#base = base

@@ -12,6 +12,8 @@ export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
+/** Line and column from 1. */
+export type Mistake = Readonly<{ message: string; line?: number | undefined; column?: number | undefined }>
 export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */
@@ -30,7 +32,8 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
   const checked = await pool.check({ name, kind: type, code })
   if (checked.failure) {
     const { message, line, column } = checked.failure
-    throw refused(`${message}${line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`}`)
+    const place = line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`
+    throw refused(`${message}${place}`, 'code', checked.failure)
   }
   return { ...written, sinkType, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
 }
@@ -71,4 +74,9 @@ export function usesMetadata(code: string): boolean {
   return code.split(new RegExp(`(?<![\\w$])${fourth.replaceAll('$', '\\$')}(?![\\w$])`)).length > 2
 }
 
-const refused = (reason: string, field = 'code') => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+const refused = (reason: string, field = 'code', cause?: Mistake) =>
+  new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason }, { cause })
+
+/** @returns what is wrong with the code and where, when the code is why a function was refused */
+export const mistakeIn = (error: unknown): Mistake | undefined =>
+  error instanceof EngineError && error.code === 'VALIDATION_FAILED' ? (error.cause as Mistake | undefined) : undefined

@@ -1,5 +1,6 @@
 /** Tries a query that enriches, on messages that somebody has written: what it was given, and the row that it found. */
 import { EngineError } from '../engine/errors.ts'
+import type { FunctionInput } from '../engine/state/functions.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
@@ -14,7 +15,15 @@ export async function tryEnrichment(
   messages: readonly TrialMessage[],
   { connection, pool }: Readonly<{ connection: Connection; pool: Pick<FunctionPool, 'check'> }>,
 ): Promise<TrialResult[]> {
-  const { name, compiled: sql } = await compileFunction(written, pool)
+  return tryQuery(await compileFunction(written, pool), messages, connection)
+}
+
+/** The same of one that is checked. */
+export async function tryQuery(
+  { name, compiled: sql }: Pick<FunctionInput, 'name' | 'compiled'>,
+  messages: readonly TrialMessage[],
+  connection: Connection,
+): Promise<TrialResult[]> {
   const reader = new SnapshotReader(connection, 'tailrace trial')
   try {
     const results: TrialResult[] = []

@@ -40,7 +40,7 @@ export type StageFunctions = Readonly<{
 }>
 
 export type StageOptions = Readonly<{
-  pool: FunctionPool
+  pool: Pick<FunctionPool, 'run'>
   functions: StageFunctions
   /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
   tail: string

@@ -1,5 +1,6 @@
 /** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
 import { EngineError } from '../engine/errors.ts'
+import type { FunctionInput } from '../engine/state/functions.ts'
 import { parseExact } from './exact-json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
@@ -67,7 +68,16 @@ export async function tryFunction(
   pool: FunctionPool,
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
-  const { name, type, compiled: code } = await compileFunction(written, pool)
+  return tryCompiled(await compileFunction(written, pool), messages, pool, routed)
+}
+
+/** The same of one that is built. */
+export async function tryCompiled(
+  { name, type, compiled: code }: Pick<FunctionInput, 'name' | 'type' | 'compiled'>,
+  messages: readonly TrialMessage[],
+  pool: Pick<FunctionPool, 'test' | 'forget'>,
+  routed?: RouteTrial,
+): Promise<TrialResult[]> {
   if (type === 'enrichment')
     throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: where the query runs' })
   const kind = type === 'path' ? 'transform' : type

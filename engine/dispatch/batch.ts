@@ -4,6 +4,9 @@ import type { MessageView } from '../log/message-view.ts'
 /** The bytes of entry i are those of `texts[i]` from `starts[i]` to `ends[i]`: no view per message. */
 export type Payloads = { readonly texts: Buffer[]; readonly starts: number[]; readonly ends: number[] }
 
+/** How often a message has failed before, and what is on record of that, newest first: plain JSON. */
+export type Former = Readonly<{ attempts: number; records: readonly unknown[] }>
+
 export type Batch = {
   readonly generation: number
   readonly partition: number
@@ -21,10 +24,8 @@ export type Batch = {
   readonly enrichments?: readonly (Uint8Array | undefined)[]
   /** of the bodies, or of the payloads */
   bytes: number
-  /** how often its messages have failed before: those that have are taken one at a time */
-  attempts: number
-  /** what is on record of them, newest first: plain JSON */
-  formerAttempts?: readonly unknown[]
+  /** of each message, when they were taken for having failed: such are taken apart from the others */
+  former?: Former[]
   /** taken with it: messages parked under earlier generations, each batch named by its place there; under the same lease */
   readonly others: Batch[]
 }
@@ -38,6 +39,5 @@ export const emptyBatch = (generation: number, partition: number, lease: number)
   offsets: [],
   indexes: [],
   bytes: 0,
-  attempts: 0,
   others: [],
 })

@@ -7,7 +7,7 @@
  */
 import type { MessageView } from '../log/message-view.ts'
 import { messageId } from './ack-id.ts'
-import { actionName, type MessageRecord } from './message-records.ts'
+import { actionName, type MessageRecord, type RecordedMessage } from './message-records.ts'
 import { ParkedMessage } from './parked-message.ts'
 
 /** What is the same for all messages of one delivery. */
@@ -25,7 +25,6 @@ export type DeliveredTogether = Readonly<{
   /** what it holds beside the messages, about */
   bytes: number
 }>
-export type DeliveredMessage = Readonly<{ record: MessageRecord; body: Buffer | undefined }>
 
 const MAX_MESSAGES = 1_000
 const MAX_BYTES = 4 * 1024 * 1024
@@ -95,7 +94,7 @@ export class DeliveredMessages {
     return records
   }
 
-  find(id: string): DeliveredMessage | undefined {
+  find(id: string): RecordedMessage | undefined {
     for (let n = 0; n < this.#count; n++) {
       const i = this.#at(n)
       if (this.#id(i) === id) return this.#shown(i)
@@ -113,7 +112,7 @@ export class DeliveredMessages {
     return messageId(this.#sinkId, { generation, partition, offset: this.#offsets[i] as number, index: this.#indexes[i] as number })
   }
 
-  #shown(i: number): DeliveredMessage {
+  #shown(i: number): RecordedMessage {
     const view = this.#views[i] as MessageView
     const place = this.#places[i] as number
     const { at, tries, attempt, formerAttempts } = this.#together[i] as DeliveredTogether
@@ -135,7 +134,7 @@ export class DeliveredMessages {
         error: null,
         attempts: [attempt(), ...formerAttempts],
       },
-      body: body.length === 0 ? undefined : body,
+      content: body.length === 0 ? undefined : { view, place },
     }
   }
 

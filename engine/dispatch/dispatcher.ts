@@ -72,7 +72,7 @@ export type Finish = Readonly<{
 
 /** Messages that came back, and the end of the visibility time that the first of them had. */
 export type Released = Readonly<{ messages: number; heldUntil: number }>
-/** Which messages a take is for: all, those that have never failed, or the lowest parked one that has. */
+/** Which messages a take is for: all, those that have never failed, or parked ones that have, the first of each group. */
 export type Lane = 'all' | 'fresh' | 'failed'
 
 /** Untouched messages kept ready: some answers of the largest size. */
@@ -233,7 +233,7 @@ export class Dispatcher {
    * Hands out deliverable messages in position order.
    * @param max at most so many
    * @param bytes a bound of the bodies with `overhead` bytes each; without one before it in the answer, one message always passes
-   * @param lane where the owner sends, what has failed before is taken apart, and alone
+   * @param lane where the owner sends, what has failed before is taken apart
    */
   take(max: number, bytes: TakeBytes, lane: Lane = 'all'): Batch | undefined {
     const now = this.#options.clock()
@@ -241,7 +241,7 @@ export class Dispatcher {
     if (!this.#mayHandOut) return undefined
     const lease = this.#open.leases.reserve()
     const batch = emptyBatch(this.#options.generation, this.#options.partition, lease)
-    const call: Call = { batch, seqs: [], max: lane === 'failed' ? 1 : max, bytes, count: 0, taken: 0, full: false }
+    const call: Call = { batch, seqs: [], max, bytes, count: 0, taken: 0, full: false }
     const endsAt = this.#sends ? Infinity : now + this.settings.ackWaitMs
     this.#takeParked(call, endsAt, lane === 'failed')
     if (lane !== 'failed') {
@@ -258,8 +258,10 @@ export class Dispatcher {
       const view = group.view as MessageView
       if (!put(call, view, 0, group.offset, group.index, group.origin)) return
       if (!group.pending) this.#open.countPending(1)
-      call.batch.attempts = this.#sends ? group.deliveries : 0
-      if (failed) call.batch.formerAttempts = group.formerAttempts
+      if (failed) {
+        const batch = group.origin ? batchOf(call.batch, group.origin) : call.batch
+        ;(batch.former ??= []).push({ attempts: group.deliveries, records: group.formerAttempts })
+      }
       let behind = 0
       while (behind < group.behind.length && !call.full) {
         const { view: next, offset, index, origin } = group.behind[behind] as ParkedGroup['behind'][number]

@@ -44,7 +44,7 @@ export class Leases {
     if (!lease) return
     this.#last = lease
     if (--lease.open > 0) return
-    lease.seqs = []
+    lease.seqs = NONE
     this.#byNumber.delete(number)
     this.#last = undefined
   }
@@ -79,3 +79,5 @@ export class Leases {
     }
   }
 }
+
+const NONE: readonly number[] = []

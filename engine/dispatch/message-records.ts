@@ -4,7 +4,9 @@ import { ACTION, MESSAGE_FLAG } from '../log/pack.ts'
 import { parseLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
+import type { MessageView } from '../log/message-view.ts'
 import { messageId, readOlderAckIds, sinkTag } from './ack-id.ts'
+import { toView } from './parked-row.ts'
 
 /** the last two: of those that were delivered, of a sink that sends, and of one whose clients ask */
 export type MessageState = 'backing off' | 'pending re-delivery' | 'discarded' | 'delivered' | 'acknowledged'
@@ -27,6 +29,10 @@ export type MessageRecord = Readonly<{
   attempts: readonly unknown[]
 }>
 
+/** @returns the message as in the log, its metadata left open */
+export const bodyOf = ({ content }: Partial<RecordedMessage> = {}): Buffer | undefined =>
+  content?.view.buffer.subarray(content.view.bodyStart(content.place), content.view.bodyEnd(content.place))
+
 type Row = Readonly<Record<string, unknown>>
 const ACTIONS = new Map(Object.entries(ACTION).map(([name, code]) => [code as number, name]))
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
@@ -42,8 +48,8 @@ export type MessagesAsked = Readonly<{
   limit: number
 }>
 export type MessagePage = Readonly<{ messages: readonly MessageRecord[]; /** absent: there are no more */ next?: string }>
-/** @property body as it stands in the log: its metadata left open; absent: it was discarded without it */
-export type RecordedMessage = Readonly<{ record: MessageRecord; body: Buffer | undefined }>
+/** @property content where the message stands as in the log, its metadata left open; absent: it was discarded or kept without */
+export type RecordedMessage = Readonly<{ record: MessageRecord; content: Readonly<{ view: MessageView; place: number }> | undefined }>
 
 const MESSAGE = `(('{' || convert_from(body, 'UTF8') || '}}')::json -> 'metadata')`
 const COLUMNS = `generation, partition, record_offset, record_index, record_key, action, flags, history, lsn::text, idx, part, commit_time, state, attempts,
@@ -73,13 +79,14 @@ export async function messageRecord(query: Query, sinkId: string, id: string): P
   if (offsets.length === 0) return undefined
   const { rows } = await ask(
     query,
-    `select ${COLUMNS}, body from tailrace.parked where sink_id = $1::text::uuid and ${LISTED}
+    `select ${COLUMNS}, body, group_hash, relation, group_key from tailrace.parked where sink_id = $1::text::uuid and ${LISTED}
        and generation = $2 and partition = $3 and record_offset = $4 and record_index = $5`,
     [sinkId, generations[0], partitions[0], offsets[0], indexes[0]],
   )
   const [row] = rows
   if (!row) return undefined
-  return { record: recordOf(sinkId, row), body: Number(row.flags) & MESSAGE_FLAG.discarded ? undefined : (row.body as Buffer) }
+  const isLost = (Number(row.flags) & MESSAGE_FLAG.discarded) !== 0
+  return { record: recordOf(sinkId, row), content: isLost ? undefined : { view: toView(row), place: 0 } }
 }
 
 function recordOf(sinkId: string, row: Row): MessageRecord {

@@ -5,6 +5,7 @@
  */
 import { isIP, type LookupFunction } from 'node:net'
 import { buildConnector, Pool, type Dispatcher } from 'undici'
+import { Bag, NOWHERE, type Member } from '../bag.ts'
 import { EngineError } from '../errors.ts'
 import type { Egress } from './egress.ts'
 
@@ -62,7 +63,7 @@ export class HttpPool {
   readonly #origin: string
   readonly #connect: buildConnector.connector
   /** what each signal gives up: a listener for each request would cost more than the rest of it */
-  readonly #underWay = new WeakMap<AbortSignal, Set<Call>>()
+  readonly #underWay = new WeakMap<AbortSignal, Bag<Call>>()
 
   constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
     this.#origin = origin
@@ -90,12 +91,12 @@ export class HttpPool {
     })
   }
 
-  #callsOf(signal: AbortSignal): Set<Call> {
+  #callsOf(signal: AbortSignal): Bag<Call> {
     const known = this.#underWay.get(signal)
     if (known) return known
-    const calls = new Set<Call>()
+    const calls = new Bag<Call>()
     this.#underWay.set(signal, calls)
-    signal.addEventListener('abort', () => calls.forEach((call) => call.abort()), { once: true })
+    signal.addEventListener('abort', () => [...calls].forEach((call) => call.abort()), { once: true })
     return calls
   }
 
@@ -122,11 +123,12 @@ export class HttpPool {
 const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', message: 'called off' } }
 
 /** One request under way. */
-class Call implements Dispatcher.DispatchHandler {
+class Call implements Dispatcher.DispatchHandler, Member {
+  place = NOWHERE
   readonly #request: HttpRequest
   readonly #resolve: (result: HttpResult) => void
   readonly #timer: NodeJS.Timeout
-  readonly #others: Set<Call> | undefined
+  readonly #others: Bag<Call> | undefined
   #controller: Dispatcher.DispatchController | undefined
   #started = false
   #status = 0
@@ -136,7 +138,7 @@ class Call implements Dispatcher.DispatchHandler {
   #settled = false
 
   /** @param others those that are given up together with it, and where it is among them while it lasts */
-  constructor(request: HttpRequest, resolve: (result: HttpResult) => void, others: Set<Call> | undefined) {
+  constructor(request: HttpRequest, resolve: (result: HttpResult) => void, others: Bag<Call> | undefined) {
     this.#request = request
     this.#resolve = resolve
     this.#others = others

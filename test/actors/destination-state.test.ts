@@ -21,6 +21,8 @@ function bench(max = 4) {
       group: `g${group++}`,
       groups: 1,
       doubtedSince: undefined,
+      throttles: 0,
+      isRetry: false,
     })
   }
   const succeed = () => state.succeeded(state.started(state.lanes()[0] ?? 'fresh'))

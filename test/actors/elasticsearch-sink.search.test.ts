@@ -209,6 +209,38 @@ test('of 1000 documents one that fits no mapping is parked with the server’s w
   assert.equal((await b.ids()).length, 1000)
 })
 
+test('thousands that wait parked heal in a few seconds once the mapping does, and one that is still wrong delays none of them', async () => {
+  const mappings = { properties: { record: { properties: { pad: { type: 'integer' } } } } }
+  await using b = await Bench.open({ batch_size: 100 }, { index: { mappings }, sink: { max_memory_mb: 128 } })
+  await b.f.append(inGroups(3_000, 1_500).map((message) => (message.id < 1_500 ? { ...message, pad: 3 } : message)))
+  await b.f.counts.until(({ parks }) => parks === 1_500)
+  assert.deepEqual(await b.ids(), [])
+  b.whim = (operations) => {
+    if (!operations.some(({ id }) => id === 'g7')) return undefined
+    return {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        errors: true,
+        items: operations.map(({ id }) => ({
+          index:
+            id === 'g7'
+              ? { _id: id, status: 400, error: { type: 'strict_dynamic_mapping_exception', reason: 'no' } }
+              : { _id: id, status: 201 },
+        })),
+      }),
+    }
+  }
+  const mended = { record: { properties: { pad: { type: 'integer', ignore_malformed: true } } } }
+  await b.index.ask('PUT', '/_mapping', { properties: mended })
+  const { length } = b.sent
+  const at = performance.now()
+  assert.equal((await b.f.sink.edit('redeliver', 'failing')).edited > 0, true)
+  await b.f.counts.until(({ acks }) => acks >= 2_998)
+  const tookMs = performance.now() - at
+  assert.ok(tookMs < 5_000, `${tookMs} ms`)
+  assert.ok(b.sent.length - length < 100, `${b.sent.length - length} requests`)
+})
+
 test('an index that is missing, or whose shard is nowhere, stops nothing but time; health has the reason', async () => {
   await using b = await Bench.open({ timeout_seconds: 1 })
   await b.index.drop()

@@ -1,7 +1,7 @@
 /** What people decide of messages that wait outside the log, or were given up, while their sink is at work. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { messageRecord, messageRecords, type MessagesAsked } from '../../engine/dispatch/message-records.ts'
+import { bodyOf, messageRecord, messageRecords, type MessagesAsked } from '../../engine/dispatch/message-records.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
 import { SINK } from './sink-fixture.ts'
 import { queryOf } from './sink-state.ts'
@@ -138,7 +138,7 @@ test('what was delivered can be read for a while, with every attempt and the ans
     ],
   )
   assert.equal(attempts[0]?.headers['x-trace'], '7')
-  assert.match(p.f.sink.delivered.find(newest.id)?.body?.toString() ?? '', /^"record":\{"id":3,/)
+  assert.match(String(bodyOf(p.f.sink.delivered.find(newest.id))), /^"record":\{"id":3,/)
 })
 
 test('of a sensitive sink neither the words of answers nor what was delivered are kept', async () => {
@@ -153,7 +153,7 @@ test('of a sensitive sink neither the words of answers nor what was delivered ar
   const delivered = p.f.sink.delivered.list(10)
   assert.equal(delivered.length, 2)
   assert.doesNotMatch(JSON.stringify(delivered), /Alice/)
-  assert.equal(p.f.sink.delivered.find(delivered[0]?.id ?? '')?.body, undefined)
+  assert.equal(p.f.sink.delivered.find(delivered[0]?.id ?? '')?.content, undefined)
 })
 
 test('the list has pages in either order, and one message its content', async () => {
@@ -173,7 +173,7 @@ test('the list has pages in either order, and one message its content', async ()
   assert.equal(last.next, undefined)
   const [oldest] = await list()
   const found = await messageRecord(query, SINK.id, oldest?.id ?? '')
-  assert.match(found?.body?.toString() ?? '', /^"record":\{"id":0,"group":"g0"\}/)
+  assert.match(String(bodyOf(found)), /^"record":\{"id":0,"group":"g0"\}/)
   assert.equal(await messageRecord(query, SINK.id, 'nothing'), undefined)
   await assert.rejects(page({ after: 'x' }), { code: 'REQUEST_INVALID' })
 })

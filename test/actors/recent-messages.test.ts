@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { RecentMessages } from '../../actors/recent-messages.ts'
 import type { Pack } from '../../engine/log/pack.ts'
+import { eventually } from '../engine/wal/source-fixture.ts'
 import { loadOf } from '../sinks/load.ts'
 import { SINK } from './sink-fixture.ts'
 
@@ -11,7 +12,7 @@ const packOf = (ids: readonly number[], history = 0, record: object = {}): Pack 
     history,
   ).views[0] as Pack
 const idsOf = (recent: RecentMessages, sinks = [SINK]) =>
-  recent.of(SINK.databaseId, 'public.item', sinks).map(({ record }) => (record as { id: number }).id)
+  recent.of({ databaseId: SINK.databaseId, table: 'public.item' }, sinks).map(({ text }) => Number(/"id":(\d+)/.exec(text)?.[1]))
 const range = (count: number) => Array.from({ length: count }, (_, i) => i)
 
 test('the last ten messages of a table are kept, each once whoever reads it, and told by the name of the table', () => {
@@ -19,10 +20,10 @@ test('the last ten messages of a table are kept, each once whoever reads it, and
   const other = { ...SINK, id: '99999999-1111-4111-8111-111111111111' }
   recent.note(SINK, packOf(range(30)))
   recent.note(other, packOf(range(30)))
-  assert.deepEqual(idsOf(recent), []) // the other read them last, and is not there any more
+  assert.deepEqual(idsOf(recent), range(30).slice(20)) // the other read them too, and is not there any more
   assert.deepEqual(idsOf(recent, [SINK, other]), range(30).slice(20))
-  assert.deepEqual(recent.of(SINK.databaseId, 'public.goods', [SINK, other]), [])
-  assert.deepEqual(recent.of('another', 'public.item', [SINK, other]), [])
+  assert.deepEqual(recent.of({ databaseId: SINK.databaseId, table: 'public.goods' }, [SINK, other]), [])
+  assert.deepEqual(recent.of({ databaseId: 'another', table: 'public.item' }, [SINK, other]), [])
 })
 
 test('of a sensitive sink nothing is kept, and nothing is told of one that has become so', () => {
@@ -32,6 +33,19 @@ test('of a sensitive sink nothing is kept, and nothing is told of one that has b
   recent.note(SINK, packOf([1]))
   assert.deepEqual(idsOf(recent), [1])
   assert.deepEqual(idsOf(recent, [{ ...SINK, sensitive: true }]), [])
+})
+
+test('of a sink that reads much the last message before it falls silent is there, and of a pack with many tables each one’s', async () => {
+  const recent = new RecentMessages()
+  for (const id of range(5)) recent.note(SINK, packOf([id], id))
+  await eventually('the last one', async () => idsOf(recent).at(-1) === 4 || undefined)
+  const tables = [...range(40).map((id) => ({ key: [String(id)], record: { id }, relation: 7 })), { key: ['x'], record: { id: 100 } }]
+  recent.note({ ...SINK, id: 'b' }, loadOf(tables, 9).views[0] as Pack)
+  const asked = { databaseId: SINK.databaseId, sinkIds: ['b'] }
+  assert.deepEqual(
+    recent.of(asked, [{ ...SINK, id: 'b' }]).map(({ text }) => Number(/"id":(\d+)/.exec(text)?.[1])),
+    [39, 100],
+  )
 })
 
 test('large messages are left out, and digits stay', () => {

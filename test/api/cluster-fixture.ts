@@ -7,7 +7,7 @@ import { NodeRegistry } from '../../engine/state/node-registry.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { openCluster } from '../../api/cluster.ts'
-import type { HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../api/engine-port.ts'
+import type { EnginePort, HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../api/engine-port.ts'
 import { startApi, type ApiServer } from '../../api/server.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
@@ -46,6 +46,8 @@ export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
 export type ClusterNode = Readonly<{
   registry: NodeRegistry
   engine: ClusteredEngine
+  /** of all nodes, as this one asks them */
+  whole: EnginePort
   goods: ScriptedSink
   api: ApiServer
   log: string[]
@@ -125,7 +127,7 @@ export class ClusterFixture implements AsyncDisposable {
       if (status !== 200) throw Object.assign(new Error(JSON.stringify(body)), { status, code: (body as { code: string }).code })
       return (body as { data: { ack_id: string }[] }).data.map(({ ack_id }) => ack_id)
     }
-    return { registry, engine, goods, api, log, call, receive, kill }
+    return { registry, engine, whole: cluster.engine, goods, api, log, call, receive, kill }
   }
 
   /** Every node knows every other one. */

@@ -46,6 +46,19 @@ test('info lists every live node with what it holds; what belongs to another acc
   assert.deepEqual(nodesOf(await b.call('/info')), nodes, 'any node says the same')
 })
 
+test('the last messages of a table are those that any node has read, each once and with its digits', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b] = [await cluster.node([0]), await cluster.node([1])]
+  const dead = await cluster.node([2], { address: 'http://127.0.0.1:1' })
+  await cluster.met(a, b, dead)
+  const read = (from: number, to: number) =>
+    Array.from({ length: to - from }, (_, i) => ({ at: String(from + i).padStart(3, '0'), text: `{"id":9007199254740993${from + i}}` }))
+  a.engine.recents = read(0, 6)
+  b.engine.recents = read(4, 13)
+  const asked = { databaseId: DATABASE.id, table: 'public.goods' }
+  for (const node of [a, b]) assert.deepEqual(await node.whole.recent(asked), read(3, 13))
+})
+
 test('a node that does not answer is listed as out of reach within about a second', async () => {
   await using cluster = await ClusterFixture.create()
   const hanging = createServer(() => undefined).listen(0, '127.0.0.1')

@@ -13,7 +13,8 @@ import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
-const NO_SANDBOX = { check: async () => assert.fail('nothing is to be built') }
+const refused = async () => assert.fail('nothing is to be built')
+const NO_SANDBOX = { check: refused, test: refused, forget: () => undefined }
 
 /** What every file beside the document holds. */
 const NO_QUERY = 'select 1'
@@ -96,7 +97,7 @@ test('when a part fails nothing of the file stays: no resource, no slot, no publ
   const broken = config(s.source, slot, '  - { name: other, database: elsewhere, source: {}, destination: { type: sequin_stream } }')
   await assert.rejects(s.apply(broken), { code: 'CONFIG_INVALID', message: /^shop\.yaml:16: the database "elsewhere" is not known/ })
   const named = `${config(s.source, slot)}functions:\n  - { name: names, type: enrichment, file: names.sql }\n`
-  await assert.rejects(s.apply(named), { code: 'CONFIG_INVALID', message: /^shop\.yaml:17: names\.sql: code must contain \$1/ })
+  await assert.rejects(s.apply(named), { code: 'CONFIG_INVALID', message: /^shop\.yaml:17:44: names\.sql: code must contain \$1/ })
   assert.deepEqual(await slotsOf(s.source), [])
   assert.deepEqual(await publicationsOf(s.source), [])
   assert.deepEqual((await s.load()).sinks, [])

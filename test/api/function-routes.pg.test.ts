@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { test } from 'node:test'
 import { FunctionEdits } from '../../api/function-edits.ts'
+import type { RecentAsked, RecentMessage } from '../../api/engine-port.ts'
 import { startApi } from '../../api/server.ts'
 import { newSink } from '../../api/sink-form.ts'
 import { createLogger } from '../../engine/logger.ts'
@@ -16,7 +17,10 @@ import { ScriptedEngine } from './scripted-engine.ts'
 
 const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', api_key: 'a-good-key' }
 
-const RECENT = [1, 2].map((id) => ({ record: { id }, changes: null, action: 'insert', metadata: { table_name: 'goods' } }))
+const RECENT = [1, 9007199254740993n].map((id) => ({
+  at: String(id),
+  text: `{"record":{"id":${id}},"changes":null,"action":"insert","metadata":{"table_schema":"public","table_name":"goods"}}`,
+}))
 
 async function serve() {
   const stack = new AsyncDisposableStack()
@@ -50,12 +54,13 @@ async function serve() {
     reloads++
     cache.replace(await resources.load(store.query))
   }
+  const recent = { list: [] as readonly RecentMessage[] }
   const edits = new FunctionEdits({ store, resources, pool, reload })
   const functions = Object.assign(edits, {
     list: () => cache.functions,
     sinks: () => cache.sinks,
     databases: () => cache.databases,
-    recent: (_: string, table: string) => (table === 'public.goods' ? RECENT : []),
+    recent: async (asked: RecentAsked) => ('sinkIds' in asked || asked.table === 'public.goods' ? recent.list : []),
   })
   const identity = { version: '0', nodeId: randomUUID(), nodeName: 'test' }
   const logger = createLogger({ level: 'fatal', format: 'json' })
@@ -71,7 +76,7 @@ async function serve() {
     const text = await answer.text()
     return { status: answer.status, text, body: JSON.parse(text) as any } // oxlint-disable-line typescript/no-explicit-any
   }
-  return { call, cache, store, reload, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+  return { call, recent, cache, store, reload, reloads: () => reloads, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
 
 test('a function is created, read by id and name, changed, renamed with the sinks that have it, and deleted when no sink has it', async () => {
@@ -210,12 +215,47 @@ test('an enrichment is tried on its database: what it was given, and the row or 
     assert.equal((await s.call('POST', '/functions/lamps/test', body)).status, 422)
 })
 
+test('what a function does on a message is told when it is saved, and keeps it from nothing', async () => {
+  await using s = await serve()
+  const code = 'export default (a, r) => {\n  return r.name.length + r.size.length\n}'
+  const made = await s.call('POST', '/functions', { name: 'size', type: 'transform', code })
+  assert.deepEqual(
+    [made.status, made.body.warnings],
+    [200, ["on an example: TypeError: Cannot read properties of undefined (reading 'length') (line 2, column 33)"]],
+  )
+  const good = await s.call('PATCH', '/functions/size', { code: 'export default (a, r) => r.name.length' })
+  assert.deepEqual([good.status, good.body.warnings], [200, undefined])
+  const strict = { name: 'strict', type: 'filter', code: 'export default (a, r) => r.name' }
+  assert.match((await s.call('POST', '/functions', strict)).body.warnings[0], /^on an example: TypeError: a filter returns true or false/)
+  const routing = { name: 'way', type: 'routing', sink_type: 'meilisearch', code: 'export default () => ({ index: "a" })' }
+  assert.match((await s.call('POST', '/functions', routing)).body.warnings[0], /^on an example: index is not a known field/)
+  assert.match(
+    (await s.call('POST', '/functions', { ...strict, name: 'loop', code: 'export default () => { for (;;); }' })).body.warnings[0],
+    /longer than/,
+  )
+  s.recent.list = RECENT
+  await s.store.query(`update sink set settings = settings || '{"transform": "size"}' where name = 'search'`)
+  await s.reload()
+  const seen = await s.call('PATCH', '/functions/size', {
+    code: 'export default (a, r) => { if (r.id !== 1) throw new Error(`no ${r.id}`) }',
+  })
+  assert.deepEqual(seen.body.warnings, [
+    'on the last message of public.goods: TypeError: the function returned nothing (undefined): return a value, null for none; what shall not be sent is dropped by a filter',
+    'on the last message of public.goods: Error: no 9007199254740993 (line 1, column 50)',
+  ])
+  const query = { name: 'q', type: 'enrichment', code: 'select * from nosuch where id = any($1)' }
+  assert.equal((await s.call('POST', '/functions', query)).body.warnings, undefined)
+  await s.store.query(`update sink set settings = settings || '{"enrichment": "q"}' where name = 'search'`)
+  await s.reload()
+  assert.match((await s.call('PATCH', '/functions/q', { description: 'x' })).body.warnings[0], /^on the last message of public\.goods: /)
+})
+
 test('a function is tried on the last messages of a table', async () => {
   await using s = await serve()
+  s.recent.list = RECENT
   const code = 'export default (a, r, c, m) => [r.id, m.database.name]'
   const on = (body: object) => s.call('POST', '/functions/test', { type: 'transform', code, ...body })
-  const { data } = (await on({ database: 'shop', table: 'goods' })).body
-  assert.deepEqual(data.map(({ output }: { output: unknown }) => output), [[1, 'shop'], [2, 'shop']]) // prettier-ignore
+  assert.match((await on({ database: 'shop', table: 'goods' })).text, /"output":\[1,"shop"\].*"output":\[9007199254740993,"shop"\]/)
   for (const [body, field] of [
     [{ table: 'goods' }, 'database'],
     [{ database: 'shop', table: 'sales.goods' }, 'table'],

@@ -16,8 +16,11 @@ test('messages are listed, and one is shown with its content byte for byte', asy
   await using s = await withMessages(RECORD)
   assert.deepEqual((await s.call(PATH)).body, { data: [RECORD] })
   const one = await s.call(`${PATH}/${RECORD.id}`)
-  assert.match(one.text, /"message":\{"record":\{"id":12345678901234567890\}\}\}$/)
-  assert.deepEqual({ ...(one.body as object), message: undefined }, { ...RECORD, message: undefined })
+  assert.match(
+    one.text,
+    /"message":\{"record":\{"id":12345678901234567890\}\},"functions":\{"dropped":false,"output":98765432109876543210,/,
+  )
+  assert.deepEqual({ ...(one.body as object), message: 0, functions: 0 }, { ...RECORD, message: 0, functions: 0 })
   assert.equal((await s.call(`${PATH}/abc.1.0.5.3`)).status, 404)
   assert.equal((await s.call(PATH, { token: OTHER_TOKEN })).status, 404)
   for (const query of ['state=done', 'limit=0', 'limit=1001', 'order=random'])

@@ -9,6 +9,8 @@ import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type {
   ActorStatus,
   EditedMessages,
+  MessageLook,
+  RecentMessage,
   ShownMessage,
   EnginePort,
   Health,
@@ -192,13 +194,19 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   async messages(sinkId: string): Promise<MessagePage> {
     return { messages: this.records.get(sinkId) ?? [] }
   }
+  /** what `recent` gives, whatever it is asked for */
+  recents: readonly RecentMessage[] = []
+  async recent(): Promise<readonly RecentMessage[]> {
+    return this.recents
+  }
   readonly deliveries = new Map<string, readonly MessageRecord[]>()
   async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
     return (this.deliveries.get(sinkId) ?? []).slice(0, limit)
   }
-  async message(sinkId: string, id: string): Promise<ShownMessage | undefined> {
+  async message(sinkId: string, id: string, { withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
     const record = [...(this.records.get(sinkId) ?? []), ...(this.deliveries.get(sinkId) ?? [])].find((one) => one.id === id)
-    return record && { record, message: '{"record":{"id":12345678901234567890}}' }
+    const functions = withFunctions ? '{"dropped":false,"output":98765432109876543210,"logs":[]}' : null
+    return record && { record, message: '{"record":{"id":12345678901234567890}}', functions }
   }
   async editMessages(...edit: Parameters<EnginePort['editMessages']>): Promise<EditedMessages> {
     this.edits.push(edit)

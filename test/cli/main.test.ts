@@ -69,6 +69,24 @@ test('"demo write" while nothing runs says so, not a stack', async () => {
   }
 })
 
+const WITH_FUNCTIONS = `account: { name: shop }
+snks: []
+functions:
+  - name: block
+    type: transform
+    code: |
+
+      export default (a, r) => {
+        return (r.id }
+      }
+      // the end
+  - { name: line, type: filter, code: "export default () => =" }
+  - { name: file, type: transform, description: 'a file', file: doc.ts }
+  - { name: query, type: enrichment, code: select 1 }
+  - { name: key, type: path, path: row.id }
+  - { name: good, type: filter, code: "export default () => true" }
+`
+
 test('a wrong configuration file is told, with all its mistakes, before anything is made or started', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-main-'))
   try {
@@ -81,6 +99,20 @@ test('a wrong configuration file is told, with all its mistakes, before anything
     const { status, stderr } = start()
     assert.equal(status, 1)
     assert.match(stderr, /^CONFIG_INVALID:\n\S+shop\.yaml:2:1: unknown section "snks".*\n\S+shop\.yaml:3:.*ssl must be true, false, /)
+    await writeFile(join(folder, 'doc.ts'), '\nexport default (a: string) => =\n')
+    await writeFile(file, WITH_FUNCTIONS)
+    const told = start()
+      .stderr.split('\n')
+      .map((line) => line.replace(`${file}:`, ''))
+    assert.deepEqual(told.slice(1, 8), [
+      '2:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and any mapping with an &anchor',
+      `9:22: function "block": Expected ',', got '}'`,
+      '12:61: function "line": Expression expected',
+      '13:65: doc.ts:2:31: Expression expected',
+      '14:44: code must contain $1, the values of the first column of the primary key',
+      '15:36: path must begin with one of record, changes, action, metadata',
+      '  The message names file, line and reason of every mistake.',
+    ])
     await rm(file)
     assert.match(start().stderr, /^CONFIG_INVALID: \S+shop\.yaml: ENOENT/)
     assert.equal(existsSync(data), false)

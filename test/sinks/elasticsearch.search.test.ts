@@ -84,7 +84,7 @@ test('an index that is missing, closed or locked is told as trouble of all, not 
   await index.ask('PUT', '/_settings', { index: { blocks: { write: true } } })
   await all(/^refused: .*cluster_block_exception: index \[test-\w+\] blocked by: \[FORBIDDEN\/8\/index write/)
   await index.ask('PUT', '/_settings', { index: { blocks: { write: false, read_only_allow_delete: true } } })
-  await all(/^throttled: .*TOO_MANY_REQUESTS\/12\/disk usage exceeded flood-stage watermark/)
+  await all(/^refused: .*TOO_MANY_REQUESTS\/12\/disk usage exceeded flood-stage watermark/)
   await index.ask('PUT', '/_settings', { index: { blocks: { read_only_allow_delete: false } } })
   await index.ask('POST', '/_close')
   await all(/^refused: .*index_closed_exception: closed/)

@@ -18,6 +18,8 @@ export type Row = Readonly<{
   flags?: number
   /** hash of the message group; absent: one of its own */
   group?: number
+  /** oid of its table */
+  relation?: number
 }>
 
 /** One pack with a transaction for each LSN. */
@@ -26,7 +28,7 @@ export function loadOf(rows: readonly Row[], history = 0): Load {
   let open: bigint | undefined
   for (const [
     idx,
-    { key, record = { id: key[0] }, action = ACTION.insert, part = PART.row, lsn = 4096n, flags = 0, group = idx },
+    { key, record = { id: key[0] }, action = ACTION.insert, relation = 16_384, part = PART.row, lsn = 4096n, flags = 0, group = idx },
   ] of rows.entries()) {
     if (lsn !== open) builder.begin((open = lsn), 1, 1_700_000_000_000_000)
     const keyText = JSON.stringify(key)
@@ -37,7 +39,7 @@ export function loadOf(rows: readonly Row[], history = 0): Load {
         `"record":${JSON.stringify(record)},"changes":null,"action":"${name}","metadata":{"table_schema":"public","table_name":"item","commit_lsn":${lsn},"commit_idx":${idx}`,
       ),
     )
-    builder.add(idx, part, action, 16_384, flags, group, Buffer.byteLength(keyText), 0)
+    builder.add(idx, part, action, relation, flags, group, Buffer.byteLength(keyText), 0)
   }
   const pack = Pack.decode(builder.encode())
   return { views: rows.map(() => pack), places: rows.map((_, i) => i) }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { DeliveredMessages, type DeliveredTogether } from '../../../engine/dispatch/delivered-messages.ts'
+import { bodyOf } from '../../../engine/dispatch/message-records.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { packOf } from '../../actors/sink-fixture.ts'
 
@@ -31,7 +32,7 @@ test('the newest thousand are kept, newest first, each with its content and its 
   assert.deepEqual(records[0]?.attempts, [{ status: 200 }])
   assert.deepEqual(list.list(3).map(({ commit_idx }) => commit_idx), [99, 98, 97]) // prettier-ignore
   const found = list.find(records[5]?.id ?? '')
-  assert.match(found?.body?.toString() ?? '', /^"record":\{"id":2494,/)
+  assert.match(String(bodyOf(found)), /^"record":\{"id":2494,/)
   assert.equal(list.find('nothing'), undefined)
 })
 
@@ -40,7 +41,7 @@ test('large messages, and few of large packs, stay within some megabytes', () =>
   assert.ok(large.bytes < 5_000_000 && large.size >= 15 && large.size < 60, `${large.bytes} bytes, ${large.size} messages`)
   assert.equal(large.list(1)[0]?.record_pks[0], 'g299')
   const huge = filled(1, { perPack: 1, pad: 6_000_000 })
-  assert.deepEqual([huge.size, huge.find(huge.list(1)[0]?.id ?? '')?.body], [1, undefined])
+  assert.deepEqual([huge.size, huge.find(huge.list(1)[0]?.id ?? '')?.content], [1, undefined])
   const sparse = new DeliveredMessages(SINK_ID, 'delivered', false)
   for (let offset = 0; offset < 500; offset++) sparse.add(pack(200, 500, offset * 200), 7, offset, 7, together()) // one of each pack
   assert.ok(sparse.bytes < 5_000_000, String(sparse.bytes))
@@ -52,7 +53,7 @@ test('of a sensitive sink nothing of the content is kept, and what was there bef
   const list = filled(50, { perPack: 50, pad: 100, isSensitive: true })
   const [newest] = list.list(1)
   assert.deepEqual([newest?.record_pks, newest?.table], [['g49'], null])
-  assert.equal(list.find(newest?.id ?? '')?.body, undefined)
+  assert.equal(list.find(newest?.id ?? '')?.content, undefined)
   assert.ok(list.bytes < 20_000)
   const before = filled(10, { perPack: 10 })
   before.isSensitive = true

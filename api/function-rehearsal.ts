@@ -1,0 +1,61 @@
+/**
+ * What a function that is saved does on a message (contract 7.3): on the last one that a sink which has it has read of each
+ * table, else on an example. A failure there keeps nothing from being saved; it is told beside.
+ */
+import { EngineError } from '../engine/errors.ts'
+import type { FunctionInput } from '../engine/state/functions.ts'
+import type { Connection, Database, Sink } from '../engine/state/resources.ts'
+import { sinkMetadata } from '../sinks/pull.ts'
+import { tryQuery } from '../transforms/enrichment-trial.ts'
+import { parseExact } from '../transforms/exact-json.ts'
+import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { EXAMPLE, tryCompiled, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
+import type { RecentAsked, RecentMessage } from './engine-port.ts'
+import { routeTrial } from './route-trial.ts'
+
+/** @property connection of the database that they are of; absent: of none */
+export type Rehearsal = Readonly<{ messages: readonly TrialMessage[]; connection?: Connection | undefined; on: string }>
+export const ON_EXAMPLE: Rehearsal = { messages: [EXAMPLE], on: 'an example' }
+
+/** @returns why it fails, in words: one for each reason; none while nothing can be said */
+export async function rehearse(
+  fn: Pick<FunctionInput, 'name' | 'type' | 'compiled' | 'sinkType'>,
+  { messages, connection, on }: Rehearsal,
+  pool: Pick<FunctionPool, 'test' | 'forget'>,
+): Promise<readonly string[]> {
+  if (fn.type === 'path' || (fn.type === 'enrichment' && !connection)) return []
+  const trial = fn.type === 'enrichment' ? tryQuery(fn, messages, connection as Connection) : tryCompiled(fn, messages, pool, routeTrial(fn.sinkType)) // prettier-ignore
+  const results = await trial.catch((error: unknown): TrialResult[] => {
+    if (error instanceof EngineError) return [] // the sandbox, or the database, can't be had at the moment
+    throw error
+  })
+  return [...new Set(results.flatMap(({ input, error }) => (error ? [`on ${tableOf(input, on)}: ${error.text}${placeOf(error)}`] : [])))]
+}
+
+/** @param users the sinks that have the function */
+export async function rehearsalOf(
+  users: readonly Sink[],
+  databaseOf: (sink: Sink) => Database | undefined,
+  recent: (asked: RecentAsked) => Promise<readonly RecentMessage[]>,
+): Promise<Rehearsal> {
+  for (const user of users) {
+    const database = databaseOf(user)
+    if (!database) continue
+    const found = await recent({ databaseId: database.id, sinkIds: [user.id] })
+    if (found.length === 0) continue
+    const messages = found.map(({ text }) => {
+      const { metadata, ...message } = parseExact(text) as TrialMessage
+      return { ...message, metadata: { ...(metadata as object), ...sinkMetadata(user, database) } }
+    })
+    return { messages, connection: database.connection, on: 'the last message' }
+  }
+  return ON_EXAMPLE
+}
+
+function tableOf({ metadata }: TrialMessage, on: string): string {
+  const { table_schema: schema, table_name: table } = metadata as Readonly<Record<string, unknown>>
+  return on === ON_EXAMPLE.on ? on : `${on} of ${String(schema)}.${String(table)}`
+}
+
+const placeOf = ({ line, column }: NonNullable<TrialResult['error']>): string =>
+  line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`
