@@ -8,11 +8,11 @@ import type { Load } from '../sinks/push.ts'
 import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 import { groupsOf, partOf, type Piece } from './pieces.ts'
 import type { HealthCheck } from './status.ts'
-import { areWhole } from './whole-messages.ts'
+import { areWhole, type Whole } from './whole-messages.ts'
 
 export type PreparationOptions = Readonly<{
-  /** the same messages with the values that the log lacks, up to where they became too much. @throws EngineError they can't be had now */
-  complete: (piece: Piece, signal: AbortSignal) => Promise<Readonly<{ messages: Piece; whole: number }>>
+  /** the same messages with the values that the log lacks. @throws EngineError they can't be had now */
+  complete: (piece: Piece, signal: AbortSignal) => Promise<Whole<Piece>>
   /** the functions of the sink, as they are now */
   stage: () => FunctionStage
   /** a message failed on its way to the destination, in a function or for want of a value; undefined: that works again */
@@ -57,12 +57,14 @@ export class PiecePreparation {
   async #complete(piece: Piece, signal: AbortSignal): Promise<Piece | undefined> {
     if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
     try {
-      const { messages, whole } = await this.#options.complete(piece, signal)
+      const { messages, whole, outdated } = await this.#options.complete(piece, signal)
       this.#options.stageTrouble(undefined)
-      if (whole === piece.views.length) return messages
       const all = [...piece.views.keys()]
-      this.#ends.release(partOf(piece, all.slice(whole)))
-      return partOf(messages, all.slice(0, whole))
+      if (outdated.length > 0) this.#ends.drop(partOf(piece, outdated))
+      if (whole < all.length) this.#ends.release(partOf(piece, all.slice(whole)))
+      const kept = all.slice(0, whole).filter((i) => !outdated.includes(i))
+      if (kept.length === 0) return undefined
+      return kept.length === all.length ? messages : partOf(messages, kept)
     } catch (error) {
       return this.#putOff(piece, error, signal)
     }

@@ -63,7 +63,7 @@ const EDITS: Readonly<Record<MessageEdit, Readonly<{ one: string; many: string; 
     one: 'Deliver a message again at once',
     many: 'Deliver messages again at once',
     description:
-      'A back-off ends. What was discarded is delivered after all, as if it had never failed, and after later messages of its row that went out meanwhile.',
+      'A back-off ends. What was discarded is delivered after all, as if it had never failed, and after later messages of its row that went out meanwhile. A destination that keeps documents gets the row as it is by then, and nothing of a row that is gone.',
   },
   acknowledge: {
     one: 'Drop a message as if it had been delivered',

@@ -190,6 +190,7 @@ export class DeliveredMessages {
       action: view.action(place),
       flags: view.flags(place),
       relation: view.relation(place),
+      xid: 0, // it is looked at, and sent no more
       commitTimeUs: view.commitTimeUs(place),
       key: view.buffer.subarray(view.keyStart(place), view.keyEnd(place)),
       groupKey: EMPTY,

@@ -9,6 +9,8 @@ export type ParkedFields = Readonly<{
   action: ActionCode
   flags: number
   relation: number
+  /** of its transaction; 0: not known */
+  xid: number
   commitTimeUs: number
   key: Buffer
   groupKey: Buffer
@@ -43,7 +45,7 @@ export class ParkedMessage implements MessageView {
     return this.#fields.group
   }
   xid(): number {
-    return 0
+    return this.#fields.xid
   }
   commitTimeUs(): number {
     return this.#fields.commitTimeUs

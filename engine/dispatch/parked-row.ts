@@ -9,7 +9,7 @@ export type Row = Readonly<Record<string, unknown>>
 
 /** The columns of rows to insert, each a list. */
 export function columnsOf(moves: readonly Move[]): unknown[] {
-  const columns: unknown[][] = Array.from({ length: 18 }, () => [])
+  const columns: unknown[][] = Array.from({ length: 19 }, () => [])
   for (const { view, index, offset, deliveries, failed } of moves) {
     const { history, lsn, idx, part } = view.position(index)
     const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
@@ -24,6 +24,7 @@ export function columnsOf(moves: readonly Move[]): unknown[] {
       failed?.error ?? null,
       JSON.stringify(failed ? [failed.record] : []),
       failed?.retryInMs ?? null,
+      view.xid(index),
     ]
     for (let c = 0; c < row.length; c++) (columns[c] as unknown[]).push(row[c])
   }
@@ -38,6 +39,7 @@ export function toView(row: Row): ParkedMessage {
     action: Number(row.action) as ActionCode,
     flags: Number(row.flags),
     relation: Number(row.relation),
+    xid: Number(row.xid),
     commitTimeUs: (row.commit_time instanceof Date ? row.commit_time.getTime() : Date.parse(String(row.commit_time))) * 1000,
     key: Buffer.from(String(row.record_key)),
     groupKey: Buffer.from(String(row.group_key)),

@@ -135,12 +135,12 @@ export class ParkedStore {
     await this.#write(
       `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, state, error, history, lsn, idx, part,
          record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts,
-         attempt_log, next_try_at)
+         attempt_log, next_try_at, xid)
        select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, $6, coalesce(m.error, $7), m.history, m.lsn, m.idx, m.part, m.o, m.i, m.hash, m.key,
-         m.group_key, m.body, m.action, m.flags, m.relation, m.at, m.attempts, m.log::jsonb, now() + m.ms * interval '1 ms'
+         m.group_key, m.body, m.action, m.flags, m.relation, m.at, m.attempts, m.log::jsonb, now() + m.ms * interval '1 ms', m.xid
        from owner, unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
-           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[], $23::text[], $24::text[], $25::float8[])
-         as m (history, lsn, idx, part, o, i, hash, key, group_key, body, action, flags, relation, at, attempts, error, log, ms)
+           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[], $23::text[], $24::text[], $25::float8[], $26::bigint[])
+         as m (history, lsn, idx, part, o, i, hash, key, group_key, body, action, flags, relation, at, attempts, error, log, ms, xid)
        on conflict (sink_id, history, lsn, idx, part) do nothing`,
       [state, reason, ...columnsOf(moves)],
       { adds: state === 'open' ? 1 : 0 },
@@ -243,7 +243,7 @@ export class ParkedStore {
   async reopen(refs: readonly Omit<ParkedRef, 'key'>[] | undefined, entry: Failed['record']): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(refs ?? 'open')
     const rows = await this.#write(
-      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, attempt_log = ${prepended(5 + params.length + 1)}
+      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, flags = p.flags | ${MESSAGE_FLAG.reopened}, attempt_log = ${prepended(5 + params.length + 1)}
        from owner where ${MINE} and p.state = 'discarded' and p.flags & ${MESSAGE_FLAG.discarded} = 0 ${condition}`,
       [...params, JSON.stringify(entry)],
       { returning: NAME, adds: 1 },

@@ -45,6 +45,8 @@ export const MESSAGE_FLAG = {
   ungrouped: 8,
   /** too large to keep: key and size only, to be put on record and never delivered */
   discarded: 16,
+  /** parked only: it was given up and is delivered after all, when later changes of its row may have been */
+  reopened: 32,
 } as const
 
 export const PACK_FLAG = { zstd: 1, closing: 2 } as const

@@ -4,7 +4,7 @@
  *
  *  I1. A row is read only when the transaction of its change is visible: a commit is streamed before it is, and the row of
  *      before may hold another value (correctness 30). Of a change whose transaction is not known it is taken to be:
- *      it waited in the parked store.
+ *      it was long ago.
  *  I2. What is read may be newer than the change. Then the change that made it so is further behind in the same group.
  */
 import { setTimeout as delay } from 'node:timers/promises'

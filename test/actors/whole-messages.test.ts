@@ -20,12 +20,13 @@ const recordOf = ({ views, places }: Pick<ReturnType<typeof loadOf>, 'views' | '
 }
 
 test('values that were not sent stand in their places; a row that is gone lacks them, and the rest is untouched', async () => {
-  const load = loadOf([
+  const rows = [
     row('1', { id: 1, body: TOAST, name: 'größe "x"', more: TOAST }),
     { key: ['2'], record: { id: 2, body: TOAST } }, // a text that reads so
     row('3', { body: TOAST, id: 3 }),
     row('4', { body: TOAST }),
-  ])
+  ]
+  const load = loadOf(rows, 0, Date.now())
   const asked: WantedRow[] = []
   const lookup = {
     find: async (wanted: readonly WantedRow[]) => {
@@ -53,6 +54,30 @@ test('values that were not sent stand in their places; a row that is gone lacks 
     const [view, before] = [whole.views[i], load.views[i]]
     assert.deepEqual([view?.position(0), view?.group(0), view?.action(0)], [before?.position(i), before?.group(i), before?.action(i)])
   }
+})
+
+test('what is delivered after it was given up has the row as it is now, and nothing when the row says otherwise', async () => {
+  const reopened = { flags: MESSAGE_FLAG.reopened }
+  const load = loadOf([
+    { key: ['1'], record: { id: 1, name: 'old', gone: 1 }, ...reopened },
+    { key: ['2'], record: { id: 2, name: 'old' }, ...reopened }, // deleted since
+    { key: ['1'], record: { id: 1, name: null }, action: ACTION.delete, ...reopened }, // there again
+    { key: ['2'], record: { id: 2, name: null }, action: ACTION.delete, ...reopened },
+    { key: ['2'], record: { id: 3, name: 'old' } },
+  ])
+  const xids: number[] = []
+  const lookup = {
+    find: async (wanted: readonly WantedRow[]) =>
+      wanted.map(({ key, columns, xid }) => {
+        xids.push(xid)
+        return key[0] === '1' ? new Map(columns.filter((name) => name !== 'gone').map((name) => [name, Buffer.from('"new"')])) : undefined
+      }),
+  }
+  const { messages, outdated, whole } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([outdated, whole, areWhole(load)], [[1, 2], 5, false])
+  assert.deepEqual(recordOf(messages, 0), { id: 'new', name: 'new' })
+  assert.deepEqual([recordOf(messages, 3), recordOf(messages, 4)], [{ id: 2, name: null }, { id: 3, name: 'old' }]) // prettier-ignore
+  assert.deepEqual(xids, [0, 0, 0, 0], 'years ago: visible')
 })
 
 test('large values are not fetched without end: what is behind them stays as it was', async () => {

@@ -22,15 +22,15 @@ export type Row = Readonly<{
   relation?: number
 }>
 
-/** One pack with a transaction for each LSN. */
-export function loadOf(rows: readonly Row[], history = 0): Load {
+/** One pack with a transaction, number 1, for each LSN. */
+export function loadOf(rows: readonly Row[], history = 0, committedAtMs = 1_700_000_000_000): Load {
   const builder = new PackBuilder({ history, term: 1, generation: 1, routing: 1 })
   let open: bigint | undefined
   for (const [
     idx,
     { key, record = { id: key[0] }, action = ACTION.insert, relation = 16_384, part = PART.row, lsn = 4096n, flags = 0, group = idx },
   ] of rows.entries()) {
-    if (lsn !== open) builder.begin((open = lsn), 1, 1_700_000_000_000_000)
+    if (lsn !== open) builder.begin((open = lsn), 1, committedAtMs * 1000)
     const keyText = JSON.stringify(key)
     builder.bodies.copy(Buffer.from(keyText))
     const name = Object.entries(ACTION).find(([, code]) => code === action)?.[0]

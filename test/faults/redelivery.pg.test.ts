@@ -1,0 +1,55 @@
+/** What was given up is delivered by hand, long after: a destination that keeps documents ends with those of the table all the same. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Meilisearch, type Fault } from '../services/meilisearch.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { Service } from './service.ts'
+
+test('messages that were given up bring their rows as they are when they are redelivered, and nothing of rows that are gone', async () => {
+  await using source = await createDatabase('create table goods (id int primary key, name text, price numeric)')
+  await using state = await createDatabase()
+  await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 1, documentMs: 0 } })
+  const destination = { type: 'meilisearch', endpoint_url: server.url, api_key: 'a-master-key', index_name: 'goods', primary_key: 'id' }
+  const sinks = [{ name: 'goods', tables: ['public.goods'], max_retry_count: 1, destination }]
+  await using service = await Service.prepare({ source: source.connection, stateUrl: state.url, sinks })
+  await service.startReady()
+  const names = () => [...server.documents('goods').values()].map(({ id, record }) => `${id} ${(record as { name: string }).name}`).sort()
+  const until = async (condition: () => boolean | Promise<boolean>) => {
+    const deadline = performance.now() + 15_000
+    while (!(await condition())) {
+      if (performance.now() > deadline) throw service.failure(`in vain; documents: ${names().join(', ')}`)
+      await sleep(20)
+    }
+  }
+  const messages = async (what: string) =>
+    ((await service.get(`/api/sinks/goods/messages?${what}`)).body as { data: { error: string }[] }).data
+
+  await source.query(`insert into goods values (3, 'three', 3), (4, 'four', 4), (6, 'six', 6)`)
+  await until(() => names().length === 3)
+  server.fault = ({ method, body }): Fault | undefined =>
+    method === 'POST' && /poison|^\[4\]$/.test(body.toString())
+      ? { status: 400, body: JSON.stringify({ message: 'no', code: 'malformed_payload', type: 'invalid_request', link: '' }) }
+      : undefined
+  await source.query(`insert into goods values (1, 'one, poison', 1), (2, 'two, poison', 2), (5, 'five, poison', 5)`)
+  await source.query(`update goods set name = 'three, poison' where id = 3`)
+  await source.query(`delete from goods where id = 4`)
+  await until(async () => {
+    await source.query(`update goods set price = price + 1 where id = 6`) // is taken: it is not the destination
+    return (await messages('state=discarded')).length === 5
+  })
+
+  await source.query(`update goods set name = 'one', price = 10 where id = 1`)
+  await source.query(`update goods set name = 'three again' where id = 3`)
+  await source.query(`delete from goods where id = 2`)
+  await source.query(`insert into goods values (4, 'four again', 4)`)
+  await source.query(`update goods set name = 'six again' where id = 6`)
+  const before = ['1 one', '3 three again', '4 four again', '6 six again']
+  await until(() => names().join() === before.join())
+  server.fault = undefined
+  assert.deepEqual((await service.post('/api/sinks/goods/messages/redeliver', { state: 'discarded' })).body, { success: true, messages: 5 })
+  await until(async () => (await messages('limit=100')).length === 0)
+  assert.deepEqual(names(), ['1 one', '3 three again', '4 four again', '5 five, poison', '6 six again'])
+  const [one] = [...server.documents('goods').values()].filter(({ id }) => id === 1)
+  assert.equal((one?.record as { price: string }).price, '10')
+})
