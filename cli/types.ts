@@ -38,10 +38,24 @@ async function typesOf(database: string, schema: string | undefined): Promise<st
   try {
     await client.connect()
     const columns = await client.query<TableColumn>(
-      `select n.nspname::text as schema, c.relname::text as table, a.attname::text as column, a.atttypid::int8::float8 as type, a.attnotnull as "notNull"
+      `select n.nspname::text as schema, c.relname::text as table, a.attname::text as column, a.atttypid::int8::float8 as type, a.attnotnull as "notNull",
+         leaves.are_full or coalesce(a.attnum = any (identity.columns), false) as "isKey",
+         not leaves.are_full and a.attstorage <> 'p' as "isToastable", a.attgenerated <> '' as "isGenerated"
        from pg_catalog.pg_class c
        join pg_catalog.pg_namespace n on n.oid = c.relnamespace
        join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+       cross join lateral ( -- of a partitioned table its partitions say what is told of their rows
+         select coalesce(pg_catalog.bool_and(l.relreplident = 'f'), false) as are_full,
+           coalesce(pg_catalog.bool_and(l.relreplident in ('d', 'f')), true) as are_by_key
+         from pg_catalog.pg_class l
+         where l.oid = c.oid and c.relkind = 'r'
+           or c.relkind = 'p' and l.relkind = 'r' and l.oid in (select t.relid from pg_catalog.pg_partition_tree(c.oid) t where t.isleaf)
+       ) leaves
+       left join lateral (
+         select (i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1] as columns from pg_catalog.pg_index i
+         where i.indrelid = c.oid
+           and (leaves.are_by_key and i.indisprimary or c.relkind = 'r' and c.relreplident = 'i' and i.indisreplident)
+       ) identity on true
        where c.relkind in ('r', 'p') and not c.relispartition and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
          and ($1::text is null or n.nspname = $1)
        order by 1, 2, a.attnum`,

@@ -12,17 +12,32 @@ export type CatalogType = Readonly<{
   /** of an enum */
   labels: readonly string[]
 }>
-export type TableColumn = Readonly<{ schema: string; table: string; column: string; type: number; notNull: boolean }>
+export type TableColumn = Readonly<{
+  schema: string
+  table: string
+  column: string
+  type: number
+  notNull: boolean
+  /** told of deleted rows: of the replica identity */
+  isKey: boolean
+  /** it may be told as UNCHANGED of an update: its values can be TOASTed, and old ones aren't told whole */
+  isToastable: boolean
+  /** Postgres makes its values, and tells them only when its publication says so */
+  isGenerated: boolean
+}>
 
 /** 64 bits: a number up to ±2^53, beyond that a BigInt. */
 const LONG = new Set([20, 5069])
 const MAX_DEPTH = 32
+const UNCHANGED = `'unchanged_toast'`
+/** types that have every text among their values */
+const TEXTS = /^(?:string|any)$/
 const WORD = /^[A-Za-z_$][\w$]*$/
 
 /**
  * @param columns in the order of their tables
  * @param types by oid, with all that they are made of
- * @returns a module with a type for each table, named after it
+ * @returns a module with two types for each table: of its rows, named after it, and of its deleted rows
  */
 export function rowTypes(database: string, columns: readonly TableColumn[], types: ReadonlyMap<number, CatalogType>): string {
   const tables = Map.groupBy(columns, ({ schema, table }) => `${schema}.${table}`)
@@ -30,14 +45,24 @@ export function rowTypes(database: string, columns: readonly TableColumn[], type
   const parts = [...tables].map(([title, those]) => {
     const [{ schema, table }] = those as [TableColumn, ...TableColumn[]]
     const name = unused(pascal(schema === 'public' ? table : `${schema}_${table}`), names)
-    const lines = those.map(({ column, type, notNull }) => {
-      const value = typeOf(type, types, 0)
-      return `  ${WORD.test(column) ? column : JSON.stringify(column)}: ${notNull ? value : orNull(value)}`
-    })
-    return `/** ${title.replaceAll('*/', '* /')} */\nexport type ${name} = {\n${lines.join('\n')}\n}\n`
+    const deleted = unused(`Deleted${name}`, names)
+    const listed = (value: (column: TableColumn) => string) =>
+      those.map((one) => `  ${WORD.test(one.column) ? one.column : JSON.stringify(one.column)}${one.isGenerated ? '?' : ''}: ${value(one)}\n`).join('') // prettier-ignore
+    const whole = (one: TableColumn) => {
+      const value = typeOf(one.type, types, 0)
+      const told = one.isToastable && !TEXTS.test(value) ? `${value} | ${UNCHANGED}` : value
+      return one.notNull ? told : orNull(told)
+    }
+    const left = (one: TableColumn) => (one.isKey ? whole(one) : 'null')
+    const same = those.every(({ isKey }) => isKey)
+    return `/** ${title.replaceAll('*/', '* /')} */
+export type ${name} = {\n${listed(whole)}}
+export type ${deleted} = ${same ? name : `{\n${listed(left)}}`}
+`
   })
   return `// Rows of ${JSON.stringify(database)} as functions see them, written by "tailrace types": run it again when tables change.
-// Of a deleted row only the key is told, unless its table has replica identity full; the rest is null then.
+// Transform<Row, DeletedRow>: of a deleted row only the key is told, or all of it if its table has replica identity full.
+// "unchanged_toast" stands for a large value that an update left alone, but for sinks that keep documents, which fetch it.
 
 ${parts.join('\n')}`
 }

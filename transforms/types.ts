@@ -20,10 +20,16 @@ export type Metadata = {
 /** A row of any table: numbers up to ±2^53, BigInt beyond, everything else as docs/messages.md has it. */
 export type Row = Record<string, unknown>
 
+/**
+ * A deleted row: columns outside the table's replica identity are null, and nobody here knows which those are. "tailrace types"
+ * writes them beside each row's type, for the second place: `Transform<Goods, DeletedGoods>`.
+ */
+export type Deleted<R = Row> = { [Column in keyof R]: R[Column] | null }
+
 /** Makes what is delivered: any JSON value. `changes` is null but for updates. */
-export type Transform<R = Row> = (action: Action, record: R, changes: Partial<R> | null, metadata: Metadata) => unknown
+export type Transform<R = Row, D = Deleted<R>> = (action: Action, record: R | D, changes: Partial<R> | null, metadata: Metadata) => unknown
 /** Keeps a message by true and drops it by false. */
-export type Filter<R = Row> = (action: Action, record: R, changes: Partial<R> | null, metadata: Metadata) => boolean
+export type Filter<R = Row, D = Deleted<R>> = (action: Action, record: R | D, changes: Partial<R> | null, metadata: Metadata) => boolean
 
 /** What a routing function may say, by type of sink. What it leaves out is as the sink has it. */
 export type Routes = {
@@ -48,9 +54,9 @@ export type Routes = {
       }
 }
 /** Says where and how a message goes: `Route<'webhook'>`. */
-export type Route<S extends keyof Routes, R = Row> = (
+export type Route<S extends keyof Routes, R = Row, D = Deleted<R>> = (
   action: Action,
-  record: R,
+  record: R | D,
   changes: Partial<R> | null,
   metadata: Metadata,
 ) => Routes[S]

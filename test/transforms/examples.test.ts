@@ -17,15 +17,23 @@ const SHA = '973dfe463ec85785f5f95af5ba3906eedb2d931c24e69824a89ea65dba4e813b' /
 
 type Case = readonly [input: string, output: unknown]
 const CASES: Readonly<Record<string, readonly Case[]>> = {
-  'rename-fields': [[message('{"id":7,"title":"Lamp","price":"19.90","cost":"3"}'), { sku: 7, name: 'Lamp', price_cents: 1990 }]],
+  'rename-fields': [
+    [message('{"id":7,"title":"Lamp","price":"19.90","cost":"3"}'), { sku: 7, name: 'Lamp', price_cents: 1990 }],
+    [message('{"id":7,"title":null,"price":null,"cost":null}', 'null', 'delete'), { sku: 7, name: null, price_cents: null }],
+  ],
   'mask-personal-data': [
     [
       message('{"id":7,"email":" Test@Example.com","phone":"+49 151 2345","country":"DE"}'),
       { id: 7, country: 'DE', email_hash: SHA, phone: '•••45' },
     ],
     [message('{"id":7,"email":null,"phone":null,"country":"DE"}'), { id: 7, country: 'DE', email_hash: null, phone: null }],
+    [
+      message('{"id":7,"email":null,"phone":null,"country":null}', 'null', 'delete'),
+      { id: 7, country: null, email_hash: null, phone: null },
+    ],
   ],
   'flatten-jsonb': [
+    [message('{"id":7,"attributes":null}', 'null', 'delete'), { id: 7, attributes: null }],
     [
       message('{"id":7,"attributes":{"size":{"width":3},"tags":["a"],"none":null}}'),
       { id: 7, attributes_size_width: 3, attributes_tags: ['a'], attributes_none: null },
@@ -34,11 +42,15 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   'one-tenant': [
     [message('{"tenant_id":7}'), true],
     [message('{"tenant_id":8}'), false],
+    [message('{"tenant_id":7}', 'null', 'delete'), true],
+    [message('{"tenant_id":null}', 'null', 'delete'), false],
   ],
   'price-changes': [
     [message('{"price":"2"}'), true],
     [message('{"price":"2"}', '{"price":"1"}', 'update'), true],
     [message('{"price":"2"}', '{"title":"x"}', 'update'), false],
+    [message('{"price":"2"}', 'null', 'read'), true],
+    [message('{"price":null}', 'null', 'delete'), false],
   ],
   'no-touches': [
     [message('{"id":1}', '{"updated_at":"x"}', 'update'), false],
@@ -48,19 +60,28 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   'soft-deletes': [
     [message('{"id":7,"deleted_at":"2025-02-03T04:05:06.000000Z"}', '{}', 'update'), { action: 'delete', id: 7 }],
     [message('{"id":7,"deleted_at":null}'), { action: 'upsert', id: 7, record: { id: 7, deleted_at: null } }],
+    [message('{"id":7,"deleted_at":null}', 'null', 'delete'), { action: 'delete', id: 7 }],
   ],
   'big-numbers': [
     [message('{"id":9007199254740993,"amount":"1.10"}'), '{"id":"9007199254740993","next":9007199254740994,"amount":"1.10"}'],
+    [message('{"id":9007199254740993,"amount":null}', 'null', 'delete'), '{"id":"9007199254740993","next":9007199254740994,"amount":null}'],
   ],
-  'local-time': [[message('{"id":7,"sold_at":"2025-07-01T22:30:00.000000Z"}'), { id: 7, sold_at: '2025-07-02 00:30:00' }]],
+  'local-time': [
+    [message('{"id":7,"sold_at":"2025-07-01T22:30:00.000000Z"}'), { id: 7, sold_at: '2025-07-02 00:30:00' }],
+    [message('{"id":7,"sold_at":null}', 'null', 'delete'), { id: 7, sold_at: null }],
+  ],
   'one-shape': [
     [message('{"id":7}', 'null', 'delete'), { entity: 'goods', key: '7', at: '2025-02-03T04:05:06.789012Z', deleted: true, data: null }],
   ],
   'removed-rows': [
     [message('{"id":7,"deleted_at":null}'), {}],
+    [message('{"id":7,"deleted_at":null}', 'null', 'delete'), {}],
     [message('{"id":7,"deleted_at":"2025-02-03T04:05:06.000000Z"}', '{}', 'update'), { action: 'delete' }],
   ],
-  'tenant-index': [[message('{"id":7,"tenant_id":3}'), { index_name: 'goods-3' }]],
+  'tenant-index': [
+    [message('{"id":7,"tenant_id":3}'), { index_name: 'goods-3' }],
+    [message('{"id":7,"tenant_id":3}', 'null', 'delete'), { index_name: 'goods-3' }],
+  ],
   'rest-calls': [
     [message('{"id":7}'), { method: 'POST', endpoint_path: '/goods', headers: { 'Idempotency-Key': 'MjY3NDEyNzI6MA==' } }],
     [
