@@ -1,6 +1,6 @@
 /**
- * Indexes equal their tables at rest, large values that updates left alone included, though the service is killed, answers
- * are lost and the search server is away for a while; in the long variant it is killed and started again.
+ * Indexes equal their tables at rest, large values that updates left alone included, though the service is killed and the line to
+ * the search server is cut, slow, thin and half-open; in the long variant that is killed and started again as well.
  *
  *   TAILRACE_TEST_SEED=7 node --test test/faults/elasticsearch.search.test.ts        one seed again
  */
@@ -12,6 +12,7 @@ import { SearchIndex } from '../services/elasticsearch-client.ts'
 import { createDatabase } from '../services/postgres.ts'
 import { LOGIN } from '../sinks/elasticsearch-bench.ts'
 import { canonical, type Json } from './json.ts'
+import { badLine } from './bad-line.ts'
 import { NetProxy } from './net-proxy.ts'
 import { Random } from './random.ts'
 import { withSeed } from './scenario.ts'
@@ -53,23 +54,19 @@ for (const seed of seeds(1))
       const writing = new AbortController()
       const written = workload.run(writing.signal)
       for (let round = 0; round < ROUNDS; round++) {
+        const line = badLine(proxy, round, random)
         await sleep(random.int(100, 400))
-        proxy.reset()
-        await sleep(random.int(100, 400))
-        if (round % 3 === 1) {
-          if (own) await own.kill()
-          else proxy.cut()
+        if (own && round % 3 === 1) {
+          await own.kill()
           await sleep(random.int(100, 400))
-          if (own) await own.start()
-          else proxy.heal()
+          await own.start()
         } else {
           await service.kill()
           await service.startReady()
         }
+        await line
       }
-      if (LONG) proxy.fallSilent()
       await sleep(100)
-      proxy.heal()
       writing.abort()
       await written
       const deadline = performance.now() + WITHIN_MS

@@ -1,5 +1,6 @@
 /**
- * Indexes equal their tables at rest (the rows that Meilisearch can name), though the service is killed, Meilisearch is killed, and answers are lost.
+ * Indexes equal their tables at rest (the rows that Meilisearch can name), though the service is killed, Meilisearch is killed, answers
+ * are lost, and the line between them is cut, slow, thin and half-open.
  *
  *   TAILRACE_TEST_SEED=7 node --test test/faults/meilisearch.pg.test.ts        one seed again
  */
@@ -8,7 +9,9 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Meilisearch, type Fault } from '../services/meilisearch.ts'
 import { createDatabase } from '../services/postgres.ts'
+import { badLine } from './bad-line.ts'
 import { canonical, type Json } from './json.ts'
+import { NetProxy } from './net-proxy.ts'
 import { Random } from './random.ts'
 import { withSeed } from './scenario.ts'
 import { Service } from './service.ts'
@@ -25,7 +28,14 @@ for (const seed of seeds(1))
       await using source = await createDatabase(DDL)
       await using state = await createDatabase()
       await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 5, documentMs: 0 } })
-      const destination = { type: 'meilisearch', endpoint_url: server.url, api_key: 'a-master-key', batch_size: 20, timeout_seconds: 1 }
+      await using proxy = await NetProxy.start({ host: '127.0.0.1', port: Number(new URL(server.url).port) })
+      const destination = {
+        type: 'meilisearch',
+        endpoint_url: `http://127.0.0.1:${proxy.port}`,
+        api_key: 'a-master-key',
+        batch_size: 20,
+        timeout_seconds: 1,
+      }
       const sinks = TABLES.map((table) => ({
         ...{ name: table, tables: [`public.${table}`], destination: { ...destination, index_name: table, primary_key: 'id' } },
       }))
@@ -42,11 +52,13 @@ for (const seed of seeds(1))
         return fate === 'cut' || fate === 'cutAfter' ? fate : { status: 503, body: '{"message":"busy"}' }
       }
       for (let kills = 0; kills < 3; kills++) {
+        const line = badLine(proxy, kills, random)
         const goal = server.tasks.length + random.int(5, 30)
         await server.until(() => server.tasks.length >= goal)
         await (kills === 1 ? server : service).kill()
         await sleep(random.int(0, 300))
         await (kills === 1 ? server.start() : service.startReady())
+        await line
       }
       writing.abort()
       await written
