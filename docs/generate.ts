@@ -26,7 +26,7 @@ Every failure has a code. It stands in logs (\`code\`), in \`GET /info\` and in 
 text. A released code keeps its meaning and is never used for another. *Retry* says whether the same thing can succeed later by
 itself: Tailrace then tries again on its own, and a client may too. The status is that of an HTTP answer which the failure causes.
 
-Where a remedy says backfill: [rows from before the window](replay.md#rows-from-before-the-window).
+Where a remedy says to touch rows: an update that changes nothing sends them again, see [rows from before the window](replay.md#rows-from-before-the-window).
 
 This page is made from the table in \`engine/errors.ts\` by \`npm run docs\`.
 

@@ -106,7 +106,7 @@ export const ERRORS = {
     status: 422,
     meaning: 'A replay was asked for from a place that the replay window of the sink does not reach back to.',
     remedy:
-      'The summary says where the window begins. Older rows come again by a backfill. For the future: replay_window of the sink, which keeps at most 1 GB.',
+      'The summary says where the window begins. Older rows come again when an update touches them. For the future: replay_window of the sink, which keeps at most 1 GB.',
   },
   ACK_NOT_DURABLE: {
     retry: true,
@@ -253,7 +253,7 @@ export const ERRORS = {
     status: 422,
     meaning: 'A value of the source database can not be sent as UTF-8. In a database of the encoding SQL_ASCII Postgres checks no value.',
     remedy:
-      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), run npx tailrace source retry NAME, accept the gap as SLOT_GAP says, and backfill.',
+      'The message has the bytes. Mend the value in its table, or move the database to the encoding UTF8; then step over the change that has it: select pg_replication_slot_advance(slot, pg_current_wal_lsn()), run npx tailrace source retry NAME, accept the gap as SLOT_GAP says, and touch the rows of its tables.',
   },
   TLS_REFUSED: {
     retry: false,
@@ -283,7 +283,7 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'The write-ahead log of the source ends below what it had already sent: it was restored from an older copy.',
-    remedy: 'Accept it by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
+    remedy: 'Accept it by "npx tailrace source accept-gap NAME" with the name of the database, then touch the rows of its tables.',
   },
   WAL_LEVEL_TOO_LOW: {
     retry: false,
@@ -301,7 +301,8 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'The replication slot does not exist.',
-    remedy: 'The message has the SQL that creates it; what was written since it was dropped has to be backfilled. ' + RETRY_SOURCE,
+    remedy:
+      'The message has the SQL that creates it; what was written since it was dropped comes when its rows are touched. ' + RETRY_SOURCE,
   },
   SLOT_LOST: {
     retry: false,
@@ -344,7 +345,7 @@ export const ERRORS = {
     status: 409,
     meaning: 'The replication slot stands above what was made durable: changes between the two positions are lost to it.',
     remedy:
-      'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then backfill its tables.',
+      'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then touch the rows of its tables.',
   },
   NO_GAP: {
     retry: false,
@@ -364,7 +365,7 @@ export const ERRORS = {
     status: 409,
     meaning: 'The log is not the one this source has been writing to.',
     remedy:
-      'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and backfill.',
+      'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and touch the rows of its tables.',
   },
   LOG_APPEND_FAILED: {
     retry: true,
@@ -434,7 +435,7 @@ export const ERRORS = {
     status: 503,
     meaning: 'A partition in Kafka ends below what was already read of it: the brokers have lost records.',
     remedy:
-      'Reading begins again at what the partition still holds, so messages may come twice; backfill the tables. Do not allow unclean leader elections.',
+      'Reading begins again at what the partition still holds, so messages may come twice; what is missing comes when its rows are touched. Do not allow unclean leader elections.',
   },
   LOG_TOO_NEW: {
     retry: false,
@@ -453,7 +454,7 @@ export const ERRORS = {
     status: 500,
     meaning: 'A message was larger than MAX_MESSAGE_MB, so it was discarded: its key and size are on record, its change is not delivered.',
     remedy:
-      'Raise MAX_MESSAGE_MB, which needs several times as much memory for a moment, and backfill the row; or keep such values out of the table.',
+      'Raise MAX_MESSAGE_MB, which needs several times as much memory for a moment, and touch the row; or keep such values out of the table.',
   },
   MESSAGES_DROPPED: {
     retry: false,
@@ -461,7 +462,7 @@ export const ERRORS = {
     meaning:
       'The backlog of a sink with load_shedding_policy discard_on_full had reached max_backlog_mb, so new messages of it were dropped.',
     remedy:
-      'Receive and acknowledge faster, raise max_backlog_mb, or choose pause_on_full. What was dropped is not in the log: backfill the tables where it matters.',
+      'Receive and acknowledge faster, raise max_backlog_mb, or choose pause_on_full. What was dropped is not in the log: touch the rows where it matters.',
   },
   PARKING_FULL: {
     retry: true,
@@ -512,7 +513,7 @@ export const ERRORS = {
     retry: false,
     status: 409,
     meaning: 'A message that was discarded for its size is on record without its content, so it can’t be delivered again.',
-    remedy: 'Raise MAX_MESSAGE_MB and backfill the row.',
+    remedy: 'Raise MAX_MESSAGE_MB and touch the row.',
   },
   MESSAGE_UNDELIVERABLE: {
     retry: true,

@@ -51,7 +51,7 @@ function describe(
   if (key.length === 0 && warnings.every((warning) => warning.code === 'type_dropped')) {
     more.push({
       code: 'no_primary_key',
-      message: `${table} has no primary key: its changes form one group, it can't be backfilled, and search sinks have no id for it`,
+      message: `${table} has no primary key: its changes form one group, and search sinks have no id for it`,
     })
   }
   const outside = message.columns.filter((column) => key.includes(column.name) && !column.key).map((column) => column.name)

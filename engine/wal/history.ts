@@ -139,7 +139,7 @@ export function decideStart(facts: StartFacts): Start {
 
 /** What a user says to go on although changes are missing; the source starts again by it. */
 export const acceptRemedy = (database: string): string =>
-  `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then backfill its tables`
+  `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then touch the rows of its tables`
 
 function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
   const slotAt = formatLsn(facts.slotConfirmed)

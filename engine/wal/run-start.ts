@@ -95,7 +95,7 @@ async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, ad
   observer.phantoms?.(phantomsFrom, messages)
   const at = formatLsn(phantomsFrom)
   observer.notice?.(
-    `${messages} messages received from ${at} on never happened for the server that now leads (history ${first.history}): backfill the tables`,
+    `${messages} messages received from ${at} on never happened for the server that now leads (history ${first.history}): an update that touches its rows brings what is missing`,
   )
 }
 

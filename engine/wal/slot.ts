@@ -75,7 +75,8 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   const { slot } = facts
   const create = `select pg_create_logical_replication_slot(${literal(name)}, 'pgoutput')`
   const recreate = `select pg_drop_replication_slot(${literal(name)}); ${create}`
-  const missingFrom = saved === undefined ? '' : ` Changes from ${formatLsn(saved)} on are then missing: backfill the tables.`
+  const missingFrom =
+    saved === undefined ? '' : ` Changes from ${formatLsn(saved)} on are then missing: an update that touches the rows brings them.`
   const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) =>
     new EngineError(code, text, { slot: name, publication })
 

@@ -91,7 +91,7 @@ test(
       { history: 0, timeline: 1, phantoms: 0 },
       { history: 1, timeline: 2, phantoms: 3 },
     ])
-    assert.ok(notices.some((notice) => /3 messages .* never happened .* backfill/.test(notice)))
+    assert.ok(notices.some((notice) => /3 messages .* never happened .* touches/.test(notice)))
     assert.equal(third.status().details?.phantomMessages, 3)
 
     // and once more over the same stretch: what came under the new history is recognised
