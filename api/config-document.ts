@@ -275,7 +275,7 @@ function connectionOf(form: DatabaseForm, here: Tell): Connection | undefined {
 }
 
 /** @returns the reason when it can't be used */
-function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
+export function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
   if (!URL.canParse(text)) return 'is not postgresql://user:password@host:port/database'
   const url = new URL(text)
   if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') return 'must begin with postgresql://'

@@ -49,4 +49,4 @@ export function functionText(file: string): string {
 }
 
 /** Whether it takes anything from elsewhere but types. */
-const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)
+export const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)

@@ -2,64 +2,85 @@
  * `tailrace function`, without a server: `test` runs a function from a file on messages from another, `build` puts it and the
  * libraries that it imports into one file.
  */
-import { once } from 'node:events'
-import { watch } from 'node:fs'
-import { basename } from 'node:path'
+import { readFileSync, watch } from 'node:fs'
+import { basename, dirname, join, resolve } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
+import type { Connection } from '../engine/state/resources.ts'
 import { sinkTypeOf } from '../api/function-form.ts'
 import { routeTrial } from '../api/route-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { bundled, functionText } from './bundle.ts'
+import { bundled, functionText, hasImports } from './bundle.ts'
+import { FUNCTION_OPTIONS } from './command-options.ts'
+import { databaseArgument } from './database-argument.ts'
+import { tryEnrichment } from '../transforms/enrichment-trial.ts'
+import { sampleOf } from '../transforms/table-sample.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import { readText, writeText } from './text-file.ts'
 
-const USAGE = `usage: tailrace function test FILE [--type filter|transform|routing] [--sink-type TYPE] [--input FILE] [--watch]
-       tailrace function build FILE [--output FILE] [--minify]`
-const TYPES = ['filter', 'transform', 'routing'] as const
+const USAGE = `usage: tailrace function test | build FILE [options]   (tailrace function --help says more)`
+const TYPES = ['filter', 'transform', 'routing', 'enrichment'] as const
 type Type = (typeof TYPES)[number]
 const MEMORY_MB = 512
+/** One save of an editor may touch a file several times. */
+const SETTLED_MS = 50
+
+/** What is to be tried, and on what. */
+type Asked = Readonly<{
+  file: string
+  type: Type | undefined
+  sinkType: string | undefined
+  input: string | undefined
+  database: string | undefined
+  table: string | undefined
+  /** whatever goes wrong is mended next */
+  isWatched: boolean
+}>
 
 export async function runFunction(args: readonly string[]): Promise<void> {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: {
-      ...({ type: { type: 'string' }, 'sink-type': { type: 'string' }, input: { type: 'string' }, watch: { type: 'boolean' } } as const),
-      ...({ output: { type: 'string' }, minify: { type: 'boolean' } } as const),
-    },
-  })
+  const { values, positionals } = parseArgs({ args: [...args], allowPositionals: true, options: FUNCTION_OPTIONS })
   const [verb, file, more] = positionals
-  const { type: given, 'sink-type': sinkType, input } = values
+  const { type: given, 'sink-type': sinkType, input, database, table } = values
   const type = TYPES.find((one) => one === given)
-  const wrong = type === given ? '' : `--type ${given} can not be tried here: it is one of ${TYPES.join(', ')}\n`
+  const wrong = whatIsWrong({ type: type === given ? undefined : given, input, database, table })
   if ((verb !== 'test' && verb !== 'build') || file === undefined || more !== undefined || wrong !== '') {
     process.stderr.write(`${wrong}${USAGE}\n`)
     process.exitCode = 2
     return
   }
   if (verb === 'build') return built(file, values)
-  if (file.endsWith('.sql'))
-    throw new EngineError(
-      'ARGUMENT_INVALID',
-      `${file} is no function but a query, which needs its database: POST /api/functions/test runs an enrichment, with "database" in the body`,
-    )
   for (const one of [file, ...(input === undefined ? [] : [input])]) readText(one)
+  const asked = {
+    file,
+    type: type ?? (file.endsWith('.sql') ? 'enrichment' : undefined),
+    sinkType,
+    input,
+    database,
+    table,
+    isWatched: values.watch === true,
+  }
   const pool = new FunctionPool({ threads: 1, memoryMb: MEMORY_MB })
   try {
-    for (;;) {
-      const changed = values.watch ? untilChanged([file, ...(input === undefined ? [] : [input])]) : undefined
-      const passed = await tried(file, { type, sinkType, input }, pool)
-      if (!changed) {
-        if (!passed) process.exitCode = 1
-        return
-      }
-      await changed
+    if (!values.watch) {
+      if (!(await tried(asked, pool))) process.exitCode = 1
+      return
+    }
+    for await (const what of changes(asked)) {
+      process.stdout.write(what)
+      await tried(asked, pool)
     }
   } finally {
     await pool.stop()
   }
+}
+
+/** @param given `type`: one that there is none of @returns a line, or nothing */
+function whatIsWrong(given: Partial<Record<'type' | 'input' | 'database' | 'table', string | undefined>>): string {
+  if (given.type !== undefined) return `--type ${given.type} can not be tried here: it is one of ${TYPES.join(', ')}\n`
+  if (given.table !== undefined && given.database === undefined) return '--table needs --database, which it is in\n'
+  return given.table !== undefined && given.input !== undefined ? 'give either --input or --table\n' : ''
 }
 
 /** @throws EngineError VALIDATION_FAILED, ARGUMENT_INVALID */
@@ -71,35 +92,83 @@ async function built(file: string, { output, minify = false }: { output?: string
   process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
 }
 
-/** Settles when one of the files is written from here on. */
-async function untilChanged(files: readonly string[]): Promise<void> {
-  const watchers = files.map((one) => watch(one))
-  await Promise.race(watchers.map((watcher) => once(watcher, 'change')))
-  for (const watcher of watchers) watcher.close()
+/**
+ * Says what to run it for: at first, and after each change of the files, and of those beside a function that imports. Folders
+ * are watched, for editors put another file in the place of the one that they save.
+ */
+async function* changes({ file, input }: Asked): AsyncGenerator<string> {
+  const files = [file, ...(input === undefined ? [] : [input])].map((one) => resolve(one))
+  const isWatched = (path: string) =>
+    files.includes(path) || (dirname(path) === dirname(files[0] as string) && CODE.test(path) && importsOf(file))
+  let changed = Promise.withResolvers<string>()
+  const watchers = [...new Set(files.map((one) => dirname(one)))].map((folder) =>
+    watch(folder, (_, name) => {
+      const path = name === null ? undefined : join(folder, name)
+      if (path === undefined || isWatched(path)) changed.resolve(path ?? folder)
+    }),
+  )
+  try {
+    yield `watching ${files.map((one) => basename(one)).join(', ')}; Ctrl-C ends\n`
+    for (;;) {
+      const path = await changed.promise
+      await delay(SETTLED_MS)
+      changed = Promise.withResolvers()
+      yield `\n── ${new Date().toLocaleTimeString()} ${basename(path)} ──\n`
+    }
+  } finally {
+    for (const watcher of watchers) watcher.close()
+  }
+}
+const CODE = /\.(?:[cm]?[jt]s|json)$/
+
+/** A file that isn't there at the moment imports nothing. */
+function importsOf(file: string): boolean {
+  try {
+    return hasImports(readFileSync(file, 'utf8'))
+  } catch {
+    return false
+  }
 }
 
 /** @returns whether it could be built and no message failed */
-async function tried(
-  file: string,
-  { type, sinkType, input }: { type: Type | undefined; sinkType: string | undefined; input: string | undefined },
-  pool: FunctionPool,
-): Promise<boolean> {
+async function tried(asked: Asked, pool: FunctionPool): Promise<boolean> {
+  const { file, type, sinkType, isWatched } = asked
   try {
     const source = readText(file)
     const kind = type ?? (sinkType === undefined ? kindOf(source) : 'routing')
-    const messages = input === undefined ? [EXAMPLE] : messagesOf(readText(input), input)
+    const connection = asked.database === undefined ? undefined : (await databaseArgument(asked.database)).connection
+    const messages = await messagesFor(asked, kind, connection)
     const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined)
     const code = functionText(file)
     const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(named), code }
-    const results = await tryFunction(written, messages, pool, routeTrial(written.sinkType))
-    if (input === undefined) process.stdout.write(`a ${kind}, on an example (--input FILE: on your own): ${JSON.stringify(EXAMPLE)}\n`)
+    const results =
+      kind === 'enrichment'
+        ? await tryEnrichment(written, messages, { connection: connection as Connection, pool })
+        : await tryFunction(written, messages, pool, routeTrial(written.sinkType))
+    if (messages[0] === EXAMPLE) process.stdout.write(`a ${kind}, on an example (--input FILE: on your own): ${JSON.stringify(EXAMPLE)}\n`)
     for (const result of results) process.stdout.write(shown(result))
     return results.every(({ error }) => error === undefined)
   } catch (error) {
-    if (!(error instanceof EngineError) || (error.code !== 'VALIDATION_FAILED' && error.code !== 'ARGUMENT_INVALID')) throw error
+    const isOurs = error instanceof EngineError && (error.code === 'VALIDATION_FAILED' || error.code === 'ARGUMENT_INVALID')
+    if (!(error instanceof EngineError) || !(isOurs || isWatched)) throw error
     process.stdout.write(`✗ ${error.code === 'VALIDATION_FAILED' ? `${file}: ` : ''}${error.message}\n`)
     return false
   }
+}
+
+/** @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
+async function messagesFor(
+  { file, input, table }: Asked,
+  kind: Type,
+  connection: Connection | undefined,
+): Promise<readonly TrialMessage[]> {
+  if (kind === 'enrichment' && (!connection || (input === undefined && table === undefined)))
+    throw new EngineError(
+      'ARGUMENT_INVALID',
+      `${file} is a query, which runs on a database, for rows that are there: --database DATABASE, with --table TABLE for its first rows, or --input FILE`,
+    )
+  if (input !== undefined) return messagesOf(readText(input), input)
+  return table === undefined || !connection ? [EXAMPLE] : sampleOf(connection, table)
 }
 
 /** By the types that it imports, or by its own name. */
@@ -108,10 +177,12 @@ function kindOf(code: string): Type {
   return /\bRoute\b|function\s+rout(?:e|ing)\b/.test(code) ? 'routing' : 'transform'
 }
 
-function shown({ output, routing, error, timeUs, logs }: TrialResult): string {
+function shown({ input, output, parameters, routing, error, timeUs, logs }: TrialResult): string {
   const place = error?.line === undefined ? '' : ` (line ${error.line}${error.column === undefined ? '' : `, column ${error.column}`})`
   const result = error ? `✗ ${error.text}${place}` : JSON.stringify(routing ?? output, undefined, 2)
-  return `${logs.map((line) => `  ${line}\n`).join('')}${result}   ${timeUs} µs\n`
+  const { record_pks: key } = (input.metadata ?? {}) as { record_pks?: unknown }
+  const given = parameters || (error && error.kind === 'enrichment') ? `  for ${JSON.stringify(parameters ?? key)}\n` : ''
+  return `${given}${logs.map((line) => `  ${line}\n`).join('')}${result}   ${timeUs} µs\n`
 }
 
 /** One message, a list of them, an answer of receive or of a sink's messages, or a message a line. @throws EngineError ARGUMENT_INVALID */

@@ -1,22 +1,22 @@
 /** `tailrace types DATABASE`: writes the types of a database's rows, for editors in which functions are written. */
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
-import { parseConfig } from '../api/config-document.ts'
 import { EngineError } from '../engine/errors.ts'
 import { clientConfig } from '../engine/postgres/client-config.ts'
 import { toSourceError } from '../engine/wal/source-error.ts'
 import { rowTypes, type CatalogType, type TableColumn } from '../transforms/row-types.ts'
-import { configVariables, readSettings } from './settings.ts'
-import { readText, writeText } from './text-file.ts'
+import { TYPES_OPTIONS } from './command-options.ts'
+import { databaseArgument } from './database-argument.ts'
+import { writeText } from './text-file.ts'
 
-const USAGE = 'usage: tailrace types DATABASE [--schema NAME] [--output FILE]   DATABASE: a name in the configuration file, or a URL'
+const USAGE = 'usage: tailrace types DATABASE [--schema NAME] [--output FILE]   (tailrace types --help says more)'
 
 /** @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_REFUSED */
 export async function types(args: readonly string[]): Promise<void> {
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
-    options: { schema: { type: 'string' }, output: { type: 'string' } },
+    options: TYPES_OPTIONS,
   })
   const [database, more] = positionals
   if (database === undefined || more !== undefined) {
@@ -33,8 +33,8 @@ export async function types(args: readonly string[]): Promise<void> {
 }
 
 async function typesOf(database: string, schema: string | undefined): Promise<string> {
-  const isUrl = /^postgres(?:ql)?:\/\//.test(database)
-  const client = new Client(isUrl ? { connectionString: database, connectionTimeoutMillis: 10_000 } : configured(database))
+  const { name, connection } = await databaseArgument(database)
+  const client = new Client(clientConfig(connection, 'tailrace types'))
   try {
     await client.connect()
     const columns = await client.query<TableColumn>(
@@ -75,29 +75,10 @@ async function typesOf(database: string, schema: string | undefined): Promise<st
       [[...new Set(columns.rows.map(({ type }) => type))]],
     )
     if (columns.rows.length === 0) throw new EngineError('ARGUMENT_INVALID', `there are no tables in ${schema ?? 'the database'}`)
-    const name = isUrl ? new URL(database).pathname.slice(1) : database
     return rowTypes(name, columns.rows, new Map(found.rows.map((type) => [type.oid, type])))
   } catch (error) {
     throw toSourceError(error, 'connecting')
   } finally {
     await client.end()
   }
-}
-
-/** @throws EngineError ARGUMENT_INVALID: no configuration file names it */
-function configured(name: string) {
-  const { config } = readSettings()
-  if (!config)
-    throw new EngineError('ARGUMENT_INVALID', `CONFIG_FILE_PATH names no file that "${name}" could stand in; give a URL, postgresql://…`)
-  const document =
-    'yaml' in config
-      ? parseConfig(config.yaml, 'CONFIG_FILE_YAML', configVariables())
-      : parseConfig(readText(config.path), config.path, configVariables(), () => '') // functions don't matter here
-  const found = document.databases.find(({ input }) => input.name === name)
-  if (!found)
-    throw new EngineError(
-      'ARGUMENT_INVALID',
-      `the configuration file has no database "${name}"; it has ${document.databases.map(({ input }) => input.name).join(', ') || 'none'}`,
-    )
-  return clientConfig(found.input.connection, 'tailrace types')
 }

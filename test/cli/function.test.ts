@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -60,7 +60,8 @@ test('what it was given is taken as it is shown elsewhere, and what it can not u
   for (const [args, words] of [
     [[route, '--input', join(f.path, 'nope.json')], /^ARGUMENT_INVALID: can not read .*nope\.json: there is no such file/],
     [[join(f.path, 'nope.ts')], /^ARGUMENT_INVALID: can not read .*nope\.ts: there is no such file/],
-    [['query.sql'], /^ARGUMENT_INVALID: .*\/api\/functions\/test/],
+    [[await f.write('query.sql', 'select 1 where 1 = any($1)')], /^✗ .*query\.sql is a query, .*--database DATABASE/],
+    [[given, '--table', 'goods'], /^--table needs --database/],
     [[given, '--input', await f.write('broken.json', '{"record": {"id": 1,}}')], /^✗ .*broken\.json is not JSON: .*position 20/],
     [[given, '--input', await f.write('empty.json', '{"row": {}}')], /^✗ .*empty\.json holds no messages/],
     [
@@ -69,7 +70,7 @@ test('what it was given is taken as it is shown elsewhere, and what it can not u
     ],
   ] as const) {
     const { code, out, err } = run('test', ...args)
-    assert.deepEqual([code, (out + err).includes('    at ')], [1, false])
+    assert.deepEqual([code, (out + err).includes('    at ')], [args.includes('--table') ? 2 : 1, false])
     assert.match(out + err, words)
   }
 })
@@ -129,7 +130,7 @@ test('what a function may not import is told with its place', { skip: !hasEsbuil
   assert.match(large.err, /the bundle has \d+ bytes, more than 512000; --minify/)
 })
 
-test('with --watch it runs again when its file changes', async () => {
+test('with --watch it runs again when its file changes, is replaced, or what it imports changes', async () => {
   await using f = await folder()
   const file = await f.write('f.ts', 'export default () => "first"')
   const child = spawn(process.execPath, [bin, 'function', 'test', file, '--watch'], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -141,6 +142,14 @@ test('with --watch it runs again when its file changes', async () => {
     await says('"first"')
     await f.write('f.ts', 'export default () => "second"')
     await says('"second"')
+    await rm(file)
+    await says('there is no such file')
+    await f.write('next.ts', 'import { word } from "./word.ts"\nexport default () => word')
+    await f.write('word.ts', 'export const word = "third"')
+    await rename(join(f.path, 'next.ts'), file)
+    await says('"third"')
+    await f.write('word.ts', 'export const word = "fourth"')
+    await says('"fourth"')
   } finally {
     child.kill('SIGKILL')
     await once(child, 'exit')

@@ -38,6 +38,20 @@ test('an unknown command or option is named on stderr and exits with 2', () => {
   assert.match(option.err, /--prot/)
 })
 
+test('the help of every command has a line for each option that it takes, and an example', () => {
+  for (const command of ['start', 'demo', 'source', 'sink', 'function', 'types']) {
+    const { code, out } = tailrace(command, '--help')
+    assert.equal(code, 0)
+    assert.match(
+      out,
+      new RegExp(`^usage: tailrace ${command}[^]*\\n {2}--help {3,}prints this\\n\\nexamples?:\\n {2}.*tailrace ${command}`),
+    )
+  }
+  const { out } = tailrace('help', 'function')
+  for (const option of ['type TYPE', 'sink-type TYPE', 'input FILE', 'database DATABASE', 'table TABLE', 'watch', 'output FILE', 'minify'])
+    assert.match(out, new RegExp(`\\n {2}--${option} +\\S+.*\\w`))
+})
+
 test('"start --help" says what start does and starts nothing', () => {
   const { code, out } = tailrace('start', '--help')
   assert.equal(code, 0)
