@@ -170,13 +170,16 @@ class PullSink implements RunningSink {
 
   #receipt(taken: Taken, shape: Shape): Receipt {
     this.#everDelivered = true
+    const wire = this.#wire
+    const body = wire.encode(
+      taken.map(({ batch }) => batch),
+      shape,
+    )
     return {
-      body: this.#wire.encode(
-        taken.map(({ batch }) => batch),
-        shape,
-      ),
+      body,
       count: taken.reduce((sum, { batch }) => sum + batch.views.length, 0),
       giveBack: () => giveBack(taken),
+      written: () => wire.reuse(body),
     }
   }
 

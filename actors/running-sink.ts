@@ -19,6 +19,8 @@ export interface Receipt {
   readonly count: number
   /** The answer could not be written: its messages are deliverable again at once. */
   giveBack(): void
+  /** The answer was written whole and nobody looks at `body` any more: its memory is used again. */
+  written?(): void
 }
 
 export type Receive = Readonly<{

@@ -31,6 +31,8 @@ export interface Receipt {
   readonly count: number
   /** Makes the messages deliverable again at once, because the answer could not be written. Called at most once. */
   giveBack(): void
+  /** The answer was written whole, and nobody looks at `body` any more: its memory may be used again. Called at most once. */
+  written?(): void
 }
 
 /** One pull sink at work. Rejections are EngineErrors: TOO_MANY_WAITING, ACK_NOT_DURABLE, STOPPING, … */

@@ -4,6 +4,7 @@
  * written go back at once. A stop of the service ends the wait, and the client gets an empty answer.
  */
 import type { ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import type { Receipt } from './engine-port.ts'
 
 /** The receives that wait for messages at the moment. */
@@ -34,12 +35,15 @@ export class OpenReceives {
 export class ReceiveCall {
   readonly #abort = new AbortController()
   readonly #response: ServerResponse
+  /** the response lets go of it when it has ended */
+  readonly #socket: Socket | null
   readonly #settled: () => void
   #receipt: Receipt | undefined
   #gone = false
 
   constructor(response: ServerResponse, settled: () => void) {
     this.#response = response
+    this.#socket = response.socket
     this.#settled = settled
     // a response closes once, after its last byte was handed to the system or when the connection broke before that
     response.once('close', this.#onClose)
@@ -74,7 +78,8 @@ export class ReceiveCall {
 
   readonly #onClose = (): void => {
     this.#settled()
-    if (this.#response.writableFinished) return
+    // a socket that was destroyed ends its writes without having made them, and may pass for finished
+    if (this.#response.writableFinished) return void (this.#socket?.destroyed === false && this.#receipt?.written?.())
     this.#gone = true
     if (this.#receipt) this.#receipt.giveBack()
     else this.end()

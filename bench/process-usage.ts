@@ -8,6 +8,8 @@ const SAMPLE_EVERY_MS = 100
 export type Usage = Readonly<{
   /** user and system time of all the group's processes */
   cpuSeconds: number
+  /** the same by the name that the system knows a thread by: Node's are MainThread, V8Worker (garbage, compiler), libuv-worker (files) */
+  threads: Readonly<Record<string, number>>
   /** the highest seen; of a group, the sum at that moment */
   peakRssMb: number
   /** private memory alone: pages of mapped files, such as the log's, don't count */
@@ -23,6 +25,8 @@ type Group = {
   /** CPU seconds by process: when first seen, when last seen */
   readonly start: Map<number, number>
   readonly last: Map<number, number>
+  /** the same by thread, whose name is kept beside */
+  readonly threads: Map<string, { readonly name: string; readonly start: number; last: number }>
   rss: number
   anon: number
 }
@@ -33,7 +37,15 @@ export class UsageMeter implements Disposable {
 
   /** Counts from now on. */
   constructor(processes: Processes) {
-    this.#groups = Object.entries(processes).map(([name, pids]) => ({ name, pids, start: new Map(), last: new Map(), rss: 0, anon: 0 }))
+    this.#groups = Object.entries(processes).map(([name, pids]) => ({
+      name,
+      pids,
+      start: new Map(),
+      last: new Map(),
+      threads: new Map(),
+      rss: 0,
+      anon: 0,
+    }))
     this.#sample(true)
     this.#timer = setInterval(() => this.#sample(false), SAMPLE_EVERY_MS)
   }
@@ -46,6 +58,11 @@ export class UsageMeter implements Disposable {
         if (cpu === undefined) continue
         if (!group.start.has(pid)) group.start.set(pid, first ? cpu : 0) // a process that came later counts whole
         group.last.set(pid, cpu)
+        for (const { id, name, seconds } of threadsOf(pid)) {
+          const thread = group.threads.get(id)
+          if (thread) thread.last = seconds
+          else group.threads.set(id, { name, start: first ? seconds : 0, last: seconds })
+        }
         const memory = memoryMb(pid)
         rss += memory.rss
         anon += memory.anon
@@ -61,7 +78,7 @@ export class UsageMeter implements Disposable {
     return Object.fromEntries(
       this.#groups.map((group) => [
         group.name,
-        { cpuSeconds: round(used(group)), peakRssMb: round(group.rss), peakAnonMb: round(group.anon) },
+        { cpuSeconds: round(used(group)), threads: byName(group), peakRssMb: round(group.rss), peakAnonMb: round(group.anon) },
       ]),
     )
   }
@@ -71,6 +88,12 @@ export class UsageMeter implements Disposable {
   }
 }
 
+function byName({ threads }: Group): Record<string, number> {
+  const used: Record<string, number> = {}
+  for (const { name, start, last } of threads.values()) used[name] = (used[name] ?? 0) + last - start
+  return Object.fromEntries(Object.entries(used).map(([name, seconds]) => [name, round(seconds)]))
+}
+
 const round = (value: number): number => Math.round(value * 100) / 100
 
 function cpuSeconds(pid: number): number | undefined {
@@ -78,6 +101,15 @@ function cpuSeconds(pid: number): number | undefined {
   if (text === undefined) return undefined
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ') // the name before it may hold spaces
   return (Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND
+}
+
+/** The scheduler's own count, in nanoseconds, which no tick rounds. */
+function threadsOf(pid: number): { id: string; name: string; seconds: number }[] {
+  return entries(`/proc/${pid}/task`).flatMap((thread) => {
+    const path = `/proc/${pid}/task/${thread}`
+    const [name, used] = [read(`${path}/comm`), read(`${path}/schedstat`)]
+    return name === undefined || used === undefined ? [] : [{ id: thread, name: name.trim(), seconds: Number(used.split(' ')[0]) / 1e9 }]
+  })
 }
 
 function memoryMb(pid: number): { rss: number; anon: number } {
@@ -94,13 +126,14 @@ export function childrenOf(parent: number): number[] {
   })
 }
 
-function pids(): number[] {
+const pids = (): number[] => entries('/proc').map(Number)
+
+/** The numbered entries of a folder of /proc. */
+function entries(folder: string): string[] {
   try {
-    return readdirSync('/proc')
-      .filter((name) => /^\d+$/.test(name))
-      .map(Number)
+    return readdirSync(folder).filter((name) => /^\d+$/.test(name))
   } catch {
-    return [] // no Linux
+    return [] // ended meanwhile, or no Linux
   }
 }
 

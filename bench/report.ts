@@ -50,14 +50,22 @@ export type Summary = Readonly<{
   changesPerSecond: Spread
   /** to the first system's rate in the same turn */
   ratio: Spread
-  processes: Record<string, Usage & { cpuMicrosecondsPerChange: number }>
+  processes: Record<string, Usage & { cpuMicrosecondsPerChange: number; cpuSpread: Spread }>
 }>
 
 /** @param turns each has one drain of every system, in the same order; ratios are to the first */
 export function summarise(turns: readonly (readonly Drain[])[], changes: number): Summary[] {
   return (turns[0] ?? []).map(({ system, processes }, index) => {
     const runs = turns.map((turn) => turn[index] as Drain)
-    const used = (name: string, key: keyof Usage) => median(runs.map((run) => run.processes[name]?.[key] ?? 0))
+    const used = (name: string, key: 'cpuSeconds' | 'peakRssMb' | 'peakAnonMb') =>
+      median(runs.map((run) => run.processes[name]?.[key] ?? 0))
+    /** CPU seconds of the threads of each name */
+    const threads = (process: string) => {
+      const names = new Set(runs.flatMap((run) => Object.keys(run.processes[process]?.threads ?? {})))
+      return Object.fromEntries(
+        [...names].map((thread) => [thread, median(runs.map((run) => run.processes[process]?.threads[thread] ?? 0))]),
+      )
+    }
     return {
       system,
       runs: runs.length,
@@ -66,8 +74,9 @@ export function summarise(turns: readonly (readonly Drain[])[], changes: number)
       processes: Object.fromEntries(
         Object.keys(processes).map((name) => {
           const cpuSeconds = used(name, 'cpuSeconds')
-          const figures = { cpuSeconds, peakRssMb: used(name, 'peakRssMb'), peakAnonMb: used(name, 'peakAnonMb') }
-          return [name, { ...figures, cpuMicrosecondsPerChange: (cpuSeconds * 1e6) / changes }]
+          const figures = { cpuSeconds, threads: threads(name), peakRssMb: used(name, 'peakRssMb'), peakAnonMb: used(name, 'peakAnonMb') }
+          const cpuSpread = spread(runs.map((run) => ((run.processes[name]?.cpuSeconds ?? 0) * 1e6) / changes))
+          return [name, { ...figures, cpuMicrosecondsPerChange: (cpuSeconds * 1e6) / changes, cpuSpread }]
         }),
       ),
     }
@@ -80,17 +89,31 @@ export function environmentLines({ machine, cores, memoryGb, system, node, postg
   return `${machine}, ${cores} cores, ${memoryGb} GB, ${system} · Node ${node} · ${postgres} · Tailrace ${tailrace} at ${revision}`
 }
 
+/** One drain, while others are still to come. */
+export function turnLine({ system, changesPerSecond, processes }: Drain, changes: number): string {
+  const { service } = processes
+  return `${system} ${Math.round(changesPerSecond)}/s${service ? ` ${((service.cpuSeconds * 1e6) / changes).toFixed(1)} µs` : ''}`
+}
+
 export function drainLines(summaries: readonly Summary[]): string {
   return summaries
     .flatMap(({ system, runs, changesPerSecond: rate, ratio, processes }) => [
       `${system}: ${thousands(rate.median)} changes/s (${thousands(rate.lowest)}–${thousands(rate.highest)}, ${runs} runs), ratio ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)})`,
-      ...Object.entries(processes).map(
-        ([name, used]) =>
-          `    ${name.padEnd(20)} ${used.cpuSeconds.toFixed(2).padStart(6)} s CPU  ${used.cpuMicrosecondsPerChange.toFixed(1).padStart(5)} µs a change  ` +
+      ...Object.entries(processes).flatMap(([name, used]) => [
+        `    ${name.padEnd(20)} ${used.cpuSeconds.toFixed(2).padStart(6)} s CPU  ${used.cpuMicrosecondsPerChange.toFixed(1).padStart(5)} µs a change ` +
+          `(${used.cpuSpread.lowest.toFixed(1)}–${used.cpuSpread.highest.toFixed(1)})  ` +
           `${String(Math.round(used.peakRssMb)).padStart(5)} MB peak, ${String(Math.round(used.peakAnonMb)).padStart(5)} MB of it private`,
-      ),
+        ...(name === 'service' ? [threadLine(used)] : []),
+      ]),
     ])
     .join('\n')
+}
+
+/** Threads that used next to nothing are left out. */
+function threadLine({ threads, cpuSeconds, cpuMicrosecondsPerChange }: Summary['processes'][string]): string {
+  const told = Object.entries(threads).filter(([, seconds]) => seconds > cpuSeconds / 100)
+  const each = told.map(([name, seconds]) => `${name} ${((seconds / cpuSeconds) * cpuMicrosecondsPerChange).toFixed(2)}`)
+  return `    ${''.padEnd(20)} of it ${each.join(', ')} µs`
 }
 
 /** What is left of a system's drain with each of the others, within a turn. */

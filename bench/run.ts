@@ -5,7 +5,7 @@
  * file says what they mean.
  */
 import { mkdir, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import type { TestBroker } from '../test/services/kafka.ts'
@@ -22,6 +22,7 @@ import {
   scaleLines,
   shareLines,
   summarise,
+  turnLine,
   webhookLines,
   type Summary,
 } from './report.ts'
@@ -61,6 +62,7 @@ const { values } = parseArgs({
     full: { type: 'boolean', default: false },
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
+    beside: { type: 'string', multiple: true },
   },
 })
 const changes = whole('changes', values.changes)
@@ -73,14 +75,18 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
 await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
-const started = values.webhook ? 'webhooks are measured with the embedded log alone' : await startBroker()
+const isEmbeddedOnly = values.webhook || values.beside !== undefined
+const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
 /** The first is what the ratios are to. */
 const functional = values.functions
   ? (['transform', 'filter'] as const).map((through) => tailraceOf(`Tailrace with a ${through}`, { partitions: 1, processes: 1, through }))
   : []
-const all: readonly System[] = [raw, tailrace, ...functional, ...(broker ? [onKafka(broker)] : [])]
+const besides = (values.beside ?? []).map((checkout) =>
+  tailraceOf(`Tailrace in ${basename(resolve(checkout))}`, { partitions: 1, processes: 1, checkout: resolve(checkout) }),
+)
+const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...(broker ? [onKafka(broker)] : [])]
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
@@ -119,6 +125,8 @@ async function everything(): Promise<object> {
     const names = functional.map(({ name }) => name)
     say(`${shareLines(turns, tailrace.name, names)}\n`)
   }
+
+  if (values.beside) return { summaries, turns }
 
   const logs = []
   for (const home of [undefined, ...(broker ? [broker] : [])]) {
@@ -169,7 +177,7 @@ async function inTurn(these: readonly System[], rounds: number): Promise<Drain[]
     const turn: Drain[] = []
     for (const system of these) turn.push(await drain(bench, system, { slot: SLOT, changes, profileFolder }))
     all.push(turn)
-    say(`${round}/${rounds}  ${turn.map((run) => `${run.system} ${Math.round(run.changesPerSecond)}/s`).join('  ')}`)
+    say(`${round}/${rounds}  ${turn.map((run) => turnLine(run, changes)).join('  ')}`)
   }
   return all
 }

@@ -58,9 +58,8 @@ export class ByteWriter {
 
   /** Appends bytes fixed beforehand. */
   literal(literal: Literal): void {
-    const size = literal.words.byteLength
+    const { words: from, paddedLength: size } = literal
     this.reserve(size)
-    const from = literal.words
     const to = this.words
     const at = this.length
     for (let i = 0; i < size; i += 4) to.setInt32(at + i, from.getInt32(i, true), true)
@@ -117,6 +116,8 @@ export class ByteWriter {
 export class Literal {
   readonly words: DataView
   readonly length: number
+  /** bytes of `words`, which is slow to ask */
+  readonly paddedLength: number
 
   constructor(text: string | Uint8Array) {
     const bytes = typeof text === 'string' ? Buffer.from(text) : text
@@ -124,6 +125,7 @@ export class Literal {
     padded.set(bytes)
     this.words = viewOf(padded)
     this.length = bytes.length
+    this.paddedLength = padded.length
   }
 }
 

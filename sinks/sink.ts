@@ -29,6 +29,8 @@ export interface PullWire {
   readonly overheadBytes: number
   /** The bytes of an answer. */
   encode(batches: readonly Batch[], shape: Shape): Buffer
+  /** Nobody reads an answer any more: its memory is used again. */
+  reuse(answer: Buffer): void
   /** Which messages the ids of a later answer mean, by partition; ids that aren't of this sink and generation are left out. */
   named(ids: readonly string[], generation: number): Map<number, RefList>
   /** The same of ids that an earlier generation gave. */

@@ -27,7 +27,7 @@ const TOKEN = 'bench-token-0123456789'
 const STOP_MS = 20_000
 /** characters of the service's log that a failure shows */
 const LOG_TAIL = 2_000
-const bin = join(import.meta.dirname, '..', '..', 'cli', 'tailrace.mjs')
+const CHECKOUT = join(import.meta.dirname, '..', '..')
 
 /** A transform as many are: picks, renames, computes a few fields. A filter that lets every tenth message pass. */
 const FUNCTIONS = {
@@ -60,6 +60,8 @@ export type Shape = Readonly<{
   webhook?: Readonly<{ batchSize: number; /** nothing is sent before `begin` */ isHeld?: boolean }>
   /** what every message goes through */
   through?: keyof typeof FUNCTIONS
+  /** folder of the sources that run; absent: this one */
+  checkout?: string
 }>
 
 export const tailrace: System = tailraceOf('Tailrace', { partitions: 1, processes: 1 })
@@ -78,7 +80,10 @@ export function tailraceOf(name: string, shape: Shape): System {
   }
 }
 
-async function start(task: Task, { broker, partitions, processes, idleSinks = 0, webhook, through }: Shape): Promise<Running> {
+async function start(
+  task: Task,
+  { broker, partitions, processes, idleSinks = 0, webhook, through, checkout = CHECKOUT }: Shape,
+): Promise<Running> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
   opened.defer(() => rm(folder, { recursive: true, force: true }))
@@ -102,7 +107,7 @@ async function start(task: Task, { broker, partitions, processes, idleSinks = 0,
   }
   const services: Service[] = []
   for (let node = 1; node <= processes; node++) {
-    services.push(opened.use(await startService(join(folder, `node-${node}`), settings)))
+    services.push(opened.use(await startService(join(checkout, 'cli', 'tailrace.mjs'), join(folder, `node-${node}`), settings)))
   }
   const pull: PullTask = {
     origins: services.map(({ origin }) => origin),
@@ -202,7 +207,7 @@ type Service = AsyncDisposable &
   }>
 
 /** @param folder for its data and its output */
-async function startService(folder: string, settings: Readonly<Record<string, string>>): Promise<Service> {
+async function startService(bin: string, folder: string, settings: Readonly<Record<string, string>>): Promise<Service> {
   await mkdir(folder)
   const file = join(folder, 'output')
   const port = await freePort()

@@ -103,7 +103,7 @@ export class PackBuilder {
     const n = this.#count
     const t = this.#lsn.length
     const rawBytes = n * BYTES_PER_MESSAGE + t * BYTES_PER_TRANSACTION + this.bodies.length
-    const record = Buffer.from(new ArrayBuffer(HEADER_BYTES + rawBytes))
+    const record = Buffer.allocUnsafeSlow(HEADER_BYTES + rawBytes).fill(0, 0, HEADER_BYTES) // all else is written
     const columns = new PackColumns(record, HEADER_BYTES, n, t)
     columns.group.set(this.#group.subarray(0, n))
     for (let i = 0; i < t; i++) {

@@ -295,7 +295,13 @@ test('messages whose answer could not be written are deliverable again at once',
   s.goods.receive = async (asked) => {
     const receipt = await receive(asked)
     taken.resolve()
-    return { ...receipt, body: Buffer.alloc(64 * 1_048_576, 0x20), giveBack: () => (receipt.giveBack(), returned.resolve()) }
+    const written = () => returned.reject(new Error('its memory was to be used again while half of it was on its way'))
+    return {
+      body: Buffer.alloc(64 * 1_048_576, 0x20),
+      count: receipt.count,
+      written,
+      giveBack: () => (receipt.giveBack(), returned.resolve()),
+    }
   }
   s.goods.push(message('big'))
   const client = connect({ port: Number(new URL(s.api.url).port), host: '127.0.0.1' })
