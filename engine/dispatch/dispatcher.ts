@@ -75,8 +75,8 @@ export type Released = Readonly<{ messages: number; heldUntil: number }>
 /** Which messages a take is for: all, those that have never failed, or parked ones that have, the first of each group. */
 export type Lane = 'all' | 'fresh' | 'failed'
 
-/** Untouched messages kept ready: some answers of the largest size. */
-const READ_AHEAD_BYTES = 16 * 1024 * 1024
+/** Untouched messages kept ready: some answers. What is read much earlier than it is delivered has grown old to the garbage collector. */
+const READ_AHEAD_BYTES = 4 * 1024 * 1024
 
 export class Dispatcher {
   readonly window: Window

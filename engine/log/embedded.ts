@@ -7,7 +7,7 @@
  *  - a write counts when the disk has it: lmdb may resolve a write before that, so every write waits for `flushed`,
  *    with a time limit, because after a failed flush it would wait for ever;
  *  - no read transaction lives across an await (it would keep every page freed meanwhile): values are copied out;
- *  - the last packs appended stay in memory up to a bound, so that a reader at the tail doesn't touch the map;
+ *  - the last packs appended stay in memory until they are read, so that a reader near the tail doesn't touch the map;
  *  - a record's key ends with its size, so that trimming knows what it frees without reading the values, and what is
  *    finished is weighed by keys alone.
  * The file never shrinks, but space freed by trims is used again.
@@ -160,7 +160,7 @@ class EmbeddedLog implements Log {
     const commits: Promise<void>[] = [] // on disk before the topic is gone: one of the same name must not begin with them
     for (const [partition, state] of topic.partitions.entries()) {
       wake(state)
-      this.#cache.drop(topic.number, partition, state.next)
+      this.#cache.forget(topic.number, partition)
       await this.#removeRecords(topic, partition, state.next)
       void this.#meta.remove(countersKey(name, partition))
       commits.push(this.#flushed(this.#commits.remove(commitKey(name, partition))))
@@ -223,11 +223,12 @@ class EmbeddedLog implements Log {
     let offset = Math.max(from, state.first)
     while (!signal.aborted && !topic.deleted && !this.#closed && offset < before) {
       if (offset < state.first) offset = state.first // trimmed meanwhile
+      if (state.next - offset <= NEAR_RECORDS) this.#cache.caughtUp(topic.number, partition)
       if (offset >= state.next) {
         await waitFor(state, signal)
         continue
       }
-      const pack = this.#cache.get(topic.number, partition, offset) ?? this.#find(topic, partition, offset)
+      const pack = this.#cache.take(topic.number, partition, offset) ?? this.#find(topic, partition, offset)
       if (pack) yield { offset, pack }
       offset++
     }
@@ -423,6 +424,8 @@ function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => 
 
 const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
+/** A reader that is no further behind is at the tail. */
+const NEAR_RECORDS = 16
 const WEIGH_SLICE = 5000
 
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
