@@ -90,7 +90,7 @@ export class DeliveredMessages {
     this.#lastTogether = together
     if (this.#isSensitive) this.#own(i)
     if (this.#bytes > MAX_HELD_BYTES && this.#held() > MAX_HELD_BYTES / 2) this.#compact()
-    else if (this.#bytes > MAX_BYTES) this.#compacting ??= setTimeout(() => this.#compactNow(), COMPACT_AFTER_MS).unref()
+    else if (this.#bytes > MAX_BYTES && !this.#compacting) this.#compacting = setTimeout(() => this.#compactNow(), COMPACT_AFTER_MS).unref()
   }
 
   /** The newest first. */
