@@ -278,6 +278,36 @@ test('numbers of a try keep their digits, on the way in and out', async () => {
   assert.match((await s.call('POST', '/functions/test', { ...route, messages: [{ record }] })).text, /"context":\{"id":9007199254740993\}/)
 })
 
+test('another account sees, runs and changes nothing of it, whatever names it gives', async () => {
+  await using s = await serve()
+  s.recent.list = RECENT
+  await s.call('POST', '/functions', { name: 'doc', type: 'transform', code: 'export default (a, r) => r.id' })
+  const other = (method: string, path: string, body?: unknown) => s.call(method, path, body, 'another-token')
+  for (const [method, path] of [
+    ['GET', ''],
+    ['PATCH', ''],
+    ['DELETE', ''],
+    ['POST', '/test'],
+  ] as const)
+    // prettier-ignore
+    assert.equal((await other(method, `/functions/doc${path}`, method === 'GET' ? undefined : {})).status, 404, method + path)
+  const spy = { type: 'transform', code: 'export default (a, r, c, m) => { throw new Error(JSON.stringify(r) + m.database.name) }' }
+  for (const [body, field] of [
+    [{ ...spy, database: 'shop', table: 'goods' }, 'database'],
+    [
+      { type: 'enrichment', code: 'select 1 as id where 1 = any($1)', database: s.cache.databases[0]?.id, messages: [{ record: {} }] },
+      'database',
+    ],
+    [{ type: 'routing', sink_type: 'meilisearch', code: 'export default () => ({})', sink: 'search' }, 'sink'],
+  ] as const) {
+    const { status, body: answer } = await other('POST', '/functions/test', body)
+    assert.deepEqual([status, Object.keys(answer.validation_errors)], [422, [field]])
+  }
+  const mine = await other('POST', '/functions', { ...spy, name: 'doc' }) // a sink of the first account has one of this name
+  assert.deepEqual([mine.status, mine.body.used_by], [200, []])
+  assert.match(mine.body.warnings[0], /^on an example: .*"name":"Example"/)
+})
+
 test('a try shows all that the function was given', async () => {
   await using s = await serve()
   const { data } = (await s.call('POST', '/functions/test', { type: 'transform', code: 'export default (a, r, c, m) => m' })).body

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { STATE } from '../../transforms/sandbox/wire.ts'
+import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 import { batch, batchOf, fn, pool, rows, TAIL } from './function-fixture.ts'
 
 const shared = pool()
@@ -178,6 +179,18 @@ for (const [what, code, message, line, column] of [
     if (line !== undefined) assert.equal(wrong?.line, line)
     if (column !== undefined) assert.equal(wrong?.column, column)
   })
+
+test('what one function leaves behind is not there for another, of the same text neither, nor after a trial of it', async () => {
+  const code =
+    'let mine = 0; export default (a, r) => { const seen = [globalThis.left ?? null, mine]; globalThis.left = mine = r.id; return seen }'
+  const [a, b] = ['a', 'b'].map((key) => ({ ...fn(code), key })) as [Callable, Callable]
+  const seen = async (one: Callable, id: number, way: 'run' | 'test' = 'run') =>
+    JSON.parse((await shared[way]([one], batch([{ record: { id } }]))).resultText(0, 0)) as unknown
+  assert.deepEqual(await seen(a, 7), [null, 0])
+  assert.deepEqual(await seen(a, 8), [7, 7]) // its own is
+  assert.deepEqual(await seen(b, 9), [null, 0])
+  assert.deepEqual(await seen({ ...a, key: 'trial' }, 1, 'test'), [null, 0])
+})
 
 test('what is printed comes with the message, bounded', async () => {
   const outcome = await shared.run(
