@@ -7,9 +7,9 @@
  *  - What the isolates say is written where it is sent from, in memory that stays.
  */
 import { isAscii } from 'node:buffer'
-import { messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn } from './isolate.ts'
+import { messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
 import type { Isolates, KeyedSource } from './isolates.ts'
-import { mayHoldLongIntegers } from './long-integers.ts'
+import { quoteLongIntegers } from './long-integers.ts'
 import { MESSAGE_END, STATE, type MessageFailure, type RunResponse } from './wire.ts'
 
 /** @property bytes `{…}` and MESSAGE_END for each message */
@@ -36,12 +36,14 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail }
   const found: Found = { done: count, states: new Uint8Array(count), failures: [], logs: [] }
   const tookUs: number[] = []
   const results: { places: Uint32Array; start: number; end: number }[] = []
+  const quoted = quoteLongIntegers(bytes, isolates.mark)
+  const longIntegers = quoted ? (quoted.keys ?? 'anywhere') : 'nowhere'
   said.clear()
   for (const [step, source] of sources.entries()) {
     const started = performance.now()
     const live = keptOf(found)
     const start = said.length
-    runLines(source, { bytes: linesOf(bytes, live, count), tail }, isolates)
+    runLines(source, { bytes: linesOf(quoted?.bytes ?? bytes, live, count), tail, longIntegers }, isolates)
     const places = readLines(said.from(start), live, { step, file: source.file }, found)
     if (source.kind === 'filter') said.clear(start)
     else results.push({ places, start, end: said.length })
@@ -60,12 +62,14 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail }
   }
 }
 
+type PieceLines = Readonly<{ bytes: Buffer; tail: string; longIntegers: LongIntegers }>
+
 /** Says the runtime's lines, of fewer messages when time is up. */
-function runLines(source: KeyedSource, { bytes, tail }: Omit<Lines, 'count'>, isolates: Isolates): void {
+function runLines(source: KeyedSource, { bytes, ...others }: PieceLines, isolates: Isolates): void {
   const until = Date.now() + SLICE_MS
   for (let at = 0; at < bytes.length;) {
     const end = pieceEnd(bytes, at)
-    const isLeft = runPiece(source, { bytes: bytes.subarray(at, end), tail, until }, isolates)
+    const isLeft = runPiece(source, { bytes: bytes.subarray(at, end), until, ...others }, isolates)
     at = end
     if (isLeft || Date.now() >= until) return
   }
@@ -79,15 +83,11 @@ function pieceEnd(lines: Buffer, at: number): number {
 }
 
 /** @returns of fewer messages, for the time is over */
-function runPiece(
-  source: KeyedSource,
-  { bytes, tail, until }: { bytes: Buffer; tail: string; until: number },
-  isolates: Isolates,
-): boolean {
+function runPiece(source: KeyedSource, piece: PieceLines & Readonly<{ until: number }>, isolates: Isolates): boolean {
+  const { bytes, tail, longIntegers, until } = piece
   const lines = bytes.toString(isAscii(bytes) ? 'latin1' : 'utf8')
-  const hasLongIntegers = mayHoldLongIntegers(bytes)
   try {
-    const { out, left } = isolates.of(source).run({ text: lines, hasLongIntegers }, tail, until)
+    const { out, left } = isolates.of(source).run({ text: lines, longIntegers }, tail, until)
     said.add(out)
     return left
   } catch (error) {
@@ -101,7 +101,7 @@ function runPiece(
   do {
     const end = lines.indexOf(END, at) + 1
     try {
-      said.add(isolates.of(source).run({ text: lines.slice(at, end), hasLongIntegers }, tail, 0).out)
+      said.add(isolates.of(source).run({ text: lines.slice(at, end), longIntegers }, tail, 0).out)
     } catch (error) {
       said.add(error instanceof NotBuilt ? notBuilt(error) : OUT_OF_MEMORY)
     }

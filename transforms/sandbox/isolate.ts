@@ -32,12 +32,16 @@ export type Source = Readonly<{
 export type BuildFailure = Readonly<{ message: string; line?: number; column?: number }>
 
 /** Messages: `{…}` and MESSAGE_END for each. */
-export type Piece = Readonly<{ text: string; /** false: none of their integers has 16 digits or more */ hasLongIntegers: boolean }>
+export type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
+/** Where integers are quoted (`long-integers.ts`): in members of these names, or they may be at any depth. */
+export type LongIntegers = readonly string[] | 'anywhere' | 'nowhere'
 
 /** The thread that an isolate runs in. */
 export type Host = Readonly<{
   /** what one call of a function may take */
   callMs: number
+  /** what stands before the digits of quoted integers: no message can hold it, for nobody knows it */
+  mark: Buffer
   /** told when native code that can't be cut off is entered and left */
   enter: () => void
   leave: () => void
@@ -64,9 +68,8 @@ export class FunctionIsolate {
     host.enter()
     try {
       const context = this.#isolate.createContextSync()
-      const seed = () => JSON.stringify(randomBytes(32).toString('hex'))
-      context.evalSync(`${ENCODINGS}(${seed()})`)
-      const inside = context.evalSync(`${RUNTIME}(${seed()})`, { reference: true })
+      context.evalSync(`${ENCODINGS}(${JSON.stringify(randomBytes(32).toString('hex'))})`)
+      const inside = context.evalSync(`${RUNTIME}(${JSON.stringify(host.mark.toString())})`, { reference: true })
       this.#run = inside.getSync('run', { reference: true })
       this.#rest = inside.getSync('rest', { reference: true })
       const module = this.#compiled(code, file)
@@ -95,14 +98,15 @@ export class FunctionIsolate {
    * @param tail of their metadata, JSON
    * @returns the runtime's lines; `left`: of fewer messages, for the time is over
    */
-  run({ text: lines, hasLongIntegers }: Piece, tail: string, until: number): { out: string; left: boolean } {
+  run({ text: lines, longIntegers }: Piece, tail: string, until: number): { out: string; left: boolean } {
+    const keys = typeof longIntegers === 'string' ? longIntegers : JSON.stringify(longIntegers)
     let out = ''
     for (let done = 0; ;) {
       this.#host.enter()
       let more: string
       let left = true
       try {
-        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT, hasLongIntegers], { timeout: this.#host.callMs })
+        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT, keys], { timeout: this.#host.callMs })
         left = more[0] === '!'
         more = more.slice(1)
       } catch (error) {

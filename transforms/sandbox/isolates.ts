@@ -15,6 +15,11 @@ export class Isolates {
     this.#maxBytes = maxBytes
   }
 
+  /** what stands before the digits of quoted integers, in all of them */
+  get mark(): Buffer {
+    return this.#host.mark
+  }
+
   /** Builds it when it isn't there. @throws NotBuilt */
   of(source: KeyedSource): FunctionIsolate {
     const { key } = source

@@ -8,10 +8,8 @@
  *    line it belongs to: what the function printed.
  *  - A message is parsed when its turn comes: one run of a function can't touch the arguments of another, and a collection of
  *    the young generation finds few of them alive.
- *  - Integers beyond ±2^53 are BigInt in the arguments, and a BigInt becomes its digits in the result: the digits are
- *    found in the text, replaced by a string that nothing else can hold, and put back as values after parsing. Whether there
- *    are such digits at all is told from outside, where bytes can be looked at with strides: looking for them here costs
- *    as much as parsing.
+ *  - Integers beyond ±2^53 are BigInt in the arguments, and a BigInt becomes its digits in the result: they come in as strings
+ *    that begin with a mark (`long-integers.ts`).
  */
 
 /** What `build` gives to the host. */
@@ -21,22 +19,22 @@ export type Runtime = Readonly<{
   /**
    * Not one named object: what crosses into an isolate crosses cheaply when it is primitive.
    * @param tail rest of the metadata, the same for all; @param from first message to run; @param until ms since the epoch
-   * @param hasLongIntegers false: no integer in the lines has 16 digits or more
+   * @param longIntegers where integers are quoted: names of members as a JSON list, `anywhere` or `nowhere`
    * @returns the lines, behind a `.`, or `!` when messages are left
    */
-  run: (lines: string, tail: string, from: number, until: number, maxResult: number, hasLongIntegers: boolean) => string
+  run: (lines: string, tail: string, from: number, until: number, maxResult: number, longIntegers: string) => string
   /** What was done when the last run was cut off, and then forgets it. */
   rest: () => string
 }>
 
-/** @param seed random hex digits, for the string that stands for digits */
-export function runtime(seed: string): Runtime {
+/** @param mark what quoted integers begin with */
+export function runtime(mark: string): Runtime {
   const { parse, stringify, rawJSON } = JSON as typeof JSON & { rawJSON: (text: string) => unknown }
   const { now } = Date
   const { isFinite: isFiniteNumber } = Number
   const { isArray } = Array
-  const { defineProperty } = Object
-  const { deleteProperty, ownKeys } = Reflect
+  const { defineProperty, hasOwn, keys: ownKeys } = Object
+  const { deleteProperty } = Reflect
   const BigIntOf = BigInt
   const Failure = Error
   const WrongType = TypeError
@@ -45,22 +43,17 @@ export function runtime(seed: string): Runtime {
   const uncurried = (method: unknown) => call.bind(method as never) as unknown as (...args: any[]) => any
   const indexOf = uncurried(String.prototype.indexOf) as (text: string, wanted: string, from?: number) => number
   const slice = uncurried(String.prototype.slice) as (text: string, from: number, to?: number) => string
-  const replace = uncurried(RegExp.prototype[Symbol.replace]) as (re: RegExp, text: string, by: unknown) => string
   const exec = uncurried(RegExp.prototype.exec) as (re: RegExp, text: string) => RegExpExecArray | null
   const bigintText = uncurried(BigInt.prototype.toString) as (value: bigint, radix?: number) => string
   const functionText = uncurried(Function.prototype.toString) as (value: unknown) => string
 
   /** as MESSAGE_END in wire.ts has it */
   const END = '\u001e'
-  const MARK = `\u0001${slice(seed, 0, 24)}:`
-  /** strings as they are, and integers of 16 digits or more that stand as values */
-  const LONG_INTEGERS = /"(?:[^"\\]|\\.)*"|(?<![0-9.eE+-])-?[0-9]{16,}(?![0-9.eE])/g
   /** What comes in from outside stands outside the heap, where nothing counts it, until the heap is collected. */
   const COLLECT_AFTER = 16_000_000
   const MAX_LINES = 50
   const MAX_LINE = 1000
   const MAX_TEXT = 2000
-  const SAFE = 2n ** 53n
 
   // ── globals: what is taken away, and what is given ────────────────────────────────────────────────
 
@@ -119,31 +112,43 @@ export function runtime(seed: string): Runtime {
 
   // ── arguments ─────────────────────────────────────────────────────────────────────────────────────
 
-  const marked = (found: string): string => {
-    if (found[0] === '"') return found
-    const value = BigIntOf(found)
-    return value <= SAFE && value >= -SAFE ? found : `"${slice(stringify(MARK), 1, -1)}${found}"`
-  }
+  const [first] = mark
   const restored = (value: unknown): unknown => {
-    if (typeof value === 'string') return indexOf(value, MARK) === 0 ? BigIntOf(slice(value, MARK.length)) : value
+    if (typeof value === 'string') return value[0] === first && indexOf(value, mark) === 0 ? BigIntOf(slice(value, mark.length)) : value
     if (typeof value !== 'object' || value === null) return value
     const holder = value as Record<string, unknown>
     if (isArray(value)) for (let i = 0; i < value.length; i++) value[i] = restored(value[i])
     else {
-      const keys = ownKeys(holder) as string[]
+      const keys = ownKeys(holder)
       for (let i = 0; i < keys.length; i++) {
         const key = keys[i] as string
         const inner = holder[key]
         const now = restored(inner)
-        if (now !== inner) defineProperty(holder, key, { value: now, writable: true, enumerable: true, configurable: true })
+        if (now !== inner) holder[key] = now // its own, so no setter is met
       }
     }
     return value
   }
   type Named = { id: string; name: string; annotations: unknown; database?: string; hostname?: string }
   type Message = { action: string; record: unknown; changes: unknown; metadata: Record<string, unknown> }
-  const parsed = (text: string, hasLongIntegers: boolean): Message =>
-    (hasLongIntegers ? restored(parse(replace(LONG_INTEGERS, text, marked))) : parse(text)) as Message
+  const restoredIn = (holder: unknown, keys: readonly string[]): void => {
+    if (typeof holder !== 'object' || holder === null) return
+    for (let i = 0; i < keys.length; i++) {
+      const key = keys[i] as string
+      const inner = hasOwn(holder, key) ? (holder as Record<string, unknown>)[key] : undefined
+      if (typeof inner === 'string') (holder as Record<string, unknown>)[key] = restored(inner)
+    }
+  }
+  /** @param keys undefined: at any depth */
+  const parsed = (text: string, hasLongIntegers: boolean, keys: readonly string[] | undefined): Message => {
+    const m = parse(text) as Message
+    if (!hasLongIntegers || indexOf(text, mark) < 0) return m
+    if (keys === undefined) return restored(m) as Message
+    restoredIn(m.record, keys)
+    restoredIn(m.changes, keys)
+    restoredIn(m.metadata, keys)
+    return m
+  }
 
   // ── results ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +262,7 @@ export function runtime(seed: string): Runtime {
       fn = value as typeof fn
       return ''
     },
-    run(lines, tail, from, until, maxResult, hasLongIntegers) {
+    run(lines, tail, from, until, maxResult, longIntegers) {
       out = ''
       logs = []
       logged = 0
@@ -270,11 +275,13 @@ export function runtime(seed: string): Runtime {
       const { database_name, consumer, database } = parse(tail) as { database_name: string; consumer: Named; database: Named }
       const ofConsumer = stringify(consumer.annotations)
       const ofDatabase = stringify(database.annotations)
+      const hasLongIntegers = longIntegers !== 'nowhere'
+      const keys = longIntegers[0] === '[' ? (parse(longIntegers) as string[]) : undefined
       let start = 0
       for (let i = 0; i < from; i++) start = indexOf(lines, END, start) + 1
       while (start < lines.length) {
         const stop = indexOf(lines, END, start) + 1
-        const m = parsed(slice(lines, start, stop - 1), hasLongIntegers)
+        const m = parsed(slice(lines, start, stop - 1), hasLongIntegers, keys)
         start = stop
         const { metadata } = m
         if (metadata !== undefined) {

@@ -2,6 +2,7 @@
  * A thread of the sandbox: takes what comes over a pipe of its own from the engine, one request after the other, and
  * keeps the isolates that it runs in. Every batch is read and written once, by the thread that works on it.
  */
+import { randomBytes } from 'node:crypto'
 import { parentPort, workerData } from 'node:worker_threads'
 import { runBatch } from './batch-run.ts'
 import { FunctionIsolate, NotBuilt, type BuildFailure, type FunctionKind, type Host } from './isolate.ts'
@@ -33,6 +34,7 @@ const { shared, place, fd, builds } = workerData as ThreadData
 const { entered, busy, watched, threads, resident, maxBytes, callMs } = shared
 const host: Host = {
   callMs,
+  mark: Buffer.from(`\u007f${randomBytes(12).toString('hex')}:`),
   enter: () => void (entered[place] = Date.now()),
   leave: () => void (entered[place] = 0),
 }
