@@ -18,7 +18,7 @@ import type { DeliveredMessages, DeliveredTogether } from '../engine/dispatch/de
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { Dispatcher, type DispatchSettings, type Lane, type Released, type TakeBytes } from '../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../engine/dispatch/fenced-write.ts'
-import { ParkedStore, type Chosen, type TooLarge } from '../engine/dispatch/parked-store.ts'
+import { ParkedStore, type Chosen, type Discards } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError, type ErrorCode } from '../engine/errors.ts'
 import type { WindowBounds } from '../engine/dispatch/replay-window.ts'
@@ -30,6 +30,7 @@ import type { Position } from '../engine/position.ts'
 import type { Query } from '../engine/wal/slot.ts'
 import { Bell } from './bell.ts'
 import { GroupCommit } from './group-commit.ts'
+import { DiscardedMessages } from './discarded-messages.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import { ParkedTending } from './parked-tending.ts'
 import type { SinkObserver } from './sink-observer.ts'
@@ -93,6 +94,7 @@ export class OwnedPartition {
   readonly #parked: ParkedTending
   readonly #borrowed = new Set<() => void>()
   readonly #trimming: Trimming
+  readonly #discarded: DiscardedMessages
   /** parked or discarded since the last commit began */
   #dirty = false
   #committed: MessageRef
@@ -108,12 +110,13 @@ export class OwnedPartition {
     options: PartitionOptions,
     store: ParkedStore,
     dispatcher: Dispatcher,
-    from: Readonly<{ committed: MessageRef; tooLarge: TooLarge; trimming: Trimming }>,
+    from: Readonly<{ committed: MessageRef; discarded: DiscardedMessages; trimming: Trimming }>,
   ) {
     this.#options = options
     this.#store = store
     this.#dispatcher = dispatcher
     this.#trimming = from.trimming
+    this.#discarded = from.discarded
     this.#committed = from.committed
     const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     this.#parked = new ParkedTending({
@@ -132,7 +135,7 @@ export class OwnedPartition {
       moved: () => this.#moved(),
       beforeDrained: () => from.trimming.noteAll(),
       committed: () => this.#committed,
-      tooLarge: from.tooLarge,
+      discarded: from.discarded,
     })
   }
 
@@ -142,7 +145,7 @@ export class OwnedPartition {
     const store = await ParkedStore.takeOver(query, key, { grouping, holder })
     const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
     const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
-    const tooLarge = await store.tooLarge()
+    const discarded = new DiscardedMessages(await store.discards())
     const { next: head } = await log.stats(topic, key.partition)
     const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
     const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
@@ -155,7 +158,7 @@ export class OwnedPartition {
       term: store.term,
       committed: taken,
     })
-    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, tooLarge, trimming })
+    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, discarded, trimming })
     owned.#changed()
     return owned
   }
@@ -436,6 +439,7 @@ export class OwnedPartition {
       oldestMs: Math.max(0, Date.now() - Math.min(d.oldestUs() / 1000, Date.now())),
       parked: d.parked.openRows,
       parkedGroups: d.parked.size,
+      discardedLately: this.#discarded.others?.messages ?? 0,
       windowBytes: d.window.bytes,
       logBytes: stats.bytes,
       keptBytes: stats.finishedBytes,
@@ -454,9 +458,15 @@ export class OwnedPartition {
     return this.#dispatcher.parked.failing()
   }
 
+  /** What was given up in the last day, but for its size; undefined: nothing. */
+  get discarded(): Discards | undefined {
+    return this.#discarded.others
+  }
+
   /** What keeps messages from flowing, if anything does. */
   get trouble(): { code: ErrorCode; message: string } | undefined {
-    const { trouble: error, jammed, tooLarge } = this.#parked
+    const { trouble: error, jammed } = this.#parked
+    const { bySize } = this.#discarded
     if (error !== undefined)
       return {
         code: error instanceof EngineError ? error.code : 'INTERNAL',
@@ -467,10 +477,10 @@ export class OwnedPartition {
         code: 'PARKING_FULL',
         message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
       }
-    if (tooLarge)
+    if (bySize)
       return {
         code: 'MESSAGE_TOO_LARGE',
-        message: `${tooLarge.messages} messages larger than MAX_MESSAGE_MB were discarded, the last one at ${tooLarge.lastAt.toISOString()}`,
+        message: `${bySize.messages} messages larger than MAX_MESSAGE_MB were discarded, the last one at ${bySize.lastAt.toISOString()}`,
       }
     return undefined
   }

@@ -4,6 +4,7 @@
  */
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
 import { MAX_ENDED, type Chosen, type ParkedStore } from '../engine/dispatch/parked-store.ts'
+import type { DiscardedMessages } from './discarded-messages.ts'
 import type { SinkObserver } from './sink-observer.ts'
 
 /**
@@ -14,7 +15,15 @@ import type { SinkObserver } from './sink-observer.ts'
 export const MESSAGE_EDITS = ['redeliver', 'acknowledge', 'discard'] as const
 export type MessageEdit = (typeof MESSAGE_EDITS)[number]
 
-type Parts = Readonly<{ dispatcher: Dispatcher; store: ParkedStore; observer: SinkObserver; isClosed: () => boolean }>
+type Parts = Readonly<{
+  dispatcher: Dispatcher
+  store: ParkedStore
+  observer: SinkObserver
+  discarded: DiscardedMessages
+  /** told of what is discarded */
+  gaveUp: (messages: number) => void
+  isClosed: () => boolean
+}>
 
 /** @param chosen `discarded`: all that were given up, to be redelivered. @returns how many messages it held for */
 export async function editParked(parts: Parts, edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
@@ -22,7 +31,7 @@ export async function editParked(parts: Parts, edit: MessageEdit, chosen: Chosen
   return chosen === 'discarded' ? 0 : end(parts, edit, chosen)
 }
 
-async function redeliver({ dispatcher, store, isClosed }: Parts, chosen: Chosen | 'discarded'): Promise<number> {
+async function redeliver({ dispatcher, store, discarded, isClosed }: Parts, chosen: Chosen | 'discarded'): Promise<number> {
   let count = 0
   if (chosen !== 'discarded') {
     const rows = await store.hurry(chosen)
@@ -35,10 +44,15 @@ async function redeliver({ dispatcher, store, isClosed }: Parts, chosen: Chosen 
   if (typeof chosen === 'string' && chosen !== 'discarded') return count
   const rows = await store.reopen(chosen === 'discarded' ? undefined : chosen, entry('to be delivered again, by hand'))
   if (!isClosed()) dispatcher.parking.reopened(rows)
+  discarded.reopened(rows.length)
   return count + rows.length
 }
 
-async function end({ dispatcher, store, observer, isClosed }: Parts, edit: 'acknowledge' | 'discard', chosen: Chosen): Promise<number> {
+async function end(
+  { dispatcher, store, observer, gaveUp, isClosed }: Parts,
+  edit: 'acknowledge' | 'discard',
+  chosen: Chosen,
+): Promise<number> {
   let count = 0
   for (;;) {
     const isDiscard = edit === 'discard'
@@ -50,7 +64,7 @@ async function end({ dispatcher, store, observer, isClosed }: Parts, edit: 'ackn
     count += rows.length
     if (rows.length > 0 && !isClosed()) {
       dispatcher.parking.parkedEnded(rows)
-      if (isDiscard) observer.discarded(rows.length, 'hand')
+      if (isDiscard) gaveUp(rows.length)
       else observer.acked({ messages: rows.length, heldMs: 0 })
     }
     if (typeof chosen !== 'string' || rows.length < MAX_ENDED || isClosed()) return count

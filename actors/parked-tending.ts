@@ -14,14 +14,15 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
 import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
-import type { Chosen, ParkedStore, TooLarge } from '../engine/dispatch/parked-store.ts'
+import type { Chosen, ParkedStore } from '../engine/dispatch/parked-store.ts'
 import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'
 import { EngineError, isFenced } from '../engine/errors.ts'
 import type { MessageRef } from '../engine/log/log.ts'
 import { Bell } from './bell.ts'
 import { editParked, type MessageEdit } from './parked-edits.ts'
-import type { SinkObserver } from './sink-observer.ts'
+import type { DiscardedMessages } from './discarded-messages.ts'
+import type { Discarded, SinkObserver } from './sink-observer.ts'
 
 export type TendingOptions = Readonly<{
   dispatcher: Dispatcher
@@ -39,8 +40,8 @@ export type TendingOptions = Readonly<{
   committed: () => MessageRef
   /** what keeps a closed partition from being drained is parked after this */
   drainAfterMs: number
-  /** what former owners have discarded for its size */
-  tooLarge: TooLarge
+  /** told of everything that is discarded, and not any more */
+  discarded: DiscardedMessages
   /** once it is recorded another process may raise the terms */
   beforeDrained: () => Promise<void>
   /** recorded: nothing of the generation is left here but parked messages */
@@ -53,8 +54,6 @@ type FailedRef = Readonly<{ offset: number; index: number; origin: Origin | unde
 
 /** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
 const PARK_AGAIN_MS = 50
-/** How long health tells of messages that were too large. */
-const TOLD_MS = 24 * 3_600_000
 const JAM_MS = 10_000
 /** Bodies of parked messages fetched ahead. */
 const LOAD_AHEAD = 500
@@ -78,17 +77,9 @@ export class ParkedTending {
   #leftSince: number | undefined
   #recorded = false
   #trouble: unknown
-  #tooLarge: TooLarge
 
   constructor(options: TendingOptions) {
     this.#options = options
-    this.#tooLarge = options.tooLarge
-  }
-
-  /** Messages that were discarded for their size in the last day; undefined: none. */
-  get tooLarge(): TooLarge | undefined {
-    const { messages, lastAt } = this.#tooLarge
-    return messages > 0 && Date.now() - lastAt.getTime() < TOLD_MS ? this.#tooLarge : undefined
   }
 
   /** The last failure of the store, until it works again. */
@@ -147,7 +138,7 @@ export class ParkedTending {
   edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
     return this.inTurn(async () => {
       if (this.#options.isClosed()) return 0
-      const count = await editParked(this.#options, edit, chosen)
+      const count = await editParked({ ...this.#options, gaveUp: (messages) => this.#gaveUp(messages, 'hand') }, edit, chosen)
       if (count === 0) return 0
       this.#mayHaveDone = true
       this.#options.moved()
@@ -220,16 +211,19 @@ export class ParkedTending {
   }
 
   #discarded(moves: readonly Move[]): void {
-    const { observer } = this.#options
     const tooLarge = moves.filter(({ view, index }) => isTooLarge(view, index)).length
-    if (tooLarge < moves.length) observer.discarded(moves.length - tooLarge, 'attempts')
-    if (tooLarge === 0) return
-    observer.discarded(tooLarge, 'size')
-    this.#tooLarge = { messages: this.#tooLarge.messages + tooLarge, lastAt: new Date() }
+    this.#gaveUp(moves.length - tooLarge, 'attempts')
+    this.#gaveUp(tooLarge, 'size')
+  }
+
+  #gaveUp(messages: number, why: Discarded): void {
+    if (messages === 0) return
+    this.#options.observer.discarded(messages, why)
+    this.#options.discarded.add(messages, why)
   }
 
   async #recordFailedAgain(): Promise<void> {
-    const { dispatcher, store, observer, isClosed, clock, moved } = this.#options
+    const { dispatcher, store, isClosed, clock, moved } = this.#options
     while (this.#failedAgain.length > 0 && !isClosed()) {
       const some = this.#failedAgain.slice(0, MAX_FAILED)
       const rows = await store.failed(some, some.map(({ failed }) => failed)) // prettier-ignore
@@ -240,7 +234,7 @@ export class ParkedTending {
         const { attempts, retryInMs } = byName.get(nameOf(row.offset, row.index, row.origin)) as Failed
         if (retryInMs === undefined) {
           dispatcher.parking.parkedEnded([row])
-          observer.discarded(1, 'attempts')
+          this.#gaveUp(1, 'attempts')
           continue
         }
         const group = dispatcher.parked.groupAt(row.offset, row.index, row.origin)
@@ -252,7 +246,7 @@ export class ParkedTending {
   }
 
   async #discard(): Promise<void> {
-    const { dispatcher, store, observer, isClosed, moved } = this.#options
+    const { dispatcher, store, isClosed, moved } = this.#options
     const { parking, settings } = dispatcher
     while (parking.hasDiscards && !isClosed()) {
       const moves = parking.toDiscard()
@@ -271,7 +265,7 @@ export class ParkedTending {
       } finally {
         parking.notDiscarded(groups) // those that were not ended
       }
-      observer.discarded(moves.length + groups.length, 'attempts')
+      this.#gaveUp(moves.length + groups.length, 'attempts')
       this.#mayHaveDone = true // older ones may go
       moved()
     }

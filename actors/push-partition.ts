@@ -13,6 +13,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Lane } from '../engine/dispatch/dispatcher.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import type { Discards } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
@@ -118,6 +119,9 @@ export class PushPartition implements HostedPartition {
   }
   get trouble(): HealthCheck['error'] | undefined {
     return this.#owned.trouble
+  }
+  get discarded(): Discards | undefined {
+    return this.#owned.discarded
   }
   /** groups whose first message has failed and is tried again */
   failing(): number {

@@ -10,7 +10,7 @@ import type { DispatchSettings } from '../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../engine/dispatch/generations.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import { MAX_REPLAY_BYTES, type WindowBounds } from '../engine/dispatch/replay-window.ts'
-import { findParked, type Chosen } from '../engine/dispatch/parked-store.ts'
+import { findParked, type Chosen, type Discards } from '../engine/dispatch/parked-store.ts'
 import { EngineError, isFenced } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import { replayWindowMs, type Database, type Sink } from '../engine/state/resources.ts'
@@ -28,6 +28,8 @@ import type { ActorStatus, Figures, HealthCheck } from './status.ts'
 export interface HostedPartition extends Owned {
   readonly partition: number
   readonly trouble: HealthCheck['error'] | undefined
+  /** given up in the last day */
+  readonly discarded: Discards | undefined
   /** messages lie ready and wait for their destination */
   readonly isReady: boolean
   /** Whether a message's names are of this partition. */
@@ -202,8 +204,19 @@ export class SinkHost<P extends HostedPartition> {
       trouble
         ? { name: 'Messages pending delivery', status: 'warning', error: trouble }
         : { name: 'Messages pending delivery', status: 'healthy' },
+      ...this.#discards(),
       this.#status === 'active' ? delivery : { name: delivery.name, status: 'paused' },
     ]
+  }
+
+  /** A notice: giving up was asked for, by max_retry_count or by hand. */
+  #discards(): readonly HealthCheck[] {
+    const some = this.#live.flatMap(({ discarded }) => discarded ?? [])
+    if (some.length === 0) return []
+    const messages = some.reduce((sum, each) => sum + each.messages, 0)
+    const lastAt = new Date(Math.max(...some.map((each) => each.lastAt.getTime()))).toISOString()
+    const message = `${messages === 1 ? 'a message was' : `${messages} messages were`} given up in the last day, the last one at ${lastAt}`
+    return [{ name: 'Messages pending delivery', status: 'notice', error: { code: 'MESSAGES_DISCARDED', message } }]
   }
 
   report(details: Figures): ActorStatus {

@@ -456,6 +456,13 @@ export const ERRORS = {
     remedy:
       'Raise MAX_MESSAGE_MB, which needs several times as much memory for a moment, and touch the row; or keep such values out of the table.',
   },
+  MESSAGES_DISCARDED: {
+    retry: false,
+    status: 503,
+    meaning: 'Messages of a sink were given up: they failed max_retry_count times, or somebody discarded them.',
+    remedy:
+      'GET /api/sinks/NAME/messages?state=discarded lists the newest 1,000 with the reason. Mend it, then POST {"state": "discarded"} to /api/sinks/NAME/messages/redeliver.',
+  },
   MESSAGES_DROPPED: {
     retry: false,
     status: 503,

@@ -221,7 +221,7 @@ export class Metrics {
     )
     counter(
       'tailrace_messages_discarded_count',
-      'Messages given up, on record: max_retry_count reached, or larger than MAX_MESSAGE_MB',
+      'Messages given up, on record: max_retry_count reached, larger than MAX_MESSAGE_MB, or by hand',
       (s) => s.meter.discarded,
     )
     counter(

@@ -22,7 +22,8 @@ import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, t
 import { columnsOf, toView, type Row } from './parked-row.ts'
 import type { Failed, Move } from './parking.ts'
 
-export type TooLarge = Readonly<{ messages: number; lastAt: Date }>
+/** Messages that were given up, and when the last of them was. */
+export type Discards = Readonly<{ messages: number; lastAt: Date }>
 /** @property attempts how often it has failed; pull: how often it was handed out before it was parked */
 export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
 /** Open messages: these, those that have failed at least once, or all. */
@@ -117,17 +118,22 @@ export class ParkedStore {
     return { groups, refs }
   }
 
-  /** Messages that were discarded for their size in the last day. */
-  async tooLarge(): Promise<TooLarge> {
+  /** Messages that were discarded in the last day: for their size, and for other reasons. */
+  async discards(): Promise<Readonly<{ bySize: Discards; others: Discards }>> {
     const { sinkId, generation, partition } = this.#key
     const { rows } = await ask(
       this.#query,
-      `select count(*) as messages, max(inserted_at) as last_at from tailrace.parked
-       where ${MINE_READ} and state = 'discarded' and flags & ${MESSAGE_FLAG.discarded} <> 0 and inserted_at > now() - interval '1 day'`,
+      `select by_size, count(*) as messages, max(at) as last_at from (
+         select flags & ${MESSAGE_FLAG.discarded} <> 0 as by_size, coalesce((attempt_log -> 0 ->> 'at')::timestamptz, inserted_at) as at
+         from tailrace.parked where ${MINE_READ} and state = 'discarded') d
+       where at > now() - interval '1 day' group by by_size`,
       [sinkId, generation, partition],
     )
-    const lastAt = rows[0]?.last_at
-    return { messages: Number(rows[0]?.messages ?? 0), lastAt: lastAt instanceof Date ? lastAt : new Date(0) }
+    const of = (bySize: boolean): Discards => {
+      const row = rows.find(({ by_size }) => by_size === bySize)
+      return { messages: Number(row?.messages ?? 0), lastAt: row?.last_at instanceof Date ? row.last_at : new Date(0) }
+    }
+    return { bySize: of(true), others: of(false) }
   }
 
   /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */

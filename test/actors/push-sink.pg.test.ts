@@ -10,6 +10,7 @@ import { queryOf } from './sink-state.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
 
 test('messages are sent in batches, each once, and several of a group in one batch in order', async () => {
@@ -110,6 +111,18 @@ test('after max_retry_count failures a message is discarded with its record, and
     p.ids.filter((id) => id % 2 === 0),
     [2, 4],
   )
+  const told = () => p.f.sink.health().find(({ error }) => error?.code === 'MESSAGES_DISCARDED')
+  const of = (check: ReturnType<typeof told>) => [check?.status, check?.error?.message.replace(/at .*$/, '')]
+  const notice = ['notice', 'a message was given up in the last day, the last one ']
+  assert.deepEqual(of(told()), notice)
+  p.f.crash()
+  await p.start()
+  while (p.f.sink.status().partitions?.[0]?.['discardedLately'] !== 1) await pause(10)
+  assert.deepEqual(of(told()), notice, 'to the next owner too')
+  p.answer = () => ({})
+  await p.f.sink.edit('redeliver', 'discarded')
+  await p.untilDelivered(6)
+  assert.equal(told(), undefined)
 })
 
 test('while the destination is down nothing is parked, and delivery goes on within 5 s of its return', async () => {
