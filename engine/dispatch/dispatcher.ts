@@ -2,6 +2,9 @@
  * Who gets which message when, and what the log may be told of it: the one dispatcher of pull and push. It decides and
  * does no I/O; its owner reads, commits and parks, and tells it what happened. One owner calls it, never concurrently.
  *
+ *   read ──intake──▶ window, open messages ◀──take── who delivers ──▶ settlement
+ *                         │ commit point                  ▲ promise: how far a durable commit lets it
+ *
  *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8). An
  *      owner that sends gets several of a group in one batch, the lowest first, and no more until it has told how they ended.
  *  I2. Nothing is handed out beyond what a durable commit promised (`handedOut`, correctness 20).
@@ -11,19 +14,21 @@
  *      durable before their rows are (the owner commits in between).
  *  I5. A message costs array entries only; a Map entry exists only for a group with something looked at and unfinished.
  */
-import type { Commit, MessageRef } from '../log/log.ts'
+import type { Commit } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
-import { PART, type Position } from '../position.ts'
-import { refList, type RefList } from './ack-id.ts'
+import type { RefList } from './ack-id.ts'
 import type { AckPending } from './ack-pending.ts'
 import { emptyBatch, type Batch } from './batch.ts'
-import { filterBefore, finishedRefs, handOutTarget, quietAt, wantsHandOut, type Reading } from './commit-point.ts'
+import { filterBefore, finishedRefs } from './commit-point.ts'
+import { batchOf, put, type Gathering, type TakeBytes } from './gathering.ts'
+import { HandOutPromise } from './hand-out-promise.ts'
+import { Intake } from './intake.ts'
 import { OpenMessages } from './open-messages.ts'
 import { ParkedGroups, type Origin, type ParkedGroup } from './parked-groups.ts'
 import { Parking, type Failed } from './parking.ts'
-import { compareRefs, laterRef, Restored, START, type Restore } from './restored.ts'
-import { isTooLarge, tooLarge } from './too-large.ts'
-import { STATE, Window, type PackView, type WindowPack } from './window.ts'
+import { Restored, type Restore } from './restored.ts'
+import { Settlement, type Finish, type Released } from './settlement.ts'
+import { STATE, Window, type PackView } from './window.ts'
 
 export type DispatchSettings = Readonly<{
   /** visibility time of a delivered message */
@@ -52,26 +57,6 @@ export type DispatcherOptions = Readonly<{
   clock: () => number
 }>
 
-export type TakeBytes = Readonly<{
-  max: number
-  /** what the answer adds to each body */
-  overhead: number
-  /** nothing is in the answer yet, so one message passes whatever its size */
-  first: boolean
-}>
-
-export type Finish = Readonly<{
-  finished: number
-  /** end of the visibility time of the first of them, 0 when it is over */
-  heldUntil: number
-  /** those that the parked store has or is getting: the owner ends them there */
-  elsewhere: RefList
-  /** some were delivered by a former owner and are not read yet, so this ack can't be kept now */
-  early: boolean
-}>
-
-/** Messages that came back, and the end of the visibility time that the first of them had. */
-export type Released = Readonly<{ messages: number; heldUntil: number }>
 /** Which messages a take is for: all, those that have never failed, or parked ones that have, the first of each group. */
 export type Lane = 'all' | 'fresh' | 'failed'
 
@@ -87,27 +72,26 @@ export class Dispatcher {
   readonly #restored: Restored
   readonly #open: OpenMessages
   readonly #sends: boolean
-  /** the greatest accepted position read */
-  #filter: Position
-  #restoring = true
-  #handedOut: MessageRef = START
-  /** a commit is durable that doesn't tell the exact set of messages in flight: after a crash they are presumed */
-  #mayHandOut: boolean
-  #readAt: number
+  readonly #intake: Intake
+  readonly #settlement: Settlement
+  readonly #promise: HandOutPromise
   #closed = false
 
   constructor(options: DispatcherOptions) {
     this.#options = options
     this.settings = options.settings
     this.#sends = options.sends === true
-    this.#mayHandOut = this.#sends
-    this.#readAt = options.clock()
     this.parked = new ParkedGroups(this.#sends)
-    this.#restored = new Restored(options.restore, this.#readAt, this.#sends ? undefined : options.settings.ackWaitMs)
-    this.#filter = this.#restored.filter
+    this.#restored = new Restored(options.restore, options.clock(), this.#sends ? undefined : options.settings.ackWaitMs)
     this.window = new Window(this.#restored.next.offset)
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
     this.parking = new Parking(this.#open, options.clock, this.#sends)
+    const { keyed, clock } = options
+    const parts = { open: this.#open, parking: this.parking, restored: this.#restored }
+    this.#intake = new Intake({ ...parts, keyed, clock })
+    this.#settlement = new Settlement(parts)
+    const reading = () => ({ window: this.window, readAt: this.#intake.readAt, formerly: this.#restored.ackableBelow })
+    this.#promise = new HandOutPromise({ reading, clock, sends: this.#sends })
     for (const facts of options.restore.parkedGroups) {
       const { first, later } = this.#restored.parkedUntil(facts)
       this.parked.restore(facts, first, later)
@@ -167,64 +151,12 @@ export class Dispatcher {
     this.#open.dispose()
   }
 
-  // ── reading ─────────────────────────────────────────────────────────────────────────────────────
-
   /**
    * Takes in the next record. Positions inside a pack grow, as one run of the source wrote it.
    * @param drops 1 for each message that the sink's filter drops: finished unseen
    */
   offer(offset: number, view: PackView, drops?: Uint8Array): void {
-    this.#readAt = this.#options.clock()
-    const pack = this.window.append(offset, view, this.#filter)
-    const { count, firstSeq } = pack
-    const accepted = count === 0 || view.compare(0, this.#filter) > 0 ? 0 : firstAbove(view, this.#filter)
-    for (let i = 0; i < accepted; i++) this.#open.makeVoid(pack, firstSeq + i)
-    if (accepted < count) this.#filter = view.position(count - 1)
-    if (!this.#options.keyed)
-      for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
-    if (drops) this.#drop(pack, accepted, drops)
-    if (this.#restoring) this.#restore(pack, view)
-    for (let i = accepted; i < count; i++) if (isTooLarge(view, i)) this.#giveUp(firstSeq + i, tooLarge(view, i))
-    this.#open.settle()
-  }
-
-  #drop(pack: WindowPack, accepted: number, drops: Uint8Array): void {
-    const { states, mask } = this.window
-    for (let i = accepted; i < pack.count; i++)
-      if (drops[i] === 1 && states[(pack.firstSeq + i) & mask] === STATE.fresh) this.#open.makeVoid(pack, pack.firstSeq + i)
-  }
-
-  /** Never to be delivered: on its way to be put on record, unless it is already. */
-  #giveUp(seq: number, failed: Failed): void {
-    const { states, mask } = this.window
-    if ((states[seq & mask] as number) < STATE.moving) this.parking.fail(seq, failed)
-  }
-
-  /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */
-  #restore(pack: WindowPack, view: PackView): void {
-    const { offset, firstSeq, count } = pack
-    const restored = this.#restored
-    this.#restoring = restored.concerns(offset)
-    if (!this.#restoring) return
-    const { states, mask } = this.window
-    for (const [from, to] of restored.finishedIn(offset, count))
-      for (let seq = firstSeq + from; seq < firstSeq + to; seq++) if (states[seq & mask] === STATE.fresh) this.#open.close(seq)
-    const held = new Map<number, number[]>()
-    for (let index = 0; index < count; index++) {
-      const seq = firstSeq + index
-      if (states[seq & mask] !== STATE.fresh || compareRefs({ offset, index }, restored.ackableBelow) >= 0) continue
-      const group = this.#options.grouping ? view.group(index) : 0
-      const first = !this.#options.grouping || this.#open.groups.join(group, seq)
-      const until = restored.invisibleUntil(offset, index)
-      if (until > 0) held.set(until, [...(held.get(until) ?? []), seq])
-      else if (first && !this.#open.isParked(group)) this.#open.makeReady(seq)
-      else states[seq & mask] = STATE.waiting
-    }
-    for (const [endsAt, seqs] of held) {
-      const lease = this.#open.leases.reserve()
-      for (const seq of seqs) this.#open.presume(seq, lease, restored.surelyInFlight(offset, seq - firstSeq))
-      this.#open.leases.hold(lease, endsAt, seqs)
-    }
+    this.#intake.offer(offset, view, drops)
   }
 
   // ── handing out ─────────────────────────────────────────────────────────────────────────────────
@@ -238,10 +170,10 @@ export class Dispatcher {
   take(max: number, bytes: TakeBytes, lane: Lane = 'all'): Batch | undefined {
     const now = this.#options.clock()
     this.lapse(now)
-    if (!this.#mayHandOut) return undefined
+    if (!this.#promise.isGiven) return undefined
     const lease = this.#open.leases.reserve()
     const batch = emptyBatch(this.#options.generation, this.#options.partition, lease)
-    const call: Call = { batch, seqs: [], max, bytes, count: 0, taken: 0, full: false }
+    const call: Gathering = { batch, seqs: [], max, bytes, count: 0, taken: 0, full: false }
     const endsAt = this.#sends ? Infinity : now + this.settings.ackWaitMs
     this.#takeParked(call, endsAt, lane === 'failed')
     if (lane !== 'failed') {
@@ -252,7 +184,7 @@ export class Dispatcher {
     return call.count ? call.batch : undefined
   }
 
-  #takeParked(call: Call, endsAt: number, failed: boolean): void {
+  #takeParked(call: Gathering, endsAt: number, failed: boolean): void {
     for (let group = this.parked.peek(failed); group; group = this.parked.peek(failed)) {
       if (!group.pending && this.#open.pendingFull) return
       const view = group.view as MessageView
@@ -272,7 +204,7 @@ export class Dispatcher {
     }
   }
 
-  #takeReady(call: Call): void {
+  #takeReady(call: Gathering): void {
     const w = this.window
     for (let seq = this.#open.nextReady(); seq !== Infinity && !call.full; seq = this.#open.nextReady()) {
       const pack = w.packOf(seq)
@@ -285,7 +217,7 @@ export class Dispatcher {
   }
 
   /** The messages of a group that wait behind one just handed out go with it, in order. */
-  #takeBehind(call: Call, head: number): void {
+  #takeBehind(call: Gathering, head: number): void {
     const w = this.window
     for (let seq = this.#open.groups.behind(head); seq >= 0 && !call.full; seq = this.#open.groups.behind(seq)) {
       const state = w.states[seq & w.mask]
@@ -298,7 +230,7 @@ export class Dispatcher {
     }
   }
 
-  #takeFresh(call: Call): void {
+  #takeFresh(call: Gathering): void {
     const w = this.window
     const { mask, states } = w
     const open = this.#open
@@ -310,7 +242,7 @@ export class Dispatcher {
         w.cursor = firstSeq + pack.count
         continue
       }
-      const promised = this.#promised(pack)
+      const promised = this.#promise.endIn(pack)
       for (let seq = w.cursor; seq < promised; w.cursor = ++seq) {
         if (states[seq & mask] !== STATE.fresh) continue
         if (open.pendingFull || call.full) return
@@ -345,21 +277,14 @@ export class Dispatcher {
     return states[tail] === STATE.inFlight && leases[tail] === lease
   }
 
-  /** The sequence number up to which a pack may be handed out: an owner that sends needs no promise, for it has what is out in hand. */
-  #promised(pack: WindowPack): number {
-    if (this.#sends) return pack.firstSeq + pack.count
-    const { offset, index } = this.#handedOut
-    return pack.firstSeq + (pack.offset < offset ? pack.count : pack.offset === offset ? Math.min(index, pack.count) : 0)
-  }
-
   /** Whether a take might find something; one that must wait for its group may still disappoint it. */
   mayDeliver(lane: Lane = 'all'): boolean {
-    if (!this.#mayHandOut) return false
+    if (!this.#promise.isGiven) return false
     if (lane === 'failed') return this.parked.failedCount > 0
     if (this.parked.peek() || this.#open.nextReady() !== Infinity) return true
     const w = this.window
     if (this.#sends) return w.cursor < w.end
-    return w.cursor < w.end && !this.#open.pendingFull && compareRefs(w.refOf(w.cursor), this.#handedOut) < 0
+    return w.cursor < w.end && !this.#open.pendingFull && this.#promise.covers(w.refOf(w.cursor))
   }
 
   // ── what clients answer ─────────────────────────────────────────────────────────────────────────
@@ -368,144 +293,53 @@ export class Dispatcher {
    * Ends messages. Unknown, repeated and never delivered ones are ignored.
    * @param ended told of each, while it is still there
    */
-  finish({ offsets, indexes }: RefList, ended?: (view: MessageView, place: number, offset: number, tries: number) => void): Finish {
-    const w = this.window
-    const elsewhere = refList()
-    let finished = 0
-    let heldUntil = 0
-    let early = false
-    for (let i = 0; i < offsets.length; i++) {
-      const offset = offsets[i] as number
-      const index = indexes[i] as number
-      const seq = w.seqOf(offset, index)
-      const state = seq < 0 ? -1 : (w.states[seq & w.mask] as number)
-      if (state === STATE.inFlight || ((state === STATE.ready || state === STATE.waiting) && this.#wasDelivered(seq, offset, index))) {
-        if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
-        if (ended) ended(w.packOf(seq).view as PackView, index, offset, w.deliveries[seq & w.mask] as number)
-        this.#open.end(seq)
-      } else if (state === STATE.moving || ((seq < 0 || state === STATE.finished) && offset < w.nextOffset && this.parked.openRows > 0)) {
-        // what failed is parked where it stood: messages before it may be open
-        elsewhere.offsets.push(offset)
-        elsewhere.indexes.push(index)
-      } else if (offset >= w.nextOffset && compareRefs({ offset, index }, this.#restored.ackableBelow) < 0) early = true
-    }
-    if (finished) this.#open.settle()
-    return { finished, heldUntil, elsewhere, early }
+  finish(...finish: Parameters<Settlement['finish']>): Finish {
+    return this.#settlement.finish(...finish)
   }
 
   /** Messages parked under another generation come back. @param lease only those still held under it */
-  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number): Released {
-    let messages = 0
-    let heldUntil = 0
-    for (let i = 0; i < offsets.length; i++) {
-      const ref = { offset: offsets[i] as number, index: indexes[i] as number, origin }
-      const group = this.parked.groupAt(ref.offset, ref.index, origin)
-      if (!group || (lease !== undefined && group.lease !== lease) || !this.parked.release(group, ref)) continue
-      if (messages++ === 0) heldUntil = group.endsAt
-    }
-    return { messages, heldUntil }
+  releaseParked(refs: RefList, origin: Origin | undefined, lease?: number): Released {
+    return this.#settlement.releaseParked(refs, origin, lease)
   }
 
   /** Messages come back: deliverable at once. @param lease only those still held under it */
-  release({ offsets, indexes }: RefList, lease?: number): Released {
-    const w = this.window
-    let messages = 0
-    let heldUntil = 0
-    for (let i = 0; i < offsets.length; i++) {
-      const offset = offsets[i] as number
-      const index = indexes[i] as number
-      const seq = w.seqOf(offset, index)
-      if (seq < 0 || w.states[seq & w.mask] === STATE.finished) {
-        const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
-        if (messages === 0) heldUntil = parked.heldUntil
-        messages += parked.messages
-        continue
-      }
-      const slot = seq & w.mask
-      if (w.states[slot] === STATE.moving) this.parking.release(seq, lease)
-      if (w.states[slot] !== STATE.inFlight || (lease !== undefined && w.leases[slot] !== lease)) continue
-      if (messages++ === 0) heldUntil = this.#open.leases.endOf(w.leases[slot] as number)
-      this.#open.leases.letGo(w.leases[slot] as number)
-      this.#open.free(seq)
-    }
-    return { messages, heldUntil }
+  release(refs: RefList, lease?: number): Released {
+    return this.#settlement.release(refs, lease)
   }
 
   /**
    * Messages have failed and are to be tried again, or given up. Those of the window go to the parked store; those that
    * are there already are the caller's to record, and are returned.
    */
-  fail(refs: RefList, failures: readonly Failed[]): { elsewhere: RefList; elsewhereFailed: readonly Failed[] } {
-    const w = this.window
-    const elsewhere = refList()
-    const elsewhereFailed: Failed[] = []
-    for (const [i, failure] of failures.entries()) {
-      const offset = refs.offsets[i] as number
-      const index = refs.indexes[i] as number
-      const seq = w.seqOf(offset, index)
-      if (seq >= 0 && w.states[seq & w.mask] === STATE.inFlight) this.parking.fail(seq, failure)
-      else {
-        elsewhere.offsets.push(offset)
-        elsewhere.indexes.push(index)
-        elsewhereFailed.push(failure)
-      }
-    }
-    return { elsewhere, elsewhereFailed }
+  fail(refs: RefList, failures: readonly Failed[]): ReturnType<Settlement['fail']> {
+    return this.#settlement.fail(refs, failures)
   }
 
   /** How often a message that is handed out has been. @param origin of one that another generation has named */
   deliveriesOf(offset: number, index: number, origin?: Origin): number {
-    const w = this.window
-    const parked = this.parked.groupAt(offset, index, origin)
-    if (parked || origin) return parked?.deliveries ?? 0
-    const seq = w.seqOf(offset, index)
-    return seq < 0 ? 0 : (w.deliveries[seq & w.mask] as number)
+    return this.#settlement.deliveriesOf(offset, index, origin)
   }
 
   /** Frees what lapsed by `now` (monotonic ms). @returns how many deliveries; what was only presumed to be with a client is none */
   lapse(now: number): number {
-    const w = this.window
-    const { leases } = this.#open
-    const maxDeliveries = this.settings.maxDeliveries ?? Infinity
-    let lapsed = 0
-    for (let lease = leases.lapsed(now); lease; lease = leases.lapsed(now)) {
-      for (const seq of lease.seqs) {
-        const slot = seq & w.mask
-        if (seq < w.base || w.states[slot] !== STATE.inFlight || w.leases[slot] !== lease.number) continue
-        if ((w.deliveries[slot] as number) > 0) lapsed++
-        if ((w.deliveries[slot] as number) >= maxDeliveries) this.parking.discard(seq)
-        else this.#open.free(seq)
-      }
-    }
-    if (this.parked.nextEnd() <= now) {
-      const held = this.parked.heldCount
-      this.parking.discardParked(this.parked.lapse(now, maxDeliveries))
-      lapsed += held - this.parked.heldCount
-    }
-    return lapsed
+    return this.#settlement.lapse(now, this.settings.maxDeliveries)
   }
 
   /** When the next visibility time ends (monotonic ms), or Infinity. */
   nextLapse(): number {
-    return Math.min(this.#open.leases.nextEnd(), this.parked.nextEnd())
-  }
-
-  #wasDelivered(seq: number, offset: number, index: number): boolean {
-    const { deliveries, mask } = this.window
-    return (deliveries[seq & mask] as number) > 0 || compareRefs({ offset, index }, this.#restored.ackableBelow) < 0
+    return this.#settlement.nextLapse()
   }
 
   // ── commits ─────────────────────────────────────────────────────────────────────────────────────
 
   /** Whether the promise of what may be handed out should be renewed by a commit. */
   wantsCommit(): boolean {
-    if (!this.#mayHandOut) return true
-    return !this.#sends && wantsHandOut(this.#reading(), this.#handedOut, this.#options.clock())
+    return this.#promise.wantsCommit()
   }
 
   /** When `wantsCommit` will say so, although nothing changes until then (monotonic ms), or Infinity. */
   wantsCommitAt(): number {
-    return this.#sends ? Infinity : quietAt(this.#reading(), this.#handedOut)
+    return this.#promise.wantsCommitAt()
   }
 
   /**
@@ -515,34 +349,22 @@ export class Dispatcher {
   commitPoint(term: number, clean = false): Commit {
     const w = this.window
     const unread = w.end === 0 // nothing read yet: what the former owner wrote still stands
-    const former = laterRef(this.#handedOut, this.#restored.ackableBelow)
-    const handedOut = clean || this.#sends ? former : handOutTarget(this.#reading(), former, this.#options.clock())
-    if (compareRefs(handedOut, this.#handedOut) < 0) this.#handedOut = handedOut
+    const handedOut = this.#promise.next(clean)
     const inFlight = clean ? this.#inFlightNow() : undefined
     const next = unread ? this.#restored.next : w.refOf(w.base)
     return {
       next,
-      filter: unread ? this.#restored.filter : filterBefore(w, w.base, this.#filter),
-      finished: finishedRefs(
-        w,
-        this.#open.ranges,
-        this.#restoring ? this.#restored.unreadRanges(unread ? next : { offset: w.nextOffset, index: 0 }) : [],
-      ),
+      filter: unread ? this.#restored.filter : filterBefore(w, w.base, this.#intake.filter),
+      finished: finishedRefs(w, this.#open.ranges, this.#intake.unreadRanges(unread ? next : { offset: w.nextOffset, index: 0 })),
       handedOut,
       term,
       ...(inFlight ? { inFlight } : {}),
     }
   }
 
-  /** A commit is durable: its promise holds, unless it tells the exact set of what is in flight, which a hand-out would change. */
+  /** A commit is durable: what it promised may be handed out. */
   committed(commit: Commit): void {
-    if (commit.inFlight) return
-    this.#mayHandOut = true
-    this.#handedOut = laterRef(this.#handedOut, commit.handedOut)
-  }
-
-  #reading(): Reading {
-    return { window: this.window, readAt: this.#readAt, formerly: this.#restored.ackableBelow }
+    this.#promise.committed(commit)
   }
 
   /** @returns undefined when the exact set can't be told: then a restart presumes, as after a crash */
@@ -564,59 +386,4 @@ export class Dispatcher {
     }
     return held
   }
-}
-
-/** One take: what it may give, and what it has gathered. */
-type Call = {
-  readonly batch: Batch
-  /** what it took of the window */
-  readonly seqs: number[]
-  readonly max: number
-  readonly bytes: TakeBytes
-  /** messages and bytes so far, those of other generations included */
-  count: number
-  taken: number
-  full: boolean
-}
-
-/** Adds a message if it fits. @returns false: it doesn't, and the call is full */
-function put(call: Call, view: MessageView, place: number, offset: number, index: number, origin?: Origin): boolean {
-  const { count } = call
-  const size = view.bodyEnd(place) - view.bodyStart(place)
-  const must = count === 0 && call.bytes.first
-  if (count >= call.max || (!must && call.taken + size + (count + 1) * call.bytes.overhead > call.bytes.max)) {
-    call.full = true
-    return false
-  }
-  const batch = origin ? batchOf(call.batch, origin) : call.batch
-  batch.views.push(view)
-  batch.places.push(place)
-  batch.offsets.push(offset)
-  batch.indexes.push(index)
-  batch.bytes += size
-  call.taken += size
-  call.count = count + 1
-  if (count + 1 === call.max) call.full = true
-  return true
-}
-
-/** The last of the others when it has this origin: what comes lowest first stays so. */
-function batchOf({ others, lease }: Batch, { generation, partition }: Origin): Batch {
-  const last = others.at(-1)
-  if (last?.generation === generation && last.partition === partition) return last
-  const batch = emptyBatch(generation, partition, lease)
-  others.push(batch)
-  return batch
-}
-
-/** The first message whose position is above the filter, by halves: positions in a pack grow. */
-function firstAbove(view: PackView, filter: Position): number {
-  let low = 0
-  let high = view.count
-  while (low < high) {
-    const mid = (low + high) >> 1
-    if (view.compare(mid, filter) > 0) high = mid
-    else low = mid + 1
-  }
-  return low
 }
