@@ -20,14 +20,18 @@ export const REPLAY_OPTIONS = {
   ...ACCESS_OPTIONS,
 } as const
 export const FUNCTION_OPTIONS = {
-  type: text('TYPE', 'test: filter, transform, routing or enrichment; without it, what the file looks like'),
-  'sink-type': text('TYPE', 'test: of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
+  type: text('TYPE', 'filter, transform, routing or enrichment; without it, what the file looks like'),
+  'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
   input: text('FILE', 'test: messages to run it on: one, a list, one a line, or an answer of the API; without it, an example'),
   database: text('DATABASE', 'test: where a query runs, and --table is: a name in the configuration file, "demo", or a URL'),
   table: text('TABLE', 'test: instead of --input the first ten rows of this table (schema.table), as inserts'),
   watch: flag('test: runs it again whenever a file changes; Ctrl-C ends'),
   output: text('FILE', 'build: where the result goes; FILE.bundle.js beside it'),
   minify: flag('build: a smaller result, whose errors tell less'),
+  name: text('NAME', 'save: under which name; without it, that of the file'),
+  sink: text('SINK', 'save: gives it to this sink, too'),
+  token: text('API_TOKEN', 'save: token of the account; without it that of the demo in the data folder'),
+  url: text('URL', 'save: where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
 } as const
 export const TYPES_OPTIONS = {
   schema: text('NAME', 'only tables of this schema'),

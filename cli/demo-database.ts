@@ -47,7 +47,7 @@ export async function fillDemoTables(client: Client): Promise<void> {
   await client.query(`begin; ${ROWS} commit`)
 }
 
-/** Some changes as a shop makes them: a purchase, a price that moves, one return. @returns how many rows changed */
+/** Some changes as a shop makes them: purchases, a price that moves, a customer's new address, one return. @returns how many rows changed */
 export async function writeDemoChanges(client: Client): Promise<number> {
   await client.query('begin')
   const bought = await client.query(`
@@ -57,9 +57,12 @@ export async function writeDemoChanges(client: Client): Promise<number> {
   const repriced = await client.query(`
     update product set price = round((price * (0.9 + random() * 0.2))::numeric, 2), updated_at = now()
     where id = (select id from product order by random() limit 1)`)
+  const moved = await client.query(`
+    update customer set email = lower(name) || '+' || floor(random() * 1e9) || '@example.com'
+    where id = (select id from customer order by random() limit 1)`)
   const returned = await client.query(
     `delete from purchase where id = (select min(id) from purchase) and (select count(*) from purchase) > 5`,
   )
   await client.query('commit')
-  return (bought.rowCount ?? 0) + (repriced.rowCount ?? 0) + (returned.rowCount ?? 0)
+  return (bought.rowCount ?? 0) + (repriced.rowCount ?? 0) + (moved.rowCount ?? 0) + (returned.rowCount ?? 0)
 }

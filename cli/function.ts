@@ -1,6 +1,6 @@
 /**
- * `tailrace function`, without a server: `test` runs a function from a file on messages from another, `build` puts it and the
- * libraries that it imports into one file.
+ * `tailrace function`: `test` runs a function from a file on messages from another, `build` puts it and the libraries that it
+ * imports into one file, both without a server; `save` puts it into one that runs.
  */
 import { readFileSync, watch } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
@@ -12,6 +12,7 @@ import { sinkTypeOf } from '../api/function-form.ts'
 import { routeTrial } from '../api/route-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { saveFunction } from './saved-function.ts'
 import { bundled, functionText, hasImports } from './bundle.ts'
 import { FUNCTION_OPTIONS } from './command-options.ts'
 import { databaseArgument } from './database-argument.ts'
@@ -20,7 +21,8 @@ import { sampleOf } from '../transforms/table-sample.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import { readText, writeText } from './text-file.ts'
 
-const USAGE = `usage: tailrace function test | build FILE [options]   (tailrace function --help says more)`
+const USAGE = `usage: tailrace function test | build | save FILE [options]   (tailrace function --help says more)`
+const VERBS = ['test', 'build', 'save'] as const
 const TYPES = ['filter', 'transform', 'routing', 'enrichment'] as const
 type Type = (typeof TYPES)[number]
 const MEMORY_MB = 512
@@ -45,16 +47,17 @@ export async function runFunction(args: readonly string[]): Promise<void> {
   const { type: given, 'sink-type': sinkType, input, database, table } = values
   const type = TYPES.find((one) => one === given)
   const wrong = whatIsWrong({ type: type === given ? undefined : given, input, database, table })
-  if ((verb !== 'test' && verb !== 'build') || file === undefined || more !== undefined || wrong !== '') {
+  if (!VERBS.some((one) => one === verb) || file === undefined || more !== undefined || wrong !== '') {
     process.stderr.write(`${wrong}${USAGE}\n`)
     process.exitCode = 2
     return
   }
   if (verb === 'build') return built(file, values)
+  if (verb === 'save') return saveFunction({ file, ...described({ file, type, sinkType }) }, values)
   for (const one of [file, ...(input === undefined ? [] : [input])]) readText(one)
   const asked = {
     file,
-    type: type ?? (file.endsWith('.sql') ? 'enrichment' : undefined),
+    type,
     sinkType,
     input,
     database,
@@ -132,15 +135,13 @@ function importsOf(file: string): boolean {
 
 /** @returns whether it could be built and no message failed */
 async function tried(asked: Asked, pool: FunctionPool): Promise<boolean> {
-  const { file, type, sinkType, isWatched } = asked
+  const { file, isWatched } = asked
   try {
-    const source = readText(file)
-    const kind = type ?? (sinkType === undefined ? kindOf(source) : 'routing')
+    const { kind, routes } = described(asked)
     const connection = asked.database === undefined ? undefined : (await databaseArgument(asked.database)).connection
     const messages = await messagesFor(asked, kind, connection)
-    const named = sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined)
     const code = functionText(file)
-    const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(named), code }
+    const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(routes), code }
     const results =
       kind === 'enrichment'
         ? await tryEnrichment(written, messages, { connection: connection as Connection, pool })
@@ -169,6 +170,13 @@ async function messagesFor(
     )
   if (input !== undefined) return messagesOf(readText(input), input)
   return table === undefined || !connection ? [EXAMPLE] : sampleOf(connection, table)
+}
+
+/** What a function is, as far as it was said, else by its text; and of a routing function the type of its sinks. */
+function described({ file, type, sinkType }: Pick<Asked, 'file' | 'type' | 'sinkType'>): { kind: Type; routes: string | undefined } {
+  const source = readText(file)
+  const kind = type ?? (file.endsWith('.sql') ? 'enrichment' : sinkType === undefined ? kindOf(source) : 'routing')
+  return { kind, routes: sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined) }
 }
 
 /** By the types that it imports, or by its own name. */

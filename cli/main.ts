@@ -54,13 +54,14 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     examples: ['tailrace sink replay orders --to 2025-02-03T04:05:06Z'],
   },
   function: {
-    usage: 'function test | build FILE [options]',
-    summary: 'run a function from a file on messages, or put it and what it imports into one file; without a server',
+    usage: 'function test | build | save FILE [options]',
+    summary: 'run a function from a file on messages, put it and what it imports into one file, or save it in a running Tailrace',
     run: async (args) => (await import('./function.ts')).runFunction(args),
     options: FUNCTION_OPTIONS,
     words: {
       test: 'runs it and shows its results, what it prints, and where it fails; exits with 1 when a message failed',
       build: 'puts it and the libraries that it imports into one file, for the API or the configuration file',
+      save: 'creates it in a running Tailrace, or updates the one of its name; what it imports goes with it',
       FILE: 'JavaScript or TypeScript with a default export; of an enrichment SQL',
     },
     examples: [
@@ -69,6 +70,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace function test route.ts --sink-type meilisearch --input messages.json',
       'tailrace function test names.sql --database shop --table public.product',
       'tailrace function build slugs.ts --minify',
+      'tailrace function save masked.ts --sink customers',
     ],
   },
   types: {

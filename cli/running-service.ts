@@ -4,7 +4,8 @@ import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
 
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
-export type Answer = Readonly<{ ok: boolean; body: Readonly<Record<string, unknown>> }>
+export type Answer = Readonly<{ status: number; body: Readonly<Record<string, unknown>> }>
+export type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Answer>
 
 /**
  * Posts to the API; says what is wrong, and sets the exit code, when that can't be done or is refused.
@@ -13,6 +14,21 @@ export type Answer = Readonly<{ ok: boolean; body: Readonly<Record<string, unkno
  * @throws EngineError SERVICE_UNREACHABLE
  */
 export async function post(command: string, access: Access, path: string, body?: object): Promise<Answer['body'] | undefined> {
+  const ask = await service(command, access)
+  const answer = await ask?.('POST', path, body)
+  return answer && answered(command, answer)
+}
+
+/** What came of a call; a refusal is said, and sets the exit code. @returns undefined: it was refused */
+export function answered(command: string, { status, body }: Answer): Answer['body'] | undefined {
+  if (status < 300) return body
+  process.stderr.write(`tailrace ${command}: ${String(body['summary'] ?? JSON.stringify(body))}\n`)
+  process.exitCode = 1
+  return undefined
+}
+
+/** @returns what asks the API, paths below /api; undefined: no token is known, which was said */
+export async function service(command: string, access: Access): Promise<Ask | undefined> {
   const { dataFolder, server } = readSettings()
   const token = access.token ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
   if (token === undefined) {
@@ -20,18 +36,15 @@ export async function post(command: string, access: Access, path: string, body?:
     process.exitCode = 2
     return undefined
   }
-  const answer = await ask(`${access.url ?? `http://127.0.0.1:${server.port}`}/api${path}`, token, body)
-  if (answer.ok) return answer.body
-  process.stderr.write(`tailrace ${command}: ${String(answer.body['summary'] ?? JSON.stringify(answer.body))}\n`)
-  process.exitCode = 1
-  return undefined
+  const base = `${access.url ?? `http://127.0.0.1:${server.port}`}/api`
+  return (method, path, body) => ask(method, base + path, token, body)
 }
 
-async function ask(url: string, token: string, body: object | undefined): Promise<Answer> {
+async function ask(method: string, url: string, token: string, body: object | undefined): Promise<Answer> {
   const headers = { authorization: `Bearer ${token}`, ...(body ? { 'content-type': 'application/json' } : {}) }
   try {
-    const answer = await fetch(url, { method: 'POST', headers, ...(body ? { body: JSON.stringify(body) } : {}) })
-    return { ok: answer.ok, body: (await answer.json()) as Record<string, unknown> }
+    const answer = await fetch(url, { method, headers, ...(body ? { body: JSON.stringify(body) } : {}) })
+    return { status: answer.status, body: (await answer.json()) as Record<string, unknown> }
   } catch (cause) {
     throw new EngineError('SERVICE_UNREACHABLE', `no answer of Tailrace from ${url}`, { url }, { cause })
   }

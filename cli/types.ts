@@ -28,7 +28,7 @@ export async function types(args: readonly string[]): Promise<void> {
   if (values.output === undefined) process.stdout.write(text)
   else {
     writeText(values.output, text)
-    process.stdout.write(`${values.output}: types of ${text.split('\nexport type ').length - 1} tables\n`)
+    process.stdout.write(`${values.output}: types of ${text.split('\nexport type Deleted').length - 1} tables\n`)
   }
 }
 

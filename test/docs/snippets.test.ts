@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdir, mkdtemp, rm, symlink } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
@@ -12,17 +12,26 @@ import { pages, root, runnable } from './pages.ts'
 
 /** The pages name the default address; the test takes a free one, for another service may run. */
 const ADDRESS_IN_PAGES = '127.0.0.1:7376'
+/** Likewise the port of a server that a reader starts. */
+const RECEIVER_IN_PAGES = '7399'
 const NEXT_BLOCK = '--- next block ---'
 
 const started = new AsyncDisposableStack()
 let env: NodeJS.ProcessEnv
 let address: string
+let receiver: number
+/** where a reader types: as the checkout, but what is written there goes away */
+let clone: string
 
 before(async () => {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-snippets-'))
   started.defer(() => rm(folder, { recursive: true, force: true }))
+  clone = join(folder, 'clone')
+  await mkdir(clone)
+  for (const name of ['package.json', 'cli', 'node_modules']) await symlink(join(root, name), join(clone, name))
   const port = await freePort()
   address = `127.0.0.1:${port}`
+  receiver = await freePort()
   env = { ...process.env, TAILRACE_DATA: folder, SERVER_PORT: String(port), TAILRACE_METRICS_PORT: '0' }
   for (const name of ['PG_URL', 'CONFIG_FILE_PATH', 'CONFIG_FILE_YAML']) delete env[name]
   env.PATH = `${join(root, 'node_modules', '.bin')}${delimiter}${env.PATH}`
@@ -49,7 +58,9 @@ after(() => started.disposeAsync())
 
 for (const page of pages.filter((candidate) => runnable(candidate).length > 0)) {
   test(`the commands of ${page.file} work when typed in order`, async () => {
-    const blocks = runnable(page).map((commands) => commands.replaceAll(ADDRESS_IN_PAGES, address))
+    const blocks = runnable(page).map((commands) =>
+      commands.replaceAll(ADDRESS_IN_PAGES, address).replaceAll(RECEIVER_IN_PAGES, String(receiver)),
+    )
     const answers = (await shell(blocks.join(`\necho; echo '${NEXT_BLOCK}'\n`))).split(NEXT_BLOCK)
     assert.equal(answers.length, blocks.length)
     for (const [index, answer] of answers.entries()) {
@@ -61,10 +72,15 @@ for (const page of pages.filter((candidate) => runnable(candidate).length > 0)) 
 
 const shell = (script: string): Promise<string> =>
   new Promise((resolve, reject) => {
-    execFile('bash', ['-euo', 'pipefail', '-c', script], { cwd: root, env }, (error, stdout, stderr) => {
-      if (error) reject(new Error(`${error.message}\n${stdout}\n${stderr}`))
-      else resolve(stdout)
-    })
+    execFile(
+      'bash',
+      ['-euo', 'pipefail', '-c', `trap 'kill $(jobs -p) 2>&- || true' EXIT\n${script}`],
+      { cwd: clone, env },
+      (error, stdout, stderr) => {
+        if (error) reject(new Error(`${error.message}\n${stdout}\n${stderr}`))
+        else resolve(stdout)
+      },
+    )
   })
 
 async function freePort(): Promise<number> {
