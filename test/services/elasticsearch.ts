@@ -2,7 +2,7 @@
  * A real Elasticsearch for tests: one node with security on free ports of 127.0.0.1, from Maven Central
  * (elasticsearch/pom.xml, kept in a folder of the machine's temporary one, named by the pom). Needs Java 17 or newer, and
  * Maven for the first time. `elasticsearch` gives the one that all test files share (TEST_ELASTICSEARCH_URL, set by
- * test/run.ts); `startElasticsearch` a server of its own to tests that kill it. Everything ends with its scope, and with the
+ * test/run.ts; with TEST_SEARCH=opensearch it is an OpenSearch); `startElasticsearch` a server of its own to tests that kill it. Everything ends with its scope, and with the
  * process.
  */
 import { spawn } from 'node:child_process'
@@ -15,6 +15,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { run } from './java.ts'
+import { SEARCH } from './search-flavor.ts'
 
 const WITHOUT = 'an Elasticsearch for tests needs Java 17 and Maven, or name one by TEST_ELASTICSEARCH_URL'
 
@@ -37,7 +38,7 @@ export type ElasticsearchOptions = Readonly<{
   jvm?: readonly string[]
 }>
 
-const POM = join(import.meta.dirname, 'elasticsearch', 'pom.xml')
+const POM = join(import.meta.dirname, SEARCH.name, 'pom.xml')
 /** bcrypt of "labpass" */
 const PASSWORD_HASH = '$2a$10$GVAkvPJM7WGzLc71W.A/XOc1OIgzEznIxaG2pH11DpD6YuqtpAN7G'
 /** Elasticsearch refuses to run as root. */
@@ -58,7 +59,7 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
 
   let group: number | undefined
   const start = async () => {
-    const program = join(home, 'bin', 'elasticsearch')
+    const program = join(home, 'bin', SEARCH.name)
     // by -d the command ends when the server answers
     const args = ['-d', '-p', join(folder, 'pid')]
     const drop = [`--reuid=${NOBODY}`, `--regid=${NOBODY}`, '--clear-groups', '--no-new-privs', program]
@@ -67,8 +68,10 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
       detached: true,
       stdio: ['ignore', 'pipe', 'pipe'],
       env: {
-        ...{ PATH: process.env.PATH, HOME: join(folder, 'tmp'), ES_JAVA_HOME: java, CLI_JAVA_OPTS: '-XX:TieredStopAtLevel=1' },
-        ...{ ES_PATH_CONF: join(folder, 'config'), ES_TMPDIR: join(folder, 'tmp') },
+        ...{ PATH: process.env.PATH, HOME: join(folder, 'tmp'), CLI_JAVA_OPTS: '-XX:TieredStopAtLevel=1' },
+        [`${SEARCH.prefix}_JAVA_HOME`]: java,
+        [`${SEARCH.prefix}_PATH_CONF`]: join(folder, 'config'),
+        [`${SEARCH.prefix}_TMPDIR`]: join(folder, 'tmp'),
       },
     })
     group = child.pid as number
@@ -80,7 +83,8 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
     const [code] = (await once(child, 'exit')) as [number | null]
     clearTimeout(late)
     for (const stream of [child.stdout, child.stderr]) stream.destroy() // the server holds them too
-    if (code !== 0) throw new Error(`Elasticsearch ended at its start (${code}):\n${log}`)
+    if (code !== 0) throw new Error(`${SEARCH.name} ended at its start (${code}):\n${log}`)
+    if (SEARCH.isReadyLate) await untilReady(port)
   }
   const kill = async () => {
     if (group === undefined) return
@@ -116,7 +120,7 @@ async function configure({ home, folder, port, transportPort, options }: Layout)
   await cp(join(home, 'config'), config, { recursive: true })
   await rm(join(config, 'jvm.options.d'), { recursive: true, force: true })
   await mkdir(join(config, 'jvm.options.d'))
-  const needed = (await readFile(join(home, 'config', 'jvm.options'), 'utf8')).split('\n').filter((line) => /^-D|^\d+-:/.test(line))
+  const needed = (await readFile(join(home, 'config', 'jvm.options'), 'utf8')).split('\n').filter((line) => /^-D|^\d+-:(?!-X)/.test(line))
   await writeFile(join(config, 'jvm.options'), [...needed, ...(options.jvm ?? JVM), ''].join('\n'))
   const settings = {
     'cluster.name': 'tailrace-test',
@@ -132,26 +136,31 @@ async function configure({ home, folder, port, transportPort, options }: Layout)
     'action.auto_create_index': false, // an index is made by whoever runs the server
     'http.max_content_length': '2mb', // small, so that tests can meet them
     'indexing_pressure.memory.limit': '1500kb',
-    'xpack.security.enabled': true,
-    'xpack.security.autoconfiguration.enabled': false,
-    'xpack.security.http.ssl.enabled': false,
+    ...SEARCH.settings,
     ...options.settings,
   }
-  await writeFile(join(config, 'elasticsearch.yml'), JSON.stringify(settings)) // JSON is YAML
-  const users = [ELASTIC_USER, ELASTIC_READER].map(({ username }) => `${username}:${PASSWORD_HASH}\n`)
-  await writeFile(join(config, 'users'), users.join(''))
-  await writeFile(join(config, 'users_roles'), `superuser:${ELASTIC_USER.username}\nreader:${ELASTIC_READER.username}\n`)
-  await writeFile(
-    join(config, 'roles.yml'),
-    JSON.stringify({ reader: { cluster: ['monitor'], indices: [{ names: ['*'], privileges: ['read'] }] } }),
-  )
+  await writeFile(join(config, `${SEARCH.name}.yml`), JSON.stringify(settings)) // JSON is YAML
+  await SEARCH.writeUsers({ hash: PASSWORD_HASH, superuser: ELASTIC_USER.username, reader: ELASTIC_READER.username }, home, config)
+}
+
+/** Until it answers, and knows who may ask. */
+async function untilReady(port: number): Promise<void> {
+  const { username, password } = ELASTIC_USER
+  const headers = { authorization: `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}` }
+  const deadline = performance.now() + START_LIMIT_MS
+  for (;;) {
+    const answer = await fetch(`http://127.0.0.1:${port}/_cluster/health`, { headers }).catch(() => undefined)
+    if (answer?.ok) return
+    if (performance.now() > deadline) throw new Error(`${SEARCH.name} does not answer: status ${answer?.status}`)
+    await delay(100)
+  }
 }
 
 /** The server's files, fetched by Maven the first time; several processes may ask at once. */
 async function homeFolder(): Promise<string> {
   const folder = join(
     realpathSync(tmpdir()),
-    `tailrace-elasticsearch-${createHash('sha256').update(readFileSync(POM)).digest('hex').slice(0, 12)}`,
+    `tailrace-${SEARCH.name}-${createHash('sha256').update(readFileSync(POM)).digest('hex').slice(0, 12)}`,
   )
   if (!existsSync(folder)) {
     const fetching = `${folder}.${process.pid}`
@@ -159,8 +168,8 @@ async function homeFolder(): Promise<string> {
     run('mvn', ['-B', '-q', '-f', POM, 'initialize', `-Dinto=${fetching}`], WITHOUT)
     await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
   }
-  const name = (await readdir(folder)).find((one) => one.startsWith('elasticsearch-'))
-  if (name === undefined) throw new Error(`${folder} holds no Elasticsearch; remove it`)
+  const name = (await readdir(folder)).find((one) => one.startsWith(`${SEARCH.name}-`))
+  if (name === undefined) throw new Error(`${folder} holds no ${SEARCH.name}; remove it`)
   return join(folder, name)
 }
 

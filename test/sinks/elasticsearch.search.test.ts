@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { ACTION } from '../../engine/log/pack.ts'
 import { elasticsearch } from '../../sinks/elasticsearch.ts'
 import { ELASTIC_READER } from '../services/elasticsearch.ts'
+import { inItsWords } from '../services/search-flavor.ts'
 import { SearchIndex } from '../services/elasticsearch-client.ts'
 import { destination, open, wordsOf } from './elasticsearch-bench.ts'
 import { keys, loadOf, NEVER, wireOf, type Row } from './load.ts'
@@ -67,7 +68,10 @@ test('of 1000 documents one that fits no mapping fails alone, in the words of th
   )
   assert.match(
     words[500] ?? '',
-    /^message: index of document "500": document_parsing_exception: \[1:6\] failed to parse field \[n\] of type \[integer\] in document with id '500'\. Preview of field's value: 'no number'; caused by number_format_exception: For input string: "no number"$/,
+    inItsWords(
+      /^message: index of document "500": document_parsing_exception: \[1:6\] failed to parse field \[n\] of type \[integer\] in document with id '500'\. Preview of field's value: 'no number'; caused by number_format_exception: For input string: "no number"$/,
+      /^message: index of document "500": mapper_parsing_exception: failed to parse field \[n\] of type \[integer\] in document with id '500'\. Preview of field's value: 'no number'; caused by number_format_exception: For input string: "no number"$/,
+    ),
   )
   assert.equal((await index.documents()).length, 999)
 })
@@ -97,7 +101,10 @@ test('a request beyond what the server takes is told apart: too large, or too mu
   await using wire = open(index)
   const pad = (kilobytes: number) => made(Array.from({ length: 10 }, () => ({ pad: 'x'.repeat(kilobytes * 100) })))
   assert.match(String(wordsOf(await wire.send(pad(2200), NEVER))), /^tooLarge: status 413/)
-  assert.match(String(wordsOf(await wire.send(pad(1800), NEVER))), /^throttled: status 429: es_rejected_execution_exception: /)
+  assert.match(
+    String(wordsOf(await wire.send(pad(1800), NEVER))),
+    inItsWords(/^throttled: status 429: es_rejected_execution_exception: /, /^throttled: status 429: rejected_execution_exception: /),
+  )
   assert.equal((await wire.send(pad(300), NEVER)).kind, 'delivered')
 })
 
@@ -110,14 +117,32 @@ test('a wrong password and a lacking right are told verbatim, by deliveries and 
     return { words: String(wordsOf(await wire.send(loadOf(keys('1')), NEVER))), test: (await wire.test(NEVER))?.message }
   }
   const wrong = await sent(stranger)
-  assert.match(wrong.words, /^refused: status 401: security_exception: unable to authenticate user \[stranger\]/)
-  assert.match(wrong.test ?? '', /^status 401: security_exception: unable to authenticate user \[stranger\]/)
+  assert.match(
+    wrong.words,
+    inItsWords(/^refused: status 401: security_exception: unable to authenticate user \[stranger\]/, /^refused: status 401: Unauthorized$/),
+  )
+  assert.match(
+    wrong.test ?? '',
+    inItsWords(/^status 401: security_exception: unable to authenticate user \[stranger\]/, /^status 401: Unauthorized$/),
+  )
   const lacking = await sent(reader)
-  assert.match(lacking.words, /^refused: .*security_exception: action \[indices:data\/write\/bulk.*\] is unauthorized for user \[reader\]/)
+  assert.match(
+    lacking.words,
+    inItsWords(
+      /^refused: .*security_exception: action \[indices:data\/write\/bulk.*\] is unauthorized for user \[reader\]/,
+      /^refused: .*security_exception: no permissions for \[indices:data\/write\/bulk.*\] and User \[name=reader/,
+    ),
+  )
   assert.equal(lacking.test, undefined) // it may search
-  assert.match((await sent({ auth_type: 'none', auth_value: null })).words, /missing authentication credentials/)
+  assert.match(
+    (await sent({ auth_type: 'none', auth_value: null })).words,
+    inItsWords(/missing authentication credentials/, /^refused: status 401: Unauthorized$/),
+  )
   const key = await sent({ auth_type: 'api_key', auth_value: 'an-id:a-key' })
-  assert.match(key.words, /^refused: status 401: security_exception: unable to authenticate/)
+  assert.match(
+    key.words,
+    inItsWords(/^refused: status 401: security_exception: unable to authenticate/, /^refused: status 401: Unauthorized$/),
+  )
 })
 
 test('a test of the connection asks for the very index', async () => {
