@@ -10,117 +10,67 @@
  *      sure that the partition is still this process's.
  */
 import { once } from 'node:events'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
-import type { AckPending } from '../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import type { DeliveredMessages, DeliveredTogether } from '../engine/dispatch/delivered-messages.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
-import { Dispatcher, type DispatchSettings, type Lane } from '../engine/dispatch/dispatcher.ts'
-import type { PartitionKey } from '../engine/dispatch/fenced-write.ts'
+import type { Dispatcher, Lane } from '../engine/dispatch/dispatcher.ts'
 import type { TakeBytes } from '../engine/dispatch/gathering.ts'
-import { ParkedStore, type Chosen, type Discards } from '../engine/dispatch/parked-store.ts'
+import type { Chosen, Discards, ParkedStore } from '../engine/dispatch/parked-store.ts'
 import type { Failed } from '../engine/dispatch/parking.ts'
-import { EngineError, type ErrorCode } from '../engine/errors.ts'
-import type { WindowBounds } from '../engine/dispatch/replay-window.ts'
-import { commitToGoOnFrom } from '../engine/dispatch/rewound.ts'
+import { EngineError } from '../engine/errors.ts'
 import type { Released } from '../engine/dispatch/settlement.ts'
-import type { Commit, Log, MessageRef, TopicName } from '../engine/log/log.ts'
-import type { MessageView } from '../engine/log/message-view.ts'
-import { Pack } from '../engine/log/pack.ts'
-import type { Position } from '../engine/position.ts'
-import type { Query } from '../engine/wal/slot.ts'
-import { Bell } from './bell.ts'
-import { GroupCommit } from './group-commit.ts'
-import { DiscardedMessages } from './discarded-messages.ts'
+import type { Commit } from '../engine/log/log.ts'
+import type { DiscardedMessages } from './discarded-messages.ts'
+import { LapseTimer } from './lapse-timer.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import { ParkedTending } from './parked-tending.ts'
-import type { SinkObserver } from './sink-observer.ts'
+import { PartitionCommits } from './partition-commits.ts'
+import type { PartitionOptions } from './partition-options.ts'
+import { PartitionReading } from './partition-reading.ts'
+import { figuresOf, troubleOf, type PartitionTrouble } from './partition-report.ts'
 import type { Figures } from './status.ts'
-import { Trimming } from './trimming.ts'
-
-export type PartitionOptions = Readonly<{
-  log: Log
-  query: Query
-  topic: TopicName
-  key: PartitionKey
-  /** names this process in the state database */
-  holder: string
-  grouping: boolean
-  /** where its generation opens, once that is known */
-  opensAt: Position | undefined
-  keyed: boolean
-  /** the owner's owner sends; otherwise clients ask */
-  sends: boolean
-  settings: () => DispatchSettings
-  /** what is kept of what is finished */
-  replay: () => WindowBounds
-  pending: AckPending
-  /** keeps the newest that clients acknowledge */
-  delivered: DeliveredMessages
-  /** 1 for each message of a pack that the sink's filter drops; undefined: none */
-  drops: (pack: Pack) => Promise<Uint8Array | undefined> | undefined
-  /** monotonic milliseconds */
-  clock: () => number
-  observer: SinkObserver
-  /** something may be deliverable that wasn't */
-  deliverable: () => void
-  /** the last pack of the generation was met and nothing before it is unfinished: recorded */
-  drained: () => void
-  /** what stands in the way of that for so long is parked (correctness 24) */
-  drainAfterMs?: number
-}>
-
-type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number }>
+import { takeOver, type TakenOver } from './take-over.ts'
+import type { Trimming } from './trimming.ts'
 
 const DRAIN_AFTER_MS = 30_000
 /** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
 const PARK_SENT_AFTER_MS = 5_000
-/** What was sent and taken is committed after this. */
-const COMMIT_SENT_AFTER_MS = 10
-/** A backlog is read without a pause of the event loop longer than this. */
-const READ_SLICE_MS = 5
-/** Packs read while the filter of the sink is asked about the first of them: many, for those that wait go out in one call. */
-const MAX_ASKED = 32
-const MAX_ASKED_BYTES = 8 * 1024 * 1024
 
 export class OwnedPartition {
   readonly #options: PartitionOptions
   readonly #store: ParkedStore
   readonly #dispatcher: Dispatcher
-  readonly #commits = new GroupCommit()
-  readonly #commitBell = new Bell()
-  readonly #roomBell = new Bell()
+  readonly #commits: PartitionCommits
   readonly #loops = new Set<Promise<void>>()
   readonly #parked: ParkedTending
   readonly #borrowed = new Set<() => void>()
   readonly #trimming: Trimming
+  readonly #reading: PartitionReading
+  readonly #lapses: LapseTimer
   readonly #discarded: DiscardedMessages
-  /** parked or discarded since the last commit began */
-  #dirty = false
-  #committed: MessageRef
   /** messages handed out since the take-over */
   #delivered = 0
-  #timer: NodeJS.Timeout | undefined
-  #timerAt = Infinity
-  /** deliveries wait for a commit */
-  #soon: NodeJS.Timeout | undefined
   #closed = false
 
-  private constructor(
-    options: PartitionOptions,
-    store: ParkedStore,
-    dispatcher: Dispatcher,
-    from: Readonly<{ committed: MessageRef; discarded: DiscardedMessages; trimming: Trimming }>,
-  ) {
+  private constructor(options: PartitionOptions, { store, dispatcher, trimming, discarded, committed }: TakenOver) {
     this.#options = options
     this.#store = store
     this.#dispatcher = dispatcher
-    this.#trimming = from.trimming
-    this.#discarded = from.discarded
-    this.#committed = from.committed
-    const { observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
+    this.#trimming = trimming
+    this.#discarded = discarded
+    const { log, topic, drops, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
+    const changed = () => this.#changed()
+    const home = { log, topic, partition: this.partition, dispatcher, deliverable }
+    this.#reading = new PartitionReading({ ...home, trimming, drops, changed })
+    this.#commits = new PartitionCommits({
+      ...home,
+      term: store.term,
+      committed,
+      clock,
+      written: (commit) => this.#written(commit),
+    })
+    this.#lapses = new LapseTimer(clock, () => this.#onTime())
     this.#parked = new ParkedTending({
       ...{
         dispatcher,
@@ -133,34 +83,17 @@ export class OwnedPartition {
         parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS,
       },
       isClosed: () => this.#closed,
-      commit: () => this.#commitNow(),
+      commit: () => this.#commits.next(),
       moved: () => this.#moved(),
-      beforeDrained: () => from.trimming.noteAll(),
-      committed: () => this.#committed,
-      discarded: from.discarded,
+      beforeDrained: () => trimming.noteAll(),
+      committed: () => this.#commits.committed,
+      discarded,
     })
   }
 
   /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
   static async takeOver(options: PartitionOptions): Promise<OwnedPartition> {
-    const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
-    const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-    const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
-    const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
-    const discarded = new DiscardedMessages(await store.discards())
-    const { next: head } = await log.stats(topic, key.partition)
-    const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
-    const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
-    const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
-    await log.commit(topic, key.partition, taken)
-    dispatcher.committed(taken)
-    const trimming = await Trimming.begin({
-      ...{ log, topic, query, key, clock },
-      bounds: options.replay,
-      term: store.term,
-      committed: taken,
-    })
-    const owned = new OwnedPartition(options, store, dispatcher, { committed: taken.next, discarded, trimming })
+    const owned = new OwnedPartition(options, await takeOver(options))
     owned.#changed()
     return owned
   }
@@ -176,84 +109,14 @@ export class OwnedPartition {
 
   // ── the loops ───────────────────────────────────────────────────────────────────────────────────
 
-  /** Reads the log into the window for as long as there is room; while a filter is asked about a pack, the next ones are read. */
+  /** Reads the log into the window for as long as there is room. */
   read(signal: AbortSignal): Promise<void> {
-    const failed = Promise.withResolvers<never>()
-    failed.promise.catch(() => undefined)
-    return this.#loop(() => Promise.race([this.#readOn(signal, failed.reject), failed.promise]))
-  }
-
-  async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
-    const { log, topic, drops, deliverable } = this.#options
-    const dispatcher = this.#dispatcher
-    /** packs whose filter is asked: they are taken in in their order */
-    const asked: Promise<void>[] = []
-    let askedBytes = 0
-    let announcing: NodeJS.Immediate | undefined
-    const offer = ({ offset, decoded, bytes }: ReadPack, marks?: Uint8Array) => {
-      if (signal.aborted) return
-      dispatcher.offer(offset, decoded, marks)
-      const { count, maxCommitTimeUs } = decoded.header
-      this.#trimming.read({ offset, messages: count, bytes, latestUs: maxCommitTimeUs })
-      this.#changed()
-    }
-    const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
-      const found = await marks
-      await before
-      offer(read, found)
-      asked.shift()
-      askedBytes -= read.bytes
-      // packs that were asked about together are offered together: few of a filter's messages are left of each
-      announcing ??= setImmediate(() => {
-        announcing = undefined
-        deliverable()
-      })
-    }
-    let sliceStart = performance.now()
-    for await (const { offset, pack } of log.read(topic, this.partition, dispatcher.readFrom, signal)) {
-      const decoded = Pack.decode(pack)
-      if (decoded.header.closing) {
-        await asked.at(-1)
-        return this.#close(signal)
-      }
-      const read = { offset, decoded, bytes: pack.length }
-      const marks = drops(decoded)
-      if (!marks && asked.length === 0) {
-        offer(read)
-        deliverable()
-      } else {
-        const turn = ask(read, marks, asked.at(-1))
-        turn.catch(failed)
-        asked.push(turn)
-        askedBytes += read.bytes
-        if (asked.length >= MAX_ASKED || askedBytes > MAX_ASKED_BYTES) await asked[0]
-      }
-      if (signal.aborted) return
-      while (!dispatcher.room() && !signal.aborted) {
-        await this.#roomBell.wait(signal)
-        sliceStart = performance.now()
-      }
-      if (performance.now() - sliceStart > READ_SLICE_MS) {
-        await nextTurn()
-        sliceStart = performance.now()
-      }
-    }
-    if (!signal.aborted)
-      throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${this.partition}`, { topic, partition: this.partition })
+    return this.#loop(() => this.#reading.run(signal))
   }
 
   /** Makes acks durable, and the promise of what may be handed out next. */
   commit(signal: AbortSignal): Promise<void> {
-    return this.#loop(async () => {
-      for (;;) {
-        await this.#commitBell.wait(signal, Math.max(1, this.#dispatcher.wantsCommitAt() - this.#options.clock()))
-        if (signal.aborted && !this.#commits.waiting) return // who waits may be what a stop waits for
-        if (!this.#commits.waiting && !this.#dirty && !this.#dispatcher.wantsCommit()) continue
-        this.#dirty = false
-        await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term)))
-        this.#options.deliverable() // what waited for the promise
-      }
-    })
+    return this.#loop(() => this.#commits.run(signal))
   }
 
   /** Parks what blocks the window, discards what was delivered too often, fetches parked bodies by need. */
@@ -292,7 +155,7 @@ export class OwnedPartition {
   /** Settles when the end of these messages is durable. @throws EngineError ACK_NOT_DURABLE, STOPPING, STATE_UNAVAILABLE */
   async finish(refs: RefList): Promise<void> {
     this.#mustLive()
-    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, this.#keepAcked())
+    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, this.#options.delivered.acknowledged(this.#options.key))
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
     if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
@@ -305,7 +168,7 @@ export class OwnedPartition {
     this.#mustLive()
     const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
     if (finished > 0) {
-      this.#commitSoon()
+      this.#commits.soon()
       this.#told(finished, heldUntil)
     }
     if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
@@ -397,12 +260,12 @@ export class OwnedPartition {
   async drain(): Promise<void> {
     for (const giveBack of this.#borrowed) giveBack()
     this.#closed = true
-    clearTimeout(this.#timer)
-    clearTimeout(this.#soon)
+    this.#lapses.stop()
+    this.#commits.stop()
     await this.ended()
     await this.#parked.inTurn(async () => undefined)
     try {
-      await this.#commits.write(() => this.#write(this.#dispatcher.commitPoint(this.#store.term, true)))
+      await this.#commits.last()
       await this.#trimming.noteAll().catch(() => undefined) // then a replay's answer counts a little less
     } finally {
       this.#dispatcher.dispose()
@@ -413,8 +276,8 @@ export class OwnedPartition {
   close(cause: unknown): void {
     if (this.#closed) return
     this.#closed = true
-    clearTimeout(this.#timer)
-    clearTimeout(this.#soon)
+    this.#lapses.stop()
+    this.#commits.stop()
     this.#commits.fail(cause)
     this.#dispatcher.dispose()
   }
@@ -424,31 +287,10 @@ export class OwnedPartition {
     await Promise.allSettled(this.#loops)
   }
 
-  /** Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
   figures(): Figures {
-    const d = this.#dispatcher
-    const { stats, keptMessages } = this.#trimming
-    const head = d.closed ? d.window.nextOffset : Math.max(stats.next, d.window.nextOffset) // the last pack is nobody's message
-    return {
-      partition: this.partition,
-      committed: this.#committed.offset,
-      committedIndex: this.#committed.index,
-      read: d.window.nextOffset,
-      head,
-      lag: head - this.#committed.offset,
-      inFlight: d.inFlight,
-      unfinished: d.unfinished,
-      oldestMs: Math.max(0, Date.now() - Math.min(d.oldestUs() / 1000, Date.now())),
-      parked: d.parked.openRows,
-      parkedGroups: d.parked.size,
-      discardedLately: this.#discarded.others?.messages ?? 0,
-      windowBytes: d.window.bytes,
-      logBytes: stats.bytes,
-      keptBytes: stats.finishedBytes,
-      keptMessages,
-      delivered: this.#delivered,
-      term: this.#store.term,
-    }
+    const { partition } = this
+    const parts = { dispatcher: this.#dispatcher, trimming: this.#trimming, discarded: this.#discarded }
+    return figuresOf({ ...parts, partition, committed: this.#commits.committed, delivered: this.#delivered, term: this.#store.term })
   }
 
   get isReady(): boolean {
@@ -466,35 +308,11 @@ export class OwnedPartition {
   }
 
   /** What keeps messages from flowing, if anything does. */
-  get trouble(): { code: ErrorCode; message: string } | undefined {
-    const { trouble: error, jammed } = this.#parked
-    const { bySize } = this.#discarded
-    if (error !== undefined)
-      return {
-        code: error instanceof EngineError ? error.code : 'INTERNAL',
-        message: error instanceof Error ? error.message : String(error),
-      }
-    if (jammed)
-      return {
-        code: 'PARKING_FULL',
-        message: `${this.#dispatcher.parked.size} groups are parked; reading waits until some are acknowledged`,
-      }
-    if (bySize)
-      return {
-        code: 'MESSAGE_TOO_LARGE',
-        message: `${bySize.messages} messages larger than MAX_MESSAGE_MB were discarded, the last one at ${bySize.lastAt.toISOString()}`,
-      }
-    return undefined
+  get trouble(): PartitionTrouble | undefined {
+    return troubleOf({ tending: this.#parked, discarded: this.#discarded, parkedGroups: this.#dispatcher.parked.size })
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
-
-  /** The generation ends here; nothing is read any more. */
-  async #close(signal: AbortSignal): Promise<void> {
-    this.#dispatcher.close()
-    this.#changed()
-    if (!signal.aborted) await once(signal, 'abort')
-  }
 
   #loop(work: () => Promise<void>): Promise<void> {
     const loop = work()
@@ -508,16 +326,13 @@ export class OwnedPartition {
     if (this.#closed) throw new EngineError('STOPPING', `partition ${this.partition} is stopping or moving`, { partition: this.partition })
   }
 
-  async #write(commit: Commit): Promise<void> {
-    await this.#options.log.commit(this.#options.topic, this.partition, commit)
-    this.#dispatcher.committed(commit)
-    this.#committed = commit.next
+  #written(commit: Commit): void {
     this.#trimming.committed(commit)
     this.#parked.committed()
   }
 
   #ended(messages: number, heldUntil: number): Promise<void> {
-    const durable = this.#commitNow()
+    const durable = this.#commits.next()
     this.#told(messages, heldUntil)
     return durable
   }
@@ -529,33 +344,11 @@ export class OwnedPartition {
     deliverable()
   }
 
-  /** Nobody waits for this commit: many deliveries share one. A crash before it repeats them, as it does those under way. */
-  #commitSoon(): void {
-    this.#soon ??= setTimeout(() => {
-      this.#soon = undefined
-      this.#dirty = true
-      this.#commitBell.ring()
-    }, COMMIT_SENT_AFTER_MS)
-  }
-
   #released({ messages, heldUntil }: Released): void {
     if (messages === 0) return
     this.#options.observer.returned({ messages, heldMs: this.#heldMs(heldUntil) })
     this.#changed()
     this.#options.deliverable()
-  }
-
-  /** What clients acknowledge can be looked at for a while. */
-  #keepAcked(): (view: MessageView, place: number, offset: number, tries: number) => void {
-    const { delivered, key } = this.#options
-    const { generation, partition } = key
-    const at = Date.now()
-    const attempt = () => ({ at: new Date(at).toISOString(), counts: true })
-    let together: DeliveredTogether | undefined
-    return (view, place, offset, tries) => {
-      if (together?.tries !== tries) together = { generation, partition, at, tries, attempt, formerAttempts: [], bytes: 256 }
-      delivered.add(view, place, offset, place, together)
-    }
   }
 
   /** How long a message has been with its client. @param heldUntil end of its visibility time; 0: it is over */
@@ -574,15 +367,8 @@ export class OwnedPartition {
     await durable
   }
 
-  #commitNow(): Promise<void> {
-    const durable = this.#commits.join()
-    this.#commitBell.ring()
-    return durable
-  }
-
   #moved(): void {
-    this.#dirty = true
-    this.#commitBell.ring()
+    this.#commits.changed()
     this.#changed()
     this.#options.deliverable()
   }
@@ -596,22 +382,13 @@ export class OwnedPartition {
   #changed(): void {
     if (this.#closed) return
     const dispatcher = this.#dispatcher
-    if (dispatcher.room()) this.#roomBell.ring()
-    if (dispatcher.wantsCommit()) this.#commitBell.ring()
+    if (dispatcher.room()) this.#reading.ring()
+    if (dispatcher.wantsCommit()) this.#commits.ring()
     this.#parked.changed()
-    const at = dispatcher.nextLapse()
-    if (at < this.#timerAt) this.#arm(at)
-  }
-
-  #arm(at: number): void {
-    clearTimeout(this.#timer)
-    this.#timerAt = at
-    this.#timer = setTimeout(() => this.#onTime(), Math.min(Math.max(1, Math.ceil(at - this.#options.clock())), 0x7fffffff))
-    this.#timer.unref()
+    this.#lapses.by(dispatcher.nextLapse())
   }
 
   #onTime(): void {
-    this.#timerAt = Infinity
     if (this.#closed) return
     this.#lapse()
     this.#changed()

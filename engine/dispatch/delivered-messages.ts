@@ -27,6 +27,8 @@ export type DeliveredTogether = Readonly<{
   bytes: number
 }>
 
+type Keeper = (view: MessageView, place: number, offset: number, tries: number) => void
+
 const MAX_MESSAGES = 1_000
 const MAX_BYTES = 4 * 1024 * 1024
 /** until they are copied */
@@ -91,6 +93,17 @@ export class DeliveredMessages {
     if (this.#isSensitive) this.#own(i)
     if (this.#bytes > MAX_HELD_BYTES && this.#held() > MAX_HELD_BYTES / 2) this.#compact()
     else if (this.#bytes > MAX_BYTES && !this.#compacting) this.#compacting = setTimeout(() => this.#compactNow(), COMPACT_AFTER_MS).unref()
+  }
+
+  /** What keeps the messages of one acknowledgement. @param key whose they are */
+  acknowledged({ generation, partition }: Pick<DeliveredTogether, 'generation' | 'partition'>): Keeper {
+    const at = Date.now()
+    const attempt = () => ({ at: new Date(at).toISOString(), counts: true })
+    let together: DeliveredTogether | undefined
+    return (view, place, offset, tries) => {
+      if (together?.tries !== tries) together = { generation, partition, at, tries, attempt, formerAttempts: [], bytes: 256 }
+      this.add(view, place, offset, place, together)
+    }
   }
 
   /** The newest first. */
