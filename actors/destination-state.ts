@@ -74,6 +74,16 @@ const LONGEST_ASKED_PAUSE_MS = 600_000
 const FIRST_THROTTLE_MS = 100
 const LONGEST_THROTTLE_MS = 5_000
 
+/** Asked for each request. */
+const LANES = {
+  none: [],
+  fresh: ['fresh'],
+  failed: ['failed'],
+  probe: ['probe'],
+  freshAndFailed: ['fresh', 'failed'],
+  probeAndFailed: ['probe', 'failed'],
+} as const satisfies Record<string, readonly SendLane[]>
+
 export type DestinationOptions = Readonly<{
   clock: () => number
   /** from 0 up to before 1 */
@@ -179,15 +189,14 @@ export class DestinationState {
   /** Which lanes are open now, the most wanted first. A pause that is over ends with the asking. */
   lanes(): readonly SendLane[] {
     const now = this.#options.clock()
-    if (now < this.#notBefore) return []
+    if (now < this.#notBefore) return LANES.none
     if (this.#phase === 'down') this.#phase = 'probing'
-    if (this.#phase === 'probing') return this.#mayProbe(now) ? ['probe'] : []
-    const lanes: SendLane[] = []
-    if (this.#counted < this.#limit) lanes.push('fresh')
-    else if (this.#isStalled(now)) lanes.push('probe')
+    if (this.#phase === 'probing') return this.#mayProbe(now) ? LANES.probe : LANES.none
     // what failed before may hang: it never takes the place of what didn't
-    if (this.#count('failed') < Math.max(1, Math.floor(this.#limit / 4))) lanes.push('failed')
-    return lanes
+    const mayRetry = this.#count('failed') < Math.max(1, Math.floor(this.#limit / 4))
+    if (this.#counted < this.#limit) return mayRetry ? LANES.freshAndFailed : LANES.fresh
+    if (this.#isStalled(now)) return mayRetry ? LANES.probeAndFailed : LANES.probe
+    return mayRetry ? LANES.failed : LANES.none
   }
 
   /**

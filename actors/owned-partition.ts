@@ -163,15 +163,18 @@ export class OwnedPartition {
     if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
   }
 
-  /** Messages were delivered. Their end will be durable; of parked ones it is when this settles. @throws EngineError STATE_UNAVAILABLE, STOPPING */
-  async delivered(refs: RefList): Promise<void> {
+  /**
+   * Messages were delivered. Their end will be durable; of parked ones it is when what is returned settles.
+   * @returns undefined: there are none. @throws EngineError STOPPING; rejects with STATE_UNAVAILABLE, STOPPING
+   */
+  delivered(refs: RefList): Promise<void> | undefined {
     this.#mustLive()
     const { finished, heldUntil, elsewhere } = this.#dispatcher.finish(refs)
     if (finished > 0) {
       this.#commits.soon()
       this.#told(finished, heldUntil)
     }
-    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
+    return elsewhere.offsets.length > 0 ? this.#parked.inTurn(() => this.#finishMoved(elsewhere)) : undefined
   }
 
   /**

@@ -42,6 +42,29 @@ export const pieceOf = (batch: Batch, origin: Origin | undefined): Piece => ({
   isStaged: false,
 })
 
+/** Each of its messages as a piece of its own. */
+export function singlesOf({ views, places, offsets, indexes, former }: Batch, origin: Origin | undefined): Piece[] {
+  const singles: Piece[] = []
+  for (let i = 0; i < views.length; i++)
+    singles.push({
+      views: [views[i] as MessageView],
+      places: [places[i] as number],
+      offsets: [offsets[i] as number],
+      indexes: [indexes[i] as number],
+      origin,
+      ...(former && { former: [former[i] as Former] }),
+      doubtedSince: undefined,
+      throttles: 0,
+      isStaged: false,
+    })
+  return singles
+}
+
+/** The place of each of its messages. */
+export const placesOf = ({ views: { length } }: Piece): readonly number[] => (length === 1 ? ONLY : Array.from({ length }, (_, i) => i))
+
+const ONLY: readonly number[] = [0]
+
 export const refsOf = ({ offsets, indexes }: Piece): RefList => ({ offsets: [...offsets], indexes: [...indexes] })
 
 /** The messages at these places of a piece, in its order. */

@@ -11,6 +11,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
+import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Lane } from '../engine/dispatch/dispatcher.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Discards } from '../engine/dispatch/parked-store.ts'
@@ -24,7 +25,7 @@ import type { OwnedPartition } from './owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
 import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
 import { RetryBatch } from './retry-batch.ts'
-import { bytesOf, firstOf, groupsOf, halvesOf, partOf, pieceOf, refsOf, type Piece } from './pieces.ts'
+import { bytesOf, firstOf, groupsOf, halvesOf, partOf, pieceOf, placesOf, refsOf, singlesOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from './sink-host.ts'
 import type { Figures, HealthCheck } from './status.ts'
 
@@ -68,8 +69,6 @@ const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
 const STATE_RETRY_MS = 1_000
-/** What is taken in vain costs more than searching for each message. */
-const CROWDED_TAKES = 100
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
@@ -96,8 +95,6 @@ export class PushPartition implements HostedPartition {
   /** ends the sending; absent: it has not begun, or has ended */
   #giveUp: ((error: unknown) => void) | undefined
   #isWoken = false
-  /** messages taken together were of one group: so many takes are of one again */
-  #crowded = 0
   #timer: NodeJS.Timeout | undefined
   #timerAt = Infinity
 
@@ -147,7 +144,7 @@ export class PushPartition implements HostedPartition {
   wake(): void {
     if (this.#isWoken || !this.#giveUp) return
     this.#isWoken = true
-    setImmediate(() => this.#work()) // answers that came together are followed by requests that go together
+    setImmediate(this.#work) // answers that came together are followed by requests that go together
   }
 
   /** Nothing is left to send but what is held to find out whose fault it is. */
@@ -199,7 +196,7 @@ export class PushPartition implements HostedPartition {
     }
   }
 
-  #work(): void {
+  readonly #work = (): void => {
     this.#isWoken = false
     if (!this.#giveUp) return
     const { destination, clock, exhausted } = this.#options
@@ -351,42 +348,25 @@ export class PushPartition implements HostedPartition {
     return first
   }
 
-  /** As many as may be under way, each a piece of its own: one search for all of them. */
+  /** As many as may be under way, and as many again for when they are, each a piece of its own: one search for all of them. */
   #takeSingles(): Piece | undefined {
-    const { destination, grouping } = this.#options
-    const max = this.#crowded > 0 ? 1 : Math.max(1, destination.limit - destination.inFlight)
-    if (this.#crowded > 0) this.#crowded--
-    const singles: Piece[] = []
-    for (const piece of this.#takeAll('fresh', max)) {
-      const taken = new Set<number>()
-      const behind: number[] = []
-      for (const [i, group] of groupsOf(piece, grouping).entries()) {
-        if (taken.has(group)) behind.push(i)
-        else singles.push(partOf(piece, [i]))
-        taken.add(group)
-      }
-      if (behind.length === 0) continue
-      this.#release(partOf(piece, behind))
-      this.#crowded = CROWDED_TAKES
-    }
-    const [first, ...others] = singles
-    this.#pieces.push(...others)
-    return first
+    const { destination } = this.#options
+    this.#pieces.push(...this.#takeAll('fresh', Math.max(1, destination.limit - destination.inFlight) + destination.limit, singlesOf))
+    return this.#pieces.shift()
   }
 
-  #takeAll(lane: Lane, max: number): readonly Piece[] {
+  #takeAll(lane: Lane, max: number, piecesOf: (batch: Batch, origin: Origin | undefined) => readonly Piece[] = onePiece): readonly Piece[] {
     const { destination, underWay } = this.#options
     const wire = this.#options.wire()
     const room = Math.min(max, underWay.max - underWay.count)
     if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return []
     const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
     this.#fillingSince = undefined
-    const pieces = this.#owned.take(room, bytes, lane).map((batch) => {
+    return this.#owned.take(room, bytes, lane).flatMap((batch) => {
       const { generation, partition } = batch
-      return pieceOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
+      this.#count(batch.views.length)
+      return piecesOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
     })
-    for (const { views } of pieces) this.#count(views.length)
-    return pieces
   }
 
   /** A request waits a little to be full, when others are under way; at once when none is. */
@@ -408,10 +388,8 @@ export class PushPartition implements HostedPartition {
     const { send, destination } = this.#options
     const prepared = this.#preparation.isNeeded(piece) ? await this.#preparation.run(piece, this.#abort.signal) : piece
     if (!prepared) return destination.aborted(ticket) // nothing of it was sent
-    const { views, places, payloads, enrichments, route } = prepared
-    const load = { views, places, ...(payloads && { payloads }), ...(enrichments && { enrichments }), ...(route && { route }) }
-    const outcome = await send(load, this.#abort.signal)
-    await this.#apply(prepared, ticket, outcome)
+    const ending = this.#apply(prepared, ticket, await send(prepared, this.#abort.signal))
+    if (ending) await ending
   }
 
   #drop(piece: Piece): void {
@@ -425,26 +403,29 @@ export class PushPartition implements HostedPartition {
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────
 
-  async #apply(piece: Piece, ticket: Ticket, outcome: Outcome): Promise<void> {
+  /** @returns what has to be waited for; undefined: nothing */
+  #apply(piece: Piece, ticket: Ticket, outcome: Outcome): Promise<void> | undefined {
     const { destination } = this.#options
     switch (outcome.kind) {
       case 'aborted':
         destination.aborted(ticket)
-        return this.#release(piece)
+        this.#release(piece)
+        return undefined
       case 'delivered':
         destination.succeeded(ticket)
         if (piece.former) this.#retryBatch.passed()
-        this.#tell(piece, ticket, { delivered: piece.views.map((_, i) => i), status: outcome.status, answer: outcome.answer })
+        this.#tell(piece, ticket, { delivered: placesOf(piece), status: outcome.status, answer: outcome.answer })
         return this.#finish(piece)
       case 'failed':
         this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
-        return this.#rule(piece, ticket, outcome.failure, 1)
+        this.#rule(piece, ticket, outcome.failure, 1)
+        return undefined
       case 'each':
         return this.#applyEach(piece, ticket, outcome)
     }
   }
 
-  async #applyEach(piece: Piece, ticket: Ticket, { failures, status }: Extract<Outcome, { kind: 'each' }>): Promise<void> {
+  #applyEach(piece: Piece, ticket: Ticket, { failures, status }: Extract<Outcome, { kind: 'each' }>): Promise<void> | undefined {
     const { destination, grouping, keyed } = this.#options
     const groups = groupsOf(piece, grouping)
     const { done, bad, behind } = judgedBy(piece, failures, { grouping, keyed })
@@ -462,7 +443,7 @@ export class PushPartition implements HostedPartition {
       if (first.blame === 'throttled' || done.length === 0) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
       else for (const i of others) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
     }
-    if (done.length > 0) await this.#finish(partOf(piece, done))
+    return done.length > 0 ? this.#finish(partOf(piece, done)) : undefined
   }
 
   #rule(piece: Piece, ticket: Ticket, failure: Failure, groups: number): void {
@@ -532,18 +513,29 @@ export class PushPartition implements HostedPartition {
     else this.#owned.release(refsOf(piece))
   }
 
-  /** Settles when all of them are ended, those in the parked store durably. */
-  async #finish(piece: Piece): Promise<void> {
+  /** All of them are ended, those in the parked store durably when what is returned settles. */
+  #finish(piece: Piece): Promise<void> | undefined {
     this.#count(-piece.views.length)
-    const refs = refsOf(piece)
+    const end = () => (piece.origin ? this.#owned.finishParked(refsOf(piece), piece.origin) : this.#owned.delivered(refsOf(piece)))
+    try {
+      const ending = end()
+      return ending && this.#untilFinished(ending, async () => end())
+    } catch {
+      return undefined // another owner goes on
+    }
+  }
+
+  async #untilFinished(first: Promise<void>, again: () => Promise<void>): Promise<void> {
+    let ending = first
     for (;;) {
       try {
-        return await (piece.origin ? this.#owned.finishParked(refs, piece.origin) : this.#owned.delivered(refs))
+        return await ending
       } catch (error) {
         const code = error instanceof EngineError ? error.code : undefined
         if (code !== 'STATE_UNAVAILABLE') return // the commit's own loop tells, or another owner goes on
         await delay(STATE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
         if (this.#abort.signal.aborted) return
+        ending = again()
       }
     }
   }
@@ -553,3 +545,5 @@ export class PushPartition implements HostedPartition {
     sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
   }
 }
+
+const onePiece = (batch: Batch, origin: Origin | undefined): readonly Piece[] => [pieceOf(batch, origin)]

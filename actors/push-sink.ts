@@ -6,12 +6,13 @@
  *      under the old ones is forgotten.
  *  I3. A wire is closed when the last request over it has ended.
  */
+import type { Former } from '../engine/dispatch/batch.ts'
 import type { DeliveredMessages, DeliveredTogether } from '../engine/dispatch/delivered-messages.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { MessageView } from '../engine/log/message-view.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { RowLookup } from '../engine/wal/row-lookup.ts'
-import type { Failure, Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
+import type { Failure, KeptAnswer, Load, Outcome, PushType, PushWire } from '../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
 import { PushPartition, type Sent } from './push-partition.ts'
 import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from './running-sink.ts'
@@ -24,8 +25,9 @@ export function startPushSink(options: SinkOptions, type: PushType, surroundings
   return new PushSink(options, type, surroundings)
 }
 
-/** What an attempt weighs in memory, about: most answers are short. */
-const KEPT_BYTES = 2_048
+/** What an attempt weighs in memory, about, but for the answer. */
+const KEPT_BYTES = 256
+const KEPT_FORMER_BYTES = 2_048
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
@@ -47,6 +49,7 @@ class PushSink implements RunningSink {
   /** the last failure of a function, until one works */
   #stageTrouble: HealthCheck['error'] | undefined
   #turn = 0
+  #lastKept: KeptAnswer | undefined
   #downSince: Date | undefined
 
   constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
@@ -175,9 +178,15 @@ class PushSink implements RunningSink {
   }
 
   async #send(load: Load, signal: AbortSignal): Promise<Outcome> {
-    const outcome = await this.#use?.send(load, signal)
-    if (!outcome) return { kind: 'aborted' }
-    return this.#host.sink.sensitive ? withoutWords(outcome) : outcome
+    const use = this.#use
+    if (!use) return { kind: 'aborted' }
+    use.begin()
+    try {
+      const outcome = await use.wire.send(load, signal)
+      return this.#host.sink.sensitive ? withoutWords(outcome) : outcome
+    } finally {
+      use.end()
+    }
   }
 
   #sent(sent: Sent): void {
@@ -197,22 +206,20 @@ class PushSink implements RunningSink {
 
   /** What was delivered can be looked at for a while. */
   #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
-    const at = Date.now()
     const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
     const { views, places, offsets, indexes, origin, former } = piece
-    const together = (attempts: number, formerAttempts: readonly unknown[]): DeliveredTogether => ({
-      ...(origin ?? { generation: this.#host.mustServe().generation, partition }),
-      at,
-      tries: attempts + 1,
-      attempt: () => ({ at: new Date(at).toISOString(), counts: true, status, tookMs: Math.round(tookMs), ...(!sensitive && answer?.()) }),
-      formerAttempts,
-      bytes: KEPT_BYTES * (1 + formerAttempts.length),
-    })
-    const first = together(0, [])
+    const kept = sensitive ? undefined : answer
+    const isShared = kept === this.#lastKept
+    this.#lastKept = kept
+    const facts = {
+      ...{ generation: origin ? origin.generation : this.#host.mustServe().generation, partition: origin ? origin.partition : partition },
+      ...{ status, tookMs, answer: kept, answerBytes: kept && !isShared ? kept.bytes : 0 },
+    }
+    const first = new SentTogether(undefined, facts)
     const list = this.#host.delivered
     for (const i of delivered) {
       const before = former?.[i]
-      const known = before ? together(before.attempts, before.records) : first
+      const known = before ? new SentTogether(before, facts) : first
       list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, known)
     }
   }
@@ -284,14 +291,13 @@ class WireUse {
     this.wire = wire
   }
 
-  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
+  begin(): void {
     this.#open++
-    try {
-      return await this.wire.send(load, signal)
-    } finally {
-      this.#open--
-      this.#closeWhenDone()
-    }
+  }
+
+  end(): void {
+    this.#open--
+    this.#closeWhenDone()
   }
 
   retire(): void {
@@ -301,6 +307,60 @@ class WireUse {
 
   #closeWhenDone(): void {
     if (this.#isRetired && this.#open === 0) void this.wire.close()
+  }
+}
+
+const NONE: readonly unknown[] = []
+
+/** One object for each request: there are many of them. */
+class SentTogether implements DeliveredTogether {
+  readonly generation: number
+  readonly partition: number
+  readonly at = Date.now()
+  readonly tries: number
+  readonly formerAttempts: readonly unknown[]
+  readonly bytes: number
+  readonly #status: number
+  readonly #tookMs: number
+  readonly #answer: KeptAnswer | undefined
+
+  constructor(
+    former: Former | undefined,
+    {
+      generation,
+      partition,
+      status,
+      tookMs,
+      answer,
+      answerBytes,
+    }: Readonly<{
+      generation: number
+      partition: number
+      status: number
+      tookMs: number
+      answer: KeptAnswer | undefined
+      /** those that no former one holds */
+      answerBytes: number
+    }>,
+  ) {
+    this.generation = generation
+    this.partition = partition
+    this.tries = (former?.attempts ?? 0) + 1
+    this.formerAttempts = former?.records ?? NONE
+    this.bytes = KEPT_BYTES + KEPT_FORMER_BYTES * this.formerAttempts.length + answerBytes
+    this.#status = status
+    this.#tookMs = tookMs
+    this.#answer = answer
+  }
+
+  attempt(): Readonly<Record<string, unknown>> {
+    return {
+      at: new Date(this.at).toISOString(),
+      counts: true,
+      status: this.#status,
+      tookMs: Math.round(this.#tookMs),
+      ...this.#answer?.shown(),
+    }
   }
 }
 

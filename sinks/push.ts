@@ -53,9 +53,17 @@ export type Failure = Readonly<{
   isOfPlace?: boolean
 }>
 
+/** What is worth keeping of an answer to what was delivered: one object for answers that say the same. */
+export interface KeptAnswer {
+  /** that it holds in memory, about */
+  readonly bytes: number
+  /** Without our secrets. */
+  shown(): Pick<Answer, 'headers' | 'body'>
+}
+
 export type Outcome =
-  /** all of them are delivered. @property answer what is worth keeping of it, without our secrets; called when somebody looks */
-  | Readonly<{ kind: 'delivered'; status: number; answer?: () => Pick<Answer, 'headers' | 'body'> }>
+  /** all of them are delivered */
+  | Readonly<{ kind: 'delivered'; status: number; answer?: KeptAnswer }>
   /** one for each message, in order; undefined: delivered */
   | Readonly<{ kind: 'each'; status: number; failures: readonly (Failure | undefined)[] }>
   /** none of them, as far as is known */

@@ -8,6 +8,7 @@ import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
+import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
 import { UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
@@ -22,9 +23,7 @@ const COMMA = 0x2c
 const MAX_BODY_BYTES = 16 * 1024 * 1024
 /** of an answer, enough to read what failed */
 const KEPT_BYTES = 64 * 1024
-const KEPT_SUCCESS_BYTES = 1024
 const KEPT_RESULT_BYTES = 4 * 1024 * 1024
-const DELIVERED = { kind: 'delivered' } as const
 const compress = promisify(gzip)
 
 export const webhook: PushType = {
@@ -54,6 +53,8 @@ class Webhook implements PushWire {
   readonly #messages: Messages
   readonly #signer: Signer | undefined
   readonly #verbatim: Verbatim
+  readonly #kept: KeptAnswers
+  readonly #isCompressed: boolean
 
   /** @throws EngineError NOT_FOUND: there is no such endpoint; VALIDATION_FAILED */
   constructor({ sink, database, endpoint, egress, concurrency, warn }: PushOptions) {
@@ -80,8 +81,10 @@ class Webhook implements PushWire {
       ...Object.values(endpoint.encryptedHeaders).flatMap((value) => [value, ...value.split(' ')]),
       ...userInfo(endpoint.url),
     ])
+    this.#kept = new KeptAnswers(this.#verbatim)
     const encoding = this.#headers.get('content-encoding')
-    if (encoding !== undefined && !/^\s*gzip\s*$/i.test(encoding))
+    this.#isCompressed = isGzip(encoding)
+    if (encoding !== undefined && !this.#isCompressed)
       warn(`content-encoding "${encoding.slice(0, 40)}" is sent as a header, but bodies go out as they are; gzip would be applied`)
   }
 
@@ -92,7 +95,8 @@ class Webhook implements PushWire {
     const plain = this.#body(load)
     const plainHeaders = named === this.#headers ? this.#flatHeaders : [...named].flat()
     const headers = this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders
-    const body = /^\s*gzip\s*$/i.test(named.get('content-encoding') ?? '') ? await compress(plain) : plain
+    const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
+    const body = isCompressed ? await compress(plain) : plain
     const { answer, failure } = await this.#pool.request({
       method,
       path: route?.endpoint_path === undefined ? this.#path : pathOf(`${this.#base}${route.endpoint_path}`),
@@ -107,7 +111,7 @@ class Webhook implements PushWire {
       return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, route !== undefined), answer) }
     return this.#settings.item_results && this.#settings.batch
       ? this.#results(answer, load.views.length)
-      : { ...DELIVERED, status: answer.status, answer: this.#kept(answer) }
+      : { kind: 'delivered', status: answer.status, answer: this.#kept.keep(answer) }
   }
 
   async test(signal: AbortSignal): Promise<Answer | undefined> {
@@ -138,22 +142,13 @@ class Webhook implements PushWire {
     return body
   }
 
-  /** Most bodies are empty; a long one is not held whole. */
-  #kept({ status, headers, body, isCut }: HttpAnswer) {
-    const some = body.length > KEPT_SUCCESS_BYTES ? Buffer.from(body.subarray(0, KEPT_SUCCESS_BYTES)) : body
-    return () => {
-      const answer = this.#verbatim.answer('DESTINATION_REJECTED', { status, headers, body: some, isCut: isCut || some !== body })
-      return { headers: answer.headers ?? {}, body: answer.body ?? '' }
-    }
-  }
-
   /** `{"failures":[{"index":2,"error":"…"}]}`; an answer of another form says that none failed. */
   #results({ status, body }: HttpAnswer, count: number): Outcome {
     let named: unknown
     try {
       named = (JSON.parse(body.toString('utf8')) as { failures?: unknown } | null)?.failures
     } catch {} // no JSON: an answer that has nothing to say
-    if (!Array.isArray(named) || named.length === 0) return { ...DELIVERED, status }
+    if (!Array.isArray(named) || named.length === 0) return { kind: 'delivered', status }
     const failures = Array.from({ length: count }, (): ReturnType<Verbatim['about']> | undefined => undefined)
     for (const entry of named as ({ index?: unknown; error?: unknown } | null)[]) {
       const index = entry?.index
@@ -164,6 +159,8 @@ class Webhook implements PushWire {
     return { kind: 'each', status, failures }
   }
 }
+
+const isGzip = (encoding = ''): boolean => /^\s*gzip\s*$/i.test(encoding)
 
 /** Origin, and the path with its query: a fragment is not sent. */
 function targetOf(url: string): { origin: string; base: string } {

@@ -134,7 +134,8 @@ export class DeliveredMessages {
   #shown(i: number): RecordedMessage {
     const view = this.#views[i] as MessageView
     const place = this.#places[i] as number
-    const { at, tries, attempt, formerAttempts } = this.#together[i] as DeliveredTogether
+    const together = this.#together[i] as DeliveredTogether
+    const { at, tries, formerAttempts } = together
     const { lsn, idx } = view.position(place)
     const body = view.buffer.subarray(view.bodyStart(place), view.bodyEnd(place))
     return {
@@ -151,7 +152,7 @@ export class DeliveredMessages {
         last_delivered_at: new Date(at).toISOString(),
         not_visible_until: null,
         error: null,
-        attempts: [attempt(), ...formerAttempts],
+        attempts: [together.attempt(), ...formerAttempts],
       },
       content: body.length === 0 ? undefined : { view, place },
     }

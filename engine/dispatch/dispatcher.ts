@@ -36,7 +36,7 @@ export type DispatchSettings = Readonly<{
   /** a message delivered so often without ack is discarded when its visibility lapses; at most 65535; null: never */
   maxDeliveries: number | null
   windowBytes: number
-  /** of one parked group, fetched at once; absent: one. An owner that sends has them in one batch */
+  /** of one group in a batch; absent: one, also when the owner sends */
   perGroup?: number
 }>
 
@@ -195,7 +195,7 @@ export class Dispatcher {
         ;(batch.former ??= []).push({ attempts: group.deliveries, records: group.formerAttempts })
       }
       let behind = 0
-      while (behind < group.behind.length && !call.full) {
+      while (this.#takesTogether && behind < group.behind.length && !call.full) {
         const { view: next, offset, index, origin } = group.behind[behind] as ParkedGroup['behind'][number]
         if (!put(call, next, 0, offset, index, origin)) break
         behind++
@@ -212,8 +212,13 @@ export class Dispatcher {
       this.#open.takeReady(seq)
       this.#open.hand(seq, call.batch.lease)
       call.seqs.push(seq)
-      if (this.#sends && this.#options.grouping) this.#takeBehind(call, seq)
+      if (this.#takesTogether && this.#options.grouping) this.#takeBehind(call, seq)
     }
+  }
+
+  /** Messages of one group go together. */
+  get #takesTogether(): boolean {
+    return this.#sends && (this.settings.perGroup ?? 1) > 1
   }
 
   /** The messages of a group that wait behind one just handed out go with it, in order. */
@@ -235,6 +240,7 @@ export class Dispatcher {
     const { mask, states } = w
     const open = this.#open
     const { groups, grouping } = open
+    const together = this.#takesTogether
     while (w.cursor < w.end && !call.full) {
       const pack = w.packOf(w.cursor)
       const { firstSeq, offset, view } = pack
@@ -251,7 +257,7 @@ export class Dispatcher {
           const group = view.group(place)
           const head = groups.headOf(group)
           if (head !== undefined || open.isParked(group)) {
-            const mayJoin = this.#sends && head !== undefined && this.#isLastInHand(head, call.batch.lease)
+            const mayJoin = together && head !== undefined && this.#isLastInHand(head, call.batch.lease)
             if (mayJoin && !put(call, view, place, offset, place)) return
             groups.join(group, seq)
             if (mayJoin) {

@@ -120,6 +120,7 @@ export class HttpPool {
   }
 }
 
+const NO_BODY = Buffer.alloc(0)
 const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', message: 'called off' } }
 
 /** One request under way. */
@@ -174,7 +175,8 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   onResponseEnd(): void {
-    const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
+    const { length } = this.#chunks
+    const body = length === 0 ? NO_BODY : length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
     this.#settle({ answer: { status: this.#status, headers: this.#headers, body, isCut: this.#bytes > this.#request.keepBytes } })
   }
 

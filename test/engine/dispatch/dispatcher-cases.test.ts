@@ -392,3 +392,21 @@ test('a message that was too large to be kept is given up as it is read, also wh
   again.dispatcher.parking.moved(left)
   assert.equal(again.pending.count, 2, 'those that may be with clients of the former owner')
 })
+
+test('an owner that sends batches has several of a group in one; one that sends messages one by one has one of each group', () => {
+  for (const [perGroup, first, rest] of [
+    [100, ['0.0', '0.1', '0.2', '0.3'], []],
+    [1, ['0.0', '0.2'], ['0.1', '0.3']],
+  ] as const) {
+    const bench = new Bench({ perGroup }, { sends: true })
+    bench.offer(messages(4, (i) => Math.floor(i / 2)))
+    assert.deepEqual(bench.take(), first)
+    assert.deepEqual(bench.take(), [])
+    bench.finish(...first)
+    assert.deepEqual(bench.take(), rest)
+    bench.offer(messages(2, () => 7))
+    bench.finish(...rest)
+    assert.equal(bench.take().length, perGroup === 1 ? 1 : 2)
+    assert.equal(bench.take().length, 0)
+  }
+})
