@@ -12,9 +12,9 @@ import { jsonOf, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
-/** By operation: why not; undefined: it is done. */
 export type BulkEnd =
-  | Readonly<{ kind: 'answered'; status: number; failures: readonly (Failure | undefined)[] }>
+  /** of each operation why not; undefined: it is done; of all of them: the server has told so of each */
+  | Readonly<{ kind: 'answered'; status: number; failures: readonly (Failure | undefined)[] | undefined }>
   | Readonly<{ kind: 'failed'; failure: Failure }>
   | Readonly<{ kind: 'aborted' }>
 
@@ -57,6 +57,7 @@ export class ElasticsearchApi {
     })
     if (failure === 'aborted') return { kind: 'aborted' }
     if (failure) return { kind: 'failed', failure }
+    if (saysAllDone(answer.body, operations.length)) return { kind: 'answered', status: answer.status, failures: undefined }
     const failures = this.#failures(answer, operations)
     if (failures) return { kind: 'answered', status: answer.status, failures }
     return { kind: 'failed', failure: this.verbatim.answered('refused', answer, 'the answer tells of no items: is this an Elasticsearch?') }
@@ -95,8 +96,6 @@ export class ElasticsearchApi {
 
   /** @returns undefined: it is no answer to a bulk request */
   #failures(answer: HttpAnswer, operations: readonly Operation[]): readonly (Failure | undefined)[] | undefined {
-    const { length } = operations
-    if (saysAllDone(answer.body, length)) return Array.from({ length }, () => undefined)
     const items = (jsonOf(answer) as { items?: Item[] } | undefined)?.items
     if (!Array.isArray(items)) return undefined
     // a truncated request is answered for its whole lines only

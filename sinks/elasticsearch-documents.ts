@@ -94,8 +94,8 @@ export class ElasticsearchDocuments {
     return { i, kind, head, id, idStart, idEnd, tail, bytes }
   }
 
-  body(load: Load, operations: readonly Operation[]): Buffer {
-    const body = Buffer.allocUnsafeSlow(operations.reduce((sum, { bytes }) => sum + bytes, 0))
+  /** @param body as long as all of them, and written to its end. @returns it */
+  write(load: Load, operations: readonly Operation[], body: Buffer): Buffer {
     let at = 0
     for (const { i, kind, head, id, idStart, idEnd, tail } of operations) {
       body.set(head, at)

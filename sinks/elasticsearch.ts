@@ -3,6 +3,7 @@
  * a request succeeds or fails on its own, so what is sent again is items, and never those that are done.
  */
 import { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import { BodyBuffers } from './body-buffers.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
 import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
@@ -33,6 +34,7 @@ class Elasticsearch implements PushWire {
   readonly #database: string
   readonly #api: ElasticsearchApi
   readonly #documents: ElasticsearchDocuments
+  readonly #bodies = new BodyBuffers()
 
   constructor({ sink, database, egress, concurrency, warn }: PushOptions) {
     const settings = sink.destination as ElasticsearchDestination
@@ -73,15 +75,12 @@ class Elasticsearch implements PushWire {
       else status = outcome.status
       if (outcome.kind === 'each') for (const [n, i] of places.entries()) failures[i] = outcome.failures[n]
     }
-    return outcomeOf(
-      load.views.map((_, i) => failures[i]),
-      status,
-    )
+    return outcomeOf(load, failures, status)
   }
 
   /** A failure that isn't about single documents ends it for all: what was done will be done again, to the same effect. */
   async #deliver(load: Load, index: string, signal: AbortSignal): Promise<Outcome> {
-    const failures: (Failure | undefined)[] = Array.from({ length: load.views.length }, () => undefined)
+    const failures: (Failure | undefined)[] = []
     const operations: Operation[] = []
     const heads = headsOf(index)
     for (let i = 0; i < load.views.length; i++) {
@@ -91,17 +90,24 @@ class Elasticsearch implements PushWire {
     }
     let status = 0
     for (const part of partsOf(operations)) {
-      const end = await this.#api.bulk(index, part, this.#documents.body(load, part), signal)
+      const body = this.#documents.write(load, part, this.#bodies.take(bytesOf(part)))
+      const end = await this.#api.bulk(index, part, body, signal)
       if (end.kind !== 'answered') return end
       status = end.status
-      for (const [n, { i }] of part.entries()) failures[i] = end.failures[n]
+      if (end.failures) for (const [n, { i }] of part.entries()) failures[i] = end.failures[n]
+      else this.#bodies.giveBack(body) // it has told of each document, so it has read them
     }
-    return outcomeOf(failures, status)
+    return outcomeOf(load, failures, status)
   }
 }
 
-const outcomeOf = (failures: readonly (Failure | undefined)[], status: number): Outcome =>
-  failures.every((failure) => failure === undefined) ? { kind: 'delivered', status } : { kind: 'each', status, failures }
+/** @param failures by the place of the message; most often there are none */
+function outcomeOf({ views: { length } }: Load, failures: readonly (Failure | undefined)[], status: number): Outcome {
+  if (failures.every((failure) => failure === undefined)) return { kind: 'delivered', status }
+  return { kind: 'each', status, failures: Array.from({ length }, (_, i) => failures[i]) }
+}
+
+const bytesOf = (operations: readonly Operation[]): number => operations.reduce((sum, { bytes }) => sum + bytes, 0)
 
 function partOf({ views, places, payloads }: Load, chosen: readonly number[]): Load {
   const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
