@@ -6,7 +6,7 @@ import { parseArgs } from 'node:util'
 import { startElasticsearch } from '../test/services/elasticsearch.ts'
 import { startBench } from './postgres.ts'
 import { environment, environmentLines } from './report.ts'
-import { searchSink } from './scenarios/search-sink.ts'
+import { searchSink, type SearchPair, type SearchRun } from './scenarios/search-sink.ts'
 import { spread } from './statistics.ts'
 
 /** What a small server has. */
@@ -32,14 +32,21 @@ const options = {
   batchSize: Number(values.batch),
   concurrency: Number(values.concurrency),
 }
-const pairs = await searchSink(bench, server.url, options, ({ sink, loop }, number) =>
-  say(`${number}/${options.pairs}  sink ${Math.round(sink.documentsPerSecond)}/s  loop ${Math.round(loop.documentsPerSecond)}/s`),
+const pairs = await searchSink(bench, { url: server.url, pid: await server.pid() }, options, ({ sink, loop }, number) =>
+  say(`${number}/${options.pairs}  sink ${told(sink)}  loop ${told(loop)}`),
 )
-const rate = spread(pairs.map(({ sink }) => sink.documentsPerSecond))
-const ratio = spread(pairs.map(({ sink, loop }) => sink.documentsPerSecond / loop.documentsPerSecond))
-const cpu = spread(pairs.map(({ sink }) => (sink.serviceCpuSeconds * 1e6) / options.changes))
+const of = (figure: (pair: SearchPair) => number, digits: number) => {
+  const { median, lowest, highest } = spread(pairs.map(figure))
+  return `${median.toFixed(digits)} (${lowest.toFixed(digits)}–${highest.toFixed(digits)})`
+}
 say(
-  `Elasticsearch sink: ${Math.round(rate.median)} documents/s (${Math.round(rate.lowest)}–${Math.round(rate.highest)}), ` +
-    `ratio to the tight loop ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)}), ` +
-    `${cpu.median.toFixed(1)} µs of the service's CPU a document`,
+  [
+    `Elasticsearch sink: ${of(({ sink }) => sink.documentsPerSecond, 0)} documents/s, ratio to the tight loop ${of(({ sink, loop }) => sink.documentsPerSecond / loop.documentsPerSecond, 2)}`,
+    `µs of CPU a document: server ${of(({ sink }) => sink.serverCpu, 1)} and service ${of(({ sink }) => sink.senderCpu, 1)}; with the loop ` +
+      `server ${of(({ loop }) => loop.serverCpu, 1)} and loop ${of(({ loop }) => loop.senderCpu, 1)}`,
+  ].join('\n'),
 )
+
+function told({ documentsPerSecond, serverCpu, senderCpu }: SearchRun): string {
+  return `${Math.round(documentsPerSecond)}/s (${serverCpu.toFixed(1)} + ${senderCpu.toFixed(1)} µs)`
+}

@@ -1,8 +1,8 @@
 /**
  * What an Elasticsearch sink reaches of what the server takes at most. The changes are in the log before: each run
- * activates a sink that was paused, and ends when the server has counted its last message; the loop ends with its last answer. The tight loop posts
- * the very bodies that such a sink has sent, recorded once, over as many connections, and does not look at the answers. Both write
- * into a new index of the same server, in turn.
+ * activates a sink that was paused, and ends when the server has counted the last message; the loop ends with its last answer,
+ * for the server doesn't count what comes in the wrong order. It posts the very bodies that such a sink has sent, recorded
+ * once, over as many connections, and does not look at the answers. Both write into a new index of the same server, in turn.
  */
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
@@ -10,11 +10,12 @@ import { Pool } from 'undici'
 import { HttpReceiver } from '../../test/services/http-receiver.ts'
 import { SearchIndex } from '../../test/services/elasticsearch-client.ts'
 import { Service } from '../../test/faults/service.ts'
-import { childrenOf, UsageMeter } from '../process-usage.ts'
+import { UsageMeter } from '../process-usage.ts'
 import type { Bench } from '../postgres.ts'
 import { createWorkload, TABLE, writeWorkload } from '../workload.ts'
 
-export type SearchRun = Readonly<{ seconds: number; documentsPerSecond: number; serviceCpuSeconds: number }>
+/** Of the CPU: µs for each document, of the server and of who sends to it. */
+export type SearchRun = Readonly<{ seconds: number; documentsPerSecond: number; serverCpu: number; senderCpu: number }>
 export type SearchPair = Readonly<{ sink: SearchRun; loop: SearchRun }>
 export type SearchOptions = Readonly<{ changes: number; pairs: number; batchSize: number; concurrency: number }>
 
@@ -26,13 +27,16 @@ const WRITERS = 8
 const WARM_UP = 2
 const ASK_EVERY_MS = 50
 const LIMIT_MS = 300_000
-/** The server does not wait for the disk: on one machine it is the one that the service's log waits for. */
-const SETTINGS = { number_of_shards: 1, number_of_replicas: 0, refresh_interval: '1s', 'translog.durability': 'async' }
+/**
+ * The server does not wait for the disk: on one machine it is the one that the service's log waits for. Nor does it make what
+ * it has taken searchable meanwhile: when that comes, and what is merged for it, differs from run to run.
+ */
+const SETTINGS = { number_of_shards: 1, number_of_replicas: 0, refresh_interval: '-1', 'translog.durability': 'async' }
 
-/** @param url of the server, with the login. @param told of each pair */
+/** @param server its URL has the login. @param told of each pair */
 export async function searchSink(
   bench: Bench,
-  url: string,
+  { url, pid }: Readonly<{ url: string; pid: number }>,
   { changes, pairs, batchSize, concurrency }: SearchOptions,
   told: (pair: SearchPair, number: number) => void,
 ): Promise<readonly SearchPair[]> {
@@ -77,21 +81,27 @@ export async function searchSink(
   const index = new SearchIndex(url, INDEX)
   const results: SearchPair[] = []
   for (const round of rounds) {
-    const run = async (work: () => Promise<void>): Promise<SearchRun> => {
+    const run = async (work: () => Promise<void>, sender: number): Promise<SearchRun> => {
       await index.drop().catch(() => undefined)
       await index.make({ settings: SETTINGS })
-      using meter = new UsageMeter({ service: () => [service.pid, ...childrenOf(service.pid)] })
+      using meter = new UsageMeter({ server: () => [pid], sender: () => [sender] })
       const started = performance.now()
       await work()
       const seconds = (performance.now() - started) / 1000
-      return { seconds, documentsPerSecond: documents / seconds, serviceCpuSeconds: meter.read()['service']?.cpuSeconds ?? 0 }
+      const { server, sender: sends } = meter.read()
+      const each = (cpuSeconds = 0) => (cpuSeconds * 1e6) / documents
+      return { seconds, documentsPerSecond: documents / seconds, serverCpu: each(server?.cpuSeconds), senderCpu: each(sends?.cpuSeconds) }
     }
     const bySink = () =>
       run(async () => {
         await activate(service, `sink-${round}`)
         await untilIndexed(index, documents)
-      })
-    const byLoop = () => run(() => post(origin, { path, bodies, concurrency, login }))
+      }, service.pid)
+    const byLoop = () =>
+      run(async () => {
+        const asking = setInterval(() => void countIndexed(index).catch(() => undefined), ASK_EVERY_MS) // as for a sink: it costs the server something
+        await post(origin, { path, bodies, concurrency, login }).finally(() => clearInterval(asking))
+      }, process.pid)
     const [first, second] = round % 2 === 0 ? [bySink, byLoop] : [byLoop, bySink]
     const runs = [await first(), await second()] as const
     if (round < WARM_UP) continue
@@ -131,13 +141,15 @@ async function post(
 /** By the server's own count of what it has indexed and deleted. */
 async function untilIndexed(index: SearchIndex, operations: number): Promise<void> {
   const until = performance.now() + LIMIT_MS
-  for (;;) {
-    const { _all: all } = (await index.ask('GET', '/_stats/indexing')) as Stats
-    const { index_total: indexed, delete_total: deleted } = all.primaries.indexing
-    if (indexed + deleted >= operations) return
-    if (performance.now() > until) throw new Error(`${indexed + deleted} of ${operations} operations arrived within ${LIMIT_MS} ms`)
+  for (let count = await countIndexed(index); count < operations; count = await countIndexed(index)) {
+    if (performance.now() > until) throw new Error(`${count} of ${operations} operations arrived within ${LIMIT_MS} ms`)
     await setTimeout(ASK_EVERY_MS)
   }
+}
+
+async function countIndexed(index: SearchIndex): Promise<number> {
+  const { _all: all } = (await index.ask('GET', '/_stats/indexing')) as Stats
+  return all.primaries.indexing.index_total + all.primaries.indexing.delete_total
 }
 type Stats = Readonly<{ _all: { primaries: { indexing: { index_total: number; delete_total: number } } } }>
 

@@ -22,6 +22,8 @@ const WITHOUT = 'an Elasticsearch for tests needs Java 17 and Maven, or name one
 export interface TestElasticsearch extends AsyncDisposable {
   /** with the login of `ELASTIC_USER` */
   readonly url: string
+  /** of the server's process */
+  pid(): Promise<number>
   start(): Promise<void>
   /** ends it as a crash does; its data stays */
   kill(): Promise<void>
@@ -98,6 +100,7 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
   const parts = started.move()
   return {
     url: `http://${username}:${password}@127.0.0.1:${port}`,
+    pid: async () => Number(await readFile(join(folder, 'pid'), 'utf8')),
     start,
     kill,
     [Symbol.asyncDispose]: () => parts.disposeAsync(),
