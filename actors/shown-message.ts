@@ -60,6 +60,7 @@ function made(
 }
 
 function failed(failure: FunctionFailure) {
-  const { code, name, line, column } = failure
-  return { code, message: failureText(failure), function: name, ...(line !== undefined && { line, column }) }
+  const { code, name, line, column, file } = failure
+  const place = { ...(line !== undefined && { line, column }), ...(file !== undefined && { file }) }
+  return { code, message: failureText(failure), function: name, ...place }
 }

@@ -104,9 +104,9 @@ export async function builtFunction(
   } catch (error) {
     if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
     const because = error.code
-    const { message, line, column = 1 } = mistakeIn(error) ?? { message: error.message }
+    const { message, line, column = 1, file: mapped } = mistakeIn(error) ?? { message: error.message }
     if (line === undefined) return { file, ...at, because, reason: `${ownFile === undefined ? '' : `${ownFile}: `}${message}` }
-    if (ownFile !== undefined) return { file, ...at, because, reason: `${ownFile}:${line}:${column}: ${message}` }
+    if (ownFile !== undefined) return { file, ...at, because, reason: `${mapped ?? ownFile}:${line}:${column}: ${message}` }
     if (!exact) return { file, ...at, because, reason: error.message }
     return { file, line: at.line + line - 1, column: at.column + column - 1, because, reason: `function "${fn.name}": ${message}` }
   }

@@ -9,6 +9,7 @@ import { sinkMetadata } from '../sinks/pull.ts'
 import { tryQuery } from '../transforms/enrichment-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { placeText } from '../transforms/source-position.ts'
 import { EXAMPLE, tryCompiled, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import type { RecentAsked, RecentMessage } from './engine-port.ts'
 import { routeTrial } from './route-trial.ts'
@@ -29,7 +30,7 @@ export async function rehearse(
     if (error instanceof EngineError) return [] // the sandbox, or the database, can't be had at the moment
     throw error
   })
-  return [...new Set(results.flatMap(({ input, error }) => (error ? [`on ${tableOf(input, on)}: ${error.text}${placeOf(error)}`] : [])))]
+  return [...new Set(results.flatMap(({ input, error }) => (error ? [`on ${tableOf(input, on)}: ${error.text}${placeText(error)}`] : [])))]
 }
 
 /** @param users the sinks that have the function */
@@ -56,6 +57,3 @@ function tableOf({ metadata }: TrialMessage, on: string): string {
   const { table_schema: schema, table_name: table } = metadata as Readonly<Record<string, unknown>>
   return on === ON_EXAMPLE.on ? on : `${on} of ${String(schema)}.${String(table)}`
 }
-
-const placeOf = ({ line, column }: NonNullable<TrialResult['error']>): string =>
-  line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`

@@ -9,6 +9,7 @@ import { Name, type Account, type Database, type Sink } from '../engine/state/re
 import { qualified } from '../engine/state/table-name.ts'
 import type { Written } from '../transforms/compile.ts'
 import { parseExact } from '../transforms/exact-json.ts'
+import type { SourcePlace } from '../transforms/source-position.ts'
 import { EXAMPLE, trialMessage, type TrialMessage } from '../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
 import type { EnginePort } from './engine-port.ts'
@@ -116,6 +117,7 @@ const TestOut = Type.Object({
           message: Type.String(),
           line: Type.Optional(Type.Integer()),
           column: Type.Optional(Type.Integer()),
+          file: Type.Optional(Type.String({ description: 'of a bundle: where line and column are' })),
         }),
       ),
       time_us: Type.Integer(),
@@ -208,7 +210,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
         ...(output !== undefined && { output }),
         ...(routing && { routing }),
         ...(error && {
-          error: { code: error.code, message: error.text, ...(error.line !== undefined && { line: error.line, column: error.column }) },
+          error: { code: error.code, message: error.text, ...placeOf(error) },
         }),
         time_us: timeUs,
         logs,
@@ -330,3 +332,6 @@ export function functionOperations(port: FunctionPort): Operation[] {
     },
   ]
 }
+
+const placeOf = ({ line, column, file }: SourcePlace): SourcePlace =>
+  line === undefined ? {} : { line, column, ...(file !== undefined && { file }) }

@@ -44,6 +44,7 @@ const Made = Type.Object({
       function: Type.Optional(Type.String()),
       line: Type.Optional(Type.Integer()),
       column: Type.Optional(Type.Integer()),
+      file: Type.Optional(Type.String()),
     }),
   ),
   logs: Type.Array(Type.String(), { description: 'what they print' }),

@@ -18,18 +18,32 @@ const MAX_TOLD = 10
 
 /** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
 export function bundled(file: string, { minify = false }: Readonly<{ minify?: boolean }> = {}): string {
+  const code = built(file, { minify, sourcemap: 'inline' })
+  const bytes = (text: string) => Buffer.byteLength(text)
+  if (bytes(code) <= MAX_BUNDLE_BYTES) return code
+  const bare = built(file, { minify, sourcemap: false }) // then failures tell places in the bundle
+  if (bytes(bare) <= MAX_BUNDLE_BYTES) return bare
+  throw wrong(`the bundle has ${bytes(bare)} bytes, more than ${MAX_BUNDLE_BYTES}${minify ? '' : '; --minify makes it smaller'}`)
+}
+
+/** @param options `sourcemap`: inline, so that failures tell places in the author's files */
+function built(file: string, options: Readonly<{ minify: boolean; sourcemap: 'inline' | false }>): string {
   const { buildSync } = createRequire(import.meta.url)('esbuild') as Esbuild
   const path = realpathSync(file)
   try {
     const { outputFiles } = buildSync({
-      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, minify },
+      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, ...options },
       ...{ format: 'esm', platform: 'neutral', mainFields: ['module', 'main'], conditions: ['module', 'import', 'default'] },
-      ...{ target: 'es2024', charset: 'utf8', legalComments: 'none', define: { 'process.env.NODE_ENV': '"production"' } },
+      ...{
+        target: 'es2024',
+        charset: 'utf8',
+        legalComments: 'none',
+        sourcesContent: false,
+        banner: { js: BUNDLE_MARK },
+        define: { 'process.env.NODE_ENV': '"production"' },
+      },
     })
-    const code = `${BUNDLE_MARK}\n${outputFiles[0].text}`
-    const bytes = Buffer.byteLength(code)
-    if (bytes <= MAX_BUNDLE_BYTES) return code
-    throw wrong(`the bundle has ${bytes} bytes, more than ${MAX_BUNDLE_BYTES}${minify ? '' : '; --minify makes it smaller'}`)
+    return outputFiles[0].text
   } catch (error) {
     const { errors } = error as { errors?: readonly Message[] }
     if (!errors) throw error

@@ -27,7 +27,7 @@ export const FUNCTION_OPTIONS = {
   table: text('TABLE', 'test: instead of --input the first ten rows of this table (schema.table), as inserts'),
   watch: flag('test: runs it again whenever a file changes; Ctrl-C ends'),
   output: text('FILE', 'build: where the result goes; FILE.bundle.js beside it'),
-  minify: flag('build: a smaller result, whose errors tell less'),
+  minify: flag('build: a smaller result'),
   name: text('NAME', 'save: under which name; without it, that of the file'),
   sink: text('SINK', 'save: gives it to this sink, too'),
   token: text('API_TOKEN', 'save: token of the account; without it that of the demo in the data folder'),

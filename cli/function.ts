@@ -17,6 +17,7 @@ import { bundled, functionText, hasImports } from './bundle.ts'
 import { FUNCTION_OPTIONS } from './command-options.ts'
 import { databaseArgument } from './database-argument.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
+import { placeText } from '../transforms/source-position.ts'
 import { sampleOf } from '../transforms/table-sample.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import { readText, writeText } from './text-file.ts'
@@ -186,8 +187,7 @@ function kindOf(code: string): Type {
 }
 
 function shown({ input, output, parameters, routing, error, timeUs, logs }: TrialResult): string {
-  const place = error?.line === undefined ? '' : ` (line ${error.line}${error.column === undefined ? '' : `, column ${error.column}`})`
-  const result = error ? `✗ ${error.text}${place}` : JSON.stringify(routing ?? output, undefined, 2)
+  const result = error ? `✗ ${error.text}${placeText(error)}` : JSON.stringify(routing ?? output, undefined, 2)
   const { record_pks: key } = (input.metadata ?? {}) as { record_pks?: unknown }
   const given = parameters || (error && error.kind === 'enrichment') ? `  for ${JSON.stringify(parameters ?? key)}\n` : ''
   return `${given}${logs.map((line) => `  ${line}\n`).join('')}${result}   ${timeUs} µs\n`

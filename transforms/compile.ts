@@ -3,6 +3,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import { ELIXIR, looksLikeElixir } from './elixir.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
+import { ownPlace, placeText, type SourcePlace } from './source-position.ts'
 
 /** Code as written (contract, rulings). */
 export const MAX_CODE_BYTES = 10_000
@@ -12,8 +13,7 @@ export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
-/** Line and column from 1. */
-export type Mistake = Readonly<{ message: string; line?: number | undefined; column?: number | undefined }>
+export type Mistake = Readonly<{ message: string }> & SourcePlace
 export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */
@@ -31,9 +31,8 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
   if (looksLikeElixir(code)) throw refused(ELIXIR)
   const checked = await pool.check({ name, kind: type, code })
   if (checked.failure) {
-    const { message, line, column } = checked.failure
-    const place = line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`
-    throw refused(`${message}${place}`, 'code', checked.failure)
+    const mistake = { message: checked.failure.message, ...ownPlace(code, checked.failure) }
+    throw refused(`${mistake.message}${placeText(mistake)}`, 'code', mistake)
   }
   return { ...written, sinkType, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
 }

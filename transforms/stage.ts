@@ -23,6 +23,7 @@ import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch
 import type { FunctionPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import { STATE } from './sandbox/wire.ts'
+import { placeText } from './source-position.ts'
 
 export type { Messages } from './function-lines.ts'
 export type { FunctionFailure } from './sandbox/batch-outcome.ts'
@@ -268,19 +269,17 @@ function withoutWords(failure: FunctionFailure): FunctionFailure {
 }
 
 /** One line for people: whose function, what it said, and where. */
-export function failureText({ name, kind, text, line, column }: FunctionFailure): string {
-  const place = line === undefined ? '' : ` (line ${line}${column === undefined ? '' : `, column ${column}`})`
-  return `${kind} "${name}": ${text}${place}`
-}
+export const failureText = (failure: FunctionFailure): string => `${failure.kind} "${failure.name}": ${failure.text}${placeText(failure)}`
 
 /** The failure as an attempt is recorded: plain JSON, under the names that attempts of deliveries have too. */
 export function attemptOf(failure: FunctionFailure, logs: readonly string[]): Readonly<Record<string, unknown>> {
-  const { code, name, line, column } = failure
+  const { code, name, file, line, column } = failure
   return {
     at: new Date().toISOString(),
     counts: true,
     ...{ code, message: failureText(failure), function: name },
     ...(line !== undefined && { line, column }),
+    ...(file !== undefined && { file }),
     ...(logs.length > 0 && { logs }),
   }
 }

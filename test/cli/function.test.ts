@@ -115,6 +115,18 @@ test('a function that imports libraries is built into one file, which a sandbox 
   const yaml = 'account: { name: a }\nfunctions:\n  - { name: doc, type: transform, file: doc.ts }\n'
   const { functions } = parseConfig(yaml, 'tailrace.yaml', {}, (path) => functionText(join(f.path, path)))
   assert.equal(functions[0]?.code, code)
+  await f.write(
+    'deep.ts',
+    `import { slug } from 'slug'\n\nconst at = (r: { title: string }): string => slug(r.title)\nexport default (a: string, r: { title: string; no: { no: 1 } }) =>\n  at(r) + r.no.no\n`,
+  )
+  const deep = run('test', join(f.path, 'deep.ts'), '--input', input)
+  assert.match(deep.out, /✗ TypeError: .*\(deep\.ts, line 5, column 16\)/)
+  const none = await f.write('none.json', '{"record": {}}')
+  for (const file of ['deep.ts', 'small.js']) {
+    if (file === 'small.js') run('build', join(f.path, 'deep.ts'), '--minify', '--output', join(f.path, file))
+    const thrown = run('test', join(f.path, file), '--input', none)
+    assert.match(thrown.out, /✗ TypeError: .*\(node_modules\/slug\/index\.mjs, line 1, column 36\)/)
+  }
   const small = run('build', file, '--minify', '--output', join(f.path, 'small.js'))
   assert.ok(Number(/: (\d+) bytes/.exec(small.out)?.[1]) < Buffer.byteLength(code), small.out)
 })

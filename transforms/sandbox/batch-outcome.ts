@@ -1,5 +1,6 @@
 /** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
 import type { ErrorCode } from '../../engine/errors.ts'
+import { ownPlace, type SourcePlace } from '../source-position.ts'
 import type { FunctionKind } from './isolate.ts'
 import type { Answer } from './sandbox.ts'
 import { STATE } from './wire.ts'
@@ -12,10 +13,8 @@ export type FunctionFailure = Readonly<{
   kind: FunctionKind | 'enrichment'
   /** what it threw, or what was done about it */
   text: string
-  /** in the user's own source, from 1 */
-  line?: number
-  column?: number
-}>
+}> &
+  SourcePlace
 
 /** Where a result stands. */
 export type ResultPlace = Readonly<{ text: Buffer; start: number; end: number }>
@@ -26,7 +25,7 @@ type Results = { readonly texts: Buffer[]; readonly part: Uint32Array; readonly 
 /** Which messages of a call an outcome is about. */
 type AnswerPart = Readonly<{ asked: number; at: number; count: number; firstStep: number }>
 
-export type NamedFunction = Readonly<{ name: string; kind: FunctionKind }>
+export type NamedFunction = Readonly<{ name: string; kind: FunctionKind; code?: string }>
 
 export class BatchOutcome {
   readonly count: number
@@ -110,8 +109,7 @@ export class BatchOutcome {
       this.fail(from + message - at, firstStep + step, {
         code,
         text,
-        ...(line !== undefined && { line }),
-        ...(column !== undefined && { column }),
+        ...ownPlace(this.#functions[firstStep + step]?.code ?? '', { line, column }),
       })
     }
     for (const [message, , texts] of logs) {
