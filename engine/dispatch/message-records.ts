@@ -79,7 +79,7 @@ export async function messageRecord(query: Query, sinkId: string, id: string): P
   if (offsets.length === 0) return undefined
   const { rows } = await ask(
     query,
-    `select ${COLUMNS}, body, group_hash, relation, group_key from tailrace.parked where sink_id = $1::text::uuid and ${LISTED}
+    `select ${COLUMNS}, body, group_hash, relation, group_key, xid from tailrace.parked where sink_id = $1::text::uuid and ${LISTED}
        and generation = $2 and partition = $3 and record_offset = $4 and record_index = $5`,
     [sinkId, generations[0], partitions[0], offsets[0], indexes[0]],
   )
