@@ -24,7 +24,7 @@ export const ReplayBody = Type.Object(
 
 export const ReplayOut = Type.Object({
   partitions: Type.Integer({ description: 'that were set back' }),
-  messages: Type.Integer({ description: 'about how many come again' }),
+  messages: Type.Integer({ description: 'about how many come again that had been finished; those that were waiting are not in it' }),
   from: Type.Union(
     [Type.Object({ lsn: Type.String(), commit_lsn: Type.Integer(), time: Type.String({ format: 'date-time' }) }), Type.Null()],
     { description: 'the commit of the first message that comes again; null: there is none' },

@@ -33,5 +33,6 @@ const numberOf = (text: string): number | string => (/^\d{1,15}$/.test(text) ? N
 function told(name: string, { partitions, messages, from }: Replayed): string {
   if (!from) return `Nothing has come to "${name}" since: it stays where it is.\n`
   const where = partitions === 1 ? '' : `, in ${partitions} partitions`
-  return `"${name}" is set back to ${from.lsn}, committed at ${from.time}: about ${messages} messages come again${where}.\n`
+  const again = messages === 0 ? 'none of its messages was finished since' : `about ${messages} finished messages come again${where}`
+  return `"${name}" is set back to ${from.lsn}, committed at ${from.time}: ${again}; what has been waiting comes as well.\n`
 }

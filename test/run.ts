@@ -11,6 +11,7 @@
 import { globSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import { dirname, join, matchesGlob, sep } from 'node:path'
+import { Readable } from 'node:stream'
 import { run } from 'node:test'
 import { spec } from 'node:test/reporters'
 import { parseArgs } from 'node:util'
@@ -97,7 +98,24 @@ const tests = run({
 })
 tests.on('test:fail', () => (process.exitCode = 1))
 tests.on('error', (error) => process.stderr.write(`${error.message}\n`))
-const report = tests.compose(new spec())
+const neverBegan = new Set<string>()
+const report = Readable.from(ofFilesThatBegan(tests)).compose(new spec())
 report.pipe(process.stdout)
 await new Promise((resolve) => report.on('end', resolve))
-if (stop.signal.aborted) process.exitCode = 1
+if (stop.signal.aborted) {
+  process.exitCode = 1
+  process.stderr.write(`\nSTOPPED: ${neverBegan.size} of ${files.length} files were not run\n`)
+}
+
+/** A run that is stopped begins all other files to fail them at once: they have neither failed nor are they tests. */
+async function* ofFilesThatBegan(events: AsyncIterable<TestEvent>): AsyncIterable<TestEvent> {
+  for await (const event of events) {
+    const { type, data } = event
+    const of = data.file ?? ''
+    if (type === 'test:dequeue' && stop.signal.aborted) neverBegan.add(of)
+    if (neverBegan.has(of)) continue
+    const counted = type === 'test:diagnostic' && neverBegan.size > 0 ? /^(tests|cancelled) (\d+)$/.exec(data.message ?? '') : null
+    yield counted ? { type, data: { ...data, message: `${counted[1]} ${Number(counted[2]) - neverBegan.size}` } } : event
+  }
+}
+type TestEvent = Readonly<{ type: string; data: Readonly<{ file?: string; message?: string }> }>

@@ -14,7 +14,7 @@ test('a replay is asked for by time, LSN or offset, and its answer is told in wo
   assert.deepEqual([byTime.code, byTime.err], [0, ''])
   assert.match(
     byTime.out,
-    /"goods" is set back to 0\/20, committed at 2025-02-03T04:05:06\.000000Z: about 15 messages come again, in 2 partitions/,
+    /"goods" is set back to 0\/20, committed at 2025-02-03T04:05:06\.000000Z: about 15 finished messages come again, in 2 partitions; what has been waiting comes as well/,
   )
   assert.equal((await tailrace('sink', 'replay', GOODS_ID, '--lsn', '0/20', ...there)).code, 0)
   s.engine.replayed = { partitions: 1, messages: 0, from: undefined }
