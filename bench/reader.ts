@@ -6,20 +6,30 @@ import { build, type Histogram } from 'hdr-histogram-js'
 import { wallClock, type Delays } from './system.ts'
 
 type Request = Readonly<{ ask: 'delays' | 'reset' | 'stop' }>
-type Reply = Readonly<{ reached: number }> | Readonly<{ failed: string }> | Readonly<{ delays: Delays }> | Readonly<{ done: true }>
+type Reply =
+  | Readonly<{ warm: number }>
+  | Readonly<{ reached: number }>
+  | Readonly<{ failed: string }>
+  | Readonly<{ delays: Delays }>
+  | Readonly<{ done: true }>
 
 /** Starts a module as a reader; its task is the first message it gets. */
 export class Reader implements AsyncDisposable {
   readonly pid: number
   readonly reached: Promise<number>
+  /** when it had seen as many changes as it was told to warm up with; never, when it was told of none */
+  readonly warm: Promise<number>
   readonly #child: ReturnType<typeof fork>
   #stopping = false
 
   constructor(module: string, task: unknown) {
     this.#child = fork(module, [], { serialization: 'advanced', stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
     this.pid = this.#child.pid ?? 0
+    const warm = Promise.withResolvers<number>()
+    this.warm = warm.promise
     this.reached = new Promise((resolve, reject) => {
       this.#child.on('message', (reply: Reply) => {
+        if ('warm' in reply) warm.resolve(reply.warm)
         if ('reached' in reply) resolve(reply.reached)
         if ('failed' in reply) reject(new Error(`${module}: ${reply.failed}`))
       })
@@ -65,6 +75,7 @@ export class Reader implements AsyncDisposable {
 /** The reader's own side. */
 export class Recorder {
   readonly #target: number
+  readonly #warmUp: number
   readonly #histogram: Histogram = build({
     lowestDiscernibleValue: 1,
     highestTrackableValue: 600_000_000,
@@ -72,9 +83,10 @@ export class Recorder {
   })
   #count = 0
 
-  /** @param target changes after which the parent is told */
-  constructor(target: number) {
+  /** @param target changes after which the parent is told. @param warmUp those after which it is told too */
+  constructor(target: number, warmUp = 0) {
     this.#target = target
+    this.#warmUp = warmUp
     process.on('message', (request: Request) => {
       if (request.ask === 'reset') {
         this.#histogram.reset()
@@ -92,6 +104,7 @@ export class Recorder {
   add(changes: number): void {
     const before = this.#count
     this.#count += changes
+    if (before < this.#warmUp && this.#count >= this.#warmUp) tell({ warm: wallClock() })
     if (before < this.#target && this.#count >= this.#target) tell({ reached: wallClock() })
   }
 

@@ -176,9 +176,11 @@ export const LIMITS = [
 
 export function webhookLines({ batch, single, turns }: Webhook): string {
   const told = ({ median: middle, lowest, highest }: Spread) => `${middle.toFixed(2)} (${lowest.toFixed(2)}–${highest.toFixed(2)})`
-  const rate = (of: (turn: Webhook['turns'][number]) => number) => `${thousands(median(turns.map(of)))}/s`
+  const rate = (figure: (turn: Webhook['turns'][number]) => number) => `${thousands(median(turns.map(figure)))}/s`
+  const of = (figure: (turn: Webhook['turns'][number]) => number) => median(turns.map(figure)).toFixed(1)
   return [
     `webhook, batches of 100: ${rate((turn) => turn.batch.changesPerSecond)}, ratio to the raw limit ${told(batch)}`,
-    `webhook, one by one: ${rate((turn) => turn.singlePerSecond)}, ratio to a loop of requests ${told(single)}`,
+    `webhook, one by one: ${rate((turn) => turn.single.perSecond)}, ratio to a loop of requests ${told(single)}`,
+    `    µs of CPU a message: ${of((turn) => turn.single.senderCpu)} and the receiver's ${of((turn) => turn.single.receiverCpu)}; the loop ${of((turn) => turn.loop.senderCpu)} and ${of((turn) => turn.loop.receiverCpu)}`,
   ].join('\n')
 }

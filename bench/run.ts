@@ -47,7 +47,7 @@ const PROCESSES = [1, 2, 3]
 const FULL_PAIRS = 3
 const IDLE_SINKS = 200
 /** of `--webhook`, sent one by one */
-const SINGLES = 100_000
+const SINGLES = 150_000
 const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({

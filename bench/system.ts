@@ -26,6 +26,8 @@ export interface Running extends AsyncDisposable {
   readonly processes: Processes
   /** @returns when the last of the task's changes was acknowledged, by wallClock; rejects when the system gives up */
   readonly reached: Promise<number>
+  /** when it had warmed up, by wallClock; absent: it isn't asked to */
+  readonly warm?: Promise<number>
   /** Lets go of what it was told to hold back; absent: it holds nothing. @returns when, by wallClock */
   readonly begin?: () => Promise<number>
   /** Forgets the delays recorded so far. */

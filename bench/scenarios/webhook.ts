@@ -8,6 +8,7 @@ import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { freePort } from '../free-port.ts'
+import { UsageMeter, type Processes } from '../process-usage.ts'
 import { Reader } from '../reader.ts'
 import { spread, type Spread } from '../statistics.ts'
 import { raw } from '../systems/raw.ts'
@@ -18,13 +19,21 @@ import { PUBLICATION, TABLE } from '../workload.ts'
 import { drain, dropSlot, type Drain, type Range } from './drain.ts'
 
 export type Webhook = Readonly<{ batch: Spread; single: Spread; turns: readonly Turn[] }>
-type Turn = Readonly<{ raw: Drain; batch: Drain; singlePerSecond: number; loopPerSecond: number }>
+type Turn = Readonly<{ raw: Drain; batch: Drain; single: Sending; loop: Sending }>
+/** Of the CPU: µs for each message, of who sends and of the receiver. */
+type Sending = Readonly<{ perSecond: number; senderCpu: number; receiverCpu: number }>
 
 /** As many as a webhook sink has when nothing is said. */
 const CONNECTIONS = 10
 const LOOK_EVERY_MS = 50
+/** Requests that don't count, of the sink and of the loop: until then much of their code is not compiled. */
+const WARM_UP = 10_000
 const batched = tailraceOf('Tailrace to a webhook, batches of 100', { partitions: 1, processes: 1, webhook: { batchSize: 100 } })
-const single = tailraceOf('Tailrace to a webhook, one by one', { partitions: 1, processes: 1, webhook: { batchSize: 1, isHeld: true } })
+const single = tailraceOf('Tailrace to a webhook, one by one', {
+  partitions: 1,
+  processes: 1,
+  webhook: { batchSize: 1, isHeld: true, warmUp: WARM_UP },
+})
 
 /** @param range `singles` of its changes are sent one by one */
 export async function webhook(
@@ -39,25 +48,27 @@ export async function webhook(
     const turn: Turn = {
       raw: await drain(bench, raw, { slot, changes }),
       batch: await drain(bench, batched, { ...profiled, changes }),
-      singlePerSecond: await sendLog(bench, { ...profiled, changes: singles }),
-      loopPerSecond: await loop(singles),
+      single: await sendLog(bench, { ...profiled, changes: singles }),
+      loop: await loop(singles),
     }
     turns.push(turn)
     const rate = (perSecond: number) => `${Math.round(perSecond)}/s`
-    const { batch, singlePerSecond, loopPerSecond } = turn
+    const { batch, single: one, loop: tight } = turn
+    const told = ({ perSecond, senderCpu, receiverCpu }: Sending) =>
+      `${rate(perSecond)} (${senderCpu.toFixed(1)} + ${receiverCpu.toFixed(1)} µs)`
     say(
-      `${pair}/${pairs}  raw ${rate(turn.raw.changesPerSecond)}  batches of 100 ${rate(batch.changesPerSecond)}  one by one ${rate(singlePerSecond)}  loop ${rate(loopPerSecond)}`,
+      `${pair}/${pairs}  raw ${rate(turn.raw.changesPerSecond)}  batches of 100 ${rate(batch.changesPerSecond)}  one by one ${told(one)}  loop ${told(tight)}`,
     )
   }
   return {
     batch: spread(turns.map((turn) => turn.batch.changesPerSecond / turn.raw.changesPerSecond)),
-    single: spread(turns.map((turn) => turn.singlePerSecond / turn.loopPerSecond)),
+    single: spread(turns.map((turn) => turn.single.perSecond / turn.loop.perSecond)),
     turns,
   }
 }
 
-/** Sends what the log holds. @returns messages a second */
-async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): Promise<number> {
+/** Sends what the log holds. */
+async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): Promise<Sending> {
   const copy = `${slot}_copy`
   const client = new Client(bench.database)
   await client.connect()
@@ -68,8 +79,8 @@ async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): P
     try {
       await using running = await single.start({ ...task, ...(profileFolder !== undefined && { profileFolder }) })
       await untilConfirmed(client, copy)
-      const startedAt = await running.begin?.()
-      return (changes / ((await running.reached) - (startedAt ?? Number.NaN))) * 1_000
+      await running.begin?.()
+      return await sending(running, changes - WARM_UP, running.processes)
     } finally {
       await dropSlot(client, copy)
     }
@@ -91,12 +102,25 @@ async function untilConfirmed(client: Client, slot: string): Promise<void> {
   }
 }
 
-/** @returns requests a second */
-async function loop(requests: number): Promise<number> {
+async function loop(changes: number): Promise<Sending> {
   const port = await freePort()
-  const receiverTask: ReceiverTask = { port, changes: requests }
-  await using _ = new Reader(join(import.meta.dirname, '..', 'systems', 'webhook-receiver.ts'), receiverTask)
-  const loopTask: LoopTask = { origin: `http://127.0.0.1:${port}`, connections: CONNECTIONS, requests }
+  const receiverTask: ReceiverTask = { port, changes }
+  await using receiver = new Reader(join(import.meta.dirname, '..', 'systems', 'webhook-receiver.ts'), receiverTask)
+  const requests = changes - WARM_UP
+  const loopTask: LoopTask = { origin: `http://127.0.0.1:${port}`, connections: CONNECTIONS, requests, warmUp: WARM_UP }
   await using looping = new Reader(join(import.meta.dirname, '..', 'systems', 'undici-loop.ts'), loopTask)
-  return (requests / (await looping.reached)) * 1_000
+  return await sending(looping, requests, { service: () => [looping.pid], client: () => [receiver.pid] })
+}
+
+async function sending(
+  { warm, reached }: Readonly<{ warm?: Promise<number>; reached: Promise<number> }>,
+  messages: number,
+  processes: Processes,
+): Promise<Sending> {
+  const startedAt = (await Promise.race([warm, reached])) ?? Number.NaN
+  using meter = new UsageMeter(processes)
+  const seconds = ((await reached) - startedAt) / 1000
+  const { service, client } = meter.read()
+  const each = (cpuSeconds = 0) => (cpuSeconds * 1e6) / messages
+  return { perSecond: messages / seconds, senderCpu: each(service?.cpuSeconds), receiverCpu: each(client?.cpuSeconds) }
 }

@@ -57,7 +57,11 @@ export type Shape = Readonly<{
   /** sinks beside it, of a table that nobody writes */
   idleSinks?: number
   /** the sink sends to a receiver on this machine; absent: a client asks */
-  webhook?: Readonly<{ batchSize: number; /** nothing is sent before `begin` */ isHeld?: boolean }>
+  webhook?: Readonly<{
+    batchSize: number
+    /** nothing is sent before `begin` */ isHeld?: boolean
+    /** `warm` settles after so many */ warmUp?: number
+  }>
   /** what every message goes through */
   through?: keyof typeof FUNCTIONS
   /** folder of the sources that run; absent: this one */
@@ -119,7 +123,7 @@ async function start(
     changes: through === 'filter' ? Math.floor(task.changes / 10) - UNCOUNTED : task.changes,
     recordDelays: task.recordDelays,
   }
-  const receiver: ReceiverTask | undefined = hook && { port: hook.port, changes: pull.changes }
+  const receiver: ReceiverTask | undefined = hook && { port: hook.port, changes: pull.changes, warmUp: hook.warmUp ?? 0 }
   const [module, readerTask] = receiver ? ['webhook-receiver.ts', receiver] : ['pull-client.ts', pull]
   const reader = opened.use(new Reader(join(import.meta.dirname, module), readerTask))
   const reached = Promise.race([reader.reached, ...services.map(({ failed }) => failed)]).catch(async (error: Error) => {
@@ -136,6 +140,7 @@ async function start(
       client: () => [reader.pid],
     },
     reached,
+    ...(webhook?.warmUp !== undefined && { warm: reader.warm }),
     ...(webhook?.isHeld && { begin: () => activate(services[0]?.origin ?? '') }),
     resetDelays: () => reader.resetDelays(),
     delays: () => reader.delays(),

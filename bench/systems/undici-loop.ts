@@ -1,14 +1,14 @@
 /**
  * The process that posts one message a request in a loop, over as many connections as a webhook sink has: what it
- * could do at best. What it tells as reached is how long it took, in ms, from when the receiver was there and it had warmed up.
+ * could do at best. It tells when it has warmed up, and when it is done.
  */
 import { Pool } from 'undici'
 import { receiveTask, runReader, tell } from '../reader.ts'
+import { wallClock } from '../system.ts'
 import { untilUp } from '../until-up.ts'
 
-export type LoopTask = Readonly<{ origin: string; connections: number; requests: number }>
+export type LoopTask = Readonly<{ origin: string; connections: number; requests: number; /** requests that don't count */ warmUp: number }>
 
-const WARM_UP = 5_000
 /** A message like the workload's. */
 const BODY = Buffer.from(
   JSON.stringify({
@@ -33,7 +33,7 @@ const BODY = Buffer.from(
 )
 
 runReader(async () => {
-  const { origin, connections, requests } = await receiveTask<LoopTask>()
+  const { origin, connections, requests, warmUp } = await receiveTask<LoopTask>()
   const pool = new Pool(origin, { connections, pipelining: 1 })
   const headers = { 'content-type': 'application/json' }
   const post = async (): Promise<number> => {
@@ -49,9 +49,9 @@ runReader(async () => {
     return Promise.all(Array.from({ length: connections }, one))
   }
   await untilUp(post)
-  await loop(WARM_UP)
-  const startedAt = performance.now()
+  await loop(warmUp)
+  tell({ warm: wallClock() })
   await loop(requests)
-  tell({ reached: performance.now() - startedAt })
+  tell({ reached: wallClock() })
   await pool.close()
 })

@@ -5,14 +5,18 @@
 import { createServer } from 'node:http'
 import { receiveTask, Recorder, runReader } from '../reader.ts'
 
-export type ReceiverTask = Readonly<{ port: number; changes: number }>
+export type ReceiverTask = Readonly<{
+  port: number
+  changes: number
+  /** changes after which it is told that all is warm */ warmUp?: number
+}>
 
 /** begins the metadata of a message, and nothing in the workload's rows */
 const MARK = Buffer.from('"idempotency_key":')
 
 runReader(async () => {
-  const { port, changes } = await receiveTask<ReceiverTask>()
-  const recorder = new Recorder(changes)
+  const { port, changes, warmUp } = await receiveTask<ReceiverTask>()
+  const recorder = new Recorder(changes, warmUp)
   const server = createServer({ keepAliveTimeout: 60_000 }, (request, response) => {
     const chunks: Buffer[] = []
     request.on('data', (chunk: Buffer) => void chunks.push(chunk))
