@@ -31,7 +31,9 @@ export async function compileFunction(written: Written, pool: Pick<FunctionPool,
   if (looksLikeElixir(code)) throw refused(ELIXIR)
   const checked = await pool.check({ name, kind: type, code })
   if (checked.failure) {
-    const mistake = { message: checked.failure.message, ...ownPlace(code, checked.failure) }
+    const { message } = checked.failure
+    const advice = /\b(?:module|exports) is not defined$/.test(message) ? ': a function is an ES module, write `export default`' : ''
+    const mistake = { message: message + advice, ...ownPlace(code, checked.failure) }
     throw refused(`${mistake.message}${placeText(mistake)}`, 'code', mistake)
   }
   return { ...written, sinkType, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }

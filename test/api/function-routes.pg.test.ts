@@ -40,6 +40,11 @@ test('what can not be built is refused on its field with line and column, and no
   const refused: [body: object, field: string, reason: RegExp][] = [
     [{ type: 'transform', code: '\nexport default (a, r) => {' }, 'code', /Expected/],
     [{ type: 'transform', code: '\nexport default async () => 1' }, 'code', /not async.*\(line 2, column 1\)/],
+    [
+      { type: 'transform', code: 'module.exports = (a, r) => r' },
+      'code',
+      /module is not defined: .*write `export default` \(line 1, column 1\)/,
+    ],
     [{ type: 'filter', code: 'import "x"\nexport default () => true' }, 'code', /can not import "x"/],
     [{ type: 'transform', code: `export default () => '${'x'.repeat(10_000)}'` }, 'code', /more than 10000/],
     [{ type: 'transform', code: 'def transform(action, record, changes, metadata) do\n  record\nend' }, 'code', /Elixir/],
