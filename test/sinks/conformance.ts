@@ -130,5 +130,10 @@ export function conforms({ type, open, answer, keysOf }: Bench): void {
     await receiver[Symbol.asyncDispose]()
     await using late = open(url)
     assert.match((await late.test(NEVER))?.message ?? '', /ECONNREFUSED/)
+    await using nowhere = open('http://no-such-host.invalid')
+    assert.match((await nowhere.test(NEVER))?.message ?? '', /^(?:ENOTFOUND|EAI_AGAIN): .*no-such-host\.invalid/)
+    await using stranger = await HttpReceiver.start(good, { secure: 'server' })
+    await using untrusted = open(stranger.url)
+    assert.match((await untrusted.test(NEVER))?.message ?? '', /certificate/i)
   })
 }

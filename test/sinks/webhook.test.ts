@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { Egress } from '../../engine/net/egress.ts'
 import type { WebhookDestination } from '../../engine/state/destinations.ts'
 import { webhook } from '../../sinks/webhook.ts'
+import { Signer } from '../../sinks/webhook-signature.ts'
 import { HttpReceiver, jsonOf, type Received } from '../services/http-receiver.ts'
 import { DATABASE, SINK } from '../actors/sink-fixture.ts'
 import { conforms, SECRET } from './conformance.ts'
@@ -159,6 +160,12 @@ test('signed requests can be verified with any of the secrets, and a request tha
   assert.equal(ids[0], ids[1])
   assert.notEqual(ids[0], ids[2])
   assert.match(ids[0]!, /^msg_[\w-]+$/)
+})
+
+test('a signature is that of the example which the specification publishes for libraries', () => {
+  const signer = new Signer(['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'])
+  const headers = signer.headers('msg_p5jXN8AQM9LWM0D4loKWxJek', Buffer.from('{"test": 2432232314}'), 1_614_265_330_000)
+  assert.deepEqual(headers.slice(3), ['1614265330', 'webhook-signature', 'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE='])
 })
 
 test('with item_results the answer may name the messages that failed', async () => {
