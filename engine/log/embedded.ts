@@ -20,8 +20,10 @@ import { EngineError } from '../errors.ts'
 import { comparePositions, type Position } from '../position.ts'
 import { commitFromJson, commitToJson, positionFromJson, positionToJson, type StoredCommit, type StoredPosition } from './commit-json.ts'
 import { DiskRoom } from './disk-room.ts'
+import { FlushLimit } from './flush-limit.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
 import { compressPack, Pack } from './pack.ts'
+import { waitFor, wake, type PartitionState } from './partition-state.ts'
 import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
 import { TailCache } from './tail-cache.ts'
 
@@ -43,19 +45,6 @@ export type EmbeddedLogOptions = Readonly<{
   open?: typeof open
 }>
 
-type PartitionState = {
-  first: number
-  /** of what is on disk */
-  next: number
-  bytes: number
-  /** of the open append: what else writes the counters must not take it back */
-  placed: { records: number; bytes: number }
-  /** the committed offset; undefined: not looked up yet */
-  committed: number | undefined
-  /** what the records kept below an offset take, weighed once as the committed offset moves on */
-  weighed: { below: number; bytes: number }
-  waiting: Set<() => void>
-}
 type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
 type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
@@ -73,8 +62,9 @@ class EmbeddedLog implements Log {
   readonly #topics = new Map<TopicName, Topic>()
   readonly #failed = new Set<string>()
   readonly #cache: TailCache
-  readonly #options: Required<Omit<EmbeddedLogOptions, 'open' | 'reserveBytes'>>
+  readonly #compress: boolean
   readonly #room: DiskRoom
+  readonly #disk: FlushLimit
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
@@ -94,17 +84,12 @@ class EmbeddedLog implements Log {
     this.#room = new DiskRoom(folder, options.reserveBytes ?? ((size) => Math.max(256 * MB, size * 0.05)))
     this.#meta = root.openDB<unknown, string>({ name: 'meta', encoding: 'json' })
     this.#records = root.openDB<Buffer, Buffer>({ name: 'records', encoding: 'binary', keyEncoding: 'binary' })
-    this.#options = {
-      cacheBytes: options.cacheBytes ?? 32 * MB,
-      compress: options.compress ?? false,
-      flushTimeoutMs: options.flushTimeoutMs ?? 30_000,
-      onFatal:
-        options.onFatal ??
-        ((error) => {
-          throw error
-        }),
+    const fatal = (error: EngineError) => {
+      throw error
     }
-    this.#cache = new TailCache(this.#options.cacheBytes)
+    this.#disk = new FlushLimit({ timeoutMs: options.flushTimeoutMs ?? 30_000, onFatal: options.onFatal ?? fatal })
+    this.#compress = options.compress ?? false
+    this.#cache = new TailCache(options.cacheBytes ?? 32 * MB)
     const format = this.#meta.get('format')
     if (typeof format === 'number' && format > FORMAT) {
       throw new EngineError('LOG_TOO_NEW', `the log in ${folder} has format ${format}, known up to ${FORMAT}`, { format, known: FORMAT })
@@ -115,7 +100,7 @@ class EmbeddedLog implements Log {
   async #load(): Promise<void> {
     if (this.#meta.get('identity') === undefined) {
       void this.#meta.put('format', FORMAT)
-      await this.#flushed(this.#meta.put('identity', this.identity))
+      await this.#disk.flushed(this.#meta.put('identity', this.identity))
     }
     this.#lastTopic = (this.#meta.get('topics') as number | undefined) ?? 0
     for (const { key, value } of this.#meta.getRange({ start: 'topic:', end: 'topic;' })) {
@@ -149,7 +134,7 @@ class EmbeddedLog implements Log {
     const number = ++this.#lastTopic // not asked of the disk: another topic may be on its way there
     this.#topics.set(name, this.#loadTopic(name, number, partitions))
     void this.#meta.put('topics', number)
-    await this.#flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
+    await this.#disk.flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
   }
 
   async deleteTopic(name: TopicName): Promise<void> {
@@ -163,10 +148,10 @@ class EmbeddedLog implements Log {
       this.#cache.forget(topic.number, partition)
       await this.#removeRecords(topic, partition, state.next)
       void this.#meta.remove(countersKey(name, partition))
-      commits.push(this.#flushed(this.#commits.remove(commitKey(name, partition))))
+      commits.push(this.#disk.flushed(this.#commits.remove(commitKey(name, partition))))
     }
     await Promise.all(commits)
-    await this.#flushed(this.#meta.remove(`topic:${name}`))
+    await this.#disk.flushed(this.#meta.remove(`topic:${name}`))
   }
 
   async topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
@@ -197,7 +182,7 @@ class EmbeddedLog implements Log {
       for (const { topic, partition, next, bytes } of touched.values())
         last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
       last = this.#meta.put(`progress:${progress.source}`, positionToJson(progress.position))
-      await this.#flushed(last)
+      await this.#disk.flushed(last)
       for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
       for (const [state, { next }] of touched) {
         for (const item of placed) if (item.topic.partitions[item.record.partition] === state) state.bytes += item.record.pack.length
@@ -236,7 +221,7 @@ class EmbeddedLog implements Log {
 
   async commit(name: TopicName, partition: number, commit: Commit): Promise<void> {
     const state = this.#partition(this.#topic(name), partition)
-    await this.#flushed(this.#commits.put(commitKey(name, partition), commitToJson(commit)))
+    await this.#disk.flushed(this.#commits.put(commitKey(name, partition), commitToJson(commit)))
     state.committed = commit.next.offset
   }
 
@@ -313,7 +298,7 @@ class EmbeddedLog implements Log {
   }
 
   #stored(record: AppendRecord): AppendRecord {
-    return this.#options.compress ? { ...record, pack: compressPack(record.pack) } : record
+    return this.#compress ? { ...record, pack: compressPack(record.pack) } : record
   }
 
   #topic(name: TopicName): Topic {
@@ -357,7 +342,7 @@ class EmbeddedLog implements Log {
       if (state.weighed.below < state.first) state.weighed = { below: state.first, bytes: 0 }
       const { next, bytes, placed } = state
       const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
-      if (!topic.deleted) await this.#flushed(this.#meta.put(countersKey(topic.name, partition), counters))
+      if (!topic.deleted) await this.#disk.flushed(this.#meta.put(countersKey(topic.name, partition), counters))
       else await nextTurn()
     }
   }
@@ -386,31 +371,6 @@ class EmbeddedLog implements Log {
       if (count === WEIGH_SLICE) await nextTurn()
     }
   }
-
-  /** Waits until the disk has a write, and with it all writes before it. */
-  async #flushed(write: Promise<boolean>): Promise<void> {
-    const { flushTimeoutMs, onFatal } = this.#options
-    const timeout = Promise.withResolvers<never>()
-    const timer = setTimeout(() => {
-      const error = new EngineError('LOG_FLUSH_FAILED', `the disk has not taken a write of the log within ${flushTimeoutMs} ms`)
-      onFatal(error)
-      timeout.reject(error)
-    }, flushTimeoutMs)
-    try {
-      const { flushed = write } = write as Promise<boolean> & { flushed?: Promise<unknown> }
-      await Promise.race([Promise.all([write, flushed]), timeout.promise])
-    } catch (cause) {
-      if (cause instanceof EngineError) throw cause
-      throw new EngineError(
-        'LOG_APPEND_FAILED',
-        `the log could not be written: ${cause instanceof Error ? cause.message : String(cause)}`,
-        {},
-        { cause },
-      )
-    } finally {
-      clearTimeout(timer)
-    }
-  }
 }
 
 /** Nothing that was read is kept by lmdb when this returns: a read transaction keeps every page that is freed meanwhile. */
@@ -430,21 +390,3 @@ const WEIGH_SLICE = 5000
 
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`
-
-function wake(state: PartitionState): void {
-  const waiting = [...state.waiting]
-  state.waiting.clear()
-  for (const resume of waiting) resume()
-}
-
-function waitFor(state: PartitionState, signal: AbortSignal): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<void>()
-  const resume = () => {
-    signal.removeEventListener('abort', resume)
-    state.waiting.delete(resume)
-    resolve()
-  }
-  state.waiting.add(resume)
-  signal.addEventListener('abort', resume, { once: true })
-  return promise
-}

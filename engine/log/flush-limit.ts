@@ -1,0 +1,39 @@
+/**
+ * Waits for the disk: lmdb may resolve a write before the disk has it, and after a failed flush it waits for ever. So there is a
+ * limit, and beyond it the process must end, for what is on disk is unknown.
+ */
+import { EngineError } from '../errors.ts'
+
+export class FlushLimit {
+  readonly #timeoutMs: number
+  readonly #onFatal: (error: EngineError) => void
+
+  constructor({ timeoutMs, onFatal }: Readonly<{ timeoutMs: number; onFatal: (error: EngineError) => void }>) {
+    this.#timeoutMs = timeoutMs
+    this.#onFatal = onFatal
+  }
+
+  /** Waits until the disk has a write, and with it all writes before it. */
+  async flushed(write: Promise<boolean>): Promise<void> {
+    const timeout = Promise.withResolvers<never>()
+    const timer = setTimeout(() => {
+      const error = new EngineError('LOG_FLUSH_FAILED', `the disk has not taken a write of the log within ${this.#timeoutMs} ms`)
+      this.#onFatal(error)
+      timeout.reject(error)
+    }, this.#timeoutMs)
+    try {
+      const { flushed = write } = write as Promise<boolean> & { flushed?: Promise<unknown> }
+      await Promise.race([Promise.all([write, flushed]), timeout.promise])
+    } catch (cause) {
+      if (cause instanceof EngineError) throw cause
+      throw new EngineError(
+        'LOG_APPEND_FAILED',
+        `the log could not be written: ${cause instanceof Error ? cause.message : String(cause)}`,
+        {},
+        { cause },
+      )
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+}
