@@ -10,11 +10,10 @@
  *  R2. The first failure of any part ends the run: nothing is appended, saved or confirmed after it.
  *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending.
  */
-import { Pool } from 'pg'
 import { BusyShare } from '../busy-share.ts'
 import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
-import { formatLsn, type Lsn } from '../lsn.ts'
+import type { Lsn } from '../lsn.ts'
 import type { Database } from '../state/resources.ts'
 import { AppendLoop, type Append } from './append-loop.ts'
 import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
@@ -30,17 +29,16 @@ import { RelationDescriber, type Described } from './relation-describer.ts'
 import { ReplicationConnection } from './replication.ts'
 import { parseRoutingMark } from './routing-versions.ts'
 import { RoutingState } from './routing-state.ts'
+import { RunSession } from './run-session.ts'
 import { makeTopics, prepareRun } from './run-start.ts'
 import type { Shedding } from './shedding.ts'
-import { readSlotFacts, type FitSlot, type Query } from './slot.ts'
+import type { FitSlot, Query } from './slot.ts'
 import { sourceClient } from './source-client.ts'
-import { isShutdown, toSourceError } from './source-error.ts'
+import { toSourceError } from './source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './source-lock.ts'
 import type { SourceFigures, SourceObserver, SourceSettings } from './source-settings.ts'
 import type { SavedSource, SourceStore } from './source-store.ts'
 import { within } from './within.ts'
-
-export const HEARTBEAT = 'tailrace:heartbeat'
 
 export type SourceRunOptions = Readonly<{
   database: Database
@@ -64,7 +62,7 @@ const SETTLE_MS = 2000
 export class SourceRun {
   readonly #options: SourceRunOptions
   readonly #replication: ReplicationConnection
-  readonly #session: Pool
+  readonly #session: RunSession
   readonly #end = Promise.withResolvers<EngineError | undefined>()
   #isEnded = false
   // set by #start, on the replication connection before the first chunk
@@ -78,7 +76,6 @@ export class SourceRun {
   #routing!: RoutingState
   #history = 0
   #startLsn: Lsn = 0n
-  #heartbeat: NodeJS.Timeout | undefined
   #receivedLsn: Lsn = 0n
   #lastCommitUs = 0
   #committedUs = 0
@@ -99,16 +96,15 @@ export class SourceRun {
     this.#options = options
     const { connection, slot } = options.database
     const { walSenderTimeoutMs } = options.settings
-    this.#session = new Pool({
-      ...sourceClient(connection, `tailrace ${slot.name}`, { synchronous_commit: 'local' }),
-      max: 2,
-      idleTimeoutMillis: 60_000,
-      query_timeout: 30_000,
+    this.#session = new RunSession({
+      database: options.database,
+      heartbeatMs: options.settings.heartbeatMs,
+      shutdown: (error) => {
+        // it waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
+        if (this.#replication.paused) this.#fail(error)
+      },
+      failed: (error) => this.#notice(error),
     })
-    this.#session.on('error', (error) => {
-      // a server that stops waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
-      if (isShutdown(error) && this.#replication.paused) this.#fail(error)
-    }) // otherwise: the next query makes another
     this.#replication = new ReplicationConnection({
       client: sourceClient(connection, `${REPLICATION_NAME} ${slot.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
       slot: slot.name,
@@ -132,7 +128,7 @@ export class SourceRun {
     void run.#replication.ended.then((error) => error && run.#fail(error))
     try {
       await run.#replication.open()
-      await run.#checkSlotUnmoved()
+      await run.#session.checkSlotUnmoved(run.#startLsn)
       run.#begin()
     } catch (error) {
       run.#fail(error)
@@ -165,12 +161,8 @@ export class SourceRun {
   }
 
   /** Queries on an ordinary, pinned session of the source's database, for marks: synchronous_commit is local. */
-  readonly query: Query = async (sql, params) => {
-    try {
-      return await this.#session.query<Record<string, unknown>>(sql, params ? [...params] : undefined)
-    } catch (error) {
-      throw toSourceError(error, 'connecting', { slot: this.#options.database.slot.name })
-    }
+  get query(): Query {
+    return this.#session.query
   }
 
   /** Reads no more, makes durable what was read, confirms it, and ends. */
@@ -178,7 +170,7 @@ export class SourceRun {
     if (!this.#isEnded) {
       this.#chunks.stop() // what still comes is dropped with the run: it is not confirmed
       this.#replication.pause()
-      clearInterval(this.#heartbeat)
+      this.#session.stopHeartbeat()
       await this.#loop.drain()
       if (!this.#isEnded) await this.#confirmer.finish()
       this.#finish(undefined)
@@ -195,10 +187,7 @@ export class SourceRun {
   /** Waits, within bounds, for what is still open after the end. */
   async #settled(): Promise<void> {
     await within(SETTLE_MS, this.#loop?.settled)
-    await within(
-      SETTLE_MS,
-      this.#session.end().catch(() => undefined),
-    )
+    await within(SETTLE_MS, this.#session.end())
   }
 
   // ── start ────────────────────────────────────────────────────────────────────────────────────────
@@ -267,32 +256,10 @@ export class SourceRun {
     this.#flow.waitFor('checking that nobody else moved the slot')
   }
 
-  /** Between the inspection and START_REPLICATION, which holds the slot, somebody else may have read from it. */
-  async #checkSlotUnmoved(): Promise<void> {
-    const { slot } = this.#options.database
-    const now = (await readSlotFacts(this.query, slot.name, slot.publication)).slot?.confirmedLsn
-    if (now === undefined || now > this.#startLsn) {
-      const from = formatLsn(this.#startLsn)
-      throw new EngineError('SLOT_IN_USE', `another program moved slot "${slot.name}" beyond ${from} while the source started`, {
-        slot: slot.name,
-      })
-    }
-  }
-
   #begin(): void {
     if (this.#isEnded) return
-    this.#heartbeat = setInterval(() => void this.#beat(), this.#options.settings.heartbeatMs)
-    void this.#beat()
+    this.#session.beginHeartbeat()
     this.#chunks.resume()
-  }
-
-  /** Moves the slot of a source whose captured tables are idle. */
-  async #beat(): Promise<void> {
-    try {
-      await this.query(`select pg_logical_emit_message(true, $1, '') where not pg_is_in_recovery()`, [HEARTBEAT])
-    } catch (error) {
-      this.#notice(error)
-    }
   }
 
   // ── the stream ───────────────────────────────────────────────────────────────────────────────────
@@ -412,7 +379,7 @@ export class SourceRun {
     if (this.#isEnded) return
     this.#isEnded = true
     this.#chunks.stop()
-    clearInterval(this.#heartbeat)
+    this.#session.stopHeartbeat()
     this.#replication.stop() // first of all: a server that is stopping waits for it
     if (this.#loop) {
       this.#loop.stop()

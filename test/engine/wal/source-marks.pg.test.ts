@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
-import { HEARTBEAT } from '../../../engine/wal/run.ts'
+import { HEARTBEAT } from '../../../engine/wal/run-session.ts'
 import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key)'
