@@ -8,15 +8,9 @@
  *  I3. A client is counted (max_waiting) where it came in, and nowhere else.
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
-import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../engine/dispatch/ack-id.ts'
 import type { MessageRecord } from '../engine/dispatch/message-records.ts'
-import { HANDED_OVER } from '../engine/dispatch/generations.ts'
-import { REWOUND } from '../engine/dispatch/replay.ts'
-import type { OwnedRefs } from '../engine/dispatch/parked-store.ts'
 import { EngineError, isRetryable } from '../engine/errors.ts'
-import type { Logger } from '../engine/logger.ts'
-import type { Node, NodeRegistry } from '../engine/state/node-registry.ts'
-import type { Owners, PartitionOwners } from '../engine/state/partition-owners.ts'
+import type { Node } from '../engine/state/node-registry.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
@@ -44,21 +38,14 @@ import type {
 } from './engine-port.ts'
 import { newest } from '../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
+import { ClusterAcks, type ClusterAcksOptions } from './cluster-acks.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
-import type { PeerClient } from './peer-client.ts'
 
-export type ClusterOptions = Readonly<{
-  /** of this process */
-  engine: LocalEngine
-  /** a sink as it is stored, whether it runs here or not */
-  findSink: (id: string) => Sink | undefined
-  registry: NodeRegistry
-  owners: PartitionOwners
-  /** the partitions that own messages which ended generations have named */
-  findOlder: (sinkId: string, refs: OlderRefs) => Promise<readonly OwnedRefs[]>
-  peers: PeerClient
-  logger: Logger
-}>
+export type ClusterOptions = ClusterAcksOptions &
+  Readonly<{
+    /** a sink as it is stored, whether it runs here or not */
+    findSink: (id: string) => Sink | undefined
+  }>
 
 /** A process that doesn't say in this time that an edit has reached it hears of it within seconds by itself. */
 const RELOAD_WITHIN_MS = 2_000
@@ -68,16 +55,16 @@ const STALE_AT = 0.5
 const LOOK_EVERY_MS = 5_000
 const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
 
-type Failure = Readonly<{ ids: readonly string[]; error: unknown }>
-
 export class ClusterEngine implements EnginePort {
   readonly #options: ClusterOptions
+  readonly #acks: ClusterAcks
   /** per sink: receives that wait, and how often peers were asked */
   readonly #waiting = new Map<string, number>()
   #turn = 0
 
   constructor(options: ClusterOptions) {
     this.#options = options
+    this.#acks = new ClusterAcks(options)
   }
 
   /** @returns undefined: no process serves it, because it doesn't exist or is off */
@@ -87,8 +74,8 @@ export class ClusterEngine implements EnginePort {
     if (!sink || (!local && sink.status !== 'active')) return local
     return {
       receive: (request) => this.#receive(sink, request),
-      ack: (ids) => this.#settle(id, 'ack', ids),
-      nack: (ids) => this.#settle(id, 'nack', ids),
+      ack: (ids) => this.#acks.settle(id, 'ack', ids),
+      nack: (ids) => this.#acks.settle(id, 'nack', ids),
     }
   }
 
@@ -159,7 +146,7 @@ export class ClusterEngine implements EnginePort {
   /** Asked of every owner: each edits what its own partitions have. @throws EngineError the first failure, when all have answered */
   async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
     const { engine, registry, peers } = this.#options
-    const owners = await this.#ownersOf(sinkId)
+    const owners = await this.#acks.ownersOf(sinkId)
     const holders = new Set(owners?.values())
     const others = registry.peers.filter(({ id }) => !owners || holders.has(id))
     const asked = [engine.editMessages(sinkId, edit, choice), ...others.map((node) => peers.editMessages(node, { sinkId, edit, choice }))]
@@ -309,8 +296,8 @@ export class ClusterEngine implements EnginePort {
   /** The other live processes that own partitions of the sink. */
   async #peersOf({ id: sinkId, ack_wait_ms: ackWaitMs }: Sink): Promise<Place[]> {
     const { registry, peers } = this.#options
-    const owners = await this.#ownersOf(sinkId)
-    const giveBack = (ids: readonly string[]) => this.#giveBack(sinkId, ids)
+    const owners = await this.#acks.ownersOf(sinkId)
+    const giveBack = (ids: readonly string[]) => this.#acks.giveBack(sinkId, ids)
     const holders = new Set(owners?.values())
     return registry.peers
       .filter(({ id }) => holders.has(id))
@@ -331,100 +318,9 @@ export class ClusterEngine implements EnginePort {
       unwatchOwners()
     }
   }
-
-  #giveBack(sinkId: string, ids: readonly string[]): void {
-    this.#settle(sinkId, 'nack', ids).catch((err: unknown) => {
-      this.#options.logger.warn(
-        { sink: sinkId, messages: ids.length, err },
-        'messages could not be given back: they come again after ack_wait_ms',
-      )
-    })
-  }
-
-  // ── ack, nack ───────────────────────────────────────────────────────────────────────────────────
-
-  /** @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once */
-  async #settle(sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
-    const tag = sinkTag(sinkId)
-    const parts = ackIdsByPartition(ids, tag)
-    if (parts.size === 0) return
-    const owners = await this.#ownersOf(sinkId)
-    let failures = await this.#send(sinkId, what, parts, owners)
-    if (failures.length > 0 && failures.every(({ error }) => isRetryable(error))) {
-      const again = ackIdsByPartition(
-        failures.flatMap((failure) => failure.ids),
-        tag,
-      )
-      const now = await this.#options.owners.read(sinkId).catch(() => undefined)
-      if (now) for (const partition of again.keys()) if (!now.has(partition)) again.delete(partition) // without a term it has handed out nothing
-      failures = await this.#send(sinkId, what, again, now ?? owners)
-    }
-    const failed = failures.find(({ error }) => !isRetryable(error)) ?? failures[0]
-    if (failed) throw failed.error
-  }
-
-  /** Sends each owner its part, all at once. */
-  async #send(sinkId: string, what: 'ack' | 'nack', named: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<Failure[]> {
-    const { registry } = this.#options
-    const parts = await this.#moved(sinkId, named, owners)
-    const failures: Failure[] = []
-    const byNode = new Map<string, string[]>()
-    for (const partition of parts.keys()) {
-      const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
-      if (holder === REWOUND) continue // a replay went back behind it: what was handed out there comes again
-      if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
-        failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
-      else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])
-    }
-    const send = async ([holder, partitions]: [string, string[]]) => {
-      const ids =
-        partitions.length === 1 ? (parts.get(partitions[0] as string) as string[]) : partitions.flatMap((p) => parts.get(p) as string[])
-      try {
-        await this.#sendTo(holder, sinkId, what, ids)
-      } catch (error) {
-        failures.push({ ids, error })
-      }
-    }
-    await Promise.all([...byNode].map(send))
-    return failures
-  }
-
-  /** Ids that a generation named which has ended go to whoever has these messages now; those that nobody has are finished. */
-  async #moved(sinkId: string, parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<ReadonlyMap<string, string[]>> {
-    const ended = new Set([...parts.keys()].filter((partition) => owners?.get(partition) === HANDED_OVER))
-    if (ended.size === 0) return parts
-    const tag = sinkTag(sinkId)
-    const now = new Map([...parts].filter(([partition]) => !ended.has(partition)))
-    const ids = [...ended].flatMap((partition) => parts.get(partition) as string[])
-    for (const { owner, origin, refs } of await this.#options.findOlder(sinkId, readOlderAckIds(ids, tag, Infinity))) {
-      const name = `${owner.generation}/${owner.partition}`
-      const prefix = ackIdPrefix(tag, origin.generation, origin.partition)
-      const found = refs.offsets.map((offset, i) => `${prefix}${offset.toString(36)}.${(refs.indexes[i] as number).toString(36)}`)
-      now.set(name, [...(now.get(name) ?? []), ...found])
-    }
-    return now
-  }
-
-  async #sendTo(holder: string, sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
-    const { engine, registry, peers } = this.#options
-    if (holder !== registry.id) return peers.settle(registry.live.get(holder) as Node, sinkId, what, ids)
-    const local = engine.sink(sinkId)
-    if (!local) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
-    await local[what](ids)
-  }
-
-  async #ownersOf(sinkId: string): Promise<Owners | undefined> {
-    try {
-      return await this.#options.owners.of(sinkId)
-    } catch (err) {
-      this.#options.logger.warn({ sink: sinkId, err }, 'the owners of the partitions could not be read')
-      return undefined
-    }
-  }
 }
 
 const READS_IT_ITSELF = 'a node has not said that an edit has reached it; it reads it by itself within seconds'
 const SAYS_NOTHING = 'a node has not answered: its source may still have to be told to try again'
 
-const moving = (partition: string) => new EngineError('PARTITION_MOVING', `partition ${partition} has no live owner`, { partition })
 const notServed = (sink: Sink) => new EngineError('SINK_NOT_RUNNING', `no node serves sink ${sink.name} at the moment`, { sink: sink.name })
