@@ -8,7 +8,6 @@
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
-import { StoredGenerations } from '../engine/dispatch/generations.ts'
 import {
   messageRecord,
   messageRecords,
@@ -17,10 +16,9 @@ import {
   type MessagesAsked,
 } from '../engine/dispatch/message-records.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay-plan.ts'
-import { EngineError, isFenced } from '../engine/errors.ts'
+import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
-import type { SinkMeter, SourceMeter } from '../engine/meters.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
@@ -32,19 +30,21 @@ import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlogs.ts'
+import { beginSink, type SinkHome } from './begin-sink.ts'
+import { beginSource, type SourceHome } from './begin-source.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './publication-watch.ts'
+import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './replays.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
-import { observeSink } from './sink-observer.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink-functions.ts'
-import { SourceActor, type SourceOutcome } from './source-actor.ts'
-import { startSink, type HeldSink, type Receive, type Receipt, type RunningSink } from './sink.ts'
+import type { SourceActor, SourceOutcome } from './source-actor.ts'
+import type { HeldSink, Receive, Receipt, RunningSink } from './sink.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import type { EditedMessages, MessageChoice } from './running-sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
@@ -78,11 +78,6 @@ export interface ServedSink {
 }
 /** @property withFunctions they are run, so that it can be seen what they make of the message */
 type MessageLook = Readonly<{ withFunctions: boolean }>
-export type Readiness = Readonly<{
-  ready: boolean
-  waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
-}>
-
 export class Engine {
   readonly #options: EngineOptions
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
@@ -153,26 +148,7 @@ export class Engine {
   }
 
   ready(): Readiness {
-    const { cache } = this.#options
-    const waiting = cache.databases
-      .filter(({ slot }) => slot.status === 'active')
-      .flatMap(({ id, name }): Readiness['waiting'][number][] => {
-        const status = this.#sources.get(id)?.status()
-        if (status?.state === 'streaming') return []
-        const owner = this.#sources.get(id)?.standby?.owner
-        if (owner !== undefined && this.#options.nodes.live.has(owner)) return [] // that node says how it is
-        const error = status?.lastError?.error
-        return [
-          {
-            kind: 'database',
-            name,
-            state: status?.state ?? 'starting',
-            ...(error instanceof EngineError ? { code: error.code } : {}),
-            ...(error instanceof Error ? { reason: error.message } : {}),
-          },
-        ]
-      })
-    return { ready: waiting.length === 0, waiting }
+    return readinessOf(this.#options.cache.databases, this.#sources, this.#options.nodes)
   }
 
   /** Each of these settles when it has taken effect here. @throws EngineError VALIDATION_FAILED, NOT_FOUND, RESOURCE_IN_USE */
@@ -339,7 +315,7 @@ export class Engine {
             const health = this.#health(now.id, sinkActor).status
             return sinkGauges(sinkActor, this.#sinkNow(now.id), { health, dropped: this.#backlogs?.dropped(now.id) ?? 0 })
           })
-          const running = this.#startSink(now, meter)
+          const running = beginSink(now, this.#database(now.databaseId), meter, this.#sinkHome())
           this.#sinks.set(now.id, running)
           return {
             ended: running.ended.finally(() => {
@@ -349,37 +325,6 @@ export class Engine {
             stop: () => running.stop(),
           }
         },
-      },
-    })
-  }
-
-  #startSink(sink: Sink, meter: SinkMeter): RunningSink {
-    const { log, logger, store } = this.#options
-    return startSink({
-      sink,
-      database: this.#database(sink.databaseId),
-      generations: new StoredGenerations({
-        ...{ sinkId: sink.id, log, query: store.query },
-        ackWaitMs: () => this.#sinkNow(sink.id).ack_wait_ms,
-        handedOver: (generation) => {
-          logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
-          this.#oldTopics.ring()
-        },
-      }),
-      log,
-      query: store.query,
-      holder: this.#options.nodes.id,
-      onFailure: (err, partition) => {
-        if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
-        else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
-      },
-      observer: observeSink(sink, meter, logger),
-      functions: (now, database, former) => this.#functions.stageOf(now, database, former),
-      read: (now, pack) => this.#recent.note(now, pack),
-      push: {
-        egress: this.#options.egress,
-        endpoint: (now) => this.#options.cache.endpointOf(now),
-        warn: (text) => logger.warn({ sink: sink.name }, text),
       },
     })
   }
@@ -398,7 +343,7 @@ export class Engine {
             const source = this.#sources.get(databaseId)
             return source && sourceGauges(source)
           })
-          const running = this.#startSource(database, meter)
+          const running = beginSource(database, meter, this.#sourceHome())
           this.#sources.set(databaseId, running)
           return {
             ended: running.ended.finally(() => {
@@ -412,42 +357,22 @@ export class Engine {
     })
   }
 
-  #startSource(database: Database, meter: SourceMeter): SourceActor {
-    const { log, store, nodes } = this.#options
-    const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
-    const logger = this.#options.logger.child({ database: database.name, slot: database.slot.name })
-    const source = new SourceActor({
-      database,
-      log,
-      state: store.query,
-      holder: this.#options.nodes.id,
-      ...(this.#options.source ? { settings: this.#options.source } : {}),
-      nameOf,
-      onStandby: (owner) => {
-        const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
-        nodes.nameOf(owner).then(told, () => told()) // asked: the list of live nodes may not be read yet
-        // what this process stored before it knew that its own run would not write the marks
-        const mark = async () => source.mark(await this.#saveRouting(database.id))
-        mark().catch((err: unknown) => logger.warn({ err }, 'the routing could not be marked'))
-      },
-      observer: {
-        ingested: (changes, bytes) => meter.ingested(changes, bytes),
-        appended: (_messages, _bytes, latencyUs) => meter.ingested(0, 0, latencyUs),
-        notice: (notice) => logger.warn(notice),
-        relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
-      },
-    })
-    source.watch((state) => {
-      const { lastError } = source
-      if (state === 'waiting' || state === 'failed') {
-        logger[state === 'failed' ? 'error' : 'warn'](
-          { state, code: lastError?.code, remedy: lastError?.remedy },
-          `the source does not stream: ${lastError?.message ?? ''}`,
-        )
-      } else logger.info({ state }, 'source')
-      if (state === 'streaming') this.#publications.ring()
-    })
-    return source
+  #sinkHome(): SinkHome {
+    const { log, logger, store, nodes, cache, egress } = this.#options
+    return {
+      ...{ log, logger, query: store.query, holder: nodes.id, cache, egress, functions: this.#functions, recent: this.#recent },
+      sinkNow: (id) => this.#sinkNow(id),
+      delivered: () => this.#oldTopics.ring(),
+    }
+  }
+
+  #sourceHome(): SourceHome {
+    const { log, logger, store, nodes, source: settings } = this.#options
+    return {
+      ...{ log, logger, query: store.query, nodes, settings },
+      saveRouting: (id) => this.#saveRouting(id),
+      streaming: () => this.#publications.ring(),
+    }
   }
 
   #health(id: string, running: RunningSink): Health {

@@ -1,0 +1,36 @@
+/** Whether every source that is to stream does so, in some process, and what keeps the others. */
+import { EngineError } from '../engine/errors.ts'
+import type { NodeRegistry } from '../engine/state/node-registry.ts'
+import type { Database } from '../engine/state/resources.ts'
+import type { SourceActor } from './source-actor.ts'
+
+export type Readiness = Readonly<{
+  ready: boolean
+  waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
+}>
+
+export function readinessOf(
+  databases: readonly Database[],
+  sources: ReadonlyMap<string, Pick<SourceActor, 'status' | 'standby'>>,
+  nodes: Pick<NodeRegistry, 'live'>,
+): Readiness {
+  const waiting = databases
+    .filter(({ slot }) => slot.status === 'active')
+    .flatMap(({ id, name }): Readiness['waiting'][number][] => {
+      const status = sources.get(id)?.status()
+      if (status?.state === 'streaming') return []
+      const owner = sources.get(id)?.standby?.owner
+      if (owner !== undefined && nodes.live.has(owner)) return [] // that node says how it is
+      const error = status?.lastError?.error
+      return [
+        {
+          kind: 'database',
+          name,
+          state: status?.state ?? 'starting',
+          ...(error instanceof EngineError ? { code: error.code } : {}),
+          ...(error instanceof Error ? { reason: error.message } : {}),
+        },
+      ]
+    })
+  return { ready: waiting.length === 0, waiting }
+}
