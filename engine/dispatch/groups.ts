@@ -3,10 +3,11 @@
  * the window's rings, and only the first of a chain may be handed out. No object per group, nothing is scanned twice:
  * a message is linked when the cursor passes it and comes up when its predecessor ends.
  */
+import { GroupHeads } from './group-heads.ts'
 import { STATE, type Window } from './window.ts'
 
 export class Groups {
-  readonly #heads = new Map<number, number>()
+  readonly #heads = new GroupHeads()
   readonly #window: Window
 
   constructor(window: Window) {
