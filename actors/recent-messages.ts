@@ -2,12 +2,12 @@
  * The last few messages of each table that sinks of this process have read, for people who write functions: copies, bounded
  * in number and size. Of sinks that are sensitive nothing is kept.
  *
- * A sink under load is looked at now and then: at its first pack, and then at the newest of each tenth of a second, so that
- * the last change before it falls silent is there.
+ * A sink under load is looked at now and then: at its first pack, and then at the newest packs of each tenth of a second, of
+ * whichever partitions they are, so that the last changes before it falls silent are there.
  */
 import type { Pack } from '../engine/log/pack.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
-import type { Position } from '../engine/position.ts'
+import { comparePositions, type Position } from '../engine/position.ts'
 import type { Sink } from '../engine/state/resources.ts'
 
 /**
@@ -30,14 +30,20 @@ const MAX_LOOKED_AT = 1_000
 export class RecentMessages {
   /** by database and oid of the table, the table that was seen last at the end; messages by their position */
   readonly #tables = new Map<string, Map<string, Kept>>()
-  /** by sink: what it read last while it was not looked at; undefined: nothing */
-  readonly #resting = new Map<string, Readonly<{ sink: Sink; pack: Pack }> | undefined>()
+  /** by sink: the newest packs that it read while it was not looked at, oldest first */
+  readonly #resting = new Map<string, { sink: Sink; readonly packs: Pack[] }>()
 
   /** A pack was read for a sink. */
   note(sink: Sink, pack: Pack): void {
-    if (sink.sensitive) return
-    if (this.#resting.has(sink.id)) return void this.#resting.set(sink.id, { sink, pack })
-    this.#take(sink, pack)
+    if (sink.sensitive || pack.count === 0) return
+    const resting = this.#resting.get(sink.id)
+    if (!resting) return this.#take(sink, [pack])
+    resting.sink = sink
+    const { packs } = resting
+    let at = packs.length
+    while (at > 0 && comparePositions(endOf(packs[at - 1] as Pack), endOf(pack)) > 0) at--
+    packs.splice(at, 0, pack)
+    if (packs.length > PER_TABLE) packs.shift()
   }
 
   /** @param sinks as they are now: what has become sensitive is not told any more. @returns oldest first */
@@ -47,14 +53,22 @@ export class RecentMessages {
     const found = [...this.#tables]
       .filter(([key]) => key.startsWith(`${asked.databaseId} `))
       .flatMap(([, kept]) => {
-        const those = [...kept].filter(([, { sinkIds }]) => sinkIds.some((id) => wanted.has(id)))
-        return those.slice('table' in asked ? 0 : -1).map(([at, { body }]) => ({ at, text: `{${body.toString('utf8')}}}` }))
+        const those = [...kept]
+          .filter(([, { sinkIds }]) => sinkIds.some((id) => wanted.has(id)))
+          .map(([at, { body }]) => ({ at, text: `{${body.toString('utf8')}}}` }))
+        return 'table' in asked ? those : newest(those).slice(-1)
       })
     return newest('table' in asked ? found.filter(({ text }) => tableOf(text) === asked.table) : found)
   }
 
-  #take(sink: Sink, pack: Pack): void {
-    const { id, databaseId } = sink
+  #take(sink: Sink, packs: readonly Pack[]): void {
+    if (!sink.sensitive) for (const pack of packs) this.#keep(sink, pack)
+    while (this.#tables.size > MAX_TABLES) this.#tables.delete(this.#tables.keys().next().value as string)
+    this.#resting.set(sink.id, { sink, packs: [] })
+    setTimeout(() => this.#rested(sink.id), EVERY_MS).unref()
+  }
+
+  #keep({ id, databaseId }: Sink, pack: Pack): void {
     for (const i of newestOfEach(pack)) {
       const key = `${databaseId} ${pack.relation(i)}`
       const table = this.#tables.get(key) ?? new Map<string, Kept>()
@@ -64,17 +78,14 @@ export class RecentMessages {
       const body = Buffer.from(pack.buffer.subarray(pack.bodyStart(i), pack.bodyEnd(i)))
       const before = table.get(at)?.sinkIds ?? []
       table.set(at, { sinkIds: before.includes(id) ? before : [...before, id], body })
-      if (table.size > PER_TABLE) table.delete(table.keys().next().value as string)
+      if (table.size > PER_TABLE) table.delete(oldestOf(table))
     }
-    while (this.#tables.size > MAX_TABLES) this.#tables.delete(this.#tables.keys().next().value as string)
-    this.#resting.set(id, undefined)
-    setTimeout(() => this.#rested(id), EVERY_MS).unref()
   }
 
   #rested(id: string): void {
-    const waiting = this.#resting.get(id)
+    const { sink, packs } = this.#resting.get(id) as { sink: Sink; packs: Pack[] }
     this.#resting.delete(id)
-    if (waiting) this.#take(waiting.sink, waiting.pack)
+    if (packs.length > 0) this.#take(sink, packs)
   }
 }
 
@@ -97,6 +108,15 @@ function newestOfEach(pack: Pack): readonly number[] {
   }
   return chosen.toReversed()
 }
+
+/** Partitions are read in no order. */
+function oldestOf(table: ReadonlyMap<string, Kept>): string {
+  let oldest = ''
+  for (const at of table.keys()) if (oldest === '' || at < oldest) oldest = at
+  return oldest
+}
+
+const endOf = (pack: Pack): Position => pack.position(pack.count - 1)
 
 /** Numbers of a fixed width, so that texts sort as they do. */
 const placeOf = ({ history, lsn, idx, part }: Position): string =>
