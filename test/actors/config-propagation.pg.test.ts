@@ -214,7 +214,7 @@ test('a file whose function can not be built is refused with its line and the pl
   - { name: gone, type: path, path: row.id }
 `
   await assert.rejects(s.apply(wrong + config(database(s.shop), sink('goods', s.shop, ', transform: missing'))), (error: Error) => {
-    for (const part of [/test.yaml:2: .*Expected/, /test.yaml:3: path must begin with/, /"missing", which does not exist/])
+    for (const part of [/test.yaml:2:68: .*Expected/, /test.yaml:3:37: path must begin with/, /"missing", which does not exist/])
       assert.match(error.message, part)
     return true
   })
