@@ -33,12 +33,15 @@ export async function rehearse(
   return [...new Set(results.flatMap(({ input, error }) => (error ? [`on ${tableOf(input, on)}: ${error.text}${placeText(error)}`] : [])))]
 }
 
+/** What is known of sinks. @property enrichmentOf the query that a sink has */
+type Surroundings = Readonly<{
+  databaseOf: (sink: Sink) => Database | undefined
+  enrichmentOf: (sink: Sink) => FunctionInput | undefined
+  recent: (asked: RecentAsked) => Promise<readonly RecentMessage[]>
+}>
+
 /** @param users the sinks that have the function */
-export async function rehearsalOf(
-  users: readonly Sink[],
-  databaseOf: (sink: Sink) => Database | undefined,
-  recent: (asked: RecentAsked) => Promise<readonly RecentMessage[]>,
-): Promise<Rehearsal> {
+export async function rehearsalOf(users: readonly Sink[], { databaseOf, enrichmentOf, recent }: Surroundings): Promise<Rehearsal> {
   for (const user of users) {
     const database = databaseOf(user)
     if (!database) continue
@@ -48,9 +51,24 @@ export async function rehearsalOf(
       const { metadata, ...message } = parseExact(text) as TrialMessage
       return { ...message, metadata: { ...(metadata as object), ...sinkMetadata(user, database) } }
     })
-    return { messages, connection: database.connection, on: 'the last message' }
+    const { connection } = database
+    return { messages: await enriched(messages, enrichmentOf(user), connection), connection, on: 'the last message' }
   }
   return ON_EXAMPLE
+}
+
+/** With the rows that a query finds for them, as a sink that has it would give them to its other functions; as far as it finds any now. */
+export async function enriched(
+  messages: readonly TrialMessage[],
+  query: FunctionInput | undefined,
+  connection: Connection,
+): Promise<readonly TrialMessage[]> {
+  if (!query) return messages
+  const results = await tryQuery(query, messages, connection).catch(() => [])
+  return messages.map((message, i) => ({
+    ...message,
+    metadata: { ...(message.metadata as object), enrichment: results[i]?.output ?? null },
+  }))
 }
 
 function tableOf({ metadata }: TrialMessage, on: string): string {

@@ -14,7 +14,7 @@ import { EXAMPLE, trialMessage, type TrialMessage } from '../transforms/trial.ts
 import { usersOf, type FunctionEdits } from './function-edits.ts'
 import type { EnginePort } from './engine-port.ts'
 import { codeOf, sinkTypeOf } from './function-form.ts'
-import { rehearsalOf } from './function-rehearsal.ts'
+import { enriched, rehearsalOf } from './function-rehearsal.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
 import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from './schema-reasons.ts'
@@ -152,9 +152,11 @@ export function functionOperations(port: FunctionPort): Operation[] {
     ...(fn.sinkType !== null && { sink_type: fn.sinkType }),
     used_by: usersOf(fn, port.sinks()).map(({ name }) => name),
   })
+  const enrichmentOf = ({ accountId, enrichment }: Sink) => port.list().find((fn) => fn.accountId === accountId && fn.name === enrichment)
   const saved = async (fn: StoredFunction) => {
     const databaseOf = (sink: Sink) => port.databases().find(({ id }) => id === sink.databaseId)
-    const rehearsal = await rehearsalOf(usersOf(fn, port.sinks()), databaseOf, (asked) => port.recent(asked))
+    const recent: FunctionPort['recent'] = (asked) => port.recent(asked)
+    const rehearsal = await rehearsalOf(usersOf(fn, port.sinks()), { databaseOf, enrichmentOf, recent })
     const warnings = await port.rehearse(fn, rehearsal)
     return { ...shown(fn), ...(warnings.length > 0 && { warnings }) }
   }
@@ -196,13 +198,15 @@ export function functionOperations(port: FunctionPort): Operation[] {
     const reason = 'has had no message yet that a sink has read, or only those of sensitive sinks'
     throw new EngineError('VALIDATION_FAILED', `table ${reason}`, { table: reason })
   }
-  const tested = async (account: Account, written: Written, given: Given) => {
+  const tested = async (account: Account, written: Written, given: Given, user?: Sink) => {
     const { sinkType = null } = written
     const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
     const database = given.database === undefined ? undefined : databaseOf(account, given.database)
     const place = { connection: database?.connection, routed: routeTrial(sinkType, destination) }
     const messages = given.table === undefined ? given.messages?.map(trialMessage) : await recentOf(database, given.table)
-    const results = await port.test(written, messages ?? [EXAMPLE], place)
+    const query = user && database && given.table !== undefined && user.databaseId === database.id ? enrichmentOf(user) : undefined
+    const whole = messages && query && database ? await enriched(messages, query, database.connection) : messages
+    const results = await port.test(written, whole ?? [EXAMPLE], place)
     return {
       data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
         input,
@@ -327,7 +331,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
         const given = checkStoredTest(objectBody(request))
         const [user, ...others] = usersOf(fn, port.sinks())
         if (!user || others.length > 0) return tested(account, fn, given)
-        return tested(account, fn, { ...(fn.type === 'routing' && { sink: user.name }), database: user.database, ...given })
+        return tested(account, fn, { ...(fn.type === 'routing' && { sink: user.name }), database: user.database, ...given }, user)
       },
     },
   ]

@@ -172,6 +172,18 @@ test('what a function does on a message is told when it is saved, and keeps it f
     'on the last message of public.goods: TypeError: the function returned nothing (undefined): return a value, null for none; what shall not be sent is dropped by a filter',
     'on the last message of public.goods: Error: no 9007199254740993 (line 1, column 50)',
   ])
+  await s.store.query('create table public.named as select 1::bigint as id, $1::text as word', ['first']) // beside goods, which has the key
+  await s.store.query('create table public.goods (id bigint primary key)')
+  const words = { name: 'words', type: 'enrichment', code: 'select id, word from public.named where id = any($1)' }
+  await s.call('POST', '/functions', words)
+  await s.store.query(`update sink set settings = settings || '{"enrichment": "words"}' where name = 'search'`)
+  await s.reload()
+  const worded = await s.call('PATCH', '/functions/size', { code: 'export default (a, r, c, m) => m.enrichment.word' })
+  assert.deepEqual(worded.body.warnings, [
+    "on the last message of public.goods: TypeError: Cannot read properties of null (reading 'word') (line 1, column 45)",
+  ]) // the row 1 has a word, the other none
+  const seenBy = await s.call('POST', '/functions/size/test', { table: 'goods' })
+  assert.equal(seenBy.body.data[0].output, 'first', seenBy.text)
   const query = { name: 'q', type: 'enrichment', code: 'select * from nosuch where id = any($1)' }
   assert.equal((await s.call('POST', '/functions', query)).body.warnings, undefined)
   await s.store.query(`update sink set settings = settings || '{"enrichment": "q"}' where name = 'search'`)

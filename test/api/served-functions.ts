@@ -17,7 +17,7 @@ const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', a
 
 export const RECENT = [1, 9007199254740993n].map((id) => ({
   at: String(id),
-  text: `{"record":{"id":${id}},"changes":null,"action":"insert","metadata":{"table_schema":"public","table_name":"goods"}}`,
+  text: `{"record":{"id":${id}},"changes":null,"action":"insert","metadata":{"table_schema":"public","table_name":"goods","record_pks":["${id}"]}}`,
 }))
 
 export async function serve() {
