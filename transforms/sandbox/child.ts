@@ -1,6 +1,6 @@
 /**
  * A sandbox: the process that functions run in, a child of the engine that can be killed. Its threads hold the isolates; each
- * has a pipe to the engine. It has no environment, opens nothing, and ends with the pipe that is its own.
+ * has a pipe to the engine. It has no environment to speak of, opens nothing, and ends with the pipe that is its own.
  *
  * It watches itself, for an isolate's own limits aren't enough: native code inside one can run on past its time limit, or
  * take memory that no limit counts. Every 50 ms, while something runs: a thread that has been in one call for twice the
@@ -10,6 +10,7 @@
  *   fd 3: its own pipe · 4 …: those of its threads
  */
 import { writeFileSync } from 'node:fs'
+import { flushCompileCache } from 'node:module'
 import { Socket } from 'node:net'
 import { Worker } from 'node:worker_threads'
 import type { Shared, ThreadData } from './thread.ts'
@@ -49,6 +50,7 @@ pipe.on('end', end)
 pipe.on('error', end)
 pipe.on('close', end)
 begin()
+flushCompileCache() // now, for it is killed in the end
 
 /** One more thread. */
 function begin(): void {

@@ -1,9 +1,11 @@
 /**
  * The engine's end of one sandbox process: starts it, hands calls to its threads, and says when and why it has gone. It has
- * one thread at first, and more when they are asked for. Nothing of this process reaches it: no environment, no standard
- * streams but stderr for what Node itself says, no open files.
+ * one thread at first, and more when they are asked for. Nothing of this process reaches it: no environment but the folder of
+ * compiled sources, no standard streams but stderr for what Node itself says, no open files.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
+import { getCompileCacheDir } from 'node:module'
+import { dirname } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import type { BuildFailure, FunctionKind } from './isolate.ts'
@@ -58,10 +60,17 @@ const CALL_DEADLINE_MS = 20_000
 const START_DEADLINE_MS = 60_000
 const WORDS = 2_000
 const MB = 1024 * 1024
-const FLAGS = ['--expose-gc', '--disable-warning=ExperimentalWarning']
+/** One thread at work is the rule, with a small heap: helpers for its collections cost more than they take off it. */
+const FLAGS = ['--expose-gc', '--single-threaded-gc', '--disable-warning=ExperimentalWarning']
 const ONE_MORE = Buffer.alloc(1)
 const allocate = (_header: Response, bytes: number) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer)
 const child = fileURLToPath(new URL(import.meta.url.endsWith('.ts') ? './child.ts' : './child.js', import.meta.url))
+
+/** Sources that were compiled once, and stripped of types, are read from where this process has them: half the time of a start. */
+function compileCache(): { NODE_COMPILE_CACHE?: string } {
+  const folder = getCompileCacheDir()
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
+}
 
 type Answered = Readonly<{ header: Response; body: Uint8Array<ArrayBuffer> }>
 type Open = {
@@ -104,7 +113,7 @@ export class Sandbox {
       [...FLAGS, child, ...[threads, callMs, bytes, bytes * ISOLATES_SHARE, Number(builds)].map(String)],
       {
         stdio: ['ignore', 'ignore', 'pipe', 'pipe', ...Array.from({ length: threads }, () => 'pipe' as const)],
-        env: { TZ: 'UTC' },
+        env: { TZ: 'UTC', ...compileCache() },
         windowsHide: true,
       },
     )

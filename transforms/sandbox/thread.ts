@@ -3,6 +3,7 @@
  * keeps the isolates that it runs in. Every batch is read and written once, by the thread that works on it.
  */
 import { randomBytes } from 'node:crypto'
+import { flushCompileCache } from 'node:module'
 import { parentPort, workerData } from 'node:worker_threads'
 import { runBatch } from './batch-run.ts'
 import { FunctionIsolate, NotBuilt, type BuildFailure, type FunctionKind, type Host } from './isolate.ts'
@@ -45,6 +46,7 @@ const sources = new Map<string, KeyedSource>()
 const WARM_UP = 'export default () => 1'
 if (builds) check('warm-up', 'transform', WARM_UP)
 else new FunctionIsolate({ file: 'warm-up', kind: 'transform', code: WARM_UP }, host).dispose()
+flushCompileCache() // now, for the process is killed in the end
 pipe.write({ type: 'ready' })
 for (let received = pipe.read(); received; received = pipe.read()) take(received)
 
