@@ -77,8 +77,12 @@ const table = Type.Optional(
     description: 'instead of messages: the last ones of this table (schema.table) of the database that sinks have read',
   }),
 )
-const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields }, strict)
-const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields }, strict)
+/** So that an answer can be sent back. */
+const ignored = Object.fromEntries(
+  ['id', 'used_by', 'warnings'].map((name) => [name, Type.Optional(Type.Unknown({ description: 'of answers; without effect' }))]),
+)
+const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields, ...ignored }, strict)
+const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields, ...ignored }, strict)
 const TestIn = Type.Object(
   { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, database, table, messages },
   strict,
@@ -291,13 +295,12 @@ export function functionOperations(port: FunctionPort): Operation[] {
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const fn = found(request, account)
-        const { code, path, sink_type, ...changes } = checkPatch(objectBody(request))
-        const type = changes.type ?? fn.type
+        const { code, path, sink_type, name = fn.name, type = fn.type, description = fn.description } = checkPatch(objectBody(request))
         const kept = type === 'routing' ? fn.sinkType : null
         const sinkType = sink_type === undefined ? kept : sinkTypeOf(sink_type)
         const given =
           code === undefined && path === undefined && (type === 'path') === (fn.type === 'path') ? fn.code : codeOf(type, { code, path })
-        return saved(await port.update(fn, { ...changes, sinkType, code: given }))
+        return saved(await port.update(fn, { name, type, description, sinkType, code: given }))
       },
     },
     {

@@ -18,6 +18,7 @@ test('a function is created, read by id and name, changed, renamed with the sink
   const changed = await s.call('PATCH', '/functions/doc', { name: 'document', description: 'what is searched' })
   assert.deepEqual([changed.body.name, changed.body.code, changed.body.used_by], ['document', code, ['goods']])
   assert.equal(s.cache.sinks[0]?.transform, 'document')
+  assert.deepEqual((await s.call('PUT', '/functions/document', changed.body)).body, changed.body) // an answer can be sent back
   const used = await s.call('DELETE', '/functions/document')
   assert.deepEqual(
     [used.status, used.body.validation_errors],
@@ -32,7 +33,7 @@ test('a function is created, read by id and name, changed, renamed with the sink
   assert.equal(free.body.path, 'record.id')
   assert.deepEqual((await s.call('DELETE', '/functions/free')).body, { id: free.body.id, deleted: true })
   assert.equal((await s.call('GET', '/functions/free')).status, 404)
-  assert.equal(s.reloads(), 4)
+  assert.equal(s.reloads(), 5)
 })
 
 test('what can not be built is refused on its field with line and column, and nothing is stored', async () => {
