@@ -23,6 +23,7 @@ import type { Commit } from '../engine/log/log.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
 import { LapseTimer } from './lapse-timer.ts'
 import type { MessageEdit } from './parked-edits.ts'
+import { GatheredEnds } from './gathered-ends.ts'
 import { ParkedTending } from './parked-tending.ts'
 import { PartitionCommits } from './partition-commits.ts'
 import type { PartitionOptions } from './partition-options.ts'
@@ -49,6 +50,7 @@ export class OwnedPartition {
   readonly #reading: PartitionReading
   readonly #lapses: LapseTimer
   readonly #discarded: DiscardedMessages
+  readonly #ends: GatheredEnds
   /** messages handed out since the take-over */
   #delivered = 0
   #closed = false
@@ -59,6 +61,10 @@ export class OwnedPartition {
     this.#dispatcher = dispatcher
     this.#trimming = trimming
     this.#discarded = discarded
+    this.#ends = new GatheredEnds(
+      (step) => this.#parked.inTurn(step),
+      (refs) => this.#finishMoved(refs),
+    )
     const { log, topic, drops, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     const changed = () => this.#changed()
     const home = { log, topic, partition: this.partition, dispatcher, deliverable }
@@ -158,7 +164,7 @@ export class OwnedPartition {
     const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, this.#options.delivered.acknowledged(this.#options.key))
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
-    if (elsewhere.offsets.length > 0) await this.#parked.inTurn(() => this.#finishMoved(elsewhere))
+    if (elsewhere.offsets.length > 0) await this.#ends.add(elsewhere)
     await durable
     if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
   }
@@ -174,7 +180,7 @@ export class OwnedPartition {
       this.#commits.soon()
       this.#told(finished, heldUntil)
     }
-    return elsewhere.offsets.length > 0 ? this.#parked.inTurn(() => this.#finishMoved(elsewhere)) : undefined
+    return elsewhere.offsets.length > 0 ? this.#ends.add(elsewhere) : undefined
   }
 
   /**
