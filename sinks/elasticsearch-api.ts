@@ -115,7 +115,8 @@ export class ElasticsearchApi {
     const words = error === undefined ? `status ${status}` : wordsOf(error)
     const blame = blameOfItem(status, type)
     const { answer } = this.verbatim.about(blame, status, `${kind} of document ${idOf(operation)}: ${words}`)
-    return { blame, answer: { ...answer, body: this.verbatim.clean(JSON.stringify(item)) } }
+    const isOfPlace = blame === 'refused' && { isOfPlace: true } // beside others that it took, perhaps: deletes, say
+    return { blame, ...isOfPlace, answer: { ...answer, body: this.verbatim.clean(JSON.stringify(item)) } }
   }
 }
 

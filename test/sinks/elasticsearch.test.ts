@@ -194,6 +194,17 @@ test('an index that a function names is trouble for its messages alone', async (
   )
 })
 
+test('what a login may not do is no reason to give a message up, though others beside it were taken', async () => {
+  const error = { type: 'security_exception', reason: 'delete is unauthorized' }
+  const items = [{ index: { _id: '1', status: 201 } }, { delete: { _id: '2', status: 403, error } }]
+  await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items }) }))
+  await using wire = open(receiver.url)
+  const outcome = await wire.send(loadOf([{ key: ['1'] }, { key: ['2'], action: ACTION.delete }]), NEVER)
+  assert.ok(outcome.kind === 'each')
+  const [, refused] = outcome.failures
+  assert.deepEqual([outcome.failures[0], refused?.blame, refused?.isOfPlace], [undefined, 'refused', true])
+})
+
 test('where neither function nor sink names an index, each table has its own', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   await using wire = open(receiver.url, { index_name: null })
