@@ -1,6 +1,7 @@
 /**
- * A sandbox: the process that functions run in, a child of the engine that can be killed. Its threads hold the isolates; each
- * has a pipe to the engine. It has no environment to speak of, opens nothing, and ends with the pipe that is its own.
+ * A sandbox: the process that functions run in, a child of the engine that can be killed. Its threads, those of a Piscina pool,
+ * hold the isolates; each is taken for good by one task, which serves a pipe from the engine. The process has no environment to
+ * speak of, opens nothing, and ends with the pipe that is its own.
  *
  * It watches itself, for an isolate's own limits aren't enough: native code inside one can run on past its time limit, or
  * take memory that no limit counts. Every 50 ms, while something runs: a thread that has been in one call for twice the
@@ -12,7 +13,7 @@
 import { writeFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import { Socket } from 'node:net'
-import { Worker } from 'node:worker_threads'
+import { Piscina } from 'piscina'
 import type { Shared, ThreadData } from './thread.ts'
 import { frame } from './wire.ts'
 
@@ -39,6 +40,12 @@ const shared: Shared = {
   maxBytes,
   callMs,
 }
+const pool = new Piscina<ThreadData, void>({
+  filename: new URL(import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js', import.meta.url).href,
+  minThreads: 1,
+  maxThreads: most,
+  atomics: 'disabled', // a thread gets one task
+})
 let watch: NodeJS.Timeout | undefined
 let idleLooks = 0
 
@@ -46,6 +53,7 @@ const pipe = new Socket({ fd: 3, readable: true, writable: true })
 pipe.on('data', (asked) => {
   for (let i = 0; i < asked.length; i++) begin()
 })
+pool.on('message', startWatch)
 pipe.on('end', end)
 pipe.on('error', end)
 pipe.on('close', end)
@@ -57,14 +65,10 @@ function begin(): void {
   const place = Atomics.load(shared.threads, 0)
   if (place === most) return
   Atomics.store(shared.threads, 0, place + 1)
-  const workerData: ThreadData = { shared, place, fd: FIRST_THREAD_FD + place, builds: builds === 1 }
-  const thread = new Worker(new URL(import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js', import.meta.url), { workerData })
-  thread.on('message', startWatch)
-  thread.on('error', (error) => {
+  pool.run({ shared, place, fd: FIRST_THREAD_FD + place, builds: builds === 1 }).then(end, (error: Error) => {
     process.stderr.write(`${error.stack ?? error}\n`)
     end()
   })
-  thread.on('exit', end)
 }
 
 function startWatch(): void {

@@ -1,10 +1,10 @@
 /**
- * A thread of the sandbox: takes what comes over a pipe of its own from the engine, one request after the other, and
+ * What a thread of the sandbox does: takes what comes over a pipe of its own from the engine, one request after the other, and
  * keeps the isolates that it runs in. Every batch is read and written once, by the thread that works on it.
  */
 import { randomBytes } from 'node:crypto'
 import { flushCompileCache } from 'node:module'
-import { parentPort, workerData } from 'node:worker_threads'
+import { parentPort } from 'node:worker_threads'
 import { runBatch } from './batch-run.ts'
 import { FunctionIsolate, NotBuilt, type BuildFailure, type FunctionKind, type Host } from './isolate.ts'
 import { Isolates, type KeyedSource } from './isolates.ts'
@@ -31,65 +31,85 @@ export type Shared = Readonly<{
 /** @property builds what it is asked to check is TypeScript, too: what strips types is loaded before it is needed */
 export type ThreadData = Readonly<{ shared: Shared; place: number; fd: number; builds: boolean }>
 
-const { shared, place, fd, builds } = workerData as ThreadData
-const { entered, busy, watched, threads, resident, maxBytes, callMs } = shared
-const host: Host = {
-  callMs,
-  mark: Buffer.from(`\u007f${randomBytes(12).toString('hex')}:`),
-  enter: () => void (entered[place] = Date.now()),
-  leave: () => void (entered[place] = 0),
-}
-const pipe = new ThreadPipe(fd)
-const isolates = new Isolates(host, () => maxBytes / Atomics.load(threads, 0))
-const sources = new Map<string, KeyedSource>()
-
 const WARM_UP = 'export default () => 1'
-if (builds) check('warm-up', 'transform', WARM_UP)
-else new FunctionIsolate({ file: 'warm-up', kind: 'transform', code: WARM_UP }, host).dispose()
-flushCompileCache() // now, for the process is killed in the end
-pipe.write({ type: 'ready' })
-for (let received = pipe.read(); received; received = pipe.read()) take(received)
 
-function take({ header: request, body }: Received): void {
-  switch (request.type) {
-    case 'define': {
-      const { key, file, kind } = request
-      return void sources.set(key, { key, file, kind, code: body.toString() })
-    }
-    case 'forget':
-      sources.delete(request.key)
-      return isolates.drop(request.key)
-    case 'check': {
-      const { failure, code } = atWork(() => check(request.file, request.kind, body.toString()))
-      return pipe.write({ type: 'checked', call: request.call, ...(failure && { failure }) }, [Buffer.from(code)])
-    }
-    case 'run': {
-      const { call, keys, count, tail } = request
-      const used = keys.map((key) => sources.get(key) as KeyedSource)
-      const { parts, ...told } = atWork(() => runBatch(used, { bytes: body, count, tail }, isolates))
-      pipe.write({ type: 'ran', call, ...told, resident: resident[0] as number }, parts)
-    }
-  }
+/** Takes the thread for good: returns when the engine has gone. */
+export default function serve(data: ThreadData): void {
+  new SandboxThread(data).serve()
 }
 
-function atWork<T>(work: () => T): T {
-  Atomics.store(busy, place, 1)
-  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
-  if (Atomics.exchange(watched, 0, 1) === 0) parentPort?.postMessage('watch')
-  try {
-    return work()
-  } finally {
-    Atomics.store(busy, place, 0)
-  }
-}
+class SandboxThread {
+  readonly #shared: Shared
+  readonly #place: number
+  readonly #host: Host
+  readonly #pipe: ThreadPipe
+  readonly #isolates: Isolates
+  readonly #sources = new Map<string, KeyedSource>()
 
-function check(file: string, kind: FunctionKind, text: string): { failure?: BuildFailure; code: string } {
-  try {
-    const code = javascriptOf(text, kind)
-    new FunctionIsolate({ file, kind, code }, host).dispose()
-    return { code }
-  } catch (error) {
-    const failure = error instanceof NotBuilt ? error.failure : { message: error instanceof Error ? error.message : String(error) }
-    return { failure, code: '' }
+  constructor({ shared, place, fd, builds }: ThreadData) {
+    const { entered, threads, maxBytes, callMs } = shared
+    this.#shared = shared
+    this.#place = place
+    this.#host = {
+      callMs,
+      mark: Buffer.from(`\u007f${randomBytes(12).toString('hex')}:`),
+      enter: () => void (entered[place] = Date.now()),
+      leave: () => void (entered[place] = 0),
+    }
+    this.#pipe = new ThreadPipe(fd)
+    this.#isolates = new Isolates(this.#host, () => maxBytes / Atomics.load(threads, 0))
+    if (builds) this.#check('warm-up', 'transform', WARM_UP)
+    else new FunctionIsolate({ file: 'warm-up', kind: 'transform', code: WARM_UP }, this.#host).dispose()
+    flushCompileCache() // now, for the process is killed in the end
+  }
+
+  serve(): void {
+    this.#pipe.write({ type: 'ready' })
+    for (let received = this.#pipe.read(); received; received = this.#pipe.read()) this.#take(received)
+  }
+
+  #take({ header: request, body }: Received): void {
+    switch (request.type) {
+      case 'define': {
+        const { key, file, kind } = request
+        return void this.#sources.set(key, { key, file, kind, code: body.toString() })
+      }
+      case 'forget':
+        this.#sources.delete(request.key)
+        return this.#isolates.drop(request.key)
+      case 'check': {
+        const { failure, code } = this.#atWork(() => this.#check(request.file, request.kind, body.toString()))
+        return this.#pipe.write({ type: 'checked', call: request.call, ...(failure && { failure }) }, [Buffer.from(code)])
+      }
+      case 'run': {
+        const { call, keys, count, tail } = request
+        const used = keys.map((key) => this.#sources.get(key) as KeyedSource)
+        const { parts, ...told } = this.#atWork(() => runBatch(used, { bytes: body, count, tail }, this.#isolates))
+        this.#pipe.write({ type: 'ran', call, ...told, resident: this.#shared.resident[0] as number }, parts)
+      }
+    }
+  }
+
+  #atWork<T>(work: () => T): T {
+    const { busy, watched } = this.#shared
+    Atomics.store(busy, this.#place, 1)
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
+    if (Atomics.exchange(watched, 0, 1) === 0) parentPort?.postMessage('watch')
+    try {
+      return work()
+    } finally {
+      Atomics.store(busy, this.#place, 0)
+    }
+  }
+
+  #check(file: string, kind: FunctionKind, text: string): { failure?: BuildFailure; code: string } {
+    try {
+      const code = javascriptOf(text, kind)
+      new FunctionIsolate({ file, kind, code }, this.#host).dispose()
+      return { code }
+    } catch (error) {
+      const failure = error instanceof NotBuilt ? error.failure : { message: error instanceof Error ? error.message : String(error) }
+      return { failure, code: '' }
+    }
   }
 }
