@@ -1,10 +1,12 @@
 /**
- * Requests to one origin, over a bounded number of connections that stay open. A request settles with an answer or with
+ * Requests to one origin, over a bounded number of connections that stay open. Each has a client of its own, and the one that
+ * was free last is used next, so that no more of them are in use than there are requests at once: undici's own pool has
+ * a client back only a turn of the event loop later, and takes others meanwhile. A request settles with an answer or with
  * what went wrong, and never rejects: whoever sends messages must know whether anything may have arrived. No redirect
  * is followed, and addresses are those the egress guard lets through.
  */
 import { isIP, type LookupFunction } from 'node:net'
-import { buildConnector, Pool, type Dispatcher } from 'undici'
+import { buildConnector, Client, type Dispatcher } from 'undici'
 import { Bag, NOWHERE, type Member } from '../bag.ts'
 import { EngineError } from '../errors.ts'
 import type { Egress } from './egress.ts'
@@ -59,36 +61,61 @@ const CONNECT_MS = 10_000
 const MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 export class HttpPool {
-  readonly #pool: Pool
   readonly #origin: string
+  readonly #connections: number
   readonly #connect: buildConnector.connector
+  readonly #clients: Client[] = []
+  /** those that no request uses, the last one first */
+  readonly #free: Client[] = []
+  /** for a client */
+  readonly #waiting: Call[] = []
   /** what each signal gives up: a listener for each request would cost more than the rest of it */
   readonly #underWay = new WeakMap<AbortSignal, Bag<Call>>()
+  #isClosed = false
 
   constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
     this.#origin = origin
+    this.#connections = connections
     this.#connect = guardedConnector(egress, caCert)
-    this.#pool = new Pool(origin, {
-      connections,
+  }
+
+  request(request: HttpRequest): Promise<HttpResult> {
+    const { signal } = request
+    return new Promise((resolve) => {
+      if (signal?.aborted) return resolve(ABORTED)
+      const call = new Call(request, resolve, signal && this.#callsOf(signal))
+      const client = this.#free.pop() ?? this.#another()
+      if (client) this.#send(call, client)
+      else this.#waiting.push(call)
+    })
+  }
+
+  #another(): Client | undefined {
+    if (this.#clients.length >= this.#connections || this.#isClosed) return undefined
+    const client = new Client(this.#origin, {
       pipelining: 1, // a request never waits behind another's answer
       connect: this.#connect,
       headersTimeout: 0, // each request has its own time
       bodyTimeout: 0,
     })
-    this.#pool.on('connectionError', () => undefined) // the requests are told
+    this.#clients.push(client)
+    return client
   }
 
-  request(request: HttpRequest): Promise<HttpResult> {
-    const { method, path, headers, body = null, signal } = request
-    return new Promise((resolve) => {
-      if (signal?.aborted) return resolve(ABORTED)
-      const call = new Call(request, resolve, signal && this.#callsOf(signal))
-      try {
-        this.#pool.dispatch({ method, path, headers: headers as string[], body }, call)
-      } catch (error) {
-        call.onResponseError(undefined, error as Error) // a header or path that undici refuses
-      }
-    })
+  #send(call: Call, client: Client): void {
+    call.ended = () => this.#ended(client)
+    try {
+      client.dispatch(call.options, call)
+    } catch (error) {
+      call.onResponseError(undefined, error as Error) // a header or path that undici refuses
+    }
+  }
+
+  /** The client has done with its request. */
+  #ended(client: Client): void {
+    if (this.#isClosed) return
+    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) if (!next.isSettled) return this.#send(next, client)
+    this.#free.push(client)
   }
 
   #callsOf(signal: AbortSignal): Bag<Call> {
@@ -116,7 +143,9 @@ export class HttpPool {
 
   /** Ends what is under way. */
   async close(): Promise<void> {
-    await this.#pool.destroy()
+    this.#isClosed = true
+    for (const call of this.#waiting.splice(0)) call.onResponseError(undefined, new Error('closed'))
+    await Promise.all(this.#clients.map((client) => client.destroy()))
   }
 }
 
@@ -126,6 +155,8 @@ const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', mess
 /** One request under way. */
 class Call implements Dispatcher.DispatchHandler, Member {
   place = NOWHERE
+  /** called once, when it needs its client no more */
+  ended: (() => void) | undefined
   readonly #request: HttpRequest
   readonly #resolve: (result: HttpResult) => void
   readonly #timer: NodeJS.Timeout
@@ -148,6 +179,15 @@ class Call implements Dispatcher.DispatchHandler, Member {
       const { timeoutMs } = request
       this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${timeoutMs} ms` })
     }, request.timeoutMs)
+  }
+
+  get isSettled(): boolean {
+    return this.#settled
+  }
+
+  get options(): Dispatcher.DispatchOptions {
+    const { method, path, headers, body = null } = this.#request
+    return { method, path, headers: headers as string[], body }
   }
 
   abort(): void {
@@ -178,10 +218,18 @@ class Call implements Dispatcher.DispatchHandler, Member {
     const { length } = this.#chunks
     const body = length === 0 ? NO_BODY : length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
     this.#settle({ answer: { status: this.#status, headers: this.#headers, body, isCut: this.#bytes > this.#request.keepBytes } })
+    this.#end()
   }
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
     this.#settle({ failure: { phase: this.#started ? 'broken' : 'connect', ...describe(error) } })
+    this.#end()
+  }
+
+  #end(): void {
+    const { ended } = this
+    this.ended = undefined
+    ended?.()
   }
 
   #giveUp(failure: HttpFailure): void {
