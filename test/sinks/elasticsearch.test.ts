@@ -12,9 +12,11 @@ import { keys, loadOf, NEVER, wireOf } from './load.ts'
 
 type Action = Readonly<{ _id: string; version?: number }>
 type Line = Readonly<{ index?: Action; delete?: Action }>
+/** What is asked of the answer. */
+const WANTED = 'filter_path=errors,items.*._id,items.*.status,items.*.error'
 /** The action lines of a bulk request; its documents have no such member in front. */
 const actionsOf = ({ path, body }: Received): readonly Line[] =>
-  path.endsWith('/_bulk')
+  path.includes('/_bulk?')
     ? body
         .toString()
         .split('\n')
@@ -52,7 +54,7 @@ test('each line names index, document and version; documents are the messages, a
   const payloads = [undefined, Buffer.from('{"made":[1,{"a":null}]}'), undefined, undefined]
   assert.equal((await wire.send({ ...load, payloads }, NEVER)).kind, 'delivered')
   const [{ method, path, headers, body }] = receiver.requests as [Received]
-  assert.deepEqual([method, path], ['POST', '/behind/goods%2F2026%20%C3%BC/_bulk'])
+  assert.deepEqual([method, path], ['POST', `/behind/goods%2F2026%20%C3%BC/_bulk?${WANTED}`])
   assert.deepEqual([headers['content-type'], headers.authorization], ['application/x-ndjson', `ApiKey ${SECRET}`])
   const lines = body.toString().split('\n')
   const [first, later] = [4096n, 8192n].map((lsn) => (3n << 56n) + lsn)
@@ -190,7 +192,7 @@ test('an index that a function names is trouble for its messages alone', async (
   assert.equal(outcome.kind === 'each' && outcome.failures[0]?.isOfPlace, true, 'which is no reason to give one up')
   assert.deepEqual(
     receiver.requests.map(({ path }) => path),
-    ['/items/_bulk', '/x/_bulk'],
+    [`/items/_bulk?${WANTED}`, `/x/_bulk?${WANTED}`],
   )
 })
 
@@ -211,7 +213,7 @@ test('where neither function nor sink names an index, each table has its own', a
   assert.equal((await wire.send({ ...loadOf(keys('1', '2')), route: {} }, NEVER)).kind, 'delivered')
   assert.deepEqual(
     receiver.requests.map(({ path }) => path),
-    ['/sequin.shop.public.item/_bulk'],
+    [`/sequin.shop.public.item/_bulk?${WANTED}`],
   )
 })
 
