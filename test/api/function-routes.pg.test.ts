@@ -179,12 +179,17 @@ test('what a function does on a message is told when it is saved, and keeps it f
   await s.call('POST', '/functions', words)
   await s.store.query(`update sink set settings = settings || '{"enrichment": "words"}' where name = 'search'`)
   await s.reload()
-  const worded = await s.call('PATCH', '/functions/size', { code: 'export default (a, r, c, m) => m.enrichment.word' })
+  const worded = await s.call('PATCH', '/functions/size', { code: 'export default (a, r, c, m) => ({ id: 1, word: m.enrichment.word })' })
   assert.deepEqual(worded.body.warnings, [
-    "on the last message of public.goods: TypeError: Cannot read properties of null (reading 'word') (line 1, column 45)",
+    "on the last message of public.goods: TypeError: Cannot read properties of null (reading 'word') (line 1, column 61)",
   ]) // the row 1 has a word, the other none
   const seenBy = await s.call('POST', '/functions/size/test', { table: 'goods' })
-  assert.equal(seenBy.body.data[0].output, 'first', seenBy.text)
+  assert.equal(seenBy.body.data[0].output.word, 'first', seenBy.text)
+  const keyless = await s.call('PATCH', '/functions/size', { code: 'export default (a, r) => (r.id === 1 ? { sku: 1 } : [r.id])' })
+  assert.deepEqual(keyless.body.warnings, [
+    'on the last message of public.goods: the document has no field "id", which is the primary key of the index',
+    'on the last message of public.goods: a sink of type meilisearch takes objects only, and this returned a list',
+  ])
   const query = { name: 'q', type: 'enrichment', code: 'select * from nosuch where id = any($1)' }
   assert.equal((await s.call('POST', '/functions', query)).body.warnings, undefined)
   await s.store.query(`update sink set settings = settings || '{"enrichment": "q"}' where name = 'search'`)
