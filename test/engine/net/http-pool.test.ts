@@ -36,6 +36,17 @@ test('a request brings its answer, over connections that stay open and are no mo
   assert.equal(receiver.requests[0]?.headers['x-a'], '1')
 })
 
+test('requests that follow each other use no more connections than there are requests at once', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using http = await pool(receiver.url, { connections: 20 })
+  const oneAfterAnother = async () => {
+    for (let i = 0; i < 50; i++) await http.request(REQUEST)
+  }
+  await Promise.all([oneAfterAnother(), oneAfterAnother(), oneAfterAnother()])
+  assert.equal(receiver.requests.length, 150)
+  assert.equal(receiver.connections, 3)
+})
+
 test('of a long answer only what was asked for is kept', async () => {
   await using receiver = await HttpReceiver.start(() => ({ body: 'x'.repeat(1_000_000) }))
   await using http = await pool(receiver.url)
