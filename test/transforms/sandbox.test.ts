@@ -211,8 +211,11 @@ test('a slow function is given up on its own message after a second, and the oth
 })
 
 test('a function that runs for long does not keep another one waiting, for there is one more thread then', async () => {
-  await using two = pool()
-  const slow = two.run([fn('export default () => { for (;;); }')], batch(rows(1))).then(() => 'slow')
+  await using two = pool({ callMs: 10_000 }) // far longer than a thread takes to begin, on any machine
+  const slow = two.run([fn('export default () => { for (;;); }')], batch(rows(1))).then(
+    () => 'slow',
+    () => 'stopped',
+  )
   const quick = two.run([fn('export default (a, r) => r.id')], batch(rows(1))).then(() => 'quick')
   assert.equal(await Promise.race([slow, quick]), 'quick')
   assert.equal(two.pids.length, 1)
