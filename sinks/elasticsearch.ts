@@ -3,7 +3,7 @@
  * a request succeeds or fails on its own, so what is sent again is items, and never those that are done.
  */
 import { ElasticsearchDestination } from '../engine/state/destinations.ts'
-import { BodyBuffers } from './body-buffers.ts'
+import { bodyMemory } from './body-memory.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
 import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
@@ -34,7 +34,6 @@ class Elasticsearch implements PushWire {
   readonly #database: string
   readonly #api: ElasticsearchApi
   readonly #documents: ElasticsearchDocuments
-  readonly #bodies = new BodyBuffers()
 
   constructor({ sink, database, egress, concurrency, warn }: PushOptions) {
     const settings = sink.destination as ElasticsearchDestination
@@ -90,12 +89,12 @@ class Elasticsearch implements PushWire {
     }
     let status = 0
     for (const part of partsOf(operations)) {
-      const body = this.#documents.write(load, part, this.#bodies.take(bytesOf(part)))
+      const body = this.#documents.write(load, part, bodyMemory.take(bytesOf(part)))
       const end = await this.#api.bulk(index, part, body, signal)
       if (end.kind !== 'answered') return end
       status = end.status
       if (end.failures) for (const [n, { i }] of part.entries()) failures[i] = end.failures[n]
-      else this.#bodies.giveBack(body) // it has told of each document, so it has read them
+      else bodyMemory.give(body) // it has told of each document, so it has read them
     }
     return outcomeOf(load, failures, status)
   }

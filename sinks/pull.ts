@@ -16,7 +16,7 @@ import {
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { PullDestination } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
-import { AnswerMemory } from './answer-memory.ts'
+import { bodyMemory } from './body-memory.ts'
 import type { DestinationType, PullWire, Shape } from './sink.ts'
 
 const HEAD = Buffer.from('{"data":[')
@@ -25,9 +25,6 @@ const COMMA = Buffer.from(',')
 export const EMPTY_ANSWER = Buffer.from('{"data":[]}')
 /** the longest ack id and the punctuation around it */
 const ID_BYTES = 80
-
-/** of all pull sinks of the process */
-const MEMORY = new AnswerMemory()
 
 /** What stands around the bodies of one shape. */
 type Frame = Readonly<{
@@ -82,7 +79,7 @@ class PullAnswers implements PullWire {
   encode(batches: readonly Batch[], shape: Shape): Buffer {
     const frames = batches.map(({ payloads }) => (payloads ? this.#payloadFrame : this.#frames[shape]))
     const opens = batches.map(({ generation, partition }) => Buffer.from(`{"ack_id":"${ackIdPrefix(this.#tag, generation, partition)}`))
-    const answer = MEMORY.take(answerBytes(batches, opens, frames))
+    const answer = bodyMemory.take(answerBytes(batches, opens, frames))
     let at = HEAD.copy(answer, 0)
     let before: Buffer | undefined // the end of the message before
     for (const [b, { views, places, offsets, indexes, payloads, enrichments }] of batches.entries()) {
@@ -119,7 +116,7 @@ class PullAnswers implements PullWire {
   }
 
   reuse(answer: Buffer): void {
-    MEMORY.give(answer)
+    bodyMemory.give(answer)
   }
 
   named(ids: readonly string[], generation: number): Map<number, RefList> {

@@ -1,19 +1,19 @@
 /**
- * Memory of answers, used again for later ones. An answer takes about a megabyte, outside of V8's heap: made anew for each, such
- * memory would be collected every few hundred milliseconds, and each collection marks the whole heap for it (measured: a
- * fifth of all CPU of a drain). Whoever takes memory gives it back when nobody can read it any more, or leaves it to the
- * garbage collector: both are safe, giving back early is not.
+ * Memory of large bodies, of answers and of requests, used again for later ones. Such a body takes about a megabyte, outside of V8's
+ * heap: made anew for each, it would be collected every few hundred milliseconds, and each collection marks the whole
+ * heap for it (measured: a fifth of all CPU of a drain). Whoever takes memory gives it back when nobody can read it any
+ * more, or leaves it to the garbage collector: both are safe, giving back early is not.
  */
 
-/** A smaller answer is not worth it. */
+/** A smaller body is not worth it. */
 const FROM_BYTES = 64 * 1024
-/** Answers differ a little in size: rounded up, they fit each other's memory. */
+/** Bodies differ a little in size: rounded up, they fit each other's memory. */
 const STEP_BYTES = 256 * 1024
-/** One great answer must not weigh for ever. */
+/** One great body must not weigh for ever. */
 const LARGEST_BYTES = 4 * 1024 * 1024
 const KEPT_BYTES = 8 * 1024 * 1024
 
-export class AnswerMemory {
+export class BodyMemory {
   /** the last given back is taken first: the processor may still have it at hand */
   readonly #free: ArrayBuffer[] = []
   #freeBytes = 0
@@ -34,8 +34,12 @@ export class AnswerMemory {
 
   /** What `take` gave, at most once: its bytes may change from now on. */
   give({ buffer, length }: Buffer): void {
-    if (length < FROM_BYTES || length > LARGEST_BYTES || this.#freeBytes + buffer.byteLength > KEPT_BYTES) return
+    if (length < FROM_BYTES || length > LARGEST_BYTES) return
     this.#free.push(buffer as ArrayBuffer)
     this.#freeBytes += buffer.byteLength
+    while (this.#freeBytes > KEPT_BYTES) this.#freeBytes -= (this.#free.shift() as ArrayBuffer).byteLength // perhaps it has become too small
   }
 }
+
+/** Of this process: what one sink gives back another may take. */
+export const bodyMemory = new BodyMemory()

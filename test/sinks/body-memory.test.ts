@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { AnswerMemory } from '../../sinks/answer-memory.ts'
+import { BodyMemory } from '../../sinks/body-memory.ts'
 
 const MB = 1024 * 1024
 
 test('memory that was given back is used again, and what was not is nobody elseâ€™s', () => {
-  const memory = new AnswerMemory()
+  const memory = new BodyMemory()
   const first = memory.take(700_000).fill(1)
   const second = memory.take(700_000).fill(2)
   assert.notEqual(first.buffer, second.buffer)
@@ -17,12 +17,20 @@ test('memory that was given back is used again, and what was not is nobody elseâ
   assert.ok(second.every((byte) => byte === 2))
 })
 
-test('what is kept for later is bounded, and neither small nor very large answers count in it', () => {
-  const memory = new AnswerMemory()
+test('what is kept for later is bounded, and neither small nor very large bodies count in it', () => {
+  const memory = new BodyMemory()
   const taken = Array.from({ length: 30 }, () => memory.take(MB))
-  for (const answer of [...taken, memory.take(1_000), memory.take(16 * MB)]) memory.give(answer)
+  for (const body of [...taken, memory.take(1_000), memory.take(16 * MB)]) memory.give(body)
   assert.ok(memory.freeBytes >= 4 * MB && memory.freeBytes <= 8 * MB, String(memory.freeBytes))
   const free = memory.freeBytes
   memory.take(2 * MB) // larger than all that is kept
   assert.equal(memory.freeBytes, free)
+})
+
+test('bodies that have become larger are kept in the place of those that are too small', () => {
+  const memory = new BodyMemory()
+  for (const small of Array.from({ length: 30 }, () => memory.take(MB))) memory.give(small)
+  const large = memory.take(3 * MB)
+  memory.give(large)
+  assert.equal(memory.take(3 * MB).buffer, large.buffer)
 })
