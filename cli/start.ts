@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs'
 import { availableParallelism, constants, hostname } from 'node:os'
 import { flushCompileCache } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
+import { setFlagsFromString } from 'node:v8'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster.ts'
@@ -53,8 +54,15 @@ const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
 const HAND_OVER_GRACE_MS = 1_000
+/**
+ * Most of what this process holds is outside of V8's heap: packs and bodies. As a rule every 64 MB of that make V8 look through all
+ * it has, several times a second; with these it waits until heap and buffers together are two and a half times what was left by the
+ * last look (measured: bench/README.md).
+ */
+const COLLECTOR_FLAGS = ['--external-memory-accounted-in-global-limit', '--heap-growing-percent=150']
 
 export async function start(_args: readonly string[]): Promise<void> {
+  for (const flag of COLLECTOR_FLAGS) setFlagsFromString(flag)
   const settings = readSettings()
   const document = settings.config && (await readConfig(settings.config))
   const stopping = new AbortController()
