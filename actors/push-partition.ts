@@ -9,23 +9,19 @@
  *  P3. While the destination is down nothing is parked, and what was taken is given back.
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../engine/dispatch/ack-pending.ts'
-import type { Batch } from '../engine/dispatch/batch.ts'
-import type { Lane } from '../engine/dispatch/dispatcher.ts'
 import type { Origin } from '../engine/dispatch/parked-groups.ts'
 import type { Discards } from '../engine/dispatch/parked-store.ts'
-import type { Failed } from '../engine/dispatch/parking.ts'
-import { EngineError } from '../engine/errors.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
 import { attemptOf, failureText, type FunctionFailure } from '../transforms/stage.ts'
-import { messageBackOff } from './back-off.ts'
-import type { DestinationState, SendLane, Ticket } from './destination-state.ts'
+import type { DestinationState, Ticket } from './destination-state.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
+import { PieceEndings, type Attempt } from './piece-endings.ts'
+import { PieceQueue } from './piece-queue.ts'
 import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
 import { RetryBatch } from './retry-batch.ts'
-import { bytesOf, firstOf, groupsOf, halvesOf, partOf, pieceOf, placesOf, refsOf, singlesOf, type Piece } from './pieces.ts'
+import { bytesOf, firstOf, groupsOf, halvesOf, partOf, placesOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from './sink-host.ts'
 import type { Figures, HealthCheck } from './status.ts'
 
@@ -59,39 +55,29 @@ export type Sent = Readonly<{
   tookMs: number
 }>
 
-/** @property isOwn it was the message's own failure. @property counts towards those after which a message is given up */
-type Attempt = Pick<Failed, 'error' | 'record'> & Readonly<{ isOwn: boolean; counts: boolean }>
-
 type Suspect = { readonly piece: Piece; readonly failure: Failure; readonly at: number; isRecovering: boolean }
 
 /** A stop waits so long for answers. */
 const DRAIN_MS = 7_000
 /** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
 const MAX_HELD = 2_000
-const STATE_RETRY_MS = 1_000
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
   readonly #options: PushPartitionOptions
+  readonly #endings: PieceEndings
+  readonly #queue: PieceQueue
   readonly #preparation: PiecePreparation
   /** requests under way, and what is done with their answers */
   #sends = 0
   /** settles when none is, for whoever waits for it */
   #idle: PromiseWithResolvers<void> | undefined
   readonly #abort = new AbortController()
-  /** taken, and to be sent before anything else */
-  #pieces: Piece[] = []
-  /** the same of what has failed before */
-  #retries: Piece[] = []
   readonly #retryBatch = new RetryBatch()
   #suspects: Suspect[] = []
-  /** messages that are taken here and whose end is not told */
-  #inFlight = 0
-  #fillingSince: number | undefined
   #downs: number
   #changes: number
   #isDraining = false
-  #isClosed = false
   /** ends the sending; absent: it has not begun, or has ended */
   #giveUp: ((error: unknown) => void) | undefined
   #isWoken = false
@@ -101,11 +87,13 @@ export class PushPartition implements HostedPartition {
   constructor(owned: OwnedPartition, options: PushPartitionOptions) {
     this.#owned = owned
     this.#options = options
+    this.#endings = new PieceEndings(owned, options, this.#abort.signal)
+    this.#queue = new PieceQueue({ owned, endings: this.#endings, retryBatch: this.#retryBatch }, options)
     this.#preparation = new PiecePreparation(options, {
-      release: (piece) => this.#release(piece),
-      drop: (piece) => this.#drop(piece),
+      release: (piece) => this.#endings.release(piece),
+      drop: (piece) => this.#endings.drop(piece),
       fail: (piece, failure, logs) => this.#failInFunction(piece, failure, logs),
-      next: (pieces) => this.#next(pieces),
+      next: (pieces) => this.#queue.next(pieces),
     })
     this.#downs = options.destination.downs
     this.#changes = options.destination.changes
@@ -150,7 +138,7 @@ export class PushPartition implements HostedPartition {
   /** Nothing is left to send but what is held to find out whose fault it is. */
   get isExhausted(): boolean {
     const { lastSuccessAt } = this.#options.destination
-    return this.#pieces.length === 0 && !this.#owned.mayDeliver('fresh') && this.#suspects.every(({ at }) => at >= lastSuccessAt)
+    return this.#queue.isExhausted && this.#suspects.every(({ at }) => at >= lastSuccessAt)
   }
   get hasSuspects(): boolean {
     return this.#suspects.length > 0
@@ -159,7 +147,7 @@ export class PushPartition implements HostedPartition {
   decide(ruling: 'park' | 'release'): void {
     for (const { piece, failure } of this.#suspects.splice(0)) {
       if (ruling === 'park') this.#fail(piece, failure, true)
-      else this.#release(piece)
+      else this.#endings.release(piece)
     }
   }
 
@@ -205,7 +193,7 @@ export class PushPartition implements HostedPartition {
       this.#follow()
       while (this.#sendOne()) {}
       if (this.isExhausted) exhausted()
-      this.#wakeAt(Math.min(destination.nextAt(lookedAt), this.#fillsAt()))
+      this.#wakeAt(Math.min(destination.nextAt(lookedAt), this.#queue.fillsAt))
     } catch (error) {
       this.#giveUp(error)
     }
@@ -230,19 +218,17 @@ export class PushPartition implements HostedPartition {
     const late = setTimeout(() => this.#abort.abort(), DRAIN_MS)
     await this.#allSent()
     clearTimeout(late)
-    this.#releasePieces()
-    for (const { piece } of this.#suspects.splice(0)) this.#release(piece)
+    this.#queue.release()
+    for (const { piece } of this.#suspects.splice(0)) this.#endings.release(piece)
     await this.#owned.drain()
   }
 
   close(cause: unknown): void {
     this.#owned.close(cause)
     this.#abort.abort()
-    this.#pieces = []
-    this.#retries = []
+    this.#queue.close()
     this.#suspects = []
-    this.#count(-this.#inFlight) // whoever is still being asked has no say any more
-    this.#isClosed = true
+    this.#endings.close() // whoever is still being asked has no say any more
   }
 
   async ended(): Promise<void> {
@@ -258,12 +244,12 @@ export class PushPartition implements HostedPartition {
     if (this.#changes !== destination.changes) {
       this.#changes = destination.changes
       this.#retryBatch.forget()
-      this.#releasePieces()
+      this.#queue.release()
       this.decide('release')
     }
     if (this.#downs !== destination.downs) {
       this.#downs = destination.downs
-      this.#releasePieces()
+      this.#queue.release()
       for (const suspect of this.#suspects) suspect.isRecovering = true
       if (this.#suspects.length > MAX_HELD) this.decide('release')
     }
@@ -273,7 +259,7 @@ export class PushPartition implements HostedPartition {
     this.#suspects = this.#suspects.filter(({ at }) => destination.lastSuccessAt <= at)
     for (const { piece, failure, at, isRecovering } of cleared) {
       // what failed while it may have been down gets another chance before that counts
-      if (isRecovering) this.#pieces.push({ ...piece, doubtedSince: at })
+      if (isRecovering) this.#queue.add({ ...piece, doubtedSince: at })
       else this.#fail(piece, failure, true)
     }
   }
@@ -282,7 +268,7 @@ export class PushPartition implements HostedPartition {
     const { destination, isActive } = this.#options
     if (!isActive() || this.#isDraining || this.#abort.signal.aborted) return false
     for (const lane of destination.lanes()) {
-      const piece = this.#pieceFor(lane)
+      const piece = this.#queue.takeFor(lane)
       if (!piece) continue
       const ticket = destination.started(lane)
       this.#sends++
@@ -304,86 +290,6 @@ export class PushPartition implements HostedPartition {
     if (this.#sends > 0) await (this.#idle ??= Promise.withResolvers()).promise
   }
 
-  #pieceFor(lane: SendLane): Piece | undefined {
-    const wire = this.#options.wire()
-    if (!wire) return undefined
-    if (lane === 'failed') return this.#retries.shift() ?? this.#take('failed', this.#retryBatch.size(wire))
-    if (lane === 'fresh') {
-      if (wire.maxMessages === 1) return this.#pieces.shift() ?? this.#takeSingles()
-      return this.#pieces.shift() ?? (this.#isFilling() ? undefined : this.#take('fresh', wire.maxMessages))
-    }
-    const piece = this.#pieces.shift()
-    // what has failed before says least of the destination, but may be all there is
-    if (!piece) return this.#take('fresh', 1) ?? this.#firstOf(this.#retries.shift()) ?? this.#take('failed', 1)
-    return this.#firstOf(piece)
-  }
-
-  /** One message of a piece; the rest is sent next. */
-  #firstOf(piece: Piece | undefined): Piece | undefined {
-    if (!piece) return undefined
-    const { first, behind, rest } = firstOf(piece, this.#options.grouping)
-    if (behind) this.#release(behind)
-    if (rest) this.#next([rest])
-    return first
-  }
-
-  /** To be sent before anything else of their kind. */
-  #next(pieces: readonly Piece[]): void {
-    for (const piece of pieces.toReversed()) (piece.former ? this.#retries : this.#pieces).unshift(piece)
-  }
-
-  #releasePieces(): void {
-    for (const piece of [...this.#pieces.splice(0), ...this.#retries.splice(0)]) this.#release(piece)
-  }
-
-  #count(by: number): void {
-    if (this.#isClosed) return
-    this.#inFlight += by
-    this.#options.underWay.count += by
-  }
-
-  #take(lane: Lane, max: number): Piece | undefined {
-    const [first, ...others] = this.#takeAll(lane, max)
-    ;(lane === 'failed' ? this.#retries : this.#pieces).push(...others)
-    return first
-  }
-
-  /** As many as may be under way, and as many again for when they are, each a piece of its own: one search for all of them. */
-  #takeSingles(): Piece | undefined {
-    const { destination } = this.#options
-    this.#pieces.push(...this.#takeAll('fresh', Math.max(1, destination.limit - destination.inFlight) + destination.limit, singlesOf))
-    return this.#pieces.shift()
-  }
-
-  #takeAll(lane: Lane, max: number, piecesOf: (batch: Batch, origin: Origin | undefined) => readonly Piece[] = onePiece): readonly Piece[] {
-    const { destination, underWay } = this.#options
-    const wire = this.#options.wire()
-    const room = Math.min(max, underWay.max - underWay.count)
-    if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return []
-    const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
-    this.#fillingSince = undefined
-    return this.#owned.take(room, bytes, lane).flatMap((batch) => {
-      const { generation, partition } = batch
-      this.#count(batch.views.length)
-      return piecesOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
-    })
-  }
-
-  /** A request waits a little to be full, when others are under way; at once when none is. */
-  #isFilling(): boolean {
-    const { destination, clock, limits } = this.#options
-    const { fillMs } = limits()
-    const { maxMessages = 1 } = this.#options.wire() ?? {}
-    if (maxMessages === 1 || destination.inFlight === 0 || !this.#owned.mayDeliver('fresh')) return false
-    if (this.#owned.waiting >= maxMessages) return false
-    this.#fillingSince ??= clock()
-    return clock() < this.#fillingSince + fillMs
-  }
-
-  #fillsAt(): number {
-    return this.#fillingSince === undefined ? Infinity : this.#fillingSince + this.#options.limits().fillMs
-  }
-
   async #send(piece: Piece, ticket: Ticket): Promise<void> {
     const { send, destination } = this.#options
     const prepared = this.#preparation.isNeeded(piece) ? await this.#preparation.run(piece, this.#abort.signal) : piece
@@ -392,13 +298,8 @@ export class PushPartition implements HostedPartition {
     if (ending) await ending
   }
 
-  #drop(piece: Piece): void {
-    this.#count(-piece.views.length)
-    this.#owned.drop(refsOf(piece), piece.origin)
-  }
-
   #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
-    this.#record(piece, { isOwn: true, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
+    this.#end(piece, { isOwn: true, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
   }
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────
@@ -409,13 +310,13 @@ export class PushPartition implements HostedPartition {
     switch (outcome.kind) {
       case 'aborted':
         destination.aborted(ticket)
-        this.#release(piece)
+        this.#endings.release(piece)
         return undefined
       case 'delivered':
         destination.succeeded(ticket)
         if (piece.former) this.#retryBatch.passed()
         this.#tell(piece, ticket, { delivered: placesOf(piece), status: outcome.status, answer: outcome.answer })
-        return this.#finish(piece)
+        return this.#endings.finish(piece)
       case 'failed':
         this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
         this.#rule(piece, ticket, outcome.failure, 1)
@@ -430,7 +331,7 @@ export class PushPartition implements HostedPartition {
     const groups = groupsOf(piece, grouping)
     const { done, bad, behind } = judgedBy(piece, failures, { grouping, keyed })
     this.#tell(piece, ticket, { delivered: done, failures: bad.map((i) => failures[i] as Failure), status })
-    if (behind.length > 0) this.#release(partOf(piece, behind))
+    if (behind.length > 0) this.#endings.release(partOf(piece, behind))
     const judged = bad.filter((i) => failures[i]?.blame === 'message')
     const others = bad.filter((i) => failures[i]?.blame !== 'message')
     if (piece.former && others.length === 0) this.#retryBatch.passed()
@@ -443,7 +344,7 @@ export class PushPartition implements HostedPartition {
       if (first.blame === 'throttled' || done.length === 0) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
       else for (const i of others) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
     }
-    return done.length > 0 ? this.#finish(partOf(piece, done)) : undefined
+    return done.length > 0 ? this.#endings.finish(partOf(piece, done)) : undefined
   }
 
   #rule(piece: Piece, ticket: Ticket, failure: Failure, groups: number): void {
@@ -470,19 +371,19 @@ export class PushPartition implements HostedPartition {
       case 'putOff':
         return this.#fail(piece, failure, false)
       case 'release':
-        return this.#release(piece)
+        return this.#endings.release(piece)
       case 'suspect':
         this.#suspects.push({ piece, failure, at: now, isRecovering: destination.isRecovering })
         return
       case 'again':
-        return this.#next([doubted])
+        return this.#queue.next([doubted])
       case 'split': {
         if (former) this.#retryBatch.failed(piece.views.length)
         const halves = halvesOf(doubted, grouping)
-        if (halves) return this.#next(halves)
+        if (halves) return this.#queue.next(halves)
         const { first, behind } = firstOf(doubted, grouping)
-        if (behind) this.#release(behind)
-        return this.#next([first])
+        if (behind) this.#endings.release(behind)
+        return this.#queue.next([first])
       }
     }
   }
@@ -491,53 +392,12 @@ export class PushPartition implements HostedPartition {
   #fail(piece: Piece, failure: Failure, isOwn: boolean): void {
     const counts = isOwn && failure.isOfPlace !== true && failure.blame !== 'throttled'
     const record = { at: new Date().toISOString(), counts, ...failure.answer }
-    this.#record(piece, { isOwn, counts, error: failure.answer.message, record })
+    this.#end(piece, { isOwn, counts, error: failure.answer.message, record })
   }
 
-  #record(piece: Piece, { isOwn, counts, error, record }: Attempt): void {
-    if (this.#isDraining) return this.#release(piece) // nobody would record it any more
-    const { limits, random } = this.#options
-    const { maxRetries } = limits()
-    const failures = piece.views.map((_, i): Failed => {
-      const attempts = (piece.former?.[i]?.attempts ?? 0) + (isOwn ? 1 : 0)
-      const isSpent = counts && maxRetries !== null && attempts >= maxRetries
-      return { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
-    })
-    this.#count(-piece.views.length)
-    this.#owned.fail(refsOf(piece), failures, piece.origin)
-  }
-
-  #release(piece: Piece): void {
-    this.#count(-piece.views.length)
-    if (piece.origin) this.#owned.releaseParked(refsOf(piece), piece.origin)
-    else this.#owned.release(refsOf(piece))
-  }
-
-  /** All of them are ended, those in the parked store durably when what is returned settles. */
-  #finish(piece: Piece): Promise<void> | undefined {
-    this.#count(-piece.views.length)
-    const end = () => (piece.origin ? this.#owned.finishParked(refsOf(piece), piece.origin) : this.#owned.delivered(refsOf(piece)))
-    try {
-      const ending = end()
-      return ending && this.#untilFinished(ending, async () => end())
-    } catch {
-      return undefined // another owner goes on
-    }
-  }
-
-  async #untilFinished(first: Promise<void>, again: () => Promise<void>): Promise<void> {
-    let ending = first
-    for (;;) {
-      try {
-        return await ending
-      } catch (error) {
-        const code = error instanceof EngineError ? error.code : undefined
-        if (code !== 'STATE_UNAVAILABLE') return // the commit's own loop tells, or another owner goes on
-        await delay(STATE_RETRY_MS, undefined, { signal: this.#abort.signal }).catch(() => undefined)
-        if (this.#abort.signal.aborted) return
-        ending = again()
-      }
-    }
+  #end(piece: Piece, attempt: Attempt): void {
+    if (this.#isDraining) this.#endings.release(piece) // nobody would record it any more
+    else this.#endings.fail(piece, attempt)
   }
 
   #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status, answer }: Partial<Sent> & { status: number }): void {
@@ -545,5 +405,3 @@ export class PushPartition implements HostedPartition {
     sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
   }
 }
-
-const onePiece = (batch: Batch, origin: Origin | undefined): readonly Piece[] => [pieceOf(batch, origin)]
