@@ -12,7 +12,7 @@
 import { once } from 'node:events'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import type { Origin } from '../engine/dispatch/parked-groups.ts'
+import type { Origin } from '../engine/dispatch/parked-group.ts'
 import type { Dispatcher, Lane } from '../engine/dispatch/dispatcher.ts'
 import type { TakeBytes } from '../engine/dispatch/gathering.ts'
 import type { Chosen, Discards, ParkedStore } from '../engine/dispatch/parked-store.ts'

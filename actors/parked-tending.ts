@@ -13,7 +13,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../engine/dispatch/dispatcher.ts'
-import { nameOf, type Origin } from '../engine/dispatch/parked-groups.ts'
+import { nameOf, type Origin } from '../engine/dispatch/parked-group.ts'
 import type { Chosen, ParkedStore } from '../engine/dispatch/parked-store.ts'
 import { isTooLarge } from '../engine/dispatch/too-large.ts'
 import type { Failed, Move } from '../engine/dispatch/parking.ts'

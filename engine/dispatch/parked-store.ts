@@ -18,7 +18,7 @@ import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/slot.ts'
 import { refList, type OlderRefs, type RefList } from './ack-id.ts'
 import { termKey, writeAsOwner, type PartitionKey } from './fenced-write.ts'
-import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-groups.ts'
+import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-group.ts'
 import { columnsOf, toView, type Row } from './parked-row.ts'
 import type { Failed, Move } from './parking.ts'
 

@@ -5,7 +5,7 @@
  */
 import type { MessageView } from '../log/message-view.ts'
 import type { OpenMessages } from './open-messages.ts'
-import { refKey, type Held, type ParkedGroup, type ParkedRef } from './parked-groups.ts'
+import { refKey, type Held, type ParkedGroup, type ParkedRef } from './parked-group.ts'
 import { STATE, type WindowPack } from './window.ts'
 
 /** A message could not be delivered, and what follows from it. */
