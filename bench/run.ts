@@ -137,7 +137,8 @@ async function everything(): Promise<object> {
   say('')
 
   const latencies: Latency[] = []
-  const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw)
+  // what functions leave of a message need not say when it was written
+  const timed = values['no-latency'] ? [] : systems.filter((system) => system !== raw && !functional.includes(system))
   for (const system of timed) {
     const drained = median(turns.map((turn) => turn[systems.indexOf(system)]?.changesPerSecond ?? 0))
     for (const perSecond of [steadyPerSecond, Math.round(drained / 2)]) {
