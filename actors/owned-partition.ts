@@ -21,7 +21,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { Released } from '../engine/dispatch/settlement.ts'
 import type { Commit } from '../engine/log/log.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
-import { LapseTimer } from './lapse-timer.ts'
+import { EarliestTimer } from './earliest-timer.ts'
 import type { MessageEdit } from './parked-edits.ts'
 import { GatheredEnds } from './gathered-ends.ts'
 import { ParkedTending } from './parked-tending.ts'
@@ -48,7 +48,8 @@ export class OwnedPartition {
   readonly #borrowed = new Set<() => void>()
   readonly #trimming: Trimming
   readonly #reading: PartitionReading
-  readonly #lapses: LapseTimer
+  /** set to the visibility time that ends first */
+  readonly #lapses: EarliestTimer
   readonly #discarded: DiscardedMessages
   readonly #ends: GatheredEnds
   /** messages handed out since the take-over */
@@ -76,7 +77,7 @@ export class OwnedPartition {
       clock,
       written: (commit) => this.#written(commit),
     })
-    this.#lapses = new LapseTimer(clock, () => this.#onTime())
+    this.#lapses = new EarliestTimer(clock, () => this.#onTime())
     this.#parked = new ParkedTending({
       ...{
         dispatcher,

@@ -15,6 +15,7 @@ import type { Discards } from '../engine/dispatch/parked-store.ts'
 import type { Failure, Load, Outcome, PushWire } from '../sinks/push.ts'
 import { attemptOf, failureText, type FunctionFailure } from '../transforms/stage.ts'
 import type { DestinationState, Ticket } from './destination-state.ts'
+import { EarliestTimer } from './earliest-timer.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
 import { PieceEndings, type Attempt } from './piece-endings.ts'
@@ -81,12 +82,12 @@ export class PushPartition implements HostedPartition {
   /** ends the sending; absent: it has not begun, or has ended */
   #giveUp: ((error: unknown) => void) | undefined
   #isWoken = false
-  #timer: NodeJS.Timeout | undefined
-  #timerAt = Infinity
+  readonly #timer: EarliestTimer
 
   constructor(owned: OwnedPartition, options: PushPartitionOptions) {
     this.#owned = owned
     this.#options = options
+    this.#timer = new EarliestTimer(options.clock, () => this.wake())
     this.#endings = new PieceEndings(owned, options, this.#abort.signal)
     this.#queue = new PieceQueue({ owned, endings: this.#endings, retryBatch: this.#retryBatch }, options)
     this.#preparation = new PiecePreparation(options, {
@@ -179,8 +180,7 @@ export class PushPartition implements HostedPartition {
     } finally {
       this.#giveUp = undefined
       signal.removeEventListener('abort', stop)
-      clearTimeout(this.#timer)
-      this.#timerAt = Infinity
+      this.#timer.stop()
     }
   }
 
@@ -193,24 +193,10 @@ export class PushPartition implements HostedPartition {
       this.#follow()
       while (this.#sendOne()) {}
       if (this.isExhausted) exhausted()
-      this.#wakeAt(Math.min(destination.nextAt(lookedAt), this.#queue.fillsAt))
+      this.#timer.by(Math.min(destination.nextAt(lookedAt), this.#queue.fillsAt))
     } catch (error) {
       this.#giveUp(error)
     }
-  }
-
-  /** At the latest: a timer that is set for an earlier time stays, and looks anew. */
-  #wakeAt(at: number): void {
-    if (at >= this.#timerAt) return
-    clearTimeout(this.#timer)
-    this.#timerAt = at
-    this.#timer = setTimeout(
-      () => {
-        this.#timerAt = Infinity
-        this.wake()
-      },
-      Math.min(Math.max(1, at - this.#options.clock()), 0x7fffffff),
-    )
   }
 
   async drain(): Promise<void> {

@@ -1,17 +1,17 @@
-/** One timer for the visibility times of a partition: set to the one that ends first. */
-export class LapseTimer {
+/** One timer for many times, of which the earliest counts: whoever is told then looks anew, and says what is next. */
+export class EarliestTimer {
   readonly #clock: () => number
-  readonly #lapsed: () => void
+  readonly #due: () => void
   #timer: NodeJS.Timeout | undefined
   #at = Infinity
 
-  /** @param clock monotonic milliseconds. @param lapsed called when the time has come */
-  constructor(clock: () => number, lapsed: () => void) {
+  /** @param clock monotonic milliseconds. @param due called when the time has come */
+  constructor(clock: () => number, due: () => void) {
     this.#clock = clock
-    this.#lapsed = lapsed
+    this.#due = due
   }
 
-  /** Something ends at this time (monotonic ms); Infinity: nothing does. */
+  /** At this time at the latest (monotonic ms); Infinity: there is none. */
   by(at: number): void {
     if (at >= this.#at) return
     clearTimeout(this.#timer)
@@ -19,7 +19,7 @@ export class LapseTimer {
     this.#timer = setTimeout(
       () => {
         this.#at = Infinity
-        this.#lapsed()
+        this.#due()
       },
       Math.min(Math.max(1, Math.ceil(at - this.#clock())), 0x7fffffff),
     )
@@ -28,5 +28,6 @@ export class LapseTimer {
 
   stop(): void {
     clearTimeout(this.#timer)
+    this.#at = Infinity
   }
 }
