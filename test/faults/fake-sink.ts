@@ -31,6 +31,9 @@ export const FAULTS = {
 } as const
 export type Fault = keyof typeof FAULTS
 
+/** An ack that is not sent after so long is late or forgotten. */
+const HELD_FOR_MS = 10
+
 type Entry = { message: Message; group: string; acked: boolean; deliveries: number; invisibleUntil: number }
 
 export class FakeSink implements SinkClient {
@@ -72,7 +75,10 @@ export class FakeSink implements SinkClient {
     for (const entry of this.#entries) if (ids.includes(entry.message.ackId)) entry.invisibleUntil = 0
   }
 
+  /** Comes while a client has a message, if that happens soon: a crash that meets nothing shows nothing. */
   async crash(): Promise<void> {
+    const deadline = now() + this.#ackWaitMs
+    while (now() < deadline && !this.#entries.some((entry) => this.#isHeld(entry))) await sleep(1)
     this.#away = true
     await sleep(20)
     for (const entry of this.#entries) {
@@ -81,6 +87,12 @@ export class FakeSink implements SinkClient {
         Object.assign(entry, { acked: false, invisibleUntil: 0 })
     }
     this.#away = false
+  }
+
+  /** With a client that won't ack in a moment, and not for so long that it would come again by itself soon. */
+  #isHeld(entry: Entry): boolean {
+    const ms = this.#ackWaitMs - (entry.invisibleUntil - now())
+    return !entry.acked && ms > HELD_FOR_MS && ms < this.#ackWaitMs / 2
   }
 
   #take(batchSize: number): Message[] {
