@@ -2,8 +2,8 @@
 import { EngineError } from '../engine/errors.ts'
 import type { SinkGauges, SourceGauges } from '../engine/metrics.ts'
 import type { Sink } from '../engine/state/resources.ts'
-import type { SourceActor } from './source-actor.ts'
-import type { RunningSink } from './sink.ts'
+import type { SourceActor } from './source/source-actor.ts'
+import type { RunningSink } from './sink/sink.ts'
 import type { EntityStatus } from './status.ts'
 
 const MB = 1024 * 1024

@@ -2,7 +2,7 @@
 import { EngineError } from '../engine/errors.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { Database } from '../engine/state/resources.ts'
-import type { SourceActor } from './source-actor.ts'
+import type { SourceActor } from './source/source-actor.ts'
 
 export type Readiness = Readonly<{
   ready: boolean

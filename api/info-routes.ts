@@ -2,7 +2,7 @@
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
 import type { EnginePort } from './engine-port.ts'
-import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './node-report.ts'
+import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './operation.ts'
 
 const Waiting = Type.Object({

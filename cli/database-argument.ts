@@ -1,5 +1,5 @@
 /** A database as a command is told of it: by its name in the configuration file, as the demo, or by a URL. */
-import { parseConfig, partsOfUrl } from '../api/config-document.ts'
+import { parseConfig, partsOfUrl } from '../api/config/config-document.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import { loadDemoAccess } from './demo.ts'

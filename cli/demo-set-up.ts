@@ -7,7 +7,7 @@ import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { newToken } from '../engine/state/tokens.ts'
-import { newSink } from '../api/sink-form.ts'
+import { newSink } from '../api/sinks/sink-form.ts'
 import { loadDemoAccess, saveDemoAccess, type DemoAccess } from './demo.ts'
 import { createDemoTables, DEMO, fillDemoTables } from './demo-database.ts'
 

@@ -1,5 +1,5 @@
 /** A sink of the fixture whose second generation takes over where `switchOver` is called, as a source would let it. */
-import { Replays, type Holder, type Replayed } from '../../actors/replays.ts'
+import { Replays, type Holder, type Replayed } from '../../actors/sink/replays.ts'
 import { StoredGenerations } from '../../engine/dispatch/generations.ts'
 import type { RegroupedRelation } from '../../engine/dispatch/rekeying.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay-plan.ts'

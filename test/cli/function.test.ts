@@ -7,7 +7,7 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
-import { parseConfig } from '../../api/config-document.ts'
+import { parseConfig } from '../../api/config/config-document.ts'
 import { functionText } from '../../cli/bundle.ts'
 
 const bin = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { newSink } from '../../../api/sink-form.ts'
+import { newSink } from '../../../api/sinks/sink-form.ts'
 import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore, type DatabaseInput } from '../../../engine/state/resource-store.ts'
 import type { Connection } from '../../../engine/state/resources.ts'

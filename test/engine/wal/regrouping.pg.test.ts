@@ -1,7 +1,7 @@
 /** A table gets another primary key while it streams: each sink that groups by it goes on in another generation. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { SourceActor } from '../../../actors/source-actor.ts'
+import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
 import { messagesOf, reaches, routedSink, SourceFixture, type FixtureOptions } from './source-fixture.ts'
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
-import type { SourceActor } from '../../../actors/source-actor.ts'
+import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { eventually, reaches, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key, name text not null)'

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Client } from 'pg'
-import type { SourceActor } from '../../../actors/source-actor.ts'
+import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import type { ErrorCode } from '../../../engine/errors.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { createDatabase, startPostgres } from '../../services/postgres.ts'

@@ -1,0 +1,72 @@
+/**
+ * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
+ * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
+ */
+import type { Log } from '../../engine/log/log.ts'
+import { ask } from '../../engine/state/asking.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import type { BacklogOf, Relief } from './backlog.ts'
+
+const MB = 1024 * 1024
+/** How old may be what a backlog's size is made of. */
+const TOPICS_MAX_AGE_MS = 30_000
+const STATS_MAX_AGE_MS = 1_000
+
+type Sizes = ReadonlyMap<string, number>
+
+export class BacklogSizes {
+  readonly #log: Log
+  readonly #query: Query
+  #parked: Sizes = new Map()
+  #parkedAt = -Infinity
+
+  /** @param query of the state database */
+  constructor({ log, query }: Readonly<{ log: Log; query: Query }>) {
+    this.#log = log
+    this.#query = query
+  }
+
+  /** The sinks that are bound, with the size of their backlog. @param reliefOf what is done when it is full; undefined: it isn't for this process to do it */
+  bounded(sinks: readonly Sink[], reliefOf: (sink: Sink) => Relief | undefined): readonly BacklogOf[] {
+    let asked: Promise<readonly Sizes[]> | undefined
+    return sinks.flatMap((sink) => {
+      const relief = sink.status === 'disabled' ? undefined : reliefOf(sink)
+      if (!relief) return []
+      const bytes = async () => {
+        asked ??= Promise.all([this.#inLog(), this.#inState()])
+        return (await asked).reduce((sum, sizes) => sum + (sizes.get(sink.id) ?? 0), 0)
+      }
+      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, relief, bytes }]
+    })
+  }
+
+  /** Unfinished bytes of all topics of each sink, whatever generation they are of: what is kept to be replayed doesn't count. */
+  async #inLog(): Promise<Sizes> {
+    const sizes = new Map<string, number>()
+    for (const { topic, partitions } of await this.#log.topics(TOPICS_MAX_AGE_MS)) {
+      const sinkId = topic.slice(0, topic.lastIndexOf('.'))
+      for (let partition = 0; partition < partitions; partition++) {
+        const stats = await this.#log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
+        if (stats) sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + stats.bytes - stats.finishedBytes)
+      }
+    }
+    return sizes
+  }
+
+  /** Bytes of the parked messages that are open: counted by their owners, so that asking costs next to nothing. */
+  async #inState(): Promise<Sizes> {
+    const now = performance.now()
+    if (now - this.#parkedAt < STATS_MAX_AGE_MS) return this.#parked
+    this.#parkedAt = now
+    try {
+      const { rows } = await ask(
+        this.#query,
+        'select sink_id, sum(bytes)::float8 as bytes from tailrace.parked_backlog group by sink_id',
+        [],
+      )
+      this.#parked = new Map(rows.map((row) => [String(row.sink_id), Number(row.bytes)]))
+    } catch {} // while the state database is away nothing is parked, acked or confirmed: what was known holds
+    return this.#parked
+  }
+}

@@ -1,0 +1,116 @@
+/**
+ * The commits of a partition: what is acknowledged becomes durable by them, and what may be handed out next is promised. One
+ * is written at a time; those who ask meanwhile share the next.
+ */
+import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts'
+import { Bell } from '../bell.ts'
+import { GroupCommit } from './group-commit.ts'
+
+export type PartitionCommitsOptions = Readonly<{
+  log: Pick<Log, 'commit'>
+  topic: TopicName
+  partition: number
+  term: number
+  dispatcher: Dispatcher
+  /** of the take-over */
+  committed: MessageRef
+  /** monotonic milliseconds */
+  clock: () => number
+  /** a commit is durable */
+  written: (commit: Commit) => void
+  /** something may be deliverable that wasn't */
+  deliverable: () => void
+}>
+
+/** What was sent and taken is committed after this. */
+const COMMIT_SENT_AFTER_MS = 10
+
+export class PartitionCommits {
+  readonly #options: PartitionCommitsOptions
+  readonly #group = new GroupCommit()
+  readonly #bell = new Bell()
+  /** parked or discarded since the last commit began */
+  #dirty = false
+  #committed: MessageRef
+  /** deliveries wait for a commit */
+  #soon: NodeJS.Timeout | undefined
+
+  constructor(options: PartitionCommitsOptions) {
+    this.#options = options
+    this.#committed = options.committed
+  }
+
+  /** How far the last durable one goes. */
+  get committed(): MessageRef {
+    return this.#committed
+  }
+
+  /** Makes acks durable, and the promise of what may be handed out next. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { dispatcher, clock, term, deliverable } = this.#options
+    for (;;) {
+      await this.#bell.wait(signal, Math.max(1, dispatcher.wantsCommitAt() - clock()))
+      if (signal.aborted && !this.#group.waiting) return // who waits may be what a stop waits for
+      if (!this.#group.waiting && !this.#dirty && !dispatcher.wantsCommit()) continue
+      this.#dirty = false
+      await this.#group.write(() => this.#write(dispatcher.commitPoint(term)))
+      deliverable() // what waited for the promise
+    }
+  }
+
+  /** Looks whether one is wanted. */
+  ring(): void {
+    this.#bell.ring()
+  }
+
+  /** Settles when one that begins from now on is durable. */
+  next(): Promise<void> {
+    const durable = this.#group.join()
+    this.#bell.ring()
+    return durable
+  }
+
+  /** Settles when what is asked for so far is durable. */
+  settled(): Promise<void> {
+    return this.#group.settled()
+  }
+
+  /** Something has changed that is to be durable; nobody waits for it. */
+  changed(): void {
+    this.#dirty = true
+    this.#bell.ring()
+  }
+
+  /** Nobody waits for this commit: many deliveries share one. A crash before it repeats them, as it does those under way. */
+  soon(): void {
+    this.#soon ??= setTimeout(() => {
+      this.#soon = undefined
+      this.changed()
+    }, COMMIT_SENT_AFTER_MS)
+  }
+
+  /** The last one, which tells exactly what is in flight. */
+  last(): Promise<void> {
+    const { dispatcher, term } = this.#options
+    return this.#group.write(() => this.#write(dispatcher.commitPoint(term, true)))
+  }
+
+  /** Begins none by itself any more. */
+  stop(): void {
+    clearTimeout(this.#soon)
+  }
+
+  /** Whoever waits hears that nothing more becomes durable. */
+  fail(cause: unknown): void {
+    this.#group.fail(cause)
+  }
+
+  async #write(commit: Commit): Promise<void> {
+    const { log, topic, partition, dispatcher, written } = this.#options
+    await log.commit(topic, partition, commit)
+    dispatcher.committed(commit)
+    this.#committed = commit.next
+    written(commit)
+  }
+}

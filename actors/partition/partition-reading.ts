@@ -1,0 +1,120 @@
+/**
+ * Reads the log of a partition into its window for as long as there is room. While the filter of the sink is asked about a
+ * pack the next ones are read; they are taken in in their order all the same.
+ */
+import { once } from 'node:events'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Log, TopicName } from '../../engine/log/log.ts'
+import { Pack } from '../../engine/log/pack.ts'
+import { Bell } from '../bell.ts'
+import type { PartitionOptions } from './partition-options.ts'
+import type { Trimming } from './trimming.ts'
+
+export type PartitionReadingOptions = Readonly<{
+  log: Pick<Log, 'read'>
+  topic: TopicName
+  partition: number
+  dispatcher: Dispatcher
+  trimming: Trimming
+  drops: PartitionOptions['drops']
+  /** the dispatcher has taken something in */
+  changed: () => void
+  /** something may be deliverable that wasn't */
+  deliverable: () => void
+}>
+
+type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number }>
+
+/** A backlog is read without a pause of the event loop longer than this. */
+const READ_SLICE_MS = 5
+/** Packs read while the filter of the sink is asked about the first of them: many, for those that wait go out in one call. */
+const MAX_ASKED = 32
+const MAX_ASKED_BYTES = 8 * 1024 * 1024
+
+export class PartitionReading {
+  readonly #options: PartitionReadingOptions
+  readonly #room = new Bell()
+
+  constructor(options: PartitionReadingOptions) {
+    this.#options = options
+  }
+
+  /** The window may have room again. */
+  ring(): void {
+    this.#room.ring()
+  }
+
+  /** Until its signal is aborted. @throws EngineError LOG_TOPIC_UNKNOWN, and what the log or the filter throws */
+  run(signal: AbortSignal): Promise<void> {
+    const failed = Promise.withResolvers<never>()
+    failed.promise.catch(() => undefined)
+    return Promise.race([this.#readOn(signal, failed.reject), failed.promise])
+  }
+
+  async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
+    const { log, topic, partition, dispatcher, trimming, drops, changed, deliverable } = this.#options
+    /** packs whose filter is asked: they are taken in in their order */
+    const asked: Promise<void>[] = []
+    let askedBytes = 0
+    let announcing: NodeJS.Immediate | undefined
+    const offer = ({ offset, decoded, bytes }: ReadPack, marks?: Uint8Array) => {
+      if (signal.aborted) return
+      dispatcher.offer(offset, decoded, marks)
+      const { count, maxCommitTimeUs } = decoded.header
+      trimming.read({ offset, messages: count, bytes, latestUs: maxCommitTimeUs })
+      changed()
+    }
+    const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
+      const found = await marks
+      await before
+      offer(read, found)
+      asked.shift()
+      askedBytes -= read.bytes
+      // packs that were asked about together are offered together: few of a filter's messages are left of each
+      announcing ??= setImmediate(() => {
+        announcing = undefined
+        deliverable()
+      })
+    }
+    let sliceStart = performance.now()
+    for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
+      const decoded = Pack.decode(pack)
+      if (decoded.header.closing) {
+        await asked.at(-1)
+        return this.#close(signal)
+      }
+      const read = { offset, decoded, bytes: pack.length }
+      const marks = drops(decoded)
+      if (!marks && asked.length === 0) {
+        offer(read)
+        deliverable()
+      } else {
+        const turn = ask(read, marks, asked.at(-1))
+        turn.catch(failed)
+        asked.push(turn)
+        askedBytes += read.bytes
+        if (asked.length >= MAX_ASKED || askedBytes > MAX_ASKED_BYTES) await asked[0]
+      }
+      if (signal.aborted) return
+      while (!dispatcher.room() && !signal.aborted) {
+        await this.#room.wait(signal)
+        sliceStart = performance.now()
+      }
+      if (performance.now() - sliceStart > READ_SLICE_MS) {
+        await nextTurn()
+        sliceStart = performance.now()
+      }
+    }
+    if (!signal.aborted) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${partition}`, { topic, partition })
+  }
+
+  /** The generation ends here; nothing is read any more. */
+  async #close(signal: AbortSignal): Promise<void> {
+    const { dispatcher, changed } = this.#options
+    dispatcher.close()
+    changed()
+    if (!signal.aborted) await once(signal, 'abort')
+  }
+}

@@ -1,0 +1,38 @@
+/** What a new owner of a partition does before anything is read or handed out. */
+import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import { ParkedStore } from '../../engine/dispatch/parked-store.ts'
+import { commitToGoOnFrom } from '../../engine/dispatch/rewound.ts'
+import type { MessageRef } from '../../engine/log/log.ts'
+import { DiscardedMessages } from './discarded-messages.ts'
+import type { PartitionOptions } from './partition-options.ts'
+import { Trimming } from './trimming.ts'
+
+export type TakenOver = Readonly<{
+  store: ParkedStore
+  dispatcher: Dispatcher
+  trimming: Trimming
+  discarded: DiscardedMessages
+  committed: MessageRef
+}>
+
+/** Takes the term, then reads what the former owner left, then makes the take-over durable. */
+export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
+  const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
+  const store = await ParkedStore.takeOver(query, key, { grouping, holder })
+  const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
+  const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
+  const discarded = new DiscardedMessages(await store.discards())
+  const { next: head } = await log.stats(topic, key.partition)
+  const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
+  const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
+  const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
+  await log.commit(topic, key.partition, taken)
+  dispatcher.committed(taken)
+  const trimming = await Trimming.begin({
+    ...{ log, topic, query, key, clock },
+    bounds: options.replay,
+    term: store.term,
+    committed: taken,
+  })
+  return { store, dispatcher, trimming, discarded, committed: taken.next }
+}

@@ -1,0 +1,137 @@
+/**
+ * Deletes what lies below the committed offset of a partition when its replay window doesn't keep it any more. The window
+ * decides (engine/dispatch/replay-window.ts); where it begins is stored before the log is trimmed, so whoever goes back to a
+ * point that is stored finds everything from there on.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
+import { ReplayPoints } from '../../engine/dispatch/replay-points.ts'
+import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/dispatch/replay-window.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Commit, Log, PartitionStats, TopicName } from '../../engine/log/log.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import { Bell } from '../bell.ts'
+
+export type TrimmingOptions = Readonly<{
+  log: Log
+  topic: TopicName
+  query: Query
+  key: PartitionKey
+  term: number
+  /** of the take-over */
+  committed: Commit
+  bounds: () => WindowBounds
+  /** monotonic milliseconds */
+  clock: () => number
+}>
+
+/** Trims are gathered: each is a write of its own. */
+const TRIM_EVERY_MS = 250
+/** How old the figures of the log may be; how often time alone may move the window. */
+const LOOK_EVERY_MS = 1_000
+
+export class Trimming {
+  readonly #options: TrimmingOptions
+  readonly #points: ReplayPoints
+  readonly #window: ReplayWindow
+  readonly #bell = new Bell()
+  #committed: Commit
+  #stats: PartitionStats = { first: 0, next: 0, bytes: 0, finishedBytes: 0 }
+  #trimmed = -1
+  /** one at a time */
+  #noted: Promise<void> = Promise.resolve()
+  /** nothing is kept, and that is stored */
+  #isOff = false
+
+  private constructor(options: TrimmingOptions, points: ReplayPoints, window: ReplayWindow) {
+    this.#options = options
+    this.#points = points
+    this.#window = window
+    this.#committed = options.committed
+  }
+
+  static async begin(options: TrimmingOptions): Promise<Trimming> {
+    const { query, key, term, committed, clock } = options
+    const points = new ReplayPoints(query, { key, term })
+    return new Trimming(options, points, new ReplayWindow(await points.load(), committed, clock(), Date.now() * 1000))
+  }
+
+  /** of the log when it was last asked */
+  get stats(): PartitionStats {
+    return this.#stats
+  }
+  /** About how many finished messages are kept. */
+  get keptMessages(): number {
+    return this.#window.messages
+  }
+
+  read(record: ReadRecord): void {
+    this.#window.read(record)
+  }
+
+  /** A commit is durable. */
+  committed(commit: Commit): void {
+    this.#committed = commit
+    this.#window.finished(commit)
+    this.#bell.ring()
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { log, topic, key } = this.#options
+    while (!signal.aborted) {
+      this.#stats = await log.stats(topic, key.partition, LOOK_EVERY_MS)
+      try {
+        const below = await this.#keptFrom()
+        if (below > this.#trimmed) {
+          await log.trim(topic, key.partition, below)
+          this.#trimmed = below
+        }
+      } catch (error) {
+        if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
+      }
+      await delay(TRIM_EVERY_MS, undefined, { signal }).catch(() => undefined)
+      await this.#bell.wait(signal, LOOK_EVERY_MS)
+    }
+  }
+
+  /** Notes how far everything is finished: the owner ends, and what it knows of records is lost with it. */
+  async noteAll(): Promise<void> {
+    if (this.#options.bounds().windowMs > 0) await this.#note(true)
+  }
+
+  /** The first record that is kept. */
+  async #keptFrom(): Promise<number> {
+    const { log, bounds, clock } = this.#options
+    const { windowMs, maxBytes } = bounds()
+    if (windowMs === 0) {
+      const { offset } = this.#committed.next
+      if (!this.#isOff) await this.#points.drop()
+      this.#isOff = true
+      this.#window.close()
+      return offset
+    }
+    this.#isOff = false
+    const short = await log.isShortOfSpace()
+    await this.#note(short)
+    const point = this.#window.nextBegin(clock(), { windowMs, maxBytes }, this.#stats.finishedBytes, short)
+    if (point) {
+      await this.#points.drop(point.offset)
+      this.#window.begins(point)
+    }
+    return this.#window.begin?.neededFrom ?? 0
+  }
+
+  #note(all: boolean): Promise<void> {
+    const { log, topic, key, bounds, clock } = this.#options
+    const noted = this.#noted.then(async () => {
+      const due = this.#window.due(clock(), bounds(), all)
+      const neededFrom = due && log.neededFrom(topic, key.partition, due.offset)
+      if (!due || neededFrom === undefined) return
+      const point = { ...due, neededFrom }
+      await this.#points.add(point)
+      this.#window.stored(point, clock())
+    })
+    this.#noted = noted.catch(() => undefined)
+    return noted
+  }
+}

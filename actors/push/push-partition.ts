@@ -1,0 +1,393 @@
+/**
+ * A partition whose messages are sent: takes what may go, sends it within what the destination takes, and does what its
+ * answers mean. What the destination is like, all partitions of the sink learn together (destination-state.ts).
+ *
+ *  P1. Messages of one group are in one request at most; in it they stand in order, and what comes behind one that failed
+ *      is sent again after it, delivered or not.
+ *  P2. A message that failed is parked with its attempt recorded; its group waits, others go on. It is tried again beside
+ *      others that have failed, never beside those that haven't. The same of one that a function of the sink fails at.
+ *  P3. While the destination is down nothing is parked, and what was taken is given back.
+ *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
+ */
+import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
+import type { Origin } from '../../engine/dispatch/parked-group.ts'
+import type { Discards } from '../../engine/dispatch/parked-store.ts'
+import type { Failure, Load, Outcome, PushWire } from '../../sinks/push.ts'
+import { attemptOf, failureText, type FunctionFailure } from '../../transforms/stage.ts'
+import type { DestinationState, Ticket } from './destination-state.ts'
+import { EarliestTimer } from '../earliest-timer.ts'
+import type { OwnedPartition } from '../partition/owned-partition.ts'
+import { judgedBy } from './judged-messages.ts'
+import { PieceEndings, type Attempt } from './piece-endings.ts'
+import { PieceQueue } from './piece-queue.ts'
+import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
+import { RetryBatch } from './retry-batch.ts'
+import { bytesOf, firstOf, groupsOf, halvesOf, partOf, placesOf, type Piece } from './pieces.ts'
+import type { HostedPartition } from '../sink/sink-host.ts'
+import type { Figures, HealthCheck } from '../status.ts'
+
+export type PushPartitionOptions = PreparationOptions &
+  Readonly<{
+    /** what speaks to the destination now; undefined: its settings can't be used */
+    wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes' | 'judgesEach'> | undefined
+    send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+    destination: DestinationState
+    isActive: () => boolean
+    /** messages under way from all partitions of the sink that live here */
+    underWay: AckPending
+    limits: () => Readonly<{ maxRetries: number | null; fillMs: number }>
+    clock: () => number
+    random: () => number
+    /** told of each request that was answered */
+    sent: (sent: Sent) => void
+    /** nothing can be sent: perhaps no partition has anything left but suspects */
+    exhausted: () => void
+  }>
+
+/** How a request ended, for those who count and keep records. */
+export type Sent = Readonly<{
+  partition: number
+  piece: Piece
+  delivered: readonly number[]
+  failures: readonly Failure[]
+  status: number
+  /** of what was delivered */
+  answer: Extract<Outcome, { kind: 'delivered' }>['answer']
+  tookMs: number
+}>
+
+type Suspect = { readonly piece: Piece; readonly failure: Failure; readonly at: number; isRecovering: boolean }
+
+/** A stop waits so long for answers. */
+const DRAIN_MS = 7_000
+/** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
+const MAX_HELD = 2_000
+
+export class PushPartition implements HostedPartition {
+  readonly #owned: OwnedPartition
+  readonly #options: PushPartitionOptions
+  readonly #endings: PieceEndings
+  readonly #queue: PieceQueue
+  readonly #preparation: PiecePreparation
+  /** requests under way, and what is done with their answers */
+  #sends = 0
+  /** settles when none is, for whoever waits for it */
+  #idle: PromiseWithResolvers<void> | undefined
+  readonly #abort = new AbortController()
+  readonly #retryBatch = new RetryBatch()
+  #suspects: Suspect[] = []
+  #downs: number
+  #changes: number
+  #isDraining = false
+  /** ends the sending; absent: it has not begun, or has ended */
+  #giveUp: ((error: unknown) => void) | undefined
+  #isWoken = false
+  readonly #timer: EarliestTimer
+
+  constructor(owned: OwnedPartition, options: PushPartitionOptions) {
+    this.#owned = owned
+    this.#options = options
+    this.#timer = new EarliestTimer(options.clock, () => this.wake())
+    this.#endings = new PieceEndings(owned, options, this.#abort.signal)
+    this.#queue = new PieceQueue({ owned, endings: this.#endings, retryBatch: this.#retryBatch }, options)
+    this.#preparation = new PiecePreparation(options, {
+      release: (piece) => this.#endings.release(piece),
+      drop: (piece) => this.#endings.drop(piece),
+      fail: (piece, failure, logs) => this.#failInFunction(piece, failure, logs),
+      next: (pieces) => this.#queue.next(pieces),
+    })
+    this.#downs = options.destination.downs
+    this.#changes = options.destination.changes
+  }
+
+  get partition(): number {
+    return this.#owned.partition
+  }
+  get trouble(): HealthCheck['error'] | undefined {
+    return this.#owned.trouble
+  }
+  get discarded(): Discards | undefined {
+    return this.#owned.discarded
+  }
+  /** groups whose first message has failed and is tried again */
+  failing(): number {
+    return this.#owned.failing()
+  }
+  get isReady(): boolean {
+    return this.#owned.isReady
+  }
+  names(origin: Origin): boolean {
+    return this.#owned.names(origin)
+  }
+  update(): void {
+    this.#owned.update()
+  }
+  figures(): Figures {
+    return { ...this.#owned.figures(), requests: this.#sends, held: this.#suspects.length }
+  }
+  edit(...edit: Parameters<OwnedPartition['edit']>): Promise<number> {
+    return this.#owned.edit(...edit)
+  }
+
+  /** Something may have to be done: messages, answers, settings. */
+  wake(): void {
+    if (this.#isWoken || !this.#giveUp) return
+    this.#isWoken = true
+    setImmediate(this.#work) // answers that came together are followed by requests that go together
+  }
+
+  /** Nothing is left to send but what is held to find out whose fault it is. */
+  get isExhausted(): boolean {
+    const { lastSuccessAt } = this.#options.destination
+    return this.#queue.isExhausted && this.#suspects.every(({ at }) => at >= lastSuccessAt)
+  }
+  get hasSuspects(): boolean {
+    return this.#suspects.length > 0
+  }
+  /** Whose fault it was of what is held. */
+  decide(ruling: 'park' | 'release'): void {
+    for (const { piece, failure } of this.#suspects.splice(0)) {
+      if (ruling === 'park') this.#fail(piece, failure, true)
+      else this.#endings.release(piece)
+    }
+  }
+
+  // ── the loops ───────────────────────────────────────────────────────────────────────────────────
+
+  read(signal: AbortSignal): Promise<void> {
+    return this.#owned.read(signal)
+  }
+  commit(signal: AbortSignal): Promise<void> {
+    return this.#owned.commit(signal)
+  }
+  tend(signal: AbortSignal): Promise<void> {
+    return this.#owned.tend(signal)
+  }
+  trim(signal: AbortSignal): Promise<void> {
+    return this.#owned.trim(signal)
+  }
+
+  /** Sends whatever may go, at every wake, until the signal is aborted or a sending breaks. */
+  async deliver(signal: AbortSignal): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const stop = () => resolve()
+    signal.addEventListener('abort', stop, { once: true })
+    if (signal.aborted) stop()
+    this.#giveUp = reject
+    this.#work()
+    try {
+      await promise
+    } finally {
+      this.#giveUp = undefined
+      signal.removeEventListener('abort', stop)
+      this.#timer.stop()
+    }
+  }
+
+  readonly #work = (): void => {
+    this.#isWoken = false
+    if (!this.#giveUp) return
+    const { destination, clock, exhausted } = this.#options
+    try {
+      const lookedAt = clock()
+      this.#follow()
+      while (this.#sendOne()) {}
+      if (this.isExhausted) exhausted()
+      this.#timer.by(Math.min(destination.nextAt(lookedAt), this.#queue.fillsAt))
+    } catch (error) {
+      this.#giveUp(error)
+    }
+  }
+
+  async drain(): Promise<void> {
+    this.#isDraining = true
+    const late = setTimeout(() => this.#abort.abort(), DRAIN_MS)
+    await this.#allSent()
+    clearTimeout(late)
+    this.#queue.release()
+    for (const { piece } of this.#suspects.splice(0)) this.#endings.release(piece)
+    await this.#owned.drain()
+  }
+
+  close(cause: unknown): void {
+    this.#owned.close(cause)
+    this.#abort.abort()
+    this.#queue.close()
+    this.#suspects = []
+    this.#endings.close() // whoever is still being asked has no say any more
+  }
+
+  async ended(): Promise<void> {
+    await this.#allSent()
+    await this.#owned.ended()
+  }
+
+  // ── sending ─────────────────────────────────────────────────────────────────────────────────────
+
+  /** What has become of the destination since this partition last looked. */
+  #follow(): void {
+    const { destination } = this.#options
+    if (this.#changes !== destination.changes) {
+      this.#changes = destination.changes
+      this.#retryBatch.forget()
+      this.#queue.release()
+      this.decide('release')
+    }
+    if (this.#downs !== destination.downs) {
+      this.#downs = destination.downs
+      this.#queue.release()
+      for (const suspect of this.#suspects) suspect.isRecovering = true
+      if (this.#suspects.length > MAX_HELD) this.decide('release')
+    }
+    if (this.#suspects.length === 0) return
+    const cleared = this.#suspects.filter(({ at }) => destination.lastSuccessAt > at)
+    if (cleared.length === 0) return
+    this.#suspects = this.#suspects.filter(({ at }) => destination.lastSuccessAt <= at)
+    for (const { piece, failure, at, isRecovering } of cleared) {
+      // what failed while it may have been down gets another chance before that counts
+      if (isRecovering) this.#queue.add({ ...piece, doubtedSince: at })
+      else this.#fail(piece, failure, true)
+    }
+  }
+
+  #sendOne(): boolean {
+    const { destination, isActive } = this.#options
+    if (!isActive() || this.#isDraining || this.#abort.signal.aborted) return false
+    for (const lane of destination.lanes()) {
+      const piece = this.#queue.takeFor(lane)
+      if (!piece) continue
+      const ticket = destination.started(lane)
+      this.#sends++
+      this.#send(piece, ticket)
+        .catch((error: unknown) => this.#giveUp?.(error))
+        .finally(() => this.#sendEnded())
+      return true
+    }
+    return false
+  }
+
+  #sendEnded(): void {
+    if (--this.#sends > 0) return
+    this.#idle?.resolve()
+    this.#idle = undefined
+  }
+
+  async #allSent(): Promise<void> {
+    if (this.#sends > 0) await (this.#idle ??= Promise.withResolvers()).promise
+  }
+
+  async #send(piece: Piece, ticket: Ticket): Promise<void> {
+    const { send, destination } = this.#options
+    const prepared = this.#preparation.isNeeded(piece) ? await this.#preparation.run(piece, this.#abort.signal) : piece
+    if (!prepared) return destination.aborted(ticket) // nothing of it was sent
+    const ending = this.#apply(prepared, ticket, await send(prepared, this.#abort.signal))
+    if (ending) await ending
+  }
+
+  #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
+    this.#end(piece, { isOwn: true, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
+  }
+
+  // ── what an answer means ────────────────────────────────────────────────────────────────────────
+
+  /** @returns what has to be waited for; undefined: nothing */
+  #apply(piece: Piece, ticket: Ticket, outcome: Outcome): Promise<void> | undefined {
+    const { destination } = this.#options
+    switch (outcome.kind) {
+      case 'aborted':
+        destination.aborted(ticket)
+        this.#endings.release(piece)
+        return undefined
+      case 'delivered':
+        destination.succeeded(ticket)
+        if (piece.former) this.#retryBatch.passed()
+        this.#tell(piece, ticket, { delivered: placesOf(piece), status: outcome.status, answer: outcome.answer })
+        return this.#endings.finish(piece)
+      case 'failed':
+        this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
+        this.#rule(piece, ticket, outcome.failure, 1)
+        return undefined
+      case 'each':
+        return this.#applyEach(piece, ticket, outcome)
+    }
+  }
+
+  #applyEach(piece: Piece, ticket: Ticket, { failures, status }: Extract<Outcome, { kind: 'each' }>): Promise<void> | undefined {
+    const { destination, grouping, keyed } = this.#options
+    const groups = groupsOf(piece, grouping)
+    const { done, bad, behind } = judgedBy(piece, failures, { grouping, keyed })
+    this.#tell(piece, ticket, { delivered: done, failures: bad.map((i) => failures[i] as Failure), status })
+    if (behind.length > 0) this.#endings.release(partOf(piece, behind))
+    const judged = bad.filter((i) => failures[i]?.blame === 'message')
+    const others = bad.filter((i) => failures[i]?.blame !== 'message')
+    if (piece.former && others.length === 0) this.#retryBatch.passed()
+    if (done.length > 0) destination.succeeded(ticket)
+    else if (others.length === 0) destination.judged(ticket)
+    for (const i of judged) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
+    if (others.length > 0) {
+      const rest = partOf(piece, others)
+      const first = failures[others[0] as number] as Failure
+      if (first.blame === 'throttled' || done.length === 0) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
+      else for (const i of others) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
+    }
+    return done.length > 0 ? this.#endings.finish(partOf(piece, done)) : undefined
+  }
+
+  #rule(piece: Piece, ticket: Ticket, failure: Failure, groups: number): void {
+    const { destination, grouping, clock } = this.#options
+    const [view] = piece.views
+    const group = `${this.partition}/${view?.group(piece.places[0] as number)}`
+    if (failure.blame === 'tooLarge' && piece.views.length > 1) destination.tooLarge(bytesOf(piece))
+    const now = clock()
+    const { doubtedSince, former, throttles } = piece
+    const ruling = destination.failed({
+      ticket,
+      failure,
+      messages: piece.views.length,
+      group,
+      groups,
+      doubtedSince,
+      throttles,
+      isRetry: former !== undefined,
+    })
+    const doubted = { ...piece, doubtedSince: doubtedSince ?? now, throttles: throttles + (failure.blame === 'throttled' ? 1 : 0) }
+    switch (ruling) {
+      case 'park':
+        return this.#fail(piece, failure, true)
+      case 'putOff':
+        return this.#fail(piece, failure, false)
+      case 'release':
+        return this.#endings.release(piece)
+      case 'suspect':
+        this.#suspects.push({ piece, failure, at: now, isRecovering: destination.isRecovering })
+        return
+      case 'again':
+        return this.#queue.next([doubted])
+      case 'split': {
+        if (former) this.#retryBatch.failed(piece.views.length)
+        const halves = halvesOf(doubted, grouping)
+        if (halves) return this.#queue.next(halves)
+        const { first, behind } = firstOf(doubted, grouping)
+        if (behind) this.#endings.release(behind)
+        return this.#queue.next([first])
+      }
+    }
+  }
+
+  /** @param isOwn the attempt was the message's own failure */
+  #fail(piece: Piece, failure: Failure, isOwn: boolean): void {
+    const counts = isOwn && failure.isOfPlace !== true && failure.blame !== 'throttled'
+    const record = { at: new Date().toISOString(), counts, ...failure.answer }
+    this.#end(piece, { isOwn, counts, error: failure.answer.message, record })
+  }
+
+  #end(piece: Piece, attempt: Attempt): void {
+    if (this.#isDraining) this.#endings.release(piece) // nobody would record it any more
+    else this.#endings.fail(piece, attempt)
+  }
+
+  #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status, answer }: Partial<Sent> & { status: number }): void {
+    const { sent, clock } = this.#options
+    sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
+  }
+}

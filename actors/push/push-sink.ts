@@ -1,0 +1,395 @@
+/**
+ * A sink that sends: one wire to its destination, one picture of how that is, and the partitions that share both.
+ *
+ *  I1. While the sink is not active nothing is sent; what is under way ends.
+ *  I2. An edit restarts nothing: what is sent from then on goes by the new settings, and what was learnt of the destination
+ *      under the old ones is forgotten.
+ *  I3. A wire is closed when the last request over it has ended.
+ */
+import type { Former } from '../../engine/dispatch/batch.ts'
+import type { DeliveredMessages, DeliveredTogether } from '../../engine/dispatch/delivered-messages.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { MessageView } from '../../engine/log/message-view.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import { RowLookup } from '../../engine/wal/row-lookup.ts'
+import type { Failure, KeptAnswer, Load, Outcome, PushType, PushWire } from '../../sinks/push.ts'
+import { DestinationState } from './destination-state.ts'
+import { PushPartition, type Sent } from './push-partition.ts'
+import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from '../sink/running-sink.ts'
+import { SinkHost } from '../sink/sink-host.ts'
+import type { SinkObserver } from '../sink/sink-observer.ts'
+import type { ActorStatus, HealthCheck } from '../status.ts'
+import { wholeMessages } from './whole-messages.ts'
+
+export function startPushSink(options: SinkOptions, type: PushType, surroundings: PushSurroundings): RunningSink {
+  return new PushSink(options, type, surroundings)
+}
+
+/** What an attempt weighs in memory, about, but for the answer. */
+const KEPT_BYTES = 256
+const KEPT_FORMER_BYTES = 2_048
+/** Beyond what is sent at once, probes need connections while others hang. */
+const SPARE_CONNECTIONS = 12
+
+class PushSink implements RunningSink {
+  readonly ended: Promise<void>
+  readonly #options: SinkOptions
+  readonly #type: PushType
+  readonly #surroundings: PushSurroundings
+  readonly #host: SinkHost<PushPartition>
+  readonly #destination: DestinationState
+  /** of the database that the sink streams */
+  #lookup: RowLookup
+  #use: WireUse | undefined
+  /** why there is no wire */
+  #refusal: unknown
+  #lastFailure: Sent['failures'][number] | undefined
+  /** also when others have been delivered since */
+  #lastOfMessage: HealthCheck['error'] | undefined
+  /** the last failure of a function, until one works */
+  #stageTrouble: HealthCheck['error'] | undefined
+  #turn = 0
+  #lastKept: KeptAnswer | undefined
+  #downSince: Date | undefined
+
+  constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
+    const { sink, database, observer, clock = () => performance.now() } = options
+    this.#options = options
+    this.#type = type
+    this.#surroundings = surroundings
+    this.#lookup = lookupOf(sink, database)
+    this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#changed() })
+    this.#host = new SinkHost(
+      { ...options, observer: withoutEnds(observer) },
+      {
+        keyed: type.keyed,
+        sends: true,
+        settings: () => ({ ackWaitMs: Infinity, maxDeliveries: null, perGroup: this.#use?.wire.maxMessages ?? 1 }),
+        begin: (owned) =>
+          new PushPartition(owned, {
+            wire: () => this.#use?.wire,
+            send: (load, signal) => this.#send(load, signal),
+            complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
+            stage: () => this.#host.stage,
+            stageTrouble: (trouble) => {
+              this.#stageTrouble = trouble
+              this.#lastOfMessage = trouble ?? this.#lastOfMessage
+            },
+            destination: this.#destination,
+            underWay: this.#host.underWay,
+            isActive: () => this.#host.isActive,
+            limits: () => {
+              const { max_retry_count, batch_timeout_ms } = this.#host.sink
+              return { maxRetries: max_retry_count, fillMs: batch_timeout_ms }
+            },
+            grouping: this.#host.mustServe().shape.grouping,
+            keyed: type.keyed,
+            clock,
+            random: Math.random,
+            sent: (sent) => this.#sent(sent),
+            exhausted: () => this.#settleSuspects(),
+          }),
+        deliverable: () => this.#wake(),
+      },
+    )
+    this.ended = this.#host.ended
+    this.#open(sink, database)
+    this.#host.start()
+  }
+
+  async receive(): Promise<Receipt> {
+    throw notAsked()
+  }
+  async ack(): Promise<void> {
+    throw notAsked()
+  }
+  async nack(): Promise<void> {
+    throw notAsked()
+  }
+
+  edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
+    return this.#host.edit(...edit)
+  }
+
+  update(sink: Sink, database: Database): void {
+    this.#open(sink, database)
+    void this.#lookup.close()
+    this.#lookup = lookupOf(sink, database)
+    this.#destination.max = this.#concurrency(sink)
+    this.#stageTrouble = undefined
+    this.#destination.forget()
+    this.#host.update(sink, database)
+  }
+
+  get delivered(): DeliveredMessages {
+    return this.#host.delivered
+  }
+
+  health(): readonly HealthCheck[] {
+    return this.#host.health({ name: 'Message delivery', ...this.#delivery() }, this.#failing())
+  }
+
+  status(): ActorStatus {
+    const { phase, limit, inFlight, failure } = this.#destination
+    const report = this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
+    if (!failure || !this.#downSince) return report
+    const { code, message } = failure.answer
+    return { ...report, lastError: { error: new EngineError(code, message), at: this.#downSince } }
+  }
+
+  hold(by: string): Promise<HeldSink> {
+    return this.#host.hold(by)
+  }
+
+  release(by: string): Promise<void> {
+    return this.#host.release(by)
+  }
+
+  async stop(): Promise<void> {
+    await this.#host.stop()
+    this.#retire()
+    await this.#lookup.close()
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
+  #concurrency(sink: Sink): number {
+    return sink.concurrency ?? this.#type.concurrency
+  }
+
+  #open(sink: Sink, database: Database): void {
+    const { egress, endpoint, warn } = this.#surroundings
+    this.#retire()
+    try {
+      const wire = this.#type.open({
+        ...{ sink, database, egress, warn, endpoint: endpoint(sink), heard: () => this.#destination.heard() },
+        concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
+      })
+      this.#use = new WireUse(wire)
+      this.#refusal = undefined
+    } catch (error) {
+      this.#refusal = error // until it is edited
+    }
+  }
+
+  #retire(): void {
+    this.#use?.retire()
+    this.#use = undefined
+  }
+
+  async #send(load: Load, signal: AbortSignal): Promise<Outcome> {
+    const use = this.#use
+    if (!use) return { kind: 'aborted' }
+    use.begin()
+    try {
+      const outcome = await use.wire.send(load, signal)
+      return this.#host.sink.sensitive ? withoutWords(outcome) : outcome
+    } finally {
+      use.end()
+    }
+  }
+
+  #sent(sent: Sent): void {
+    const { observer } = this.#options
+    const { piece, delivered, failures, tookMs } = sent
+    if (delivered.length > 0) {
+      this.#keep(sent)
+      observer.acked({ messages: delivered.length, heldMs: tookMs })
+      this.#lastFailure = undefined
+    }
+    const failed = piece.views.length - delivered.length
+    if (failed === 0) return
+    observer.returned({ messages: failed, heldMs: tookMs })
+    this.#lastFailure = failures[0] ?? this.#lastFailure
+    this.#lastOfMessage = this.#lastFailure && worded(this.#lastFailure)
+  }
+
+  /** What was delivered can be looked at for a while. */
+  #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
+    const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
+    const { views, places, offsets, indexes, origin, former } = piece
+    const kept = sensitive ? undefined : answer
+    const isShared = kept === this.#lastKept
+    this.#lastKept = kept
+    const facts = {
+      ...{ generation: origin ? origin.generation : this.#host.mustServe().generation, partition: origin ? origin.partition : partition },
+      ...{ status, tookMs, answer: kept, answerBytes: kept && !isShared ? kept.bytes : 0 },
+    }
+    const first = new SentTogether(undefined, facts)
+    const list = this.#host.delivered
+    for (const i of delivered) {
+      const before = former?.[i]
+      const known = before ? new SentTogether(before, facts) : first
+      list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, known)
+    }
+  }
+
+  #delivery(): Omit<HealthCheck, 'name'> {
+    if (this.#refusal !== undefined) return { status: 'error', error: told(this.#refusal) }
+    const { failure, phase, isThrottled, lastSuccessAt } = this.#destination
+    const why = failure ?? this.#lastFailure
+    const error = why && worded(why)
+    if (error && phase !== 'up') return { status: 'error', error }
+    if (error && isThrottled) return { status: 'warning', error }
+    if (error) return { status: 'error', error }
+    if (this.#stageTrouble) return { status: 'error', error: this.#stageTrouble }
+    return { status: lastSuccessAt === -Infinity ? 'waiting' : 'healthy' }
+  }
+
+  /** Messages that wait for their next try, as long as there are any, whatever is delivered meanwhile. */
+  #failing(): HealthCheck['error'] | undefined {
+    const rows = this.#host.live.reduce((sum, partition) => sum + partition.failing(), 0)
+    if (rows === 0) return undefined
+    const { code, message } = this.#lastOfMessage ?? { code: 'MESSAGE_UNDELIVERABLE' as const, message: 'before this process started' }
+    const what = rows === 1 ? 'a message has failed and is' : `messages of ${rows} rows have failed and are`
+    return { code, message: `${what} tried again, and what follows of the same row waits; the last failure: ${message}` }
+  }
+
+  #changed(): void {
+    const { phase, failure } = this.#destination
+    const { warn } = this.#surroundings
+    if (phase === 'down' && !this.#downSince) {
+      this.#downSince = new Date()
+      const { code, status } = failure?.answer ?? {} // its words may hold rows
+      warn(`the destination takes nothing: ${code}${status ? `, status ${status}` : ''}; it is asked again every few seconds`)
+    } else if (phase === 'up' && this.#downSince) {
+      this.#downSince = undefined
+      warn('the destination takes messages again')
+    }
+    this.#wake()
+  }
+
+  /** Another partition is woken first each time, so that none has all that may be sent. */
+  #wake(): void {
+    const live = this.#host?.live ?? []
+    for (let i = 0; i < live.length; i++) live[(this.#turn + i) % live.length]?.wake()
+    this.#turn = live.length > 0 ? (this.#turn + 1) % live.length : 0
+  }
+
+  /** When nothing is left that could tell whose fault it was, it is decided by what was answered. */
+  #settleSuspects(): void {
+    const destination = this.#destination
+    const { live } = this.#host
+    if (destination.inFlight > 0 || !live.some((p) => p.hasSuspects) || !live.every((p) => p.isExhausted)) return
+    if (destination.lanes().length === 0) return // first its pause
+    const ruling = destination.exhausted()
+    for (const partition of live) partition.decide(ruling)
+  }
+}
+
+const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ code, message })
+
+const lookupOf = (sink: Sink, { connection }: Database) => new RowLookup(connection, `tailrace values ${sink.name}`)
+
+/** A wire and the requests over it. */
+class WireUse {
+  readonly wire: PushWire
+  #open = 0
+  #isRetired = false
+
+  constructor(wire: PushWire) {
+    this.wire = wire
+  }
+
+  begin(): void {
+    this.#open++
+  }
+
+  end(): void {
+    this.#open--
+    this.#closeWhenDone()
+  }
+
+  retire(): void {
+    this.#isRetired = true
+    this.#closeWhenDone()
+  }
+
+  #closeWhenDone(): void {
+    if (this.#isRetired && this.#open === 0) void this.wire.close()
+  }
+}
+
+const NONE: readonly unknown[] = []
+
+/** One object for each request: there are many of them. */
+class SentTogether implements DeliveredTogether {
+  readonly generation: number
+  readonly partition: number
+  readonly at = Date.now()
+  readonly tries: number
+  readonly formerAttempts: readonly unknown[]
+  readonly bytes: number
+  readonly #status: number
+  readonly #tookMs: number
+  readonly #answer: KeptAnswer | undefined
+
+  constructor(
+    former: Former | undefined,
+    {
+      generation,
+      partition,
+      status,
+      tookMs,
+      answer,
+      answerBytes,
+    }: Readonly<{
+      generation: number
+      partition: number
+      status: number
+      tookMs: number
+      answer: KeptAnswer | undefined
+      /** those that no former one holds */
+      answerBytes: number
+    }>,
+  ) {
+    this.generation = generation
+    this.partition = partition
+    this.tries = (former?.attempts ?? 0) + 1
+    this.formerAttempts = former?.records ?? NONE
+    this.bytes = KEPT_BYTES + KEPT_FORMER_BYTES * this.formerAttempts.length + answerBytes
+    this.#status = status
+    this.#tookMs = tookMs
+    this.#answer = answer
+  }
+
+  attempt(): Readonly<Record<string, unknown>> {
+    return {
+      at: new Date(this.at).toISOString(),
+      counts: true,
+      status: this.#status,
+      tookMs: Math.round(this.#tookMs),
+      ...this.#answer?.shown(),
+    }
+  }
+}
+
+/** The ends of deliveries are told by whoever sends: a partition knows less of them. */
+function withoutEnds(observer: SinkObserver): SinkObserver {
+  return {
+    delivered: (batch) => observer.delivered(batch),
+    acked: () => undefined,
+    returned: () => undefined,
+    lapsed: () => undefined,
+    parked: (messages) => observer.parked(messages),
+    discarded: (messages, why) => observer.discarded(messages, why),
+  }
+}
+
+/** Of an answer the status and headers alone: its words may be those of the message. */
+function withoutWords(outcome: Outcome): Outcome {
+  const hushed = (failure: Failure): Failure => {
+    const { code, status, headers } = failure.answer
+    if (status === undefined) return failure // nobody has answered
+    return { ...failure, answer: { code, message: `status ${status}`, status, ...(headers && { headers }) } }
+  }
+  if (outcome.kind === 'failed') return { ...outcome, failure: hushed(outcome.failure) }
+  return outcome.kind === 'each' ? { ...outcome, failures: outcome.failures.map((failure) => failure && hushed(failure)) } : outcome
+}
+
+const notAsked = () => new EngineError('NOT_FOUND', 'the messages of this sink are sent: they can’t be received')
+
+const told = (error: unknown) => ({
+  code: error instanceof EngineError ? error.code : 'INTERNAL',
+  message: error instanceof Error ? error.message : String(error),
+})

@@ -1,0 +1,62 @@
+/** A sink begins to work in this process: what it is given, and what is said of it in the log. */
+import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import { isFenced } from '../../engine/errors.ts'
+import type { Log } from '../../engine/log/log.ts'
+import type { Logger } from '../../engine/logger.ts'
+import type { SinkMeter } from '../../engine/meters.ts'
+import type { Egress } from '../../engine/net/egress.ts'
+import type { ResourceCache } from '../../engine/state/resource-cache.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import type { RecentMessages } from '../recent-messages.ts'
+import type { SinkFunctions } from './sink-functions.ts'
+import { observeSink } from './sink-observer.ts'
+import { startSink, type RunningSink } from './sink.ts'
+
+/** What all sinks of the process share. */
+export type SinkHome = Readonly<{
+  log: Log
+  logger: Logger
+  query: Query
+  /** names this process in the state database */
+  holder: string
+  cache: Pick<ResourceCache, 'endpointOf'>
+  egress: Egress
+  functions: SinkFunctions
+  recent: RecentMessages
+  /** the sink as it is now. @throws EngineError NOT_FOUND */
+  sinkNow: (id: string) => Sink
+  /** a generation was delivered */
+  delivered: () => void
+}>
+
+export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): RunningSink {
+  const { log, logger, query, holder, cache, egress, functions, recent, sinkNow, delivered } = home
+  return startSink({
+    sink,
+    database,
+    generations: new StoredGenerations({
+      ...{ sinkId: sink.id, log, query },
+      ackWaitMs: () => sinkNow(sink.id).ack_wait_ms,
+      handedOver: (generation) => {
+        logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
+        delivered()
+      },
+    }),
+    log,
+    query,
+    holder,
+    onFailure: (err, partition) => {
+      if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
+      else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
+    },
+    observer: observeSink(sink, meter, logger),
+    functions: (now, its, former) => functions.stageOf(now, its, former),
+    read: (now, pack) => recent.note(now, pack),
+    push: {
+      egress,
+      endpoint: (now) => cache.endpointOf(now),
+      warn: (text) => logger.warn({ sink: sink.name }, text),
+    },
+  })
+}

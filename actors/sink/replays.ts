@@ -1,0 +1,144 @@
+/**
+ * Sets a sink back: looks where to (engine/dispatch/replay-plan.ts), stops every partition of it in every process, puts the
+ * replay into effect in one transaction (engine/dispatch/replay.ts), and lets all of them begin again. A process that dies
+ * on the way leaves the sink as it was before or as it is after, and those it has stopped begin again by themselves.
+ */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
+import { planReplay, timeOf, type ReplayPlan, type ReplayTarget } from '../../engine/dispatch/replay-plan.ts'
+import { knownGenerations, reachOf } from '../../engine/dispatch/replay-reach.ts'
+import { rewind, type Stopped } from '../../engine/dispatch/replay.ts'
+import { EngineError, isRetryable } from '../../engine/errors.ts'
+import type { Commit, Log } from '../../engine/log/log.ts'
+import type { Logger } from '../../engine/logger.ts'
+import { formatLsn, type Lsn } from '../../engine/lsn.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import type { Store } from '../../engine/state/store.ts'
+import { topicOf } from '../../engine/wal/routing.ts'
+import { incarnationsOf } from '../../engine/wal/source-store.ts'
+import type { HeldSink } from './running-sink.ts'
+
+/** A process that may serve partitions of the sink. */
+export type Holder = Readonly<{
+  /** of its node */
+  id: string
+  /** @see RunningSink.hold */
+  hold: (by: string) => Promise<HeldSink>
+  release: (by: string) => Promise<void>
+}>
+
+export type Replayed = Readonly<{
+  /** of the generation that is delivered from now on */
+  partitions: number
+  /** about how many messages come again */
+  messages: number
+  /** the first message that comes again: its commit; undefined: there is none, and nothing was done */
+  from: Readonly<{ lsn: Lsn; time: string }> | undefined
+}>
+
+export type ReplaysOptions = Readonly<{
+  store: Pick<Store, 'query' | 'transaction'>
+  log: Log
+  logger: Logger
+  /** how long partitions that move are waited for */
+  patienceMs?: number
+}>
+
+export class Replays {
+  readonly #options: ReplaysOptions
+
+  constructor(options: ReplaysOptions) {
+    this.#options = options
+  }
+
+  /**
+   * @param holders all processes that live at the moment of the call
+   * @throws EngineError REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, PARTITION_MOVING, PEER_UNREACHABLE
+   */
+  async replay(sink: Sink, target: ReplayTarget, holders: () => readonly Holder[]): Promise<Replayed> {
+    const { store, logger, patienceMs = PATIENCE_MS } = this.#options
+    const plan = await this.#plan(sink, target)
+    if (!plan) return { partitions: sink.partitions, messages: 0, from: undefined }
+    const { position, generation, places, first } = plan
+    const messages = await untilPossible(patienceMs, () =>
+      whileHeld(holders(), async (held) => {
+        const stopped = await this.#stopped(sink, held)
+        return store.transaction((query) => rewind(query, sink.id, plan, stopped))
+      }),
+    )
+    const from = { lsn: first.position.lsn, time: timeOf(first.commitTimeUs) }
+    logger.info(
+      { sink: sink.name, lsn: formatLsn(from.lsn), time: from.time, generation, messages, history: position.history },
+      'the sink is set back: what came since comes again',
+    )
+    return { partitions: places.length, messages, from }
+  }
+
+  async #plan(sink: Sink, target: ReplayTarget): Promise<ReplayPlan | undefined> {
+    const { store, log } = this.#options
+    const known = await knownGenerations(store.query, sink.id)
+    const served = known.find(({ endedUs }) => endedUs === undefined)
+    const generations = known.filter(({ generation }) => generation <= (served?.generation ?? 0))
+    const incarnations = await incarnationsOf(store.query, sink.databaseId)
+    return planReplay({ log, sink, generations, incarnations, reach: reachOf(generations) }, target)
+  }
+
+  /** What stands still, with the last commit of each partition. */
+  async #stopped(sink: Sink, held: readonly HeldSink[]): Promise<Stopped> {
+    const { log } = this.#options
+    const generation = Math.max(0, ...held.map((each) => each.generation))
+    const partitions = held.filter((each) => each.generation === generation).flatMap((each) => each.partitions)
+    const terms = new Map(partitions.map(({ partition, term }) => [partition, term]))
+    const topic = topicOf({ sinkId: sink.id, generation })
+    const commits = new Map<number, Commit | undefined>()
+    for (const partition of terms.keys()) commits.set(partition, await log.committed(topic, partition))
+    return { generation, terms, commits }
+  }
+}
+
+/** Partitions that move, or whose process has just died, are at rest again within this, as a rule. */
+const PATIENCE_MS = 15_000
+const AGAIN_MS = 500
+
+async function untilPossible<T>(patienceMs: number, work: () => Promise<T>): Promise<T> {
+  for (const until = performance.now() + patienceMs; ; await delay(AGAIN_MS)) {
+    try {
+      return await work()
+    } catch (error) {
+      const code = codeOf(error)
+      const passes = isRetryable(error) && code !== 'REPLAY_RUNNING' && code !== 'STATE_UNAVAILABLE'
+      if (!passes || performance.now() > until) throw error
+    }
+  }
+}
+
+/**
+ * The first one is held alone, so that of two replays at once one goes on. A process that does not answer stops nothing: if it
+ * serves a partition, `work` finds that out.
+ */
+async function whileHeld<T>(holders: readonly Holder[], work: (held: readonly HeldSink[]) => Promise<T>): Promise<T> {
+  const by = randomUUID()
+  const [first, ...others] = holders.toSorted((a, b) => (a.id < b.id ? -1 : 1))
+  const held: HeldSink[] = []
+  let unheld: unknown
+  const hold = async (holder: Holder | undefined) => {
+    try {
+      if (holder) held.push(await holder.hold(by))
+    } catch (error) {
+      if (!isRetryable(error) || codeOf(error) === 'REPLAY_RUNNING') throw error
+      unheld = error
+    }
+  }
+  try {
+    await hold(first)
+    await Promise.all(others.map(hold))
+    if (held.length === 0) throw unheld
+    return await work(held)
+  } catch (error) {
+    throw codeOf(error) === 'PARTITION_MOVING' ? (unheld ?? error) : error
+  } finally {
+    await Promise.all(holders.map((holder) => holder.release(by).catch(() => undefined))) // else it begins again by itself
+  }
+}
+
+const codeOf = (error: unknown) => (error instanceof EngineError ? error.code : undefined)

@@ -1,0 +1,104 @@
+/** For each sink the stage made of the functions that it names, as they are stored now. */
+import { isDeepStrictEqual } from 'node:util'
+import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
+import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
+import { SnapshotReader } from '../../engine/wal/snapshot-reader.ts'
+import { sinkMetadata } from '../../sinks/pull.ts'
+import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { Enricher } from '../../transforms/enrichment.ts'
+import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
+import type { ReadRoute } from '../../transforms/routes.ts'
+import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import { FunctionStage, type StageFunction, type StageOptions } from '../../transforms/stage.ts'
+import type { HealthCheck } from '../status.ts'
+
+export class SinkFunctions {
+  readonly #pool: FunctionPool
+  readonly #stored: () => readonly StoredFunction[]
+  /** what enriches messages of a database, for all its sinks, by its id */
+  readonly #readers = new Map<string, Readonly<{ reader: SnapshotReader; connection: Connection }>>()
+  #looks = 0
+
+  constructor(pool: FunctionPool, stored: () => readonly StoredFunction[]) {
+    this.#pool = pool
+    this.#stored = stored
+  }
+
+  /** @param former the sink's stage until now */
+  stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
+    const options = this.#optionsOf(sink, database)
+    const { filter, routing, transform } = options.functions
+    if (filter || routing || transform) this.#pool.warm()
+    return new FunctionStage(options, former)
+  }
+
+  /** A stage for looking at what functions make of a message: it runs apart from those at work, and nothing is held against them. */
+  async tried<T>(sink: Sink, database: Database, work: (stage: FunctionStage) => Promise<T>): Promise<T> {
+    const { functions, ...options } = this.#optionsOf(sink, database)
+    const name = `look ${++this.#looks} `
+    const apart = (fn: StageFunction | undefined) => fn && { ...fn, key: name + fn.key }
+    const own = { filter: apart(functions.filter), routing: apart(functions.routing), transform: apart(functions.transform) }
+    const pool = { run: (...call: Parameters<FunctionPool['test']>) => this.#pool.test(...call) }
+    try {
+      return await work(new FunctionStage({ ...options, functions: own, pool }))
+    } finally {
+      for (const fn of Object.values(own)) if (fn) this.#pool.forget(fn.key)
+    }
+  }
+
+  #optionsOf(sink: Sink, database: Database): StageOptions {
+    const functions = {
+      filter: this.#function(sink, sink.filter),
+      routing: this.#function(sink, sink.routing),
+      transform: this.#function(sink, sink.transform),
+    }
+    const { keyed = false, namesByTransform = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
+    // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
+    const deletes = !keyed ? 'transformed' : namesByTransform ? 'named' : 'keyed'
+    const readRoute: ReadRoute | undefined = routing && ((said) => routing.read(said, sink.destination))
+    const query = this.#named(sink, sink.enrichment)
+    const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
+    const tail = JSON.stringify(sinkMetadata(sink, database))
+    return { pool: this.#pool, functions, tail, deletes, enricher, readRoute, isSensitive: sink.sensitive }
+  }
+
+  /** @returns undefined: nothing stands in the way of its functions */
+  check(sink: Sink): HealthCheck | undefined {
+    const { accountId } = sink
+    const held = this.#stored().find(
+      (fn) => fn.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === fn.name) && isUnported(fn),
+    )
+    if (!held) return undefined
+    const error = { code: 'FUNCTION_INVALID', message: `the function "${held.name}" ${ELIXIR}` }
+    return { name: 'Sink configuration', status: 'error', error }
+  }
+
+  async close(): Promise<void> {
+    const readers = [...this.#readers.values()]
+    this.#readers.clear()
+    await Promise.all(readers.map(({ reader }) => reader.close()))
+  }
+
+  #named({ accountId }: Sink, name: string | null | undefined): StoredFunction | undefined {
+    if (name === null || name === undefined) return undefined
+    return this.#stored().find((fn) => fn.accountId === accountId && fn.name === name)
+  }
+
+  #function(sink: Sink, name: string | null | undefined): StageFunction | undefined {
+    const stored = this.#named(sink, name)
+    if (!stored || stored.type === 'enrichment') return undefined
+    const { id, type, compiled: code, usesMetadata } = stored
+    const kind = type === 'path' ? 'transform' : type
+    return { key: `${id}:${kind}:${code}`, name: stored.name, kind, code, usesMetadata }
+  }
+
+  /** One for all sinks of a database; another when the database is reached in another way. */
+  #readerOf({ id, connection }: Database): SnapshotReader {
+    const known = this.#readers.get(id)
+    if (known && isDeepStrictEqual(known.connection, connection)) return known.reader
+    void known?.reader.close()
+    const reader = new SnapshotReader(connection, 'tailrace enrichment')
+    this.#readers.set(id, { reader, connection })
+    return reader
+  }
+}

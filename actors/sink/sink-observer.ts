@@ -1,0 +1,46 @@
+import type { Logger } from '../../engine/logger.ts'
+import type { SinkMeter } from '../../engine/meters.ts'
+
+export type Discarded = 'attempts' | 'size' | 'hand'
+
+/** What a sink tells those who count. Every call is for a batch, never for a message. */
+export interface SinkObserver {
+  /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
+  delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
+  /** @param heldMs from the delivery of the first message of the call to its ack */
+  acked(batch: Readonly<{ messages: number; heldMs: number }>): void
+  /** the visibility time of these passed without an ack. @param heldMs that time */
+  lapsed(batch: Readonly<{ messages: number; heldMs: number }>): void
+  /** given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they were handed out */
+  returned(batch: Readonly<{ messages: number; heldMs: number }>): void
+  parked(messages: number): void
+  /** given up, on record: too many attempts, too large to be kept, or by hand */
+  discarded(messages: number, why: Discarded): void
+}
+
+/** Into the metrics, and what an operator should see into the log. */
+export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: SinkMeter, logger: Logger): SinkObserver {
+  return {
+    delivered: ({ messages, bytes, sinceCommitUs }) => {
+      meter.attempted(messages, bytes)
+      meter.waited(messages, sinceCommitUs)
+    },
+    acked: ({ messages, heldMs }) => meter.delivered(messages, heldMs * 1000),
+    lapsed: ({ messages, heldMs }) => {
+      meter.failed(messages, heldMs * 1000)
+      logger.debug({ sink, messages }, 'visibility timeouts passed without an ack')
+    },
+    returned: ({ messages, heldMs }) => meter.failed(messages, heldMs * 1000),
+    parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
+    discarded: (messages, why) => {
+      meter.discarded += messages
+      logger.warn({ sink, messages }, `messages were discarded: ${WHY[why]}`)
+    },
+  }
+}
+
+const WHY: Readonly<Record<Discarded, string>> = {
+  attempts: 'max_retry_count was reached',
+  size: 'larger than MAX_MESSAGE_MB',
+  hand: 'somebody asked for it',
+}

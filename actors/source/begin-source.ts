@@ -1,0 +1,61 @@
+/** A source begins to work in this process: what it is given, and what is said of it in the log. */
+import type { Log } from '../../engine/log/log.ts'
+import type { Logger } from '../../engine/logger.ts'
+import type { SourceMeter } from '../../engine/meters.ts'
+import type { NodeRegistry } from '../../engine/state/node-registry.ts'
+import type { Database } from '../../engine/state/resources.ts'
+import type { SavedVersion } from '../../engine/wal/routing-versions.ts'
+import type { Query } from '../../engine/wal/slot.ts'
+import type { SourceSettings } from '../../engine/wal/source-settings.ts'
+import { SourceActor } from './source-actor.ts'
+
+/** What all sources of the process share. */
+export type SourceHome = Readonly<{
+  log: Log
+  logger: Logger
+  query: Query
+  nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
+  /** where they are not as usual */
+  settings: Partial<SourceSettings> | undefined
+  saveRouting: (databaseId: string) => Promise<SavedVersion>
+  /** it streams */
+  streaming: () => void
+}>
+
+export function beginSource(database: Database, meter: SourceMeter, home: SourceHome): SourceActor {
+  const { log, query, nodes, settings, saveRouting, streaming } = home
+  const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
+  const logger = home.logger.child({ database: database.name, slot: database.slot.name })
+  const source = new SourceActor({
+    database,
+    log,
+    state: query,
+    holder: nodes.id,
+    ...(settings ? { settings } : {}),
+    nameOf,
+    onStandby: (owner) => {
+      const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
+      nodes.nameOf(owner).then(told, () => told()) // asked: the list of live nodes may not be read yet
+      // what this process stored before it knew that its own run would not write the marks
+      const mark = async () => source.mark(await saveRouting(database.id))
+      mark().catch((err: unknown) => logger.warn({ err }, 'the routing could not be marked'))
+    },
+    observer: {
+      ingested: (changes, bytes) => meter.ingested(changes, bytes),
+      appended: (_messages, _bytes, latencyUs) => meter.ingested(0, 0, latencyUs),
+      notice: (notice) => logger.warn(notice),
+      relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
+    },
+  })
+  source.watch((state) => {
+    const { lastError } = source
+    if (state === 'waiting' || state === 'failed') {
+      logger[state === 'failed' ? 'error' : 'warn'](
+        { state, code: lastError?.code, remedy: lastError?.remedy },
+        `the source does not stream: ${lastError?.message ?? ''}`,
+      )
+    } else logger.info({ state }, 'source')
+    if (state === 'streaming') streaming()
+  })
+  return source
+}

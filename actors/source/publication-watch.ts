@@ -1,0 +1,110 @@
+/**
+ * Whether what the sinks ask for is published: asked of each source now and then, and after edits, and told in the health
+ * of the sinks and once in the log. A source that can't be asked is told of elsewhere; what it said last stays.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { Client } from 'pg'
+import type { Logger } from '../../engine/logger.ts'
+import { cut } from '../../engine/postgres/client-cut.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import { publicationGaps, type PublicationGap } from '../../engine/wal/publication-gaps.ts'
+import { sourceClient } from '../../engine/wal/source-client.ts'
+import { Bell } from '../bell.ts'
+import type { HealthCheck } from '../status.ts'
+
+/** Every so often; sooner while something is missing, for someone may be mending it. */
+const EVERY_MS = 300_000
+const EVERY_MS_WITH_GAPS = 15_000
+/** Nobody waits for the answer. */
+const LIMIT_MS = 30_000
+/** Edits often come several at once. */
+const GATHER_MS = 100
+
+type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }>
+
+export class PublicationWatch implements Disposable {
+  readonly #known: () => Known
+  readonly #logger: Logger
+  readonly #bell = new Bell()
+  readonly #ended = new AbortController()
+  /** by sink; empty: everything is published */
+  readonly #gaps = new Map<string, readonly PublicationGap[]>()
+
+  constructor(known: () => Known, logger: Logger) {
+    this.#known = known
+    this.#logger = logger
+  }
+
+  start(): void {
+    this.ring()
+    void this.#run()
+  }
+
+  /** A sink was made or edited, or a source begins to stream. */
+  ring(): void {
+    this.#bell.ring()
+  }
+
+  [Symbol.dispose](): void {
+    this.#ended.abort()
+  }
+
+  check(sinkId: string): HealthCheck {
+    const name = 'Sink configuration'
+    const gaps = this.#gaps.get(sinkId)
+    if (!gaps) return { name, status: 'waiting' }
+    const [worst] = gaps
+    if (!worst) return { name, status: 'healthy' }
+    const message = gaps.map((gap) => gap.message).join('; ')
+    return { name, status: worst.code === 'table_not_published' ? 'warning' : 'notice', error: { code: worst.code, message } }
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#ended
+    while (!signal.aborted) {
+      const hasGaps = [...this.#gaps.values()].some((gaps) => gaps.length > 0)
+      await this.#bell.wait(signal, hasGaps ? EVERY_MS_WITH_GAPS : EVERY_MS)
+      await pause(GATHER_MS, undefined, { signal }).catch(() => undefined)
+      if (!signal.aborted) await this.#look()
+    }
+  }
+
+  async #look(): Promise<void> {
+    const { databases, sinks } = this.#known()
+    const ids = new Set(sinks.map(({ id }) => id))
+    for (const id of this.#gaps.keys()) if (!ids.has(id)) this.#gaps.delete(id)
+    await Promise.all(databases.map((database) => this.#ask(database, sinks)))
+  }
+
+  async #ask(database: Database, sinks: readonly Sink[]): Promise<void> {
+    const { signal } = this.#ended
+    const taking = sinks.filter(({ databaseId, status }) => databaseId === database.id && status !== 'disabled')
+    const gaps = taking.length > 0 ? await gapsOf(database, taking, signal).catch(() => undefined) : undefined
+    if (gaps && !signal.aborted) for (const sink of taking) this.#tell(sink, gaps.get(sink.id) ?? [])
+  }
+
+  #tell({ id, name }: Sink, gaps: readonly PublicationGap[]): void {
+    const told = new Set(this.#gaps.get(id)?.map(({ message }) => message))
+    for (const { code, message } of gaps)
+      if (!told.has(message)) this.#logger[code === 'table_not_published' ? 'warn' : 'info']({ sink: name, code }, message)
+    this.#gaps.set(id, gaps)
+  }
+}
+
+async function gapsOf(database: Database, sinks: readonly Sink[], signal: AbortSignal): ReturnType<typeof publicationGaps> {
+  const client = new Client({ ...sourceClient(database.connection, 'tailrace publication'), query_timeout: LIMIT_MS })
+  client.on('error', () => {}) // the query hears of it
+  const onAbort = () => cut(client)
+  signal.addEventListener('abort', onAbort)
+  try {
+    await client.connect()
+    return await publicationGaps(
+      (sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]),
+      database.slot.publication,
+      sinks,
+    )
+  } finally {
+    signal.removeEventListener('abort', onAbort)
+    await client.end().catch(() => undefined)
+  }
+}

@@ -1,0 +1,376 @@
+/** The source of one database at work: its machine with the real lock, inspection and run behind it, and how it is. */
+import { Client } from 'pg'
+import { createActor, type ActorRefFrom } from 'xstate'
+import { EngineError } from '../../engine/errors.ts'
+import type { Log } from '../../engine/log/log.ts'
+import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
+import type { Database, RoutedSink, RoutingVersion } from '../../engine/state/resources.ts'
+import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
+import { ReadingGate } from '../../engine/wal/gate.ts'
+import { acceptRemedy } from '../../engine/wal/history.ts'
+import { emitRoutingMark, saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing-versions.ts'
+import { SourceRun } from '../../engine/wal/run.ts'
+import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
+import { Shedding } from '../../engine/wal/shedding.ts'
+import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../../engine/wal/slot.ts'
+import { sourceClient } from '../../engine/wal/source-client.ts'
+import { SourceLock } from '../../engine/wal/source-lock.ts'
+import { acceptGap, acceptLog, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
+import { SlotWatch } from './slot-watch.ts'
+import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
+import type { ActorStatus } from '../status.ts'
+import type { Running } from '../supervised.ts'
+
+export type SourceActorOptions = Readonly<{
+  database: Database
+  log: Log
+  /** queries on the state database */
+  state: Query
+  /** names this process to others, in the table of terms */
+  holder: string
+  /** what a holder is called, for people */
+  nameOf?: (holder: string) => string
+  /** another process has the source, and this one waits for its lock: told once for each owner */
+  onStandby?: (owner: string) => void
+  settings?: Partial<SourceSettings>
+  observer?: SourceObserver
+  /** held by sinks that can take no more */
+  gate?: ReadingGate
+  marks?: ReadonlyMap<string, MarkHandler>
+  watcher?: KeyWatcher
+}>
+
+/** How old the owner may be that a standby names. */
+const OWNER_EVERY_MS = 1_000
+/** A question outside of a run waits no longer. */
+const SESSION_TIMEOUT_MS = 30_000
+
+type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
+/** `opening`: connecting, not yet streaming. */
+export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | 'waiting' | 'failed' | 'stopping' | 'stopped'
+
+/** How a source is after another try; `code` and `reason` when it does not stream. */
+export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
+
+export class SourceActor implements Running {
+  readonly gate: ReadingGate
+  /** the sinks whose messages are dropped, because they are full */
+  readonly shedding = new Shedding()
+  readonly #options: SourceActorOptions
+  readonly #actor: ActorRefFrom<typeof sourceMachine>
+  readonly #ended = Promise.withResolvers<void>()
+  readonly #slot = new SlotWatch(() => this.#askSlot())
+  readonly #listeners = new Set<(state: SourceState) => void>()
+  readonly #standbyListeners = new Set<() => void>()
+  #run: SourceRun | undefined
+  #figures: SourceFigures | undefined
+  #since = new Date()
+  #state: SourceState = 'locking'
+  #lockHolder: number | undefined
+  /** while another process has the lock: since when the term was looked at, and its holder */
+  #standby: { owner: string | undefined; lookedAt: number } | undefined
+  #phantoms = 0
+
+  constructor(options: SourceActorOptions) {
+    this.#options = options
+    this.gate = options.gate ?? new ReadingGate()
+    // the machine knows neither lock nor plan: both come from this work and go back to it
+    this.#actor = createActor(sourceMachine, { input: { work: this.#work() as unknown as SourceWork } })
+    this.#actor.subscribe((snapshot) => {
+      const state = stateOf(snapshot.value)
+      if (state !== this.#state) {
+        this.#state = state
+        this.#since = new Date()
+        for (const listener of this.#listeners) listener(state)
+        if (state === 'streaming') void this.#slot.look()
+      }
+      if (state !== 'stopped') return
+      this.#slot[Symbol.dispose]()
+      this.#ended.resolve()
+    })
+    this.#actor.start()
+    void this.#slot.look()
+  }
+
+  /** Resolves when it has stopped. A failure doesn't end it: it waits in `failed` for `retry` or `stop`. */
+  get ended(): Promise<void> {
+    return this.#ended.promise
+  }
+
+  get state(): SourceState {
+    return this.#state
+  }
+
+  get lastError(): SourceFailure | undefined {
+    return this.#actor.getSnapshot().context.lastError
+  }
+
+  /** Of the current run, or the last one; undefined before the first. */
+  get figures(): SourceFigures | undefined {
+    return (this.#figures = this.#run?.figures ?? this.#figures)
+  }
+
+  /** Calls back at each change of state. @returns ends the subscription */
+  watch(listener: (state: SourceState) => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** Another try after a failure that a user has mended, or at once instead of waiting. */
+  retry(): void {
+    this.#actor.send({ type: 'retry' })
+  }
+
+  /**
+   * As `retry`. @returns how it is when it streams, stands by or has stopped again, or after `waitMs`: a source that streams
+   * goes on as it is
+   */
+  async tryAgain(waitMs: number): Promise<SourceOutcome> {
+    this.retry()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const look = () => {
+      if (this.standby || ['streaming', 'waiting', 'failed', 'stopped'].includes(this.#state)) resolve()
+    }
+    const timer = setTimeout(resolve, waitMs)
+    this.#standbyListeners.add(look)
+    const unwatch = this.watch(look)
+    look()
+    await promise
+    clearTimeout(timer)
+    unwatch()
+    this.#standbyListeners.delete(look)
+    const stopped = this.#state === 'waiting' || this.#state === 'failed' ? this.lastError : undefined
+    return { state: this.standby ? 'standby' : this.#state, ...(stopped && { code: stopped.code, reason: stopped.message }) }
+  }
+
+  /**
+   * Goes on although changes are missing, because a user who has read what it stopped at says so.
+   * @returns the message of the failure that is accepted
+   * @throws EngineError NO_GAP: it did not stop at missing changes
+   */
+  async acceptGap(): Promise<string> {
+    const { database, state, log } = this.#options
+    const { code, message, error } = this.lastError ?? {}
+    const slotAt = error instanceof EngineError ? error.context.slotConfirmed : undefined
+    if (this.#state !== 'failed' || message === undefined || (code !== 'LOG_CHANGED' && typeof slotAt !== 'string'))
+      throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
+    if (code === 'LOG_CHANGED') await acceptLog(state, database.id, log.identity)
+    else await acceptGap(state, database.id, parseLsn(String(slotAt)))
+    this.retry()
+    return message
+  }
+
+  async stop(): Promise<void> {
+    this.#actor.send({ type: 'stop' })
+    await this.ended
+  }
+
+  /**
+   * Saves what goes where and writes its mark: it holds for what commits from then on.
+   * @returns `isMarked` false: the source can't be reached now; the mark is written when it streams again
+   */
+  async route(sinks: readonly RoutedSink[]): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
+    return this.mark(await saveRoutingVersion(this.#options.state, this.#options.database.id, sinks))
+  }
+
+  /** Writes the mark of a version that was saved, unless one has come back already; from any process. */
+  async mark({
+    isPlaced,
+    databaseId,
+    version: number,
+    sinks,
+  }: SavedVersion): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
+    const { database } = this.#options
+    const version = { databaseId, version: number, sinks }
+    if (isPlaced) return { version, isMarked: true }
+    try {
+      if (this.#run) await emitRoutingMark(this.#run.query, version)
+      else await withSession(database, (query) => emitRoutingMark(query, version))
+      return { version, isMarked: true }
+    } catch {
+      return { version, isMarked: false }
+    }
+  }
+
+  /** Versions saved while the source could not be reached, or by a process that died before it wrote their marks. */
+  async #writePendingMarks(run: SourceRun, store: SourceStore): Promise<void> {
+    try {
+      const versions = await store.routingVersions()
+      const newest = versions.findLastIndex(({ position }) => position !== undefined) // what is older holds with it, or never will
+      for (const { routing } of versions.slice(newest + 1)) await emitRoutingMark(run.query, routing)
+    } catch (error) {
+      this.#options.observer?.notice?.(`routing marks: ${error instanceof Error ? error.message : String(error)}`)
+    }
+  }
+
+  /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
+  async slotLag(): Promise<SlotLag> {
+    const { database } = this.#options
+    const { name } = database.slot
+    const lag = await (this.#run ? readSlotLag(this.#run.query, name) : withSession(database, (query) => readSlotLag(query, name)))
+    if (!lag) throw new EngineError('SLOT_MISSING', `there is no replication slot "${name}"`, { slot: name })
+    return lag
+  }
+
+  /** The slot and its database as they were found last, at most some seconds ago; nothing while another process has the source. */
+  get slot(): Readonly<{ lag: SlotLag | undefined; error: unknown }> {
+    return this.standby ? { lag: undefined, error: undefined } : this.#slot
+  }
+
+  /** Also while it doesn't stream: it is then that a slot grows. */
+  #askSlot(): Promise<SlotLag> | undefined {
+    const isOurs = this.#run !== undefined || this.#state === 'waiting' || this.#state === 'failed'
+    return isOurs ? this.slotLag() : undefined
+  }
+
+  /** Set while another process has the source: its holder, as far as it is known. */
+  get standby(): Readonly<{ owner: string | undefined }> | undefined {
+    return this.#state === 'locking' ? this.#standby : undefined
+  }
+
+  status(): ActorStatus {
+    const { database, nameOf = String } = this.#options
+    const owner = this.standby?.owner
+    const { lastError } = this
+    const figures = this.figures
+    return {
+      id: `source/${database.id}`,
+      kind: 'source',
+      name: database.name,
+      accountId: database.accountId,
+      state: this.standby ? 'standby' : this.#state,
+      since: this.#since,
+      ...(lastError ? { lastError: { error: lastError.error, at: lastError.at } } : {}),
+      details: {
+        slot: database.slot.name,
+        ...(this.#state === 'locking' && this.#lockHolder !== undefined ? { lockHeldByPid: this.#lockHolder } : {}),
+        ...(owner === undefined ? {} : { heldBy: nameOf(owner) }),
+        ...(figures
+          ? {
+              confirmedLsn: formatLsn(figures.confirmedLsn),
+              durableLsn: formatLsn(figures.durableLsn),
+              receivedLsn: formatLsn(figures.receivedLsn),
+              unconfirmedBytes: bytesBetween(figures.confirmedLsn, figures.receivedLsn),
+              bytesInFlight: figures.bytesInFlight,
+              pausedMs: Math.round(figures.pausedMs),
+              pauseCause: figures.pauseCauses.join('; ') || null,
+              history: figures.history,
+              routingVersion: figures.routingVersion,
+              lastCommitAt: figures.lastCommitUs === 0 ? null : new Date(figures.lastCommitUs / 1000).toISOString(),
+            }
+          : {}),
+        ...(this.#phantoms > 0 ? { phantomMessages: this.#phantoms } : {}),
+      },
+    }
+  }
+
+  #work(): SourceWork<SourceLock, Plan> {
+    const { database, state, log, holder } = this.#options
+    const { name, publication } = database.slot
+    return {
+      acquireLock: (signal) =>
+        SourceLock.acquire(
+          {
+            client: sourceClient(database.connection, `tailrace lock ${name}`),
+            slot: name,
+            onWaiting: (pid) => {
+              this.#lockHolder = pid
+              void this.#lookAtOwner()
+              for (const listener of this.#standbyListeners) listener()
+            },
+          },
+          signal,
+        ),
+      inspect: async (lock, signal) => {
+        this.#lockHolder = undefined
+        this.#standby = undefined
+        const store = await SourceStore.takeOver(state, database.id, holder)
+        await lock.terminateLeftover(signal)
+        const saved = await store.load()
+        if (saved.logIdentity !== undefined && saved.logIdentity !== log.identity)
+          throw logChanged(database, saved.logIdentity, log.identity)
+        return { store, saved, slot: judgeSlot(await readSlotFacts(lock.query, name, publication), name, publication, saved.confirmed) }
+      },
+      stream: (input, signal) => this.#stream(input, signal),
+    }
+  }
+
+  /** Who holds the term: asked seldom, for the lock is tried twice a second. */
+  async #lookAtOwner(): Promise<void> {
+    const standby = (this.#standby ??= { owner: undefined, lookedAt: -Infinity })
+    if (performance.now() - standby.lookedAt < OWNER_EVERY_MS) return
+    standby.lookedAt = performance.now()
+    const { state, database, onStandby } = this.#options
+    const owner = await SourceStore.owner(state, database.id).catch(() => undefined)
+    if (owner === undefined || owner === standby.owner) return
+    standby.owner = owner
+    if (this.#standby === standby) onStandby?.(owner)
+  }
+
+  async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {
+    const { database, log, settings, observer = {}, marks, watcher } = this.#options
+    const run = await SourceRun.open({
+      database,
+      log,
+      lock,
+      ...plan,
+      gate: this.gate,
+      shedding: this.shedding,
+      settings: { ...SOURCE_DEFAULTS, ...settings },
+      observer: {
+        ...observer,
+        phantoms: (from, messages) => {
+          this.#phantoms += messages
+          observer.phantoms?.(from, messages)
+        },
+      },
+      marks,
+      watcher,
+      progressed,
+    })
+    this.#run = run
+    opened()
+    void this.#writePendingMarks(run, plan.store)
+    const cut = () => void run.stop()
+    const finish = () => void run.drain()
+    signal.addEventListener('abort', cut)
+    drain.addEventListener('abort', finish)
+    if (signal.aborted) cut()
+    else if (drain.aborted) finish()
+    const error = await run.ended
+    this.#figures = run.figures
+    this.#run = undefined
+    await run.stop() // until what is open has settled
+    signal.removeEventListener('abort', cut)
+    drain.removeEventListener('abort', finish)
+    if (error) throw error
+  }
+}
+
+async function withSession<T>(database: Database, work: (query: Query) => Promise<T>): Promise<T> {
+  const settings = { synchronous_commit: 'local' }
+  const client = new Client({
+    ...sourceClient(database.connection, `tailrace ${database.slot.name}`, settings),
+    query_timeout: SESSION_TIMEOUT_MS,
+  })
+  client.on('error', () => undefined) // the query hears of it
+  try {
+    await client.connect()
+    return await work((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]))
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+const stateOf = (value: string | Readonly<Record<string, unknown>>): SourceState =>
+  (typeof value === 'string' ? value : value.streaming === 'opening' ? 'opening' : 'streaming') as SourceState
+
+const bytesBetween = (from: Lsn, to: Lsn): number => (to > from ? Number(to - from) : 0)
+
+const logChanged = (database: Database, saved: string, found: string): EngineError =>
+  new EngineError(
+    'LOG_CHANGED',
+    `the source "${database.name}" has been writing to log ${saved}, this is log ${found}: what the former one holds undelivered is not in it. ` +
+      `To go on without it, ${acceptRemedy(database.name)}`,
+    { database: database.name, saved, found },
+  )

@@ -1,0 +1,166 @@
+/**
+ * The source of one database: owns the slot, streams, waits or gives up. The work is passed in.
+ *
+ *                                  ┌ streaming ───────────────────────────┐
+ *   locking ─ours─▶ inspecting ─fit─▶ opening ─opened─▶ live ─stop─▶ draining ─drained, or too slow─┐
+ *      ▲  └──────────────┴───────┬──┴ error ────────────────────────────────┘                       │
+ *      │                         ├─ retryable ─▶ waiting ─back-off─▶ locking                        ▼
+ *      │                         └─ any other ─▶ failed ─retry─▶ locking      any other ─stop─▶ stopping ─▶ stopped
+ *
+ *  I1. At most one stream is open: only `streaming` invokes it, and leaving that state aborts its signal.
+ *  I2. `attempt` returns to 0 only on progress (something became durable): a stream that dies at once keeps backing off.
+ *  I3. Only an error whose code says so is tried again; any other stays in `failed` until a user asks for another try.
+ *  I4. The lock is let go before waiting, failing or stopping, so another process may take over meanwhile.
+ *  I5. A stop is honoured in every state; a stream gets DRAIN_MS to make durable what it holds.
+ */
+import { assign, fromPromise, setup } from 'xstate'
+import { EngineError, ERRORS, isRetryable } from '../../engine/errors.ts'
+
+export interface HeldLock {
+  release(): Promise<void>
+}
+/** The work of a source. `Plan` is what the inspection found and the stream needs; its shape is theirs. */
+export interface SourceWork<Lock extends HeldLock = HeldLock, Plan = unknown> {
+  acquireLock(signal: AbortSignal): Promise<Lock>
+  inspect(lock: Lock, signal: AbortSignal): Promise<Plan>
+  /** Streams until `drain` is aborted, then makes durable what it holds and resolves; `signal` ends it at once. */
+  stream(input: StreamInput<Lock, Plan>, signal: AbortSignal): Promise<void>
+}
+export type StreamInput<Lock, Plan> = Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; opened: () => void; progressed: () => void }>
+export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; at: Date; error: unknown }>
+
+const FIRST_MS = 200
+const MAX_MS = 30_000
+export const DRAIN_MS = 8000
+
+type Context = {
+  work: SourceWork
+  lock: HeldLock | undefined
+  plan: unknown
+  drain: AbortController
+  attempt: number
+  lastError: SourceFailure | undefined
+}
+
+export function toFailure(error: unknown): SourceFailure {
+  const code = error instanceof EngineError ? error.code : 'INTERNAL'
+  return { code, message: error instanceof Error ? error.message : String(error), remedy: ERRORS[code].remedy, at: new Date(), error }
+}
+
+export const sourceMachine = setup({
+  types: {
+    input: {} as { work: SourceWork },
+    context: {} as Context,
+    events: {} as { type: 'stop' } | { type: 'retry' } | { type: 'opened' } | { type: 'progress' },
+  },
+  actors: {
+    acquireLock: fromPromise<HeldLock, SourceWork>(async ({ input, signal }) => {
+      const lock = await input.acquireLock(signal)
+      if (!signal.aborted) return lock
+      await lock.release() // nobody will take it any more
+      throw new EngineError('STOPPING', 'stopped')
+    }),
+    inspect: fromPromise<unknown, Context>(({ input, signal }) => input.work.inspect(input.lock as HeldLock, signal)),
+    stream: fromPromise<void, Readonly<{ work: SourceWork; stream: StreamInput<HeldLock, unknown> }>>(({ input, signal }) =>
+      input.work.stream(input.stream, signal),
+    ),
+    release: fromPromise<void, HeldLock | undefined>(async ({ input }) => input?.release()),
+  },
+  actions: {
+    release: ({ context }) => void context.lock?.release().catch(() => undefined),
+    forgetLock: assign({ lock: undefined, plan: undefined }),
+  },
+  delays: { backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS), drain: DRAIN_MS },
+}).createMachine({
+  id: 'source',
+  context: ({ input }) => ({
+    work: input.work,
+    lock: undefined,
+    plan: undefined,
+    drain: new AbortController(),
+    attempt: 0,
+    lastError: undefined,
+  }),
+  initial: 'locking',
+  on: { stop: '.stopping' },
+  states: {
+    locking: {
+      invoke: {
+        src: 'acquireLock',
+        input: ({ context }) => context.work,
+        onDone: { target: 'inspecting', actions: assign({ lock: ({ event }) => event.output }) },
+        onError: [
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
+          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+        ],
+      },
+    },
+    inspecting: {
+      invoke: {
+        src: 'inspect',
+        input: ({ context }) => context,
+        onDone: { target: 'streaming', actions: assign({ plan: ({ event }) => event.output }) },
+        onError: [
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
+          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+        ],
+      },
+    },
+    streaming: {
+      entry: assign({ drain: () => new AbortController() }),
+      invoke: {
+        src: 'stream',
+        input: ({ context: { work, lock, plan, drain }, self }) => ({
+          work,
+          stream: {
+            lock: lock as HeldLock,
+            plan,
+            drain: drain.signal,
+            opened: () => self.send({ type: 'opened' }),
+            progressed: () => self.send({ type: 'progress' }),
+          },
+        }),
+        onDone: 'stopping',
+        onError: [
+          {
+            guard: ({ context }) => context.drain.signal.aborted,
+            target: 'stopping',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
+          {
+            guard: ({ event }) => isRetryable(event.error),
+            target: 'waiting',
+            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
+          },
+          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+        ],
+      },
+      on: { progress: { actions: assign({ attempt: 0 }) } },
+      initial: 'opening',
+      states: {
+        opening: { on: { opened: 'live', stop: 'draining' } },
+        live: { on: { stop: 'draining' } },
+        draining: { entry: ({ context }) => context.drain.abort(), on: { stop: {} }, after: { drain: '#source.stopping' } },
+      },
+    },
+    waiting: {
+      entry: ['release', 'forgetLock', assign({ attempt: ({ context }) => context.attempt + 1 })],
+      on: { retry: 'locking' },
+      after: { backOff: 'locking' },
+    },
+    failed: { entry: ['release', 'forgetLock'], on: { retry: { target: 'locking', actions: assign({ attempt: 0 }) } } },
+    stopping: {
+      on: { stop: {} },
+      invoke: { src: 'release', input: ({ context }) => context.lock, onDone: 'stopped', onError: 'stopped' },
+    },
+    stopped: { type: 'final', entry: 'forgetLock' },
+  },
+})

@@ -1,0 +1,127 @@
+/**
+ * Acks and nacks across the processes of a cluster: each goes to the owner of its partition, and is answered when every owner
+ * has answered that it is durable.
+ */
+import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../../engine/dispatch/ack-id.ts'
+import { HANDED_OVER } from '../../engine/dispatch/generations.ts'
+import type { OwnedRefs } from '../../engine/dispatch/parked-store.ts'
+import { REWOUND } from '../../engine/dispatch/replay.ts'
+import { EngineError, isRetryable } from '../../engine/errors.ts'
+import type { Logger } from '../../engine/logger.ts'
+import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
+import type { Owners, PartitionOwners } from '../../engine/state/partition-owners.ts'
+import type { LocalEngine } from '../engine-port.ts'
+import type { PeerClient } from './peer-client.ts'
+
+export type ClusterAcksOptions = Readonly<{
+  /** of this process */
+  engine: LocalEngine
+  registry: NodeRegistry
+  owners: PartitionOwners
+  /** the partitions that own messages which ended generations have named */
+  findOlder: (sinkId: string, refs: OlderRefs) => Promise<readonly OwnedRefs[]>
+  peers: PeerClient
+  logger: Logger
+}>
+
+type Failure = Readonly<{ ids: readonly string[]; error: unknown }>
+
+export class ClusterAcks {
+  readonly #options: ClusterAcksOptions
+
+  constructor(options: ClusterAcksOptions) {
+    this.#options = options
+  }
+
+  /** @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once */
+  async settle(sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
+    const tag = sinkTag(sinkId)
+    const parts = ackIdsByPartition(ids, tag)
+    if (parts.size === 0) return
+    const owners = await this.ownersOf(sinkId)
+    let failures = await this.#send(sinkId, what, parts, owners)
+    if (failures.length > 0 && failures.every(({ error }) => isRetryable(error))) {
+      const again = ackIdsByPartition(
+        failures.flatMap((failure) => failure.ids),
+        tag,
+      )
+      const now = await this.#options.owners.read(sinkId).catch(() => undefined)
+      if (now) for (const partition of again.keys()) if (!now.has(partition)) again.delete(partition) // without a term it has handed out nothing
+      failures = await this.#send(sinkId, what, again, now ?? owners)
+    }
+    const failed = failures.find(({ error }) => !isRetryable(error)) ?? failures[0]
+    if (failed) throw failed.error
+  }
+
+  /** Sends each owner its part, all at once. */
+  async #send(sinkId: string, what: 'ack' | 'nack', named: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<Failure[]> {
+    const { registry } = this.#options
+    const parts = await this.#moved(sinkId, named, owners)
+    const failures: Failure[] = []
+    const byNode = new Map<string, string[]>()
+    for (const partition of parts.keys()) {
+      const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
+      if (holder === REWOUND) continue // a replay went back behind it: what was handed out there comes again
+      if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
+        failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
+      else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])
+    }
+    const send = async ([holder, partitions]: [string, string[]]) => {
+      const ids =
+        partitions.length === 1 ? (parts.get(partitions[0] as string) as string[]) : partitions.flatMap((p) => parts.get(p) as string[])
+      try {
+        await this.#sendTo(holder, sinkId, what, ids)
+      } catch (error) {
+        failures.push({ ids, error })
+      }
+    }
+    await Promise.all([...byNode].map(send))
+    return failures
+  }
+
+  /** Ids that a generation named which has ended go to whoever has these messages now; those that nobody has are finished. */
+  async #moved(sinkId: string, parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<ReadonlyMap<string, string[]>> {
+    const ended = new Set([...parts.keys()].filter((partition) => owners?.get(partition) === HANDED_OVER))
+    if (ended.size === 0) return parts
+    const tag = sinkTag(sinkId)
+    const now = new Map([...parts].filter(([partition]) => !ended.has(partition)))
+    const ids = [...ended].flatMap((partition) => parts.get(partition) as string[])
+    for (const { owner, origin, refs } of await this.#options.findOlder(sinkId, readOlderAckIds(ids, tag, Infinity))) {
+      const name = `${owner.generation}/${owner.partition}`
+      const prefix = ackIdPrefix(tag, origin.generation, origin.partition)
+      const found = refs.offsets.map((offset, i) => `${prefix}${offset.toString(36)}.${(refs.indexes[i] as number).toString(36)}`)
+      now.set(name, [...(now.get(name) ?? []), ...found])
+    }
+    return now
+  }
+
+  async #sendTo(holder: string, sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
+    const { engine, registry, peers } = this.#options
+    if (holder !== registry.id) return peers.settle(registry.live.get(holder) as Node, sinkId, what, ids)
+    const local = engine.sink(sinkId)
+    if (!local) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
+    await local[what](ids)
+  }
+
+  /** Messages that a client did not get are deliverable again, as far as their owners can be told. */
+  giveBack(sinkId: string, ids: readonly string[]): void {
+    this.settle(sinkId, 'nack', ids).catch((err: unknown) => {
+      this.#options.logger.warn(
+        { sink: sinkId, messages: ids.length, err },
+        'messages could not be given back: they come again after ack_wait_ms',
+      )
+    })
+  }
+
+  /** Who owns the partitions; undefined: they could not be read. */
+  async ownersOf(sinkId: string): Promise<Owners | undefined> {
+    try {
+      return await this.#options.owners.of(sinkId)
+    } catch (err) {
+      this.#options.logger.warn({ sink: sinkId, err }, 'the owners of the partitions could not be read')
+      return undefined
+    }
+  }
+}
+
+const moving = (partition: string) => new EngineError('PARTITION_MOVING', `partition ${partition} has no live owner`, { partition })

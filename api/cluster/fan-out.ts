@@ -1,0 +1,168 @@
+/**
+ * One receive that asks several places: first each in turn for what is there, then all at once for what comes. The first
+ * that has messages answers the client; what another one has handed out meanwhile goes back at once (correctness 20).
+ * Nothing here knows what a place is: the engine of this process, or another one over the network.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Receipt, ReceiveRequest } from '../engine-port.ts'
+
+/** Where messages of a sink may be. */
+export type Place = Readonly<{
+  id: string
+  /** Settles soon after its signal is aborted; an error is worth another try. */
+  receive: (request: ReceiveRequest) => Promise<Receipt>
+}>
+
+/** A place that has not answered in this time is no longer waited for alone. */
+const HEDGE_MS = 25
+/** Places that have nothing answer in this time, or count as out of reach. */
+const ANSWER_WITHIN_MS = 1_000
+/** A place that failed, or ended its wait early, is asked again after this. */
+const AGAIN_FIRST_MS = 100
+const AGAIN_MAX_MS = 2_000
+/** Waits of other processes end with ours: their answers may take so long to come. */
+const GRACE_MS = 250
+
+/** What the places have said so far. */
+class Answers {
+  readonly #first = Promise.withResolvers<void>()
+  readonly #signal: AbortSignal
+  taken: Receipt | undefined
+  /** somebody has answered, if only with nothing */
+  heard = false
+  lastError: unknown
+  #closed = false
+
+  constructor(signal: AbortSignal) {
+    this.#signal = signal
+  }
+
+  /** settles when a place has had messages */
+  get first(): Promise<void> {
+    return this.#first.promise
+  }
+
+  /** The client has its answer, or has gone: whatever comes now goes back. */
+  close(): void {
+    this.#closed = true
+  }
+
+  /** @returns true: the place has answered, with or without messages */
+  async ask(place: Place, request: ReceiveRequest): Promise<boolean> {
+    try {
+      const receipt = await place.receive(request)
+      this.heard = true
+      if (receipt.count === 0) return true
+      if (this.taken || this.#closed || this.#signal.aborted) receipt.giveBack()
+      else {
+        this.taken = receipt
+        this.#first.resolve()
+      }
+      return true
+    } catch (error) {
+      this.lastError = error
+      return false
+    }
+  }
+}
+
+/**
+ * What is there now: asks the places in turn, so that few hand out what nobody takes; a slow one holds nobody up.
+ * @returns undefined: nothing is there
+ * @throws what the last place threw, when not one has answered
+ */
+export async function takeInTurn(places: readonly Place[], request: ReceiveRequest): Promise<Receipt | undefined> {
+  if (places.length === 0) return undefined
+  const over = new AbortController()
+  const signal = AbortSignal.any([request.signal, over.signal])
+  const answers = new Answers(request.signal)
+  const asks: Promise<boolean>[] = []
+  const wait = (ms: number) => sleep(ms, undefined, { signal }).catch(() => undefined)
+  try {
+    for (const place of places) {
+      const ask = answers.ask(place, { ...request, waitMs: 0, signal })
+      asks.push(ask)
+      await Promise.race([ask, answers.first, wait(HEDGE_MS)])
+      if (answers.taken || request.signal.aborted) break
+    }
+    if (!answers.taken && !request.signal.aborted) await Promise.race([Promise.all(asks), answers.first, wait(ANSWER_WITHIN_MS)])
+  } finally {
+    answers.close()
+    over.abort()
+  }
+  if (!answers.taken && !answers.heard && !request.signal.aborted && answers.lastError !== undefined) throw answers.lastError
+  return answers.taken
+}
+
+export type Wait = Readonly<{
+  /** where to ask at the moment */
+  places: () => Promise<readonly Place[]>
+  /** Calls back when the places may have changed. @returns ends the subscription */
+  watch: (listener: () => void) => () => void
+  /** the places are looked at so often even when nothing calls back */
+  lookEveryMs: number
+}>
+
+/**
+ * Waits everywhere at once until a place has messages, the time is over, or the client goes.
+ * @returns undefined: nothing came
+ * @throws what a place threw last, when not one has answered all the time
+ */
+export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, request: ReceiveRequest): Promise<Receipt | undefined> {
+  const endsAt = performance.now() + request.waitMs
+  const leftMs = () => Math.floor(endsAt - performance.now())
+  const over = new AbortController()
+  const answers = new Answers(request.signal)
+  const asked = new Map<string, Readonly<{ end: AbortController; ended: Promise<void> }>>()
+
+  /** One place: asked again until the time is over, for it may only have begun anew. */
+  async function waitAt(place: Place, signal: AbortSignal): Promise<void> {
+    for (let againMs = AGAIN_FIRST_MS; !signal.aborted; againMs = Math.min(againMs * 2, AGAIN_MAX_MS)) {
+      const waitMs = leftMs()
+      if (waitMs <= 0) return
+      await answers.ask(place, { ...request, waitMs, signal })
+      if (leftMs() <= 0) return
+      await sleep(Math.min(againMs, leftMs()), undefined, { signal }).catch(() => undefined)
+    }
+  }
+
+  async function look(): Promise<void> {
+    const now = await places().catch((error: unknown) => void (answers.lastError = error))
+    if (!now || over.signal.aborted) return
+    const wanted = new Set(now.map(({ id }) => id))
+    for (const [id, { end }] of asked) {
+      if (wanted.has(id)) continue
+      end.abort()
+      asked.delete(id)
+    }
+    for (const place of now) {
+      if (asked.has(place.id)) continue
+      const end = new AbortController()
+      asked.set(place.id, { end, ended: waitAt(place, AbortSignal.any([over.signal, request.signal, end.signal])) })
+    }
+  }
+
+  const unwatch = watch(() => void look())
+  const looking = setInterval(() => void look(), lookEveryMs)
+  const gone = Promise.withResolvers<void>()
+  const onGone = () => gone.resolve()
+  request.signal.addEventListener('abort', onGone)
+  try {
+    await look()
+    const timeOver = sleep(Math.max(0, request.waitMs), undefined, { signal: over.signal })
+      .then(async () => {
+        const waits = Promise.all([...asked.values()].map(({ ended }) => ended))
+        await Promise.race([waits, sleep(GRACE_MS, undefined, { signal: over.signal })])
+      })
+      .catch(() => undefined)
+    if (!request.signal.aborted) await Promise.race([answers.first, timeOver, gone.promise])
+  } finally {
+    request.signal.removeEventListener('abort', onGone)
+    clearInterval(looking)
+    unwatch()
+    answers.close()
+    over.abort()
+  }
+  if (!answers.taken && !answers.heard && !request.signal.aborted && answers.lastError !== undefined) throw answers.lastError
+  return answers.taken
+}

@@ -1,0 +1,267 @@
+/**
+ * Makes a configuration document so: publications and slots first, then everything in one transaction. Nothing is ever
+ * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again. All that
+ * fails is told at once.
+ *
+ * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
+ * source says so, while the others go on and what the log holds is delivered. What the file says anew has to work.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { isDeepStrictEqual } from 'node:util'
+import { EngineError } from '../../engine/errors.ts'
+import { provision, type Provisioned } from '../../engine/postgres/provision.ts'
+import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../../engine/postgres/source-names.ts'
+import type { DatabaseInput, ResourceStore, SinkInput } from '../../engine/state/resource-store.ts'
+import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
+import type { Account, SinkSettings } from '../../engine/state/resources.ts'
+import { isKeyed } from '../../sinks/push-types.ts'
+import { ELIXIR, isUnported, looksLikeElixir, unported } from '../../transforms/elixir.ts'
+import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { Query, Store } from '../../engine/state/store.ts'
+import { hashToken } from '../../engine/state/tokens.ts'
+import { builtFunction, writtenOf } from './configured-functions.ts'
+import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import { ON_EXAMPLE, rehearse } from '../functions/function-rehearsal.ts'
+import { refusal, type Problem } from './config-reader.ts'
+
+/**
+ * @returns what should be known but stops nothing: databases that are away, names of stored sinks that their source no
+ * longer has
+ * @throws EngineError CONFIG_INVALID: file, line and reason of everything that fails; STOPPING when aborted
+ */
+export async function applyConfig(
+  document: ConfigDocument,
+  store: Store,
+  resources: ResourceStore,
+  signal: AbortSignal,
+  pool?: Sandboxes,
+): Promise<readonly string[]> {
+  const application = new Application(document, resources)
+  try {
+    await application.provision(await resources.connections(store.query, document.account), signal)
+    await application.checkNames(store.query)
+    if (pool) await application.compile(pool, await storedCode(store.query, document.account))
+    await store.transaction((query) => application.write(query))
+    return application.notices
+  } catch (error) {
+    const left = await application.undo()
+    if (left.length === 0) throw error
+    const text = error instanceof Error ? error.message : String(error)
+    throw new EngineError('CONFIG_INVALID', `${text}; what was made for it could not be dropped: ${left.join('; ')}`, {}, { cause: error })
+  }
+}
+
+/** What builds functions, and runs them once. */
+type Sandboxes = Pick<FunctionPool, 'check' | 'test' | 'forget'>
+
+/** By name. */
+async function storedCode(query: Query, account: string): Promise<ReadonlyMap<string, string>> {
+  const { rows } = await query<{ name: string; code: string }>(
+    'select f.name, f.code from function f join account a on a.id = f.account_id where a.name = $1',
+    [account],
+  )
+  return new Map(rows.map(({ name, code }) => [name, code]))
+}
+
+class Application {
+  readonly notices: string[] = []
+  readonly #document: ConfigDocument
+  readonly #resources: ResourceStore
+  readonly #problems: Problem[] = []
+  #functions: readonly Readonly<{ line: number; input: FunctionInput }>[] = []
+  readonly #made: Provisioned[] = []
+  /** names of databases whose server can't be asked */
+  readonly #away = new Set<string>()
+  #cause: unknown
+
+  constructor(document: ConfigDocument, resources: ResourceStore) {
+    this.#document = document
+    this.#resources = resources
+  }
+
+  async provision(known: Awaited<ReturnType<ResourceStore['connections']>>, signal: AbortSignal): Promise<void> {
+    for (const database of this.#document.databases) {
+      const { name, connection } = database.input
+      try {
+        this.#made.push(await provisioned(database, known.has(name), signal))
+      } catch (error) {
+        if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
+        const code = error instanceof EngineError ? error.code : undefined
+        if (code !== 'SLOT_MISSING') this.#away.add(name)
+        const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isDeepStrictEqual(known.get(name), connection)
+        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(error)}; all else goes on without its source "${name}"`)
+        else this.#wrong(database.line, error)
+      }
+    }
+  }
+
+  /**
+   * Built once, so that what is stored can be run. A file of the original still starts: its Elixir is stored, and pauses whoever has it.
+   * @param known code that is stored, by name: what is new is run on an example, too
+   */
+  async compile(pool: Sandboxes, known: ReadonlyMap<string, string>): Promise<void> {
+    const compiled: { line: number; input: FunctionInput }[] = []
+    for (const fn of this.#document.functions) {
+      const { line } = fn
+      const written = writtenOf(fn)
+      if (written.type !== 'path' && written.type !== 'enrichment' && looksLikeElixir(written.code))
+        compiled.push({ line, input: unported(written) })
+      else {
+        const input = await builtFunction(fn, this.#document.file, pool)
+        if (!('compiled' in input)) this.#problems.push(input)
+        else {
+          compiled.push({ line, input })
+          if (known.get(written.name) === written.code) continue
+          for (const warning of await rehearse(input, ON_EXAMPLE, pool))
+            this.#notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+        }
+      }
+    }
+    this.#functions = compiled
+  }
+
+  /** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
+  async checkNames(query: Query): Promise<void> {
+    const { databases, sinks, account } = this.#document
+    const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
+      'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
+      [account],
+    )
+    const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
+    for (const { line, database: name, input } of sinks) {
+      const database = databases.find((one) => one.input.name === name)
+      if (!database || this.#away.has(name)) continue // known from before, told when the sink is written, or told above
+      const missing = await missingNames(database.input.connection, namesOf(input.settings, isKeyed(input.destination)))
+      await this.#at(line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
+      for (const one of missing) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
+    }
+  }
+
+  /** @throws EngineError CONFIG_INVALID: of all there is to tell; so nothing is written */
+  async write(query: Query): Promise<void> {
+    const { account: accountName, tokens, databases, endpoints, sinks } = this.#document
+    const account = await this.#resources.saveAccount(query, accountName)
+    for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
+    for (const { line, input } of databases) await this.#at(line, () => this.#writeDatabase(query, account, input))
+    for (const { line, input } of this.#functions)
+      await this.#at(line, async () => void (await this.#resources.saveFunction(query, account, input)))
+    for (const { line, input } of endpoints)
+      await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
+    for (const { line, database, input } of sinks)
+      await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
+    if (this.#problems.length > 0) throw refusal(this.#problems, this.#cause)
+  }
+
+  #startable(line: number, input: SinkInput): SinkInput {
+    const { settings } = input
+    const names = FUNCTION_FIELDS.map((field) => settings[field])
+    const held = this.#functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
+    if (!held || settings.status !== 'active') return input
+    this.#notice(line, `the sink "${settings.name}" is paused: its function "${held.input.name}" ${ELIXIR}`)
+    return { ...input, settings: { ...settings, status: 'paused' } }
+  }
+
+  async #writeToken(query: Query, account: Account, name: string, token: string): Promise<void> {
+    const { rows } = await query("select from api_token where hash = decode($1, 'hex') and (account_id, name) <> ($2, $3)", [
+      hashToken(token),
+      account.id,
+      name,
+    ])
+    if (rows[0]) throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
+    await this.#resources.saveToken(query, account, name, token)
+  }
+
+  async #writeDatabase(query: Query, account: Account, input: DatabaseInput): Promise<void> {
+    const { rows } = await query<{ slot_name: string; publication_name: string }>(
+      'select slot_name, publication_name from source_database where account_id = $1 and name = $2',
+      [account.id, input.name],
+    )
+    const [stored] = rows
+    if (stored && (stored.slot_name !== input.slotName || stored.publication_name !== input.publicationName))
+      throw new EngineError(
+        'VALIDATION_FAILED',
+        `slot and publication of a database can't be renamed (they are "${stored.slot_name}" and "${stored.publication_name}")`,
+      )
+    await this.#resources.saveDatabase(query, account, input)
+  }
+
+  async #writeSink(query: Query, account: Account, database: string, input: SinkInput): Promise<void> {
+    const { rows } = await query<{ id: string }>('select id from source_database where account_id = $1 and name = $2', [
+      account.id,
+      database,
+    ])
+    if (!rows[0]) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
+    const kept = await query<{ database_id: string; type: string; enrichment: string | null }>(
+      `select database_id, destination ->> 'type' as type, settings ->> 'enrichment' as enrichment from sink where account_id = $1 and name = $2`,
+      [account.id, input.settings.name],
+    )
+    if (kept.rows[0] && kept.rows[0].database_id !== rows[0].id)
+      throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+    const functions = await query<Pick<StoredFunction, 'name' | 'type' | 'sinkType'>>(
+      'select name, type, sink_type as "sinkType" from function where account_id = $1',
+      [account.id],
+    )
+    const { destination } = input
+    if (kept.rows[0] && kept.rows[0].type !== destination.type)
+      throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${kept.rows[0].type}")`)
+    if (destination.type === 'webhook') {
+      const found = await query('select from http_endpoint where account_id = $1 and name = $2', [account.id, destination.http_endpoint])
+      if (!found.rows[0]) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${destination.http_endpoint}" is not known`)
+    }
+    // a file that doesn't speak of the enrichment leaves it as it is
+    const { enrichment = kept.rows[0]?.enrichment ?? null } = input.settings
+    const settings = { ...input.settings, enrichment }
+    refuseMissingFunctions(settings, destination, functions.rows)
+    await this.#resources.saveSink(query, account, rows[0].id, { settings, destination })
+  }
+
+  /** Drops what was made. @returns why some of it is still there */
+  async undo(): Promise<readonly string[]> {
+    const left: string[] = []
+    for (const { undo } of this.#made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message))
+    return left
+  }
+
+  /** Gathers what is refused; a failure of the state database itself ends it, with what was gathered so far. */
+  async #at(line: number, work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      this.#wrong(line, error)
+      if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') throw refusal(this.#problems, this.#cause)
+    }
+  }
+
+  #wrong(line: number, error: unknown): void {
+    this.#cause ??= error
+    const because = error instanceof EngineError ? { because: error.code } : {}
+    this.#problems.push({ file: this.#document.file, line, reason: textOf(error), ...because })
+  }
+
+  #notice(line: number, text: string): void {
+    this.notices.push(`${this.#document.file}:${line}: ${text}`)
+  }
+}
+
+/** Waits for a server that is still starting, when the file says so. */
+async function provisioned(
+  { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
+  isKnown: boolean,
+  signal: AbortSignal,
+): Promise<Provisioned> {
+  const deadline = performance.now() + awaitMs
+  for (;;) {
+    try {
+      return await provision(input.connection, {
+        slot: { name: input.slotName, create: createSlot && !isKnown },
+        publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
+      })
+    } catch (error) {
+      const mayCome = !isKnown && error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE'
+      if (!mayCome || performance.now() + intervalMs > deadline) throw error
+      await pause(intervalMs, undefined, { signal })
+    }
+  }
+}
+
+const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

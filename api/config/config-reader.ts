@@ -1,0 +1,156 @@
+/**
+ * A YAML text with the place of everything in it. What is wrong is gathered with its line and column and told all at once,
+ * in the order of the file. Nothing here does I/O.
+ */
+import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
+import { EngineError } from '../../engine/errors.ts'
+
+/** Both from 1. */
+export type Place = Readonly<{ line: number; column: number }>
+type Path = readonly (string | number)[]
+export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
+
+/** More of them are counted only. */
+const MAX_TOLD = 50
+
+export class ConfigReader {
+  readonly file: string
+  readonly document: Document.Parsed
+  readonly #source: string
+  readonly #lines = new LineCounter()
+  readonly #problems: { offset: number; reason: string }[] = []
+  /** where a variable is not set: what else is wrong there follows from it */
+  readonly #unset = new Set<number>()
+
+  /** @throws EngineError CONFIG_INVALID: it is not YAML */
+  constructor(source: string, file: string) {
+    this.file = file
+    this.#source = source
+    this.document = parseDocument(source, { lineCounter: this.#lines, merge: true, uniqueKeys: true, prettyErrors: false })
+    for (const { pos, message } of this.document.errors) this.wrong(pos[0], message.split('\n')[0] ?? 'not valid YAML')
+    this.refuse()
+  }
+
+  line(offset: number): number {
+    return this.#lines.linePos(offset).line
+  }
+
+  place(offset: number): Place {
+    const { line, col: column } = this.#lines.linePos(offset)
+    return { line, column }
+  }
+
+  /** Where the text of a value begins, if each of its lines stands in the file as it is: in a block (`|`), or on one line. */
+  textStart(...path: Path): Place | undefined {
+    const node: unknown = this.document.getIn(path, true)
+    if (!isScalar(node) || !node.range || typeof node.value !== 'string') return undefined
+    const source = this.#source.slice(node.range[0], node.range[1])
+    const { line, col } = this.#lines.linePos(node.range[0])
+    if (node.type === 'BLOCK_LITERAL') {
+      const [, ...lines] = source.split('\n')
+      const first = node.value.split('\n').findIndex((text) => text !== '')
+      const indent = (lines[first]?.length ?? 0) - (node.value.split('\n')[first]?.length ?? 0)
+      return { line: line + 1, column: indent + 1 }
+    }
+    const isQuoted = node.type === 'QUOTE_DOUBLE' || node.type === 'QUOTE_SINGLE'
+    const text = isQuoted ? source.slice(1, -1) : source
+    return text === node.value && !text.includes('\n') ? { line, column: col + Number(isQuoted) } : undefined
+  }
+
+  /** Offset of the value, of its key when it is a mapping or a list, or of the nearest that holds it. */
+  at(...path: Path): number {
+    for (let length = path.length; length > 0; length--) {
+      const node = this.document.getIn(path.slice(0, length), true) as Node | undefined
+      if (isScalar(node) && node.range) return node.range[0]
+      const key = this.#key(path.slice(0, length)) // a mapping begins below its key
+      if (key !== undefined) return key
+      if (node?.range) return node.range[0]
+    }
+    return 0
+  }
+
+  #key(path: Path): number | undefined {
+    const parent: unknown = path.length > 1 ? this.document.getIn(path.slice(0, -1), true) : this.document.contents
+    if (!isMap(parent)) return undefined
+    const pair = parent.items.find((item) => isScalar(item.key) && item.key.value === path.at(-1))
+    return (pair?.key as Node | undefined)?.range?.[0]
+  }
+
+  keyOffset(section: string): number {
+    return this.#key([section]) ?? 0
+  }
+
+  isAnchorHolder(section: string): boolean {
+    const held = this.document.getIn([section], true)
+    let anchored = isAnchored(held)
+    if (isNode(held)) visit(held, { Collection: (_, node) => void (anchored ||= isAnchored(node)) })
+    return anchored
+  }
+
+  wrong(offset: number, reason: string): undefined {
+    if (!this.#unset.has(offset)) this.#problems.push({ offset, reason })
+  }
+
+  /** @throws EngineError CONFIG_INVALID: something was wrong */
+  refuse(): void {
+    if (this.#problems.length > 0) throw refusal(this.problems)
+  }
+
+  /** For what nothing further can be looked at after. @throws EngineError CONFIG_INVALID */
+  fail(offset: number, reason: string): never {
+    this.wrong(offset, reason)
+    throw refusal(this.problems)
+  }
+
+  /** What is wrong so far. */
+  get problems(): readonly Problem[] {
+    return this.#problems.map(({ offset, reason }) => ({ file: this.file, ...this.place(offset), reason }))
+  }
+
+  /**
+   * Replaces `${VAR}` and `${VAR:-default}` in values, where they stand, so that errors still know their lines.
+   * @param texts names of fields that take texts alone: a password of digits stays what it is, zeros in front too
+   */
+  interpolate(env: Readonly<Record<string, string | undefined>>, texts: ReadonlySet<string>): void {
+    visit(this.document, {
+      Scalar: (key, node, path) => {
+        if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return
+        const [holding] = path.slice(-1)
+        if (isPair(holding) && isScalar(holding.key) && holding.key.value === 'code') return // a template literal of a function
+        const offset = node.range?.[0] ?? 0
+        const replaced = node.value.replaceAll(
+          /\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g,
+          (whole, name: string, fallback: string | undefined) => {
+            const value = env[name] || fallback
+            if (value !== undefined) return value
+            this.wrong(offset, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
+            this.#unset.add(offset)
+            return whole
+          },
+        )
+        // a plain value is read as YAML would read it (a port stays a number); a quoted one stays a text
+        const [holder] = path.slice(-1)
+        const field = isPair(holder) && isScalar(holder.key) ? String(holder.key.value) : ''
+        node.value = node.type === 'PLAIN' && !texts.has(field) ? plain(replaced) : replaced
+      },
+    })
+  }
+}
+
+/** All of them as one error, in the order of the file, whose context is that of the first. @param problems one at least */
+export function refusal(problems: readonly Problem[], cause?: unknown): EngineError {
+  const inOrder = problems.toSorted((a, b) => a.line - b.line || (a.column ?? 0) - (b.column ?? 0))
+  const told = inOrder
+    .slice(0, MAX_TOLD)
+    .map(({ file, line, column, reason }) => `${file}:${line}:${column === undefined ? '' : `${column}:`} ${reason}`)
+  if (problems.length > MAX_TOLD) told.push(`… and ${problems.length - MAX_TOLD} more`)
+  const { reason: _, ...context } = inOrder[0] as Problem
+  return new EngineError('CONFIG_INVALID', told.join('\n'), context, { cause })
+}
+
+const isAnchored = (node: unknown): boolean => isNode(node) && 'anchor' in node && node.anchor !== undefined
+
+const plain = (value: string): string | number | boolean => {
+  if (value === 'true' || value === 'false') return value === 'true'
+  return /^-?(?:0|[1-9][0-9]{0,14})$/.test(value) ? Number(value) : value
+}

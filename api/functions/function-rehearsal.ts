@@ -1,0 +1,103 @@
+/**
+ * What a function that is saved does on a message (contract 7.3): on the last one that a sink which has it has read of each
+ * table, else on an example. A failure there keeps nothing from being saved; it is told beside.
+ */
+import { EngineError } from '../../engine/errors.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
+import type { FunctionInput } from '../../engine/state/functions.ts'
+import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
+import { sinkMetadata } from '../../sinks/pull.ts'
+import { isKeyed } from '../../sinks/push-types.ts'
+import { tryQuery } from '../../transforms/enrichment-trial.ts'
+import { parseExact } from '../../transforms/exact-json.ts'
+import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import { placeText } from '../../transforms/source-position.ts'
+import { EXAMPLE, tryCompiled, type TrialMessage, type TrialResult } from '../../transforms/trial.ts'
+import type { RecentAsked, RecentMessage } from '../engine-port.ts'
+import { routeTrial } from './route-trial.ts'
+
+/** @property connection of the database that they are of; absent: of none @property destinations of the sinks that have the function */
+export type Rehearsal = Readonly<{
+  messages: readonly TrialMessage[]
+  connection?: Connection | undefined
+  destinations?: readonly Destination[]
+  on: string
+}>
+export const ON_EXAMPLE: Rehearsal = { messages: [EXAMPLE], on: 'an example' }
+
+/** @returns why it fails, in words: one for each reason; none while nothing can be said */
+export async function rehearse(
+  fn: Pick<FunctionInput, 'name' | 'type' | 'compiled' | 'sinkType'>,
+  { messages, connection, destinations = [], on }: Rehearsal,
+  pool: Pick<FunctionPool, 'test' | 'forget'>,
+): Promise<readonly string[]> {
+  if (fn.type === 'enrichment' && !connection) return []
+  if (fn.type === 'path' && !destinations.some(isKeyed)) return [] // it can't fail, and anything will do
+  const trial = fn.type === 'enrichment' ? tryQuery(fn, messages, connection as Connection) : tryCompiled(fn, messages, pool, routeTrial(fn.sinkType)) // prettier-ignore
+  const results = await trial.catch((error: unknown): TrialResult[] => {
+    if (error instanceof EngineError) return [] // the sandbox, or the database, can't be had at the moment
+    throw error
+  })
+  const isTransform = fn.type === 'transform' || fn.type === 'path'
+  const reasons = results.flatMap(({ input, output, error }) => {
+    const refused = isTransform && input.action !== 'delete' ? refusedBy(destinations, output, on !== ON_EXAMPLE.on) : undefined
+    const reason = error ? `${error.text}${placeText(error)}` : refused
+    return reason === undefined ? [] : [`on ${tableOf(input, on)}: ${reason}`]
+  })
+  return [...new Set(reasons)]
+}
+
+/** @param isReal the message has the columns of its table. @returns why a destination that keeps documents would take no such thing */
+function refusedBy(destinations: readonly Destination[], output: unknown, isReal: boolean): string | undefined {
+  for (const destination of destinations.filter(isKeyed)) {
+    if (typeof output !== 'object' || output === null || Array.isArray(output))
+      return `a sink of type ${destination.type} takes objects only, and this returned ${Array.isArray(output) ? 'a list' : JSON.stringify(output)}`
+    if (isReal && destination.type === 'meilisearch' && !Object.hasOwn(output, destination.primary_key))
+      return `the document has no field "${destination.primary_key}", which is the primary key of the index`
+  }
+  return undefined
+}
+
+/** What is known of sinks. @property enrichmentOf the query that a sink has */
+type Surroundings = Readonly<{
+  databaseOf: (sink: Sink) => Database | undefined
+  enrichmentOf: (sink: Sink) => FunctionInput | undefined
+  recent: (asked: RecentAsked) => Promise<readonly RecentMessage[]>
+}>
+
+/** @param users the sinks that have the function */
+export async function rehearsalOf(users: readonly Sink[], { databaseOf, enrichmentOf, recent }: Surroundings): Promise<Rehearsal> {
+  const destinations = users.map(({ destination }) => destination)
+  for (const user of users) {
+    const database = databaseOf(user)
+    if (!database) continue
+    const found = await recent({ databaseId: database.id, sinkIds: [user.id] })
+    if (found.length === 0) continue
+    const messages = found.map(({ text }) => {
+      const { metadata, ...message } = parseExact(text) as TrialMessage
+      return { ...message, metadata: { ...(metadata as object), ...sinkMetadata(user, database) } }
+    })
+    const { connection } = database
+    return { messages: await enriched(messages, enrichmentOf(user), connection), connection, destinations, on: 'the last message' }
+  }
+  return { ...ON_EXAMPLE, destinations }
+}
+
+/** With the rows that a query finds for them, as a sink that has it would give them to its other functions; as far as it finds any now. */
+export async function enriched(
+  messages: readonly TrialMessage[],
+  query: FunctionInput | undefined,
+  connection: Connection,
+): Promise<readonly TrialMessage[]> {
+  if (!query) return messages
+  const results = await tryQuery(query, messages, connection).catch(() => [])
+  return messages.map((message, i) => ({
+    ...message,
+    metadata: { ...(message.metadata as object), enrichment: results[i]?.output ?? null },
+  }))
+}
+
+function tableOf({ metadata }: TrialMessage, on: string): string {
+  const { table_schema: schema, table_name: table } = metadata as Readonly<Record<string, unknown>>
+  return on === ON_EXAMPLE.on ? on : `${on} of ${String(schema)}.${String(table)}`
+}

@@ -1,0 +1,72 @@
+/**
+ * The wire form of a destination (contract 4 to 6, 9.2): checked by the schema of its kind, printed without its secrets.
+ * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
+ */
+import { Ajv } from 'ajv'
+import { Type } from 'typebox'
+import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
+import { isObject, reasonsOf, type Reason } from '../schema-reasons.ts'
+import { meant, obfuscated } from './secret-form.ts'
+
+/** Spellings of a type that are taken in. */
+const ALIASES: Readonly<Record<string, DestinationKind>> = {
+  stream: 'sequin_stream',
+  tailrace_stream: 'sequin_stream',
+  http_push: 'webhook',
+}
+const ajv = new Ajv({ allErrors: true, useDefaults: true, keywords: ['secret'] })
+const checks = new Map(Object.entries(DESTINATIONS).map(([kind, schema]) => [kind, ajv.compile(schema)]))
+
+/** What a request may say: what it leaves out has a default, or stays. */
+export const DestinationIn = Type.Union(Object.values(DESTINATIONS).map((schema) => Type.Partial(schema)))
+
+/** The kind that a form names, whichever way it is spelt; undefined: none that is known. */
+export function kindOf(form: unknown): DestinationKind | undefined {
+  const type = isObject(form) ? form['type'] : undefined
+  if (typeof type !== 'string') return undefined
+  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : Object.hasOwn(DESTINATIONS, type) ? (type as DestinationKind) : undefined
+}
+
+/**
+ * @param form as it came
+ * @param before as it is stored: what the form leaves out stays
+ * @returns the destination with its defaults, and what is wrong with it
+ */
+export function destinationOf(form: unknown, before?: Destination): Readonly<{ destination: Destination; reasons: readonly Reason[] }> {
+  const nothing = { destination: form as Destination }
+  if (form === undefined) return { ...nothing, reasons: [['destination', 'is missing']] }
+  if (!isObject(form)) return { ...nothing, reasons: [['destination', 'must be an object']] }
+  const kind = kindOf(form) ?? (form['type'] === undefined ? before?.type : undefined)
+  if (kind === undefined) return { ...nothing, reasons: [['destination.type', `must be one of ${Object.keys(DESTINATIONS).join(', ')}`]] }
+  if (before && kind !== before.type) return { ...nothing, reasons: [['destination.type', 'cannot be changed']] }
+  const given: Record<string, unknown> = Object.fromEntries(
+    Object.entries({ ...before, ...form, type: kind }).filter(([, value]) => value !== null),
+  )
+  for (const name of secretFields(kind)) given[name] = meantIn(given[name], (before as Record<string, unknown> | undefined)?.[name])
+  for (const [name, value] of Object.entries(given)) if (value === undefined) delete given[name]
+  const check = checks.get(kind)
+  const reasons = check?.(given) ? [] : reasonsOf(check?.errors ?? [])
+  return {
+    destination: given as Destination,
+    reasons: reasons.map(([field, reason]) => [field === '' ? 'destination' : `destination.${field}`, reason]),
+  }
+}
+
+/** As it is shown: without what is not set, and of secrets only enough to know them. */
+export function destinationOut(destination: Destination): Record<string, unknown> {
+  const hidden = new Set(secretFields(destination.type))
+  const shown = (value: unknown): unknown =>
+    typeof value === 'string' ? obfuscated(value) : Array.isArray(value) ? value.map(shown) : value
+  return Object.fromEntries(
+    Object.entries(destination)
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([name, value]) => [name, hidden.has(name) ? shown(value) : value]),
+  )
+}
+
+function meantIn(given: unknown, stored: unknown): unknown {
+  if (typeof given === 'string') return meant(given, typeof stored === 'string' ? stored : undefined)
+  if (!Array.isArray(given)) return given
+  const known = Array.isArray(stored) ? stored.filter((secret) => typeof secret === 'string') : []
+  return given.map((one: unknown) => (typeof one === 'string' ? (known.find((secret) => obfuscated(secret) === one) ?? one) : one))
+}

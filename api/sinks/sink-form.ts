@@ -1,0 +1,256 @@
+/**
+ * The wire form of a sink (contract 9.2): how one is printed, and what a partial update may say. Fields are checked by the
+ * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
+ * output that can be sent back, and rules that span fields. Nothing here does I/O.
+ */
+import { Ajv } from 'ajv'
+import { Type } from 'typebox'
+import { EngineError } from '../../engine/errors.ts'
+import { durationMs } from '../../engine/duration.ts'
+import { Destination } from '../../engine/state/destinations.ts'
+import {
+  ACTIONS,
+  Name,
+  SinkSettings,
+  type SinkSettingsInput,
+  SourceFilter,
+  TableSettings,
+  type Sink,
+  PartitionsIn,
+} from '../../engine/state/resources.ts'
+import { qualified } from '../../engine/state/table-name.ts'
+import { loginProblem } from '../../sinks/elasticsearch-auth.ts'
+import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
+import type { Health, SinkChanges } from '../engine-port.ts'
+import { invalid, reasonsOf, refused, type Reason } from '../schema-reasons.ts'
+
+const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
+
+export const HealthOut = Type.Object({
+  name: Type.String(),
+  status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
+  checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
+})
+
+export const SinkOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Name,
+  status: SinkSettings.properties.status,
+  database: Name,
+  source: Type.Object({
+    include_schemas: nullable('include_schemas'),
+    exclude_schemas: nullable('exclude_schemas'),
+    include_tables: nullable('include_tables'),
+    exclude_tables: nullable('exclude_tables'),
+  }),
+  tables: Type.Array(TableSettings),
+  actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
+  destination: Destination,
+  filter: Type.String({ description: 'name of a function, or "none"' }),
+  transform: Type.String({ description: 'name of a function, or "none"' }),
+  routing: Type.String({ description: 'name of a function, or "none"' }),
+  enrichment: Type.String({ description: 'name of a function, or "none"' }),
+  message_grouping: Type.Boolean(),
+  partitions: Type.Integer(),
+  replay_window: SinkSettings.properties.replay_window,
+  batch_size: Type.Integer(),
+  max_retry_count: Type.Union([Type.Integer(), Type.Null()]),
+  load_shedding_policy: SinkSettings.properties.load_shedding_policy,
+  timestamp_format: SinkSettings.properties.timestamp_format,
+  concurrency: SinkSettings.properties.concurrency,
+  sensitive: Type.Boolean(),
+  annotations: Type.Object({}, { additionalProperties: true }),
+  active_backfills: Type.Array(Type.Unknown()),
+  health: HealthOut,
+})
+
+export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
+  return {
+    id: sink.id,
+    name: sink.name,
+    status: sink.status,
+    database: sink.database,
+    source: {
+      include_schemas: sink.source.include_schemas ?? null,
+      exclude_schemas: sink.source.exclude_schemas ?? null,
+      include_tables: sink.source.include_tables?.map(qualified) ?? null,
+      exclude_tables: sink.source.exclude_tables?.map(qualified) ?? null,
+    },
+    tables: sink.tables.map((table) => ({ name: qualified(table.name), group_column_names: table.group_column_names ?? null })),
+    actions: sink.actions,
+    destination: destinationOut(sink.destination),
+    filter: sink.filter ?? 'none',
+    transform: sink.transform ?? 'none',
+    routing: sink.routing ?? 'none',
+    enrichment: sink.enrichment ?? 'none',
+    message_grouping: sink.message_grouping,
+    partitions: sink.partitions,
+    replay_window: sink.replay_window,
+    batch_size: sink.batch_size,
+    max_retry_count: sink.max_retry_count,
+    load_shedding_policy: sink.load_shedding_policy,
+    timestamp_format: sink.timestamp_format,
+    concurrency: sink.concurrency,
+    sensitive: sink.sensitive,
+    annotations: sink.annotations,
+    active_backfills: [],
+    health,
+  }
+}
+
+/** A sink without an actor: off by its status, or on its way. */
+export function idleHealth(sink: Sink): Health {
+  const status = sink.status === 'active' ? 'initializing' : 'paused'
+  return { name: 'Consumer health', status, checks: [{ name: 'Sink configuration', status }] }
+}
+
+/** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
+const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
+const ATTACHED = ['filter', 'transform', 'routing', 'enrichment'] as const
+const MAX_ANNOTATION_BYTES = 8_192
+const MAX_DEPTH = 64
+const MAX_REPLAY_WINDOW_MS = durationMs('30d')
+
+const { database: _database, ...settable } = SinkSettings.properties
+/** Every settable field, none required; fields of the wire alone beside them. */
+export const SinkPatch = Type.Object(
+  {
+    ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
+    partitions: Type.Optional(PartitionsIn),
+    source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
+    tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
+    destination: Type.Optional(DestinationIn),
+    database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
+    ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
+  },
+  { additionalProperties: false },
+)
+const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
+  Type.Object(Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)]))),
+)
+
+/**
+ * @param sink as it is
+ * @param body the partial sink of the request
+ * @returns the fields to set, of the resource's own form
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>): SinkChanges {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
+  if (unknown.length > 0) {
+    const names = unknown.slice(0, 10).map((name) => name.slice(0, 60))
+    throw refused(
+      `Unknown field: ${names.join(', ')}.`,
+      names.map((name) => [name, 'is not a field of a sink'] as const),
+    )
+  }
+  const changes = settableOf(body)
+  const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : reasonsOf(check.errors ?? []))]
+  const named = body['destination'] === undefined ? undefined : destinationOf(body['destination'], sink.destination)
+  if (named) reasons.push(...named.reasons)
+  const whole = { ...changes, ...(named ? { destination: named.destination } : {}) } as SinkChanges
+  if (reasons.length === 0) reasons.push(...acrossFields({ ...sink, ...whole }, whole))
+  if (reasons.length > 0) throw invalid(reasons)
+  return whole
+}
+
+/**
+ * @param body a whole sink
+ * @returns the sink with its defaults filled in
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettingsInput; destination: Destination }> {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
+  const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
+  const reasons: Reason[] = unknown.map((name) => [name.slice(0, 60), 'is not a field of a sink'] as const)
+  if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []).filter(([field]) => !unknown.includes(field)))
+  const { destination, reasons: wrong } = destinationOf(body['destination'])
+  reasons.push(...wrong)
+  const sink = { settings: settings as SinkSettingsInput, destination }
+  if (reasons.length === 0) reasons.push(...acrossFields({ ...sink.settings, destination }, sink.settings))
+  if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
+  return sink
+}
+const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
+  Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),
+)
+
+/** Leaves out what has no effect and brings older spellings to the resource's form. */
+function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const changes: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(body)) {
+    if (LEFT_OUT.has(name) || name === 'destination' || name === 'database' || name === 'table' || name === 'schema') continue
+    changes[name] = value
+  }
+  for (const field of ATTACHED) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
+  if (changes['source'] === null) changes['source'] = {}
+  if (changes['tables'] === null) changes['tables'] = []
+  if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')
+    changes['message_grouping'] = changes['message_grouping'] === 'true'
+  const { table, schema } = body // older than source
+  if (changes['source'] === undefined && typeof table === 'string')
+    changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
+  else if (changes['source'] === undefined && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
+  return changes
+}
+
+function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
+  const reasons: Reason[] = []
+  if (body['database'] !== undefined && body['database'] !== sink.database) reasons.push(['database', 'cannot be changed'])
+  for (const name of ['table', 'schema'])
+    if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
+  return reasons
+}
+
+/** @param sink as it is to be */
+function acrossFields(sink: SinkSettingsInput & { destination: Destination }, changes: SinkChanges): Reason[] {
+  const reasons: Reason[] = []
+  const { destination } = sink
+  if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
+    reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
+  const isRouted = (sink.routing ?? null) !== null
+  if (isRouted && !PUSH_TYPES.get(destination.type)?.routing)
+    reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
+  if (destination.type === 'elasticsearch') {
+    const problem = loginProblem(destination)
+    if (problem) reasons.push(['destination.auth_value', problem])
+  }
+  const isSearch = destination.type === 'elasticsearch' || destination.type === 'meilisearch'
+  if (isSearch && (destination.index_name ?? '') === '' && !isRouted)
+    reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
+  if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
+    const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
+    reasons.push([
+      field,
+      `leaves partitions without a share: max_ack_pending (${sink.max_ack_pending}) is below partitions (${sink.partitions})`,
+    ])
+  }
+  const source = changes.source ?? sink.source
+  if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
+  if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])
+  const grouping = changes.message_grouping ?? sink.message_grouping
+  const tables = changes.tables ?? sink.tables
+  if (!grouping && tables.some((table) => table.group_column_names))
+    reasons.push(['tables', 'cannot have group_column_names while message_grouping is false'])
+  if (changes.annotations && Buffer.byteLength(JSON.stringify(changes.annotations)) > MAX_ANNOTATION_BYTES) {
+    reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
+  }
+  if (changes.replay_window !== undefined && durationMs(changes.replay_window) > MAX_REPLAY_WINDOW_MS)
+    reasons.push(['replay_window', 'must be at most 30d'])
+  return reasons
+}
+
+/** Without recursion: what is to be refused could end the stack. */
+function isDeeperThan(value: unknown, limit: number): boolean {
+  let level: unknown[] = [value]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > limit) return true
+    level = level.flatMap((item) =>
+      typeof item === 'object' && item !== null ? Object.values(item).filter((v) => typeof v === 'object' && v !== null) : [],
+    )
+  }
+  return false
+}

@@ -1,0 +1,88 @@
+/** What counts as the backlog of a sink: its log, and what it has parked, on a real log and a real state database. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
+import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
+import type { Sink } from '../../../engine/state/resources.ts'
+import { ReadingGate } from '../../../engine/wal/gate.ts'
+import { topicOf } from '../../../engine/wal/routing.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
+import type { TestDatabase } from '../../services/postgres.ts'
+import { acksOf, Fixture, SINK } from '../sink-fixture.ts'
+import { queryOf, stateDatabase } from '../sink-state.ts'
+
+const MB = 2 ** 20
+const LONG_MS = 20_000
+const MESSAGES = 50
+const PAD = 32 * 1024
+
+/** One group that nobody acks in a window of 64 kB: nearly all of it, some 1.6 MB, is parked. */
+async function parkedSink(db: TestDatabase): Promise<Fixture> {
+  const f = await Fixture.open({ max_memory_mb: 1 / 16, max_backlog_mb: 1 }, { query: queryOf(db) })
+  for (let id = 0; id < MESSAGES; id++) await f.append([{ id, group: 'hot', pad: PAD }])
+  await f.append([{ id: MESSAGES, group: 'other' }])
+  return f
+}
+
+const counted = async (db: TestDatabase) =>
+  Number((await db.query('select coalesce(sum(bytes), 0) as bytes from tailrace.parked_backlog'))[0]?.['bytes'])
+const weighed = async (db: TestDatabase) =>
+  Number(
+    (
+      await db.query(
+        `select coalesce(sum(octet_length(record_key) + octet_length(group_key) + octet_length(body)), 0) as bytes from tailrace.parked where state = 'open'`,
+      )
+    )[0]?.['bytes'],
+  )
+
+test('a sink whose unfinished messages are parked holds its source although its log is empty, until they are acked to nine tenths', async () => {
+  await using db = await stateDatabase()
+  await using f = await parkedSink(db)
+  const [hot] = await f.receive(1, LONG_MS)
+  const [other] = await f.receive(1, LONG_MS) // comes when what is in front of it is parked
+  await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
+  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  await eventually('the log is trimmed', async () => ((await f.log.stats(topic, 0)).bytes < MB / 4 ? true : undefined))
+  const gate = new ReadingGate()
+  const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
+  const sink: Sink = { ...SINK, max_backlog_mb: 1 }
+  using guard = new BacklogGuard(
+    () => sizes.bounded([sink, { ...sink, id: 'another', name: 'another' }], () => gate),
+    (error) => assert.fail(String(error)),
+  )
+  await eventually('the sink is full', async () => {
+    await guard.check()
+    return gate.closed || undefined
+  })
+  assert.deepEqual(
+    gate.causes.map((cause) => cause.replace(/\(.*/, '')),
+    ['the backlog of sink "orders" is full '],
+  )
+  const unfinished = async () => (await weighed(db)) + (await f.log.stats(topic, 0)).bytes
+  let next = hot
+  while ((await unfinished()) >= 0.9 * MB) {
+    await f.sink.ack(acksOf([next as NonNullable<typeof next>]))
+    ;[next] = await f.receive(1, LONG_MS)
+    assert.ok(next, 'there is more')
+  }
+  await eventually('it takes again', async () => {
+    await guard.check()
+    return !gate.closed || undefined
+  })
+})
+
+test('what is counted is what lies there: parked, acked, after a crash of the owner, and when another program removed rows', async () => {
+  await using db = await stateDatabase()
+  await using f = await parkedSink(db)
+  await f.receive(1, LONG_MS)
+  const [other] = await f.receive(1, LONG_MS)
+  await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
+  const parked = await weighed(db)
+  assert.ok(parked > MB, `${parked} bytes are parked`)
+  assert.equal(await counted(db), parked)
+  f.crash()
+  await db.query(`delete from tailrace.parked where record_offset = 5`)
+  await f.start({ drainAfterMs: 1 })
+  assert.equal(await counted(db), await weighed(db), 'counted anew by the next owner')
+  assert.ok((await weighed(db)) < parked)
+})

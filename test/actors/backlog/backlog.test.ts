@@ -1,0 +1,43 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { BacklogGuard, type BacklogOf } from '../../../actors/backlog/backlog.ts'
+import { ReadingGate } from '../../../engine/wal/gate.ts'
+
+function guarded(...names: string[]) {
+  const gate = new ReadingGate()
+  const sizes = new Map(names.map((name) => [name, 0]))
+  const bound = new Set(names)
+  const sinks = (): BacklogOf[] =>
+    [...bound].map((name) => ({ sinkId: name, name, maxBytes: 10 * 2 ** 20, relief: gate, bytes: async () => sizes.get(name) ?? 0 }))
+  const guard = new BacklogGuard(sinks, (error) => assert.fail(String(error)))
+  return { gate, guard, sizes, bound }
+}
+
+test('a full backlog stops reading with the name of its sink, until it has drained to nine tenths', async () => {
+  const { gate, guard, sizes } = guarded('goods')
+  using _ = guard
+  sizes.set('goods', 10 * 2 ** 20)
+  await guard.check()
+  assert.deepEqual(gate.causes, ['the backlog of sink "goods" is full (10 of 10 MB)'])
+  assert.equal(guard.isFull('goods'), true)
+  sizes.set('goods', 9.5 * 2 ** 20)
+  await guard.check()
+  assert.equal(gate.closed, true)
+  sizes.set('goods', 8.9 * 2 ** 20)
+  await guard.check()
+  assert.equal(gate.closed, false)
+})
+
+test('two full sinks both have to drain, and one that is no longer bound lets go', async () => {
+  const { gate, guard, sizes, bound } = guarded('goods', 'orders')
+  using _ = guard
+  for (const name of bound) sizes.set(name, 2 ** 30)
+  await guard.check()
+  assert.equal(gate.causes.length, 2)
+  sizes.set('goods', 0)
+  await guard.check()
+  assert.equal(gate.closed, true)
+  bound.delete('orders')
+  await guard.check()
+  assert.equal(gate.closed, false)
+})

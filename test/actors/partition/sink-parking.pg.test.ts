@@ -1,0 +1,267 @@
+/** Parking and discarding through a running pull sink, on a real log and a real state database. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { topicOf } from '../../../engine/wal/routing.ts'
+import { worst } from '../../../actors/status.ts'
+import type { Sink } from '../../../engine/state/resources.ts'
+import type { Query } from '../../../engine/wal/slot.ts'
+import type { TestDatabase } from '../../services/postgres.ts'
+import { acksOf, Fixture, idsOf, SINK, type Element } from '../sink-fixture.ts'
+import { queryOf, stateDatabase } from '../sink-state.ts'
+
+const LONG_MS = 20_000
+/** 32 kB: a window that a few records fill. */
+const SMALL_MB = 1 / 32
+
+async function open(db: TestDatabase, settings: Partial<Sink> = {}): Promise<Fixture> {
+  return Fixture.open({ max_memory_mb: SMALL_MB, ...settings }, { query: queryOf(db) })
+}
+
+/** Records of one group, more than the window holds; then one message of another. Ids count up from 0; the other one has 1000. */
+async function jam(f: Fixture, count = 60): Promise<void> {
+  for (let i = 0; i < count; i++) await f.append([{ id: i, group: 'hot', pad: 1_000 }])
+  await f.append([{ id: 1_000, group: 'other' }])
+}
+
+const rows = (db: TestDatabase, state: string) =>
+  db.query<{ record_offset: string; group_key: string; record_key: string; attempts: number; error: string | null }>(
+    'select * from tailrace.parked where state = $1 order by record_offset, record_index',
+    [state],
+  )
+
+test('a group that nobody acks fills the window and is parked, so that other groups go on', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db)
+  await jam(f)
+  const [hot] = await f.receive(10, LONG_MS)
+  assert.equal(hot?.record.id, 0)
+  const [other] = await f.receive(10, LONG_MS)
+  assert.equal(other?.record.id, 1_000)
+  const parked = await rows(db, 'open')
+  assert.ok(parked.length > 20 && parked.length < 60, `${parked.length} of 60: only what blocked`)
+  assert.deepEqual(
+    parked.map((r) => Number(r.record_offset)),
+    parked.map((_, i) => i),
+    'the lowest',
+  )
+  assert.deepEqual([parked[0]?.record_key, parked[0]?.attempts, parked[1]?.attempts], ['["hot"]', 1, 0])
+})
+
+test('redeliveries of the blocking message do not keep a full window from being parked', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 200 })
+  await jam(f)
+  const came: number[] = []
+  while (!came.includes(1_000)) came.push(...idsOf(await f.receive(10, LONG_MS)))
+  assert.ok(came.filter((id) => id === 0).length > 3)
+})
+
+test('a parked message comes in its turn, byte for byte, is ended by its ack, and the group goes back to the log', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db)
+  await jam(f)
+  const first = await f.receive(10, LONG_MS)
+  const other = await f.receive(10, LONG_MS)
+  await f.sink.ack(acksOf(other))
+  assert.deepEqual(await f.receive(10, 30), [], 'the first of the group is still with its client, parked or not')
+  const came: Element[] = [...first]
+  await f.sink.ack(acksOf(first))
+  while (came.length < 60) {
+    const got = await f.receive(10, LONG_MS)
+    assert.equal(got.length, 1)
+    came.push(...got)
+    await f.sink.ack(acksOf(got))
+  }
+  assert.deepEqual(
+    idsOf(came),
+    Array.from({ length: 60 }, (_, i) => i),
+  )
+  assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
+  assert.deepEqual(await rows(db, 'open'), [])
+  while ((await rows(db, 'done')).length > 0) await new Promise((resolve) => setTimeout(resolve, 10))
+  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  while ((await f.log.stats(topic, 0)).first < 61) await new Promise((resolve) => setTimeout(resolve, 20))
+})
+
+test('a nack and a lapse bring a parked message again under the same id', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 3_000 })
+  await jam(f)
+  const [first] = await f.receive(10, LONG_MS)
+  await f.receive(10, LONG_MS)
+  await f.sink.nack([first?.ack_id as string])
+  const [returned] = await f.receive(1, LONG_MS)
+  assert.deepEqual([returned?.record.id, returned?.ack_id], [0, first?.ack_id])
+  const [lapsed] = (await f.gather(2)).filter((m) => m.record.id === 0)
+  assert.equal(lapsed?.ack_id, first?.ack_id)
+})
+
+test('a restart finds parked messages again: acked ones stay away, the rest keeps its order', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 1_500 })
+  await jam(f)
+  const came: number[] = []
+  const next = async () => {
+    const got = await f.receive(1, LONG_MS)
+    came.push(...idsOf(got).filter((id) => id !== 1_000))
+    await f.sink.ack(acksOf(got))
+  }
+  const first = await f.receive(1, LONG_MS)
+  const other = await f.receive(1, LONG_MS)
+  await f.sink.ack(acksOf([...first, ...other]))
+  came.push(0)
+  for (let i = 0; i < 5; i++) await next()
+  f.crash()
+  await f.start()
+  for (let i = 0; i < 5; i++) await next()
+  await f.sink.stop()
+  await f.start()
+  while (came.length < 60) await next()
+  assert.deepEqual(
+    came,
+    Array.from({ length: 60 }, (_, i) => i),
+  )
+})
+
+test('a process that dies between the parked rows and the commit leaves nothing twice', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 2_000 })
+  await jam(f, 40)
+  const cutAfterInsert: Query = async (sql, params) => {
+    const answer = await queryOf(db)(sql, params)
+    if (sql.includes('insert into tailrace.parked (')) f.crash()
+    return answer
+  }
+  await f.sink.stop()
+  await f.start({ query: cutAfterInsert })
+  await f.receive(1, LONG_MS)
+  const never = f.receive(1, LONG_MS) // looks at what the window holds
+  while ((await rows(db, 'open')).length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
+  await f.sink.stop()
+  assert.deepEqual(await never, [])
+  await f.start()
+  const came: number[] = []
+  while (came.length < 41) {
+    const got = await f.receive(10, LONG_MS)
+    came.push(...idsOf(got))
+    await f.sink.ack(acksOf(got))
+  }
+  assert.deepEqual(
+    came.filter((id) => id < 1_000),
+    Array.from({ length: 40 }, (_, i) => i),
+  )
+  assert.deepEqual(
+    came.filter((id) => id === 1_000),
+    [1_000],
+  )
+})
+
+test('a stop while messages are being parked is clean, and they come afterwards', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db)
+  await jam(f)
+  const first = await f.receive(1, LONG_MS)
+  const never = f.receive(1, LONG_MS)
+  const gate = Promise.withResolvers<void>()
+  const { begun } = f.process
+  f.process.gate = gate.promise
+  while (f.process.begun === begun) await new Promise((resolve) => setTimeout(resolve, 10)) // the commit before the rows
+  const stopped = f.sink.stop()
+  gate.resolve()
+  await stopped
+  assert.deepEqual(await never, [])
+  assert.ok(f.process.commits.at(-1)?.inFlight, 'with all that is known of what is in flight')
+  await f.start()
+  await f.sink.ack(acksOf(first))
+  assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [1])
+})
+
+test('a former owner parks nothing any more once another has taken over', async () => {
+  await using db = await stateDatabase()
+  const failures: string[] = []
+  await using f = await Fixture.open({ max_memory_mb: SMALL_MB }, { query: queryOf(db), start: false })
+  await f.start({ onFailure: (error) => failures.push((error as { code: string }).code) })
+  await jam(f)
+  await f.receive(10, LONG_MS)
+  await db.query(`update tailrace.term set term = term + 1 where kind = 'partition'`)
+  while (failures.length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
+  assert.deepEqual(failures, ['PARTITION_FENCED'])
+  assert.deepEqual(await rows(db, 'open'), [])
+})
+
+test('without the state database nothing is parked, everything else goes on, and health says why', async () => {
+  await using db = await stateDatabase()
+  let down = false
+  const query: Query = async (sql, params) => {
+    if (down) throw Object.assign(new Error('connection refused'), { code: 'ECONNREFUSED' })
+    return queryOf(db)(sql, params)
+  }
+  await using f = await Fixture.open({ max_memory_mb: SMALL_MB }, { query })
+  await jam(f)
+  down = true
+  const [first] = await f.receive(10, LONG_MS)
+  while (worst(f.sink.health()) === 'healthy') await new Promise((resolve) => setTimeout(resolve, 20))
+  assert.deepEqual(f.sink.health().find((c) => c.status === 'warning')?.error?.code, 'STATE_UNAVAILABLE')
+  await f.sink.ack([first?.ack_id as string])
+  const [second] = await f.receive(10, LONG_MS)
+  assert.equal(second?.record.id, 1, 'the log goes on')
+  down = false
+  assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [1_000])
+  assert.equal(worst(f.sink.health()), 'healthy')
+})
+
+test('a message delivered max_retry_count times is discarded with a record, parked or not', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 100, max_retry_count: 2 })
+  await f.append([
+    { id: 1, group: 'a' },
+    { id: 2, group: 'a' },
+  ])
+  assert.deepEqual(idsOf([...(await f.receive(1, LONG_MS)), ...(await f.receive(1, LONG_MS))]), [1, 1])
+  const second = await f.receive(1, LONG_MS)
+  assert.deepEqual(idsOf(second), [2])
+  await f.sink.ack(acksOf(second))
+  const [discarded] = await rows(db, 'discarded')
+  assert.deepEqual([discarded?.attempts, discarded?.error], [2, 'delivered max_retry_count times without an acknowledgement'])
+
+  f.update({ ack_wait_ms: 2_500 })
+  await jam(f, 26)
+  await f.receive(1, LONG_MS)
+  const other = await f.receive(1, LONG_MS)
+  await f.sink.ack(acksOf(other))
+  assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [0], 'parked, delivered for the second time')
+  const next = await f.receive(1, LONG_MS)
+  assert.deepEqual(idsOf(next), [1])
+  assert.equal((await rows(db, 'discarded')).length, 2)
+})
+
+test('of what was discarded the newest 1,000 are kept', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { ack_wait_ms: 100, max_retry_count: 1, max_memory_mb: 8 })
+  const discard = async (from: number, to: number) => {
+    await f.append(Array.from({ length: to - from }, (_, i) => ({ id: from + i, group: `g${from + i}` })))
+    await f.gather(to - from)
+    const isThere = async () => (await rows(db, 'discarded')).some(({ record_key: key }) => key === `["g${to - 1}"]`)
+    while (!(await isThere())) await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  await discard(0, 1_050)
+  for (let last = 1_050; last < 1_100 && (await rows(db, 'discarded')).length > 1_000; last++) await discard(last, last + 1) // when they are below a commit
+  const kept = (await rows(db, 'discarded')).map(({ record_key: key }) => Number(/\d+/.exec(key)?.[0])).sort((a, b) => a - b)
+  assert.equal(kept.length, 1_000)
+  assert.equal((kept.at(-1) as number) - (kept[0] as number), 999, 'the newest, without a gap')
+})
+
+test('messages without groups are parked one by one', async () => {
+  await using db = await stateDatabase()
+  await using f = await open(db, { message_grouping: false })
+  await jam(f)
+  const first = await f.gather(61)
+  const parked = await rows(db, 'open')
+  assert.ok(parked.length > 20)
+  await f.sink.ack(acksOf(first).filter((_, i) => i % 2 === 0))
+  await f.sink.nack(acksOf(first))
+  const again = await f.gather(30)
+  assert.deepEqual(new Set(idsOf(again)), new Set(idsOf(first.filter((_, i) => i % 2 === 1))))
+  await f.sink.ack(acksOf(again))
+  assert.deepEqual(await rows(db, 'open'), [])
+})

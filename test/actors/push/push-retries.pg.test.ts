@@ -1,0 +1,86 @@
+/** Messages that have failed and are tried again: beside each other, never beside those that haven't, and none at another's cost. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { HttpReceiver } from '../../services/http-receiver.ts'
+import { inGroups, PushFixture } from './push-fixture.ts'
+
+const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
+const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
+
+/** A sink with so many messages parked, whose receiver takes everything else. */
+async function parked(count: number, bad: Set<number>, settings: Parameters<typeof PushFixture.open>[0] = {}) {
+  const p = await PushFixture.open({ batch_size: 50, ...settings }, (ids) => {
+    const refused = ids.flatMap((id, index) => (bad.has(id) ? [{ index, error: 'no' }] : []))
+    if (settings.item_results) return { body: JSON.stringify({ failures: refused }) }
+    return refused.length > 0 ? { status: 422, body: 'no' } : {}
+  })
+  for (const id of range(count)) bad.add(id)
+  // among others that are taken: so it is they, and not the destination
+  await p.append(
+    range(count).flatMap((id) => [
+      { id, group: `g${id}` },
+      { id: id + 1_000, group: `g${id + 1_000}` },
+    ]),
+  )
+  await p.untilRows('open', count)
+  return p
+}
+
+test('where an answer tells of each message all that failed are tried again together', async () => {
+  const bad = new Set<number>()
+  await using p = await parked(200, bad, { item_results: true })
+  bad.clear()
+  bad.add(120)
+  const before = p.requests.length
+  await p.f.sink.edit('redeliver', 'failing')
+  await p.untilDelivered(200 + 199)
+  const requests = p.requests.slice(before).filter((ids) => ids.some((id) => id < 1_000 && id !== 120))
+  assert.ok(requests.length <= 20, JSON.stringify(requests.map((ids) => ids.length)))
+  while (((await p.rows('open'))[0]?.attempts ?? 0) < 2) await new Promise((resolve) => setTimeout(resolve, 10))
+})
+
+test('where a request fails as a whole, those that failed go in ever larger ones, and the one that is still bad costs the others no attempt', async () => {
+  const bad = new Set<number>()
+  await using p = await parked(200, bad)
+  bad.clear()
+  bad.add(120)
+  const before = p.requests.length
+  await p.f.sink.edit('redeliver', 'failing')
+  await p.untilDelivered(200 + 199)
+  const requests = p.requests.slice(before)
+  assert.ok(requests.length < 60, JSON.stringify(requests.map((ids) => ids.length)))
+  assert.deepEqual(sorted(p.ids.filter((id) => id < 1_000)), range(200).filter((id) => id !== 120)) // prettier-ignore
+  const [row] = await p.untilRows('open', 1)
+  assert.deepEqual(row?.attempt_log.map(({ status }) => status), row && range(row.attempts).map(() => 422)) // prettier-ignore
+})
+
+test('when nothing but messages that failed is left, a destination that was gone is asked again soon', async () => {
+  const bad = new Set<number>()
+  await using p = await parked(3, bad)
+  const { port, handler } = p.receiver
+  await p.receiver[Symbol.asyncDispose]()
+  await p.f.sink.edit('redeliver', 'failing')
+  while (p.f.sink.status().details?.['destination'] === 'up') await new Promise((resolve) => setTimeout(resolve, 10))
+  await new Promise((resolve) => setTimeout(resolve, 800)) // it was asked again, in vain
+  bad.clear()
+  await using _ = await HttpReceiver.start(handler, { port })
+  const at = performance.now()
+  await p.untilDelivered(3 + 3)
+  assert.ok(performance.now() - at < 5_000, `${performance.now() - at} ms`)
+  await p.untilRows('open', 0)
+})
+
+test('a row for which the destination is always too busy delays no other row', async () => {
+  for (const batch of [true, false]) {
+    await using p = await PushFixture.open({ batch, batch_size: batch ? 10 : 1, max_retry_count: 3 }, (ids) =>
+      ids.includes(7) ? { status: 429, body: 'not for this one' } : {},
+    )
+    const at = performance.now()
+    await p.append(inGroups(100, 1_000))
+    await p.untilDelivered(99)
+    await p.append(inGroups(100, 1_000, 200))
+    await p.untilDelivered(199)
+    assert.ok(performance.now() - at < 8_000, `${performance.now() - at} ms`)
+    assert.equal((await p.rows('discarded')).length, 0)
+  }
+})

@@ -1,0 +1,42 @@
+/** A sink that asks for a table which its source doesn't publish is told so, where its user looks. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createDatabase } from '../../services/postgres.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
+import { applyYaml, startNode } from '../engine-node.ts'
+
+test('a table outside of the publication is a warning of the sink and a line in the log, until it is published', async () => {
+  await using state = await createDatabase()
+  await using shop = await createDatabase('create table goods (id int primary key); create table users (id int primary key)')
+  const { hostname, port, database, username, password } = shop.connection
+  await shop.query(`create publication p for table goods`)
+  await applyYaml(
+    state.connection,
+    JSON.stringify({
+      account: { name: 'shop' },
+      databases: [
+        {
+          ...{ name: 'shop', hostname, port, database, username, password, ssl: false },
+          ...{ slot: { name: `s_${shop.name}`, create_if_not_exists: true }, publication: { name: 'p' } },
+        },
+      ],
+      sinks: ['goods', 'users'].map((name) => ({
+        ...{ name, database: 'shop', source: { include_tables: [name] }, destination: { type: 'stream' } },
+      })),
+    }),
+  )
+  await using node = await startNode({ name: 'a', state: state.connection })
+  const health = (name: string) => node.engine.sink(node.cache.sinks.find((sink) => sink.name === name)?.id ?? '')?.health()
+  const check = (name: string) => health(name)?.checks.find((one) => one.name === 'Sink configuration')
+  await node.logged((line) => line.sink === 'users' && line.code === 'table_not_published')
+  await eventually(
+    'both are served',
+    async () => (health('goods')?.status === 'healthy' && health('users')?.status === 'warning') || undefined,
+  )
+  assert.equal(check('goods')?.status, 'healthy')
+  const { message = '' } = (check('users')?.error ?? {}) as { message?: string }
+  assert.match(message, /public\.users is not in the publication "p"/)
+  await shop.query(/Run: (.*)$/.exec(message)?.[1] ?? '')
+  await node.engine.reload()
+  await eventually('mended', async () => health('users')?.status === 'healthy' || undefined)
+})
