@@ -14,8 +14,8 @@ import {
   type MessagePage,
   type MessageRecord,
   type MessagesAsked,
-} from '../engine/dispatch/message-records.ts'
-import type { ReplayTarget } from '../engine/dispatch/replay-plan.ts'
+} from '../engine/dispatch/parked/message-records.ts'
+import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -27,7 +27,7 @@ import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
-import type { SavedVersion } from '../engine/wal/routing-versions.ts'
+import type { SavedVersion } from '../engine/wal/routing/routing-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { beginSink, type SinkHome } from './sink/begin-sink.ts'

@@ -2,8 +2,8 @@
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
-import type { Query } from '../engine/wal/slot.ts'
-import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay-window.ts'
+import type { Query } from '../engine/wal/connection/slot.ts'
+import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay/replay-window.ts'
 import { Bell } from './bell.ts'
 
 const RETRY_MS = 2_000

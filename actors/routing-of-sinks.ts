@@ -4,7 +4,7 @@ import type { ResourceStore, Resources } from '../engine/state/resource-store.ts
 import type { RoutedSink, Sink } from '../engine/state/resources.ts'
 import { qualified } from '../engine/state/table-name.ts'
 import type { Store } from '../engine/state/store.ts'
-import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing-versions.ts'
+import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing/routing-versions.ts'
 
 /**
  * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under

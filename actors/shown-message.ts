@@ -2,7 +2,7 @@
  * A message as people look at it: what it says, and what the functions of its sink, as they are now, make of it. JSON text, for
  * numbers may have more digits than a JavaScript number keeps. Nothing of it is told for a sensitive sink.
  */
-import { actionName, bodyOf, type MessageRecord, type RecordedMessage } from '../engine/dispatch/message-records.ts'
+import { actionName, bodyOf, type MessageRecord, type RecordedMessage } from '../engine/dispatch/parked/message-records.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { ENRICHMENT, metadataEnd } from '../sinks/pull.ts'

@@ -3,7 +3,7 @@
  * (cli) puts the actors and the resource cache behind these interfaces; tests put a scripted engine there. No call of
  * them asks a database, except edits, `acceptGap`, `retrySource` and `replay`.
  */
-import type { MessagePage, MessageRecord, MessagesAsked } from '../engine/dispatch/message-records.ts'
+import type { MessagePage, MessageRecord, MessagesAsked } from '../engine/dispatch/parked/message-records.ts'
 import type { ErrorContext } from '../engine/errors.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../engine/state/resource-store.ts'

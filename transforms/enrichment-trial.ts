@@ -2,7 +2,7 @@
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import type { Connection } from '../engine/state/resources.ts'
-import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
+import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
 import { Enricher } from './enrichment.ts'
 import { parseExact } from './exact-json.ts'

@@ -1,5 +1,5 @@
 /** TypeScript types of rows as functions see them, from what the catalogue says of tables. Text only: nothing here does I/O. */
-import { FIXED_TYPES } from '../engine/wal/value-type.ts'
+import { FIXED_TYPES } from '../engine/wal/decode/value-type.ts'
 
 export type CatalogType = Readonly<{
   /** pg_type.typtype */

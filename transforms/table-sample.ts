@@ -2,7 +2,7 @@
 import { EngineError } from '../engine/errors.ts'
 import { qualified } from '../engine/state/table-name.ts'
 import type { Connection } from '../engine/state/resources.ts'
-import { SnapshotReader } from '../engine/wal/snapshot-reader.ts'
+import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { Enricher } from './enrichment.ts'
 import { parseExact } from './exact-json.ts'
 import { EXAMPLE, type TrialMessage } from './trial.ts'

@@ -5,7 +5,7 @@
 import type { Log } from '../../engine/log/log.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import type { Query } from '../../engine/wal/slot.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024

@@ -4,8 +4,8 @@
  */
 import { ask } from '../../engine/state/asking.ts'
 import type { Logger } from '../../engine/logger.ts'
-import type { Shedding } from '../../engine/wal/shedding.ts'
-import type { Query } from '../../engine/wal/slot.ts'
+import type { Shedding } from '../../engine/wal/routing/shedding.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { Relief } from './backlog.ts'
 import type { HealthCheck } from '../status.ts'
 

@@ -2,7 +2,7 @@
  * What a partition has given up in the last day, for the health of its sink: at first as its owners before have recorded it, then
  * as it happens. The record itself, message by message, is in the parked store.
  */
-import type { Discards } from '../../engine/dispatch/parked-store.ts'
+import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Discarded } from '../sink/sink-observer.ts'
 
 const TOLD_MS = 24 * 3_600_000

@@ -3,7 +3,7 @@
  * message that is being sent at that moment may arrive all the same.
  */
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
-import { MAX_ENDED, type Chosen, type ParkedStore } from '../../engine/dispatch/parked-store.ts'
+import { MAX_ENDED, type Chosen, type ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 

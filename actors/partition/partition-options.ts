@@ -3,11 +3,11 @@ import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
-import type { WindowBounds } from '../../engine/dispatch/replay-window.ts'
+import type { WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import type { Log, TopicName } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Position } from '../../engine/position.ts'
-import type { Query } from '../../engine/wal/slot.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 
 export type PartitionOptions = Readonly<{

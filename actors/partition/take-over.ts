@@ -1,7 +1,7 @@
 /** What a new owner of a partition does before anything is read or handed out. */
 import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
-import { ParkedStore } from '../../engine/dispatch/parked-store.ts'
-import { commitToGoOnFrom } from '../../engine/dispatch/rewound.ts'
+import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
+import { commitToGoOnFrom } from '../../engine/dispatch/replay/rewound.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
 import type { PartitionOptions } from './partition-options.ts'

@@ -1,15 +1,15 @@
 /**
  * Deletes what lies below the committed offset of a partition when its replay window doesn't keep it any more. The window
- * decides (engine/dispatch/replay-window.ts); where it begins is stored before the log is trimmed, so whoever goes back to a
+ * decides (engine/dispatch/replay/replay-window.ts); where it begins is stored before the log is trimmed, so whoever goes back to a
  * point that is stored finds everything from there on.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
-import { ReplayPoints } from '../../engine/dispatch/replay-points.ts'
-import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/dispatch/replay-window.ts'
+import { ReplayPoints } from '../../engine/dispatch/replay/replay-points.ts'
+import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Commit, Log, PartitionStats, TopicName } from '../../engine/log/log.ts'
-import type { Query } from '../../engine/wal/slot.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
 import { Bell } from '../bell.ts'
 
 export type TrimmingOptions = Readonly<{

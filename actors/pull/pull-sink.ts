@@ -12,7 +12,7 @@
  */
 import type { Batch } from '../../engine/dispatch/batch.ts'
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
-import { findParked, type OwnedRefs } from '../../engine/dispatch/parked-store.ts'
+import { findParked, type OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, pull } from '../../sinks/pull.ts'

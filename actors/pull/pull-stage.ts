@@ -5,7 +5,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { refList } from '../../engine/dispatch/ack-id.ts'
 import { emptyBatch, type Batch, type Payloads } from '../../engine/dispatch/batch.ts'
-import type { Failed } from '../../engine/dispatch/parking.ts'
+import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'

@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
-import type { Failed } from '../../engine/dispatch/parking.ts'
+import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { messageBackOff } from '../back-off.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'

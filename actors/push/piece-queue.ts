@@ -5,7 +5,7 @@
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { Batch } from '../../engine/dispatch/batch.ts'
 import type { Lane } from '../../engine/dispatch/dispatcher.ts'
-import type { Origin } from '../../engine/dispatch/parked-group.ts'
+import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import type { PushWire } from '../../sinks/push.ts'
 import type { DestinationState, SendLane } from './destination-state.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'

@@ -4,7 +4,7 @@
  */
 import type { RefList } from '../../engine/dispatch/ack-id.ts'
 import type { Batch, Former } from '../../engine/dispatch/batch.ts'
-import type { Origin } from '../../engine/dispatch/parked-group.ts'
+import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import type { MessageView } from '../../engine/log/message-view.ts'
 
 export type Piece = Readonly<{

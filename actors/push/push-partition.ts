@@ -10,8 +10,8 @@
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
-import type { Origin } from '../../engine/dispatch/parked-group.ts'
-import type { Discards } from '../../engine/dispatch/parked-store.ts'
+import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
+import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Failure, Load, Outcome, PushWire } from '../../sinks/push.ts'
 import { attemptOf, failureText, type FunctionFailure } from '../../transforms/stage.ts'
 import type { DestinationState, Ticket } from './destination-state.ts'

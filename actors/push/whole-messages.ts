@@ -7,11 +7,11 @@
  * keeps no versions would put it over a newer document, and one that does forgets those of deleted documents. So it brings
  * the row as it is now, and nothing if the row is gone, or if it is a delete and the row is there again.
  */
-import { ParkedMessage } from '../../engine/dispatch/parked-message.ts'
+import { ParkedMessage } from '../../engine/dispatch/parked/parked-message.ts'
 import type { MessageView } from '../../engine/log/message-view.ts'
 import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
-import type { TimestampFormat } from '../../engine/wal/render.ts'
+import type { TimestampFormat } from '../../engine/wal/decode/render.ts'
 import type { FoundRow, RowLookup, WantedRow } from '../../engine/wal/row-lookup.ts'
 import { JsonMembers, type Span } from '../../sinks/json-members.ts'
 

@@ -1,20 +1,20 @@
 /**
- * Sets a sink back: looks where to (engine/dispatch/replay-plan.ts), stops every partition of it in every process, puts the
- * replay into effect in one transaction (engine/dispatch/replay.ts), and lets all of them begin again. A process that dies
+ * Sets a sink back: looks where to (engine/dispatch/replay/replay-plan.ts), stops every partition of it in every process, puts the
+ * replay into effect in one transaction (engine/dispatch/replay/replay.ts), and lets all of them begin again. A process that dies
  * on the way leaves the sink as it was before or as it is after, and those it has stopped begin again by themselves.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
-import { planReplay, timeOf, type ReplayPlan, type ReplayTarget } from '../../engine/dispatch/replay-plan.ts'
-import { knownGenerations, reachOf } from '../../engine/dispatch/replay-reach.ts'
-import { rewind, type Stopped } from '../../engine/dispatch/replay.ts'
+import { planReplay, timeOf, type ReplayPlan, type ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
+import { knownGenerations, reachOf } from '../../engine/dispatch/replay/replay-reach.ts'
+import { rewind, type Stopped } from '../../engine/dispatch/replay/replay.ts'
 import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { formatLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { topicOf } from '../../engine/wal/routing.ts'
+import { topicOf } from '../../engine/wal/routing/routing.ts'
 import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import type { HeldSink } from './running-sink.ts'
 

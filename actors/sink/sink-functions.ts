@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
 import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
-import { SnapshotReader } from '../../engine/wal/snapshot-reader.ts'
+import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import { PUSH_TYPES } from '../../sinks/push-types.ts'
 import { Enricher } from '../../transforms/enrichment.ts'

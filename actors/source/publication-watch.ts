@@ -8,7 +8,7 @@ import type { Logger } from '../../engine/logger.ts'
 import { cut } from '../../engine/postgres/client-cut.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { publicationGaps, type PublicationGap } from '../../engine/wal/publication-gaps.ts'
-import { sourceClient } from '../../engine/wal/source-client.ts'
+import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { Bell } from '../bell.ts'
 import type { HealthCheck } from '../status.ts'
 

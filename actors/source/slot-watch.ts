@@ -1,5 +1,5 @@
 /** What a slot makes its server keep, asked every ten seconds by whoever has the source, so that a scrape waits for nobody. */
-import type { SlotLag } from '../../engine/wal/slot.ts'
+import type { SlotLag } from '../../engine/wal/connection/slot.ts'
 
 const EVERY_MS = 10_000
 

@@ -4,8 +4,8 @@
  */
 import { ackIdPrefix, ackIdsByPartition, readOlderAckIds, sinkTag, type OlderRefs } from '../../engine/dispatch/ack-id.ts'
 import { HANDED_OVER } from '../../engine/dispatch/generations.ts'
-import type { OwnedRefs } from '../../engine/dispatch/parked-store.ts'
-import { REWOUND } from '../../engine/dispatch/replay.ts'
+import type { OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
+import { REWOUND } from '../../engine/dispatch/replay/replay.ts'
 import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'

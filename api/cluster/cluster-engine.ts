@@ -8,7 +8,7 @@
  *  I3. A client is counted (max_waiting) where it came in, and nowhere else.
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
-import type { MessageRecord } from '../../engine/dispatch/message-records.ts'
+import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
 import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'

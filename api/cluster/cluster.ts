@@ -2,7 +2,7 @@
  * Makes one of many processes of this one: the engine of the whole cluster for the API to ask, and what this process does
  * for the others. Composed only where the log is shared; a process that is alone needs none of it.
  */
-import { findParked } from '../../engine/dispatch/parked-store.ts'
+import { findParked } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import { PartitionOwners } from '../../engine/state/partition-owners.ts'

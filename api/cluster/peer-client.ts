@@ -13,7 +13,7 @@
 import { randomUUID } from 'node:crypto'
 import { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
-import type { MessageRecord } from '../../engine/dispatch/message-records.ts'
+import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
 import type {
   EditedMessages,

@@ -8,8 +8,8 @@
  */
 import type { MessageView } from '../log/message-view.ts'
 import { messageId } from './ack-id.ts'
-import { actionName, type MessageRecord, type RecordedMessage } from './message-records.ts'
-import { ParkedMessage } from './parked-message.ts'
+import { actionName, type MessageRecord, type RecordedMessage } from './parked/message-records.ts'
+import { ParkedMessage } from './parked/parked-message.ts'
 
 /** What is the same for all messages of one delivery. */
 export type DeliveredTogether = Readonly<{

@@ -4,7 +4,7 @@
  */
 import { EngineError } from '../errors.ts'
 import { ask } from '../state/asking.ts'
-import type { Query } from '../wal/slot.ts'
+import type { Query } from '../wal/connection/slot.ts'
 
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`

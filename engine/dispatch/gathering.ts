@@ -1,7 +1,7 @@
 /** What one take gathers, within its bounds of messages and bytes. */
 import type { MessageView } from '../log/message-view.ts'
 import { emptyBatch, type Batch } from './batch.ts'
-import type { Origin } from './parked-group.ts'
+import type { Origin } from './parked/parked-group.ts'
 
 export type TakeBytes = Readonly<{
   max: number

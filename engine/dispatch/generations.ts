@@ -17,11 +17,11 @@ import type { Log } from '../log/log.ts'
 import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { GenerationShape } from '../state/generation-shape.ts'
-import { topicOf } from '../wal/routing.ts'
-import type { Query } from '../wal/slot.ts'
+import { topicOf } from '../wal/routing/routing.ts'
+import type { Query } from '../wal/connection/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
-import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked-hand-over.ts'
+import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
   generation: number

@@ -5,9 +5,9 @@
 import type { FinishedRange, MessageRef } from '../log/log.ts'
 import { PART, type Position } from '../position.ts'
 import type { OpenMessages } from './open-messages.ts'
-import type { Failed, Parking } from './parking.ts'
+import type { Failed, Parking } from './parked/parking.ts'
 import { compareRefs, type Restored } from './restored.ts'
-import { isTooLarge, tooLarge } from './too-large.ts'
+import { isTooLarge, tooLarge } from './parked/too-large.ts'
 import { STATE, type PackView, type Window, type WindowPack } from './window.ts'
 
 export type IntakeOptions = Readonly<{

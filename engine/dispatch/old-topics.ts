@@ -6,8 +6,8 @@
 import type { Log, TopicName } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
-import { topicOf } from '../wal/routing.ts'
-import type { Query } from '../wal/slot.ts'
+import { topicOf } from '../wal/routing/routing.ts'
+import type { Query } from '../wal/connection/slot.ts'
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 

@@ -10,7 +10,7 @@ import type { AckPending } from './ack-pending.ts'
 import { FinishedRanges } from './finished-ranges.ts'
 import { Groups } from './groups.ts'
 import { Leases } from './leases.ts'
-import type { ParkedGroups } from './parked-groups.ts'
+import type { ParkedGroups } from './parked/parked-groups.ts'
 import { SeqHeap } from './seq-heap.ts'
 import { STATE, type PackView, type Window, type WindowPack } from './window.ts'
 

@@ -5,7 +5,7 @@
 import type { Commit, FinishedRange, InFlight, MessageRef } from '../log/log.ts'
 import { ORIGIN, type Position } from '../position.ts'
 import type { RefList } from './ack-id.ts'
-import { nameOf, type ParkedGroupFacts } from './parked-group.ts'
+import { nameOf, type ParkedGroupFacts } from './parked/parked-group.ts'
 
 export type Restore = Readonly<{
   /** the last durable commit; none: the partition starts at the log's beginning */

@@ -5,9 +5,9 @@
 import type { MessageView } from '../log/message-view.ts'
 import { refList, type RefList } from './ack-id.ts'
 import type { OpenMessages } from './open-messages.ts'
-import type { ParkedGroups } from './parked-groups.ts'
-import type { Origin } from './parked-group.ts'
-import type { Failed, Parking } from './parking.ts'
+import type { ParkedGroups } from './parked/parked-groups.ts'
+import type { Origin } from './parked/parked-group.ts'
+import type { Failed, Parking } from './parked/parking.ts'
 import { compareRefs, type Restored } from './restored.ts'
 import { STATE, type PackView, type Window } from './window.ts'
 

@@ -1,6 +1,6 @@
 /** Asks the state database, with its failures as errors of the engine: the server is away, or it says no. */
 import { EngineError } from '../errors.ts'
-import type { Query } from '../wal/slot.ts'
+import type { Query } from '../wal/connection/slot.ts'
 
 /** SQLSTATE of a row that is there already: another process was faster. */
 export const UNIQUE_VIOLATION = '23505'

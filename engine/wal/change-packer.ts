@@ -1,7 +1,7 @@
 /**
  * From pgoutput messages to messages in packs: counts positions, renders each change once, and gives it to the pack of
  * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions, so
- * that every run over the same log makes the same messages (invariant 3; but for what full sinks shed, see shedding.ts). What needs I/O (a look-up in the
+ * that every run over the same log makes the same messages (invariant 3; but for what full sinks shed, see routing/shedding.ts). What needs I/O (a look-up in the
  * catalogue, a routing version) is handed out as a wait, and the caller hands in no further chunk until it is over.
  *
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
@@ -12,21 +12,21 @@ import { EngineError } from '../errors.ts'
 import { ACTION, MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
 import type { Lsn } from '../lsn.ts'
 import { PART, type Part, type Position } from '../position.ts'
-import { readAnnotation } from './annotations.ts'
+import { readAnnotation } from './decode/annotations.ts'
 import type { Append } from './append-loop.ts'
-import { Change } from './change.ts'
-import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './change-keys.ts'
-import { ChangeWriter } from './change-writer.ts'
+import { Change } from './decode/change.ts'
+import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './decode/change-keys.ts'
+import { ChangeWriter } from './decode/change-writer.ts'
 import type { Cursor } from './cursor.ts'
 import { Packing, type PackHome } from './packing.ts'
-import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './pgoutput.ts'
-import type { Relation } from './relation.ts'
-import { ROUTING_MARK } from './routing-versions.ts'
-import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing.ts'
-import type { EndedTopic, RelationTarget, RoutingState } from './routing-state.ts'
-import type { TimestampFormat } from './render.ts'
-import { textBytes } from './tuple.ts'
-import type { Shedding } from './shedding.ts'
+import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './decode/pgoutput.ts'
+import type { Relation } from './decode/relation.ts'
+import { ROUTING_MARK } from './routing/routing-versions.ts'
+import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing/routing.ts'
+import type { EndedTopic, RelationTarget, RoutingState } from './routing/routing-state.ts'
+import type { TimestampFormat } from './decode/render.ts'
+import { textBytes } from './decode/tuple.ts'
+import type { Shedding } from './routing/shedding.ts'
 
 /** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
 export type AddedRow = Readonly<{

@@ -1,7 +1,7 @@
 /** Two runs of a source never append to a log at once, even when the former one gave up on an append that is still open. */
 import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
-import { within } from './within.ts'
+import { within } from './connection/within.ts'
 
 /** By log and source: an append that its run has left behind. */
 const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()

@@ -5,8 +5,8 @@
 import { escapeIdentifier } from 'pg'
 import type { SourceFilter } from '../state/resources.ts'
 import { qualified } from '../state/table-name.ts'
-import { INTERNAL_SCHEMA, takesTable } from './routing.ts'
-import type { Query } from './slot.ts'
+import { INTERNAL_SCHEMA, takesTable } from './routing/routing.ts'
+import type { Query } from './connection/slot.ts'
 
 export type PublicationGap = Readonly<{
   code: 'table_not_published' | 'nothing_published'

@@ -12,12 +12,12 @@ import { Client, escapeIdentifier } from 'pg'
 import { ByteWriter } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
-import { describeRelation } from './catalog.ts'
-import { Relation, type RelationMessage } from './relation.ts'
-import type { TimestampFormat } from './render.ts'
-import type { Query } from './slot.ts'
-import { sourceClient } from './source-client.ts'
-import { toSourceError } from './source-error.ts'
+import { describeRelation } from './decode/catalog.ts'
+import { Relation, type RelationMessage } from './decode/relation.ts'
+import type { TimestampFormat } from './decode/render.ts'
+import type { Query } from './connection/slot.ts'
+import { sourceClient } from './connection/source-client.ts'
+import { toSourceError } from './connection/source-error.ts'
 
 export type WantedRow = Readonly<{
   /** the table's oid */

@@ -1,6 +1,6 @@
 /** What a source can be set to, and what it tells of itself while it runs. */
 import type { Lsn } from '../lsn.ts'
-import type { RelationWarning } from './relation.ts'
+import type { RelationWarning } from './decode/relation.ts'
 
 export type SourceSettings = Readonly<{
   /** raw bytes of messages between the socket and the log; above it reading pauses */

@@ -9,8 +9,8 @@ import { PART, type Position } from '../position.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
-import type { RelationAt, SavedRelation } from './known-relations.ts'
-import type { Query } from './slot.ts'
+import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
+import type { Query } from './connection/slot.ts'
 
 export type SavedSource = Readonly<{
   /** undefined before the first run */

@@ -1,7 +1,7 @@
 /** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash, randomUUID } from 'node:crypto'
-import type { MessagePage, MessageRecord } from '../../engine/dispatch/message-records.ts'
+import type { MessagePage, MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'

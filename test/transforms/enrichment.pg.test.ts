@@ -5,7 +5,7 @@ import { after, test } from 'node:test'
 import { PackBuilder } from '../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
-import { SnapshotReader } from '../../engine/wal/snapshot-reader.ts'
+import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
 import { Enricher } from '../../transforms/enrichment.ts'
 import { createDatabase } from '../services/postgres.ts'
 

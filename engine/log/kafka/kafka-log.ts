@@ -6,12 +6,12 @@
  *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
  *  - progress is saved every second, so a run may append up to a second's worth again;
  *  - a trim may come a moment later than it is asked for;
- *  - a pack that is larger than a record of its topic may be lies in several (pack-parts.ts).
+ *  - a pack that is larger than a record of its topic may be lies in several (../pack-parts.ts).
  */
 import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
-import type { Query } from '../../wal/slot.ts'
+import type { Query } from '../../wal/connection/slot.ts'
 import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from '../log.ts'
 import { Pack } from '../pack.ts'
 import { isLaterPart, PartJoiner } from '../pack-parts.ts'

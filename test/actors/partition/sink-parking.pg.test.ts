@@ -1,10 +1,10 @@
 /** Parking and discarding through a running pull sink, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { topicOf } from '../../../engine/wal/routing.ts'
+import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
-import type { Query } from '../../../engine/wal/slot.ts'
+import type { Query } from '../../../engine/wal/connection/slot.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'

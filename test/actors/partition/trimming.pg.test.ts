@@ -11,7 +11,7 @@ import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import type { Commit } from '../../../engine/log/log.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
-import { topicOf } from '../../../engine/wal/routing.ts'
+import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
 

@@ -1,7 +1,7 @@
 /** What people decide of messages that wait outside the log, or were given up, while their sink is at work. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { bodyOf, messageRecord, messageRecords, type MessagesAsked } from '../../../engine/dispatch/message-records.ts'
+import { bodyOf, messageRecord, messageRecords, type MessagesAsked } from '../../../engine/dispatch/parked/message-records.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
 import { SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { pool } from '../../transforms/function-fixture.ts'
-import { messageRecords } from '../../../engine/dispatch/message-records.ts'
+import { messageRecords } from '../../../engine/dispatch/parked/message-records.ts'
 import { SinkFunctions } from '../../../actors/sink/sink-functions.ts'
 import type { StoredFunction } from '../../../engine/state/functions.ts'
 import { SINK, stageOf } from '../sink-fixture.ts'

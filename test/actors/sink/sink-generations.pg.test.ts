@@ -1,8 +1,8 @@
 /** What a sink hands from one generation to the next, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { hashGroup } from '../../../engine/wal/change-keys.ts'
-import type { Query } from '../../../engine/wal/slot.ts'
+import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
+import type { Query } from '../../../engine/wal/connection/slot.ts'
 import { hashOf, acksOf, idsOf } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'

@@ -1,7 +1,7 @@
 /** Contract 3.3–3.6 through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { topicOf } from '../../../engine/wal/routing.ts'
+import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import type { Log } from '../../../engine/log/log.ts'

@@ -1,7 +1,7 @@
 /** A replay asked of one node stops what the others serve of the sink, and lets it go on. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { REWINDING, REWOUND } from '../../../engine/dispatch/replay.ts'
+import { REWINDING, REWOUND } from '../../../engine/dispatch/replay/replay.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { ClusterFixture, inPartition } from './cluster-fixture.ts'
 import { GOODS_ID } from '../scripted-engine.ts'

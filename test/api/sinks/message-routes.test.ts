@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { MessageRecord } from '../../../engine/dispatch/message-records.ts'
+import type { MessageRecord } from '../../../engine/dispatch/parked/message-records.ts'
 import { serve } from '../api-fixture.ts'
 import { GOODS_ID, OTHER_TOKEN, RECORD } from '../scripted-engine.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { DeliveredMessages, type DeliveredTogether } from '../../../engine/dispatch/delivered-messages.ts'
-import { bodyOf } from '../../../engine/dispatch/message-records.ts'
+import { bodyOf } from '../../../engine/dispatch/parked/message-records.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { packOf } from '../../actors/sink-fixture.ts'
 

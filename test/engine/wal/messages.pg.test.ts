@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
 import { Client } from 'pg'
-import { hashGroup } from '../../../engine/wal/change-keys.ts'
+import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
 import { createDatabase } from '../../services/postgres.ts'
 import { WalStream, type Message } from './wal-stream.ts'
 

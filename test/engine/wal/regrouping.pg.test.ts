@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
+import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import { messagesOf, reaches, routedSink, SourceFixture, type FixtureOptions } from './source-fixture.ts'
 
 const BY_KEY = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'

@@ -12,7 +12,7 @@ import type { Lsn } from '../../../engine/lsn.ts'
 import type { Position } from '../../../engine/position.ts'
 import type { Connection, Database, RoutedSink } from '../../../engine/state/resources.ts'
 import { openStore, type Store } from '../../../engine/state/store.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
+import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import type { SourceObserver, SourceSettings } from '../../../engine/wal/source-settings.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 

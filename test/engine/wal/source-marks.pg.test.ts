@@ -1,8 +1,8 @@
 /** What the source writes into its own log: heartbeats and the marks of routing versions. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
-import { HEARTBEAT } from '../../../engine/wal/run-session.ts'
+import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
+import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
 import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key)'

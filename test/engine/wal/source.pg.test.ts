@@ -5,7 +5,7 @@ import { Client } from 'pg'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { comparePositions } from '../../../engine/position.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing-versions.ts'
+import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import { eventually, messagesOf, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'

@@ -1,6 +1,6 @@
 /** pgoutput messages built by hand, and a handler that writes down what it is told. */
-import { Tuple, readTuple } from '../../../engine/wal/tuple.ts'
-import type { PgoutputHandler } from '../../../engine/wal/pgoutput.ts'
+import { Tuple, readTuple } from '../../../engine/wal/decode/tuple.ts'
+import type { PgoutputHandler } from '../../../engine/wal/decode/pgoutput.ts'
 
 const POSTGRES_EPOCH_US = BigInt(Date.UTC(2000, 0, 1)) * 1000n
 

@@ -1,0 +1,120 @@
+/**
+ * Points of a partition's log that a replay may begin from, in the state database. A point is a fact of the log that stays
+ * true whatever is acknowledged: every message above its position stands at or behind its record. So a position is
+ * found from the point below it, also where a log holds records twice, and the lowest point says where the replay window
+ * begins: it is raised before the log is trimmed, never after.
+ */
+import { formatLsn, parseLsn } from '../../lsn.ts'
+import type { Part, Position } from '../../position.ts'
+import { ask } from '../../state/asking.ts'
+import type { Query } from '../../wal/connection/slot.ts'
+import { writeAsOwner, type Owner } from '../fenced-write.ts'
+
+export type ReplayPoint = Readonly<{
+  /** of the record */
+  offset: number
+  /** of the first record that must be there for reading to begin at this one */
+  neededFrom: number
+  /** the greatest position accepted before it */
+  position: Position
+  /** nothing before it was committed later, µs since the epoch */
+  latestUs: number
+  /** messages, and bytes of records, before it, counted from any beginning: differences tell */
+  messages: number
+  bytes: number
+}>
+/** @property ageMs since everything before it was finished */
+export type KnownPoint = ReplayPoint & Readonly<{ ageMs: number }>
+/** Of one partition, the lowest first. */
+export type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly KnownPoint[] }>
+
+type Row = Readonly<Record<string, unknown>>
+
+const COLUMNS = `record_offset, needed_from, history, lsn, idx, part, extract(epoch from latest_commit)::float8 as latest, messages, bytes,
+  greatest(0, extract(epoch from now() - reached_at))::float8 as age`
+const WRITTEN = 'sink_id, generation, partition, record_offset, needed_from, history, lsn, idx, part, latest_commit, messages, bytes'
+const valuesOf = ({ offset, neededFrom, position: { history, lsn, idx, part }, latestUs, messages, bytes }: ReplayPoint): unknown[] => [
+  ...[offset, neededFrom, history, formatLsn(lsn), idx, part],
+  ...[latestUs / 1_000_000, messages, bytes],
+]
+const MINE = 'sink_id = $3::text::uuid and generation = $4::int and partition = $5::int'
+
+/** As the owner of a partition keeps them. */
+export class ReplayPoints {
+  readonly #query: Query
+  readonly #owner: Owner
+
+  constructor(query: Query, owner: Owner) {
+    this.#query = query
+    this.#owner = owner
+  }
+
+  async load(): Promise<readonly KnownPoint[]> {
+    const { sinkId, generation, partition } = this.#owner.key
+    const { rows } = await ask(
+      this.#query,
+      `select ${COLUMNS} from tailrace.replay_point
+       where sink_id = $1::text::uuid and generation = $2 and partition = $3 order by record_offset`,
+      [sinkId, generation, partition],
+    )
+    return rows.map(toPoint)
+  }
+
+  /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+  async add(point: ReplayPoint): Promise<void> {
+    await this.#write(
+      `insert into tailrace.replay_point (${WRITTEN})
+       select $3::text::uuid, $4::int, $5::int, $6::bigint, $7::bigint, $8::int, $9::pg_lsn, $10::int, $11::smallint, to_timestamp($12::float8), $13::bigint, $14::bigint
+       from owner on conflict (sink_id, generation, partition, record_offset) do nothing`,
+      valuesOf(point),
+    )
+  }
+
+  /** Forgets the points below a record; undefined: all of them. Comes before a trim. @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+  async drop(below?: number): Promise<void> {
+    await this.#write(
+      `delete from tailrace.replay_point p using owner where ${MINE} and ($6::bigint is null or record_offset < $6::bigint)`,
+      [below ?? null],
+    )
+  }
+
+  async #write(sql: string, params: readonly unknown[]): Promise<void> {
+    await writeAsOwner(this.#query, this.#owner, sql, params)
+  }
+}
+
+/** By whoever may, in a transaction of its own. @param key sink, generation, partition */
+export async function insertPoint(query: Query, key: readonly unknown[], point: ReplayPoint): Promise<void> {
+  await ask(
+    query,
+    `insert into tailrace.replay_point (${WRITTEN})
+     values ($1::text::uuid, $2, $3, $4, $5, $6, $7::pg_lsn, $8, $9, to_timestamp($10::float8), $11, $12)
+     on conflict (sink_id, generation, partition, record_offset) do nothing`,
+    [...key, ...valuesOf(point)],
+  )
+}
+
+/** Of all partitions of a sink. */
+export async function pointsOf(query: Query, sinkId: string): Promise<readonly PartitionPoints[]> {
+  const { rows } = await ask(
+    query,
+    `select generation, partition, ${COLUMNS} from tailrace.replay_point where sink_id = $1::text::uuid order by generation, partition, record_offset`,
+    [sinkId],
+  )
+  const byPartition = Map.groupBy(rows, ({ generation, partition }) => `${String(generation)}/${String(partition)}`)
+  return [...byPartition.values()].map((of) => ({
+    generation: Number(of[0]?.generation),
+    partition: Number(of[0]?.partition),
+    points: of.map(toPoint),
+  }))
+}
+
+const toPoint = (row: Row): KnownPoint => ({
+  offset: Number(row.record_offset),
+  neededFrom: Number(row.needed_from),
+  position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
+  latestUs: Math.round(Number(row.latest) * 1_000_000),
+  messages: Number(row.messages),
+  bytes: Number(row.bytes),
+  ageMs: Number(row.age) * 1000,
+})

@@ -1,0 +1,78 @@
+/**
+ * How far back a sink can be replayed, from what the state database knows of its generations and of the points of their
+ * partitions. Every generation that is whole reaches back to where it opens; the first that is not, from the newest on,
+ * ends the reach.
+ */
+import { comparePositions, type Position } from '../../position.ts'
+import { ask } from '../../state/asking.ts'
+import { toPosition } from '../../wal/source-store.ts'
+import type { Query } from '../../wal/connection/slot.ts'
+import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'
+import { pointsOf, type KnownPoint } from './replay-points.ts'
+
+export type KnownGeneration = ParkedOwner &
+  Readonly<{
+    opensAt: Position
+    /** its topic is gone, or is being deleted */
+    dropped: boolean
+    /** when its last message was finished, µs since the epoch; undefined: it is delivered, or waits for its turn */
+    endedUs: number | undefined
+    /** of each partition, the lowest first; none: undefined where it has never been served */
+    points: readonly (readonly KnownPoint[] | undefined)[]
+  }>
+
+export type Reach = Readonly<{
+  /** every message above it is kept; undefined: every message the sink ever had */
+  above: Position | undefined
+  /** nothing of what is not kept was committed later, µs since the epoch */
+  latestUs: number
+  /** the oldest generation that has something of it */
+  oldest: number
+}>
+
+/** Those that have opened, oldest first. @param query of a transaction, which keeps them as they are until its end */
+export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
+  const generations = await ask(
+    query,
+    `select generation, shape, regrouped, rewinds, history, lsn, idx, dropped_at is not null as dropped, extract(epoch from drained_at)::float8 as ended
+     from tailrace.generation where sink_id = $1::text::uuid and lsn is not null order by generation ${lock ? 'for update' : ''}`,
+    [sinkId],
+  )
+  const terms = await ask(query, `select key from tailrace.term where kind = 'partition' and key like $1 || '.%'`, [sinkId])
+  const served = new Set(terms.rows.map(({ key }) => String(key).slice(sinkId.length + 1)))
+  const known = new Map((await pointsOf(query, sinkId)).map(({ generation, partition, points }) => [`${generation}/${partition}`, points]))
+  return generations.rows.map((row) => {
+    const owner = parkedOwner(row)
+    const { generation, shape } = owner
+    const points = Array.from({ length: shape.partitions }, (_, partition) => {
+      const name = `${generation}/${partition}`
+      return known.get(name) ?? (served.has(name) ? [] : undefined)
+    })
+    return {
+      ...owner,
+      points,
+      dropped: row.dropped === true,
+      opensAt: toPosition(row) as Position,
+      endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,
+    }
+  })
+}
+
+/** @param generations oldest first, up to the one that is delivered. @returns undefined: nothing is kept */
+export function reachOf(generations: readonly KnownGeneration[]): Reach | undefined {
+  let later: KnownGeneration | undefined
+  for (const each of generations.toReversed()) {
+    const lowest = each.points.map((points) => points && points[0])
+    const isKnown = lowest.every((point, partition) => point !== undefined || each.points[partition] === undefined)
+    if (each.dropped || !isKnown) return later && { above: later.opensAt, latestUs: each.endedUs ?? Infinity, oldest: later.generation }
+    const trimmed = lowest.filter((point) => point !== undefined && point.offset > 0) as KnownPoint[]
+    if (trimmed.length > 0)
+      return {
+        above: trimmed.map(({ position }) => position).reduce((a, b) => (comparePositions(a, b) >= 0 ? a : b)),
+        latestUs: Math.max(...trimmed.map(({ latestUs }) => latestUs)),
+        oldest: each.generation,
+      }
+    later = each
+  }
+  return later && { above: undefined, latestUs: -Infinity, oldest: later.generation }
+}

@@ -1,0 +1,78 @@
+/**
+ * Finds the place in a partition's log from which everything above a position, or committed at or after a time, comes. It
+ * starts at a point below (replay-points.ts) and reads on, so that records which stand there twice don't mislead it.
+ */
+import type { Log, MessageRef, TopicName } from '../../log/log.ts'
+import { Pack } from '../../log/pack.ts'
+import { comparePositions, type Position } from '../../position.ts'
+import type { ReplayPoint } from './replay-points.ts'
+
+export type Sought = Readonly<{ position: Position } | { fromUs: number }>
+
+export type FirstMessage = Readonly<{ position: Position; commitTimeUs: number }>
+
+export type Place = Readonly<{
+  /** the first message that comes, or, when there is none yet, the next one */
+  ref: MessageRef
+  /** of the first message that comes */
+  first: FirstMessage | undefined
+  /** messages below `ref`, counted as the points count */
+  messages: number
+  /** what a point at its record says; its position is for the caller to give */
+  point: Omit<ReplayPoint, 'position'>
+}>
+
+const BEGINNING: Omit<ReplayPoint, 'position'> = { offset: 0, neededFrom: 0, latestUs: 0, messages: 0, bytes: 0 }
+const NEVER = new AbortController().signal
+
+/**
+ * @param points of the partition, the lowest first; none: it has never been served
+ * @throws EngineError LOG_UNREACHABLE, LOG_TOPIC_UNKNOWN
+ */
+export async function seek(
+  log: Log,
+  { topic, partition, points }: Readonly<{ topic: TopicName; partition: number; points: readonly ReplayPoint[] }>,
+  sought: Sought,
+): Promise<Place> {
+  const isBelow = (point: ReplayPoint) =>
+    'position' in sought ? comparePositions(point.position, sought.position) <= 0 : point.latestUs < sought.fromUs
+  const { position: _, ...start } = points.findLast(isBelow) ?? points[0] ?? { ...BEGINNING, position: undefined }
+  const { neededFrom } = start // of what follows it is not known where it begins, if it stands in parts
+  let { offset, latestUs, messages, bytes } = start
+  const { next } = await log.stats(topic, partition)
+  for await (const record of log.read(topic, partition, offset, NEVER, next)) {
+    const { count, last, maxCommitTimeUs, closing } = Pack.header(record.pack)
+    const point = { offset: record.offset, neededFrom, latestUs, messages, bytes }
+    if (closing) return { ref: { offset: record.offset, index: 0 }, first: undefined, messages, point }
+    const holds = count > 0 && ('position' in sought ? comparePositions(last, sought.position) > 0 : maxCommitTimeUs >= sought.fromUs)
+    const found = holds ? firstOf(Pack.decode(record.pack), sought) : undefined
+    if (found) {
+      const { index, ...first } = found
+      return { ref: { offset: record.offset, index }, first, messages: messages + index, point }
+    }
+    offset = record.offset + 1
+    messages += count
+    bytes += record.pack.length
+    if (count > 0) latestUs = Math.max(latestUs, maxCommitTimeUs)
+  }
+  return { ref: { offset, index: 0 }, first: undefined, messages, point: { offset, neededFrom, latestUs, messages, bytes } }
+}
+
+function firstOf(pack: Pack, sought: Sought): ({ index: number } & FirstMessage) | undefined {
+  for (let index = 0; index < pack.count; index++) {
+    if ('position' in sought ? pack.compare(index, sought.position) <= 0 : pack.commitTimeUs(index) < sought.fromUs) continue
+    return { index, position: pack.position(index), commitTimeUs: pack.commitTimeUs(index) }
+  }
+  return undefined
+}
+
+/** The position of the first message of a record; undefined: there is none at or behind it. */
+export async function firstAt(log: Log, topic: TopicName, partition: number, offset: number): Promise<Position | undefined> {
+  const { next } = await log.stats(topic, partition)
+  for await (const record of log.read(topic, partition, offset, NEVER, next)) {
+    const { count, first, closing } = Pack.header(record.pack)
+    if (closing) return undefined
+    if (count > 0) return first
+  }
+  return undefined
+}

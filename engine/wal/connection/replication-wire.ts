@@ -1,0 +1,74 @@
+/**
+ * pg's connection, cut short for what makes up all of a replication stream: a CopyData frame goes to its reader as it lies
+ * in memory, and every other frame takes pg's own way. That way makes several objects of each frame (its parser, its
+ * events, and those of pg-logical-replication on top); for small rows they cost as much as decoding the row.
+ *
+ *  - Without TLS the socket reads into one buffer again and again: nothing is allocated for what arrives.
+ *  - A frame's bytes are valid during the call.
+ */
+import { EventEmitter } from 'node:events'
+import { Socket } from 'node:net'
+import { Connection, type ClientConfig } from 'pg'
+import type { BusyShare } from '../../busy-share.ts'
+import { FrameSplitter, type OnFrame } from './frame-splitter.ts'
+
+const COPY_DATA = 0x64 // d
+const READ_BYTES = 256 * 1024
+
+/** What is used here of pg's connection and not in its type declarations. */
+type PgConnection = EventEmitter & {
+  stream: { pause(): void; resume(): void }
+  attachListeners(stream: EventEmitter): void
+  sendCopyFromChunk(chunk: Buffer): void
+}
+const PgConnection = Connection as unknown as new (config: ClientConfig) => PgConnection
+
+export class ReplicationWire extends PgConnection {
+  readonly #onCopyData: OnFrame
+  readonly #busy: BusyShare | undefined
+  /** a socket of our own: it can be destroyed while pg is still connecting it */
+  readonly #socket: Socket
+
+  /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
+  constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
+    const socket = client.ssl ? new Socket() : reusingSocket()
+    super({ ...client, stream: () => socket })
+    this.#socket = socket
+    this.#onCopyData = onCopyData
+    this.#busy = busy
+  }
+
+  /** Called by pg when frames are about to come: with the socket, or with what encrypts it. */
+  override attachListeners(stream: EventEmitter): void {
+    const others = new EventEmitter()
+    super.attachListeners(others)
+    const frames = new FrameSplitter((bytes, start, end) => {
+      if (bytes[start] === COPY_DATA) this.#onCopyData(bytes, start + FrameSplitter.HEADER_BYTES, end)
+      else others.emit('data', Buffer.from(bytes.subarray(start, end))) // pg keeps parts of it
+    })
+    stream.on('data', (chunk: Buffer) => {
+      const from = performance.now()
+      try {
+        frames.push(chunk)
+      } catch (error) {
+        this.#socket.destroy(error as Error)
+      }
+      this.#busy?.add(from, performance.now())
+    })
+  }
+
+  destroy(): void {
+    this.#socket.destroy()
+  }
+}
+
+/** Its chunks are events as of any socket, but all of them views of the same memory. */
+function reusingSocket(): Socket {
+  const socket: Socket = new Socket({
+    onread: {
+      buffer: Buffer.allocUnsafeSlow(READ_BYTES),
+      callback: (bytes, buffer) => socket.emit('data', buffer.subarray(0, bytes)),
+    },
+  })
+  return socket
+}

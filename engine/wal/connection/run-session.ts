@@ -1,0 +1,85 @@
+/**
+ * The ordinary session beside a run's replication connection, pinned as that is: for the catalogue, for marks, and for the
+ * heartbeat that moves the slot of a source whose captured tables are idle.
+ */
+import { Pool } from 'pg'
+import { EngineError } from '../../errors.ts'
+import { formatLsn, type Lsn } from '../../lsn.ts'
+import type { Database } from '../../state/resources.ts'
+import { readSlotFacts, type Query } from './slot.ts'
+import { sourceClient } from './source-client.ts'
+import { isShutdown, toSourceError } from './source-error.ts'
+
+export const HEARTBEAT = 'tailrace:heartbeat'
+
+export type RunSessionOptions = Readonly<{
+  database: Database
+  heartbeatMs: number
+  /** the server stops, and waits for those who read from it */
+  shutdown: (error: unknown) => void
+  /** a heartbeat failed: never a reason to stop */
+  failed: (error: unknown) => void
+}>
+
+export class RunSession {
+  readonly #options: RunSessionOptions
+  readonly #pool: Pool
+  #heartbeat: NodeJS.Timeout | undefined
+
+  constructor(options: RunSessionOptions) {
+    this.#options = options
+    const { connection, slot } = options.database
+    this.#pool = new Pool({
+      ...sourceClient(connection, `tailrace ${slot.name}`, { synchronous_commit: 'local' }),
+      max: 2,
+      idleTimeoutMillis: 60_000,
+      query_timeout: 30_000,
+    })
+    this.#pool.on('error', (error) => {
+      if (isShutdown(error)) options.shutdown(error)
+    }) // otherwise: the next query makes another
+  }
+
+  /** @throws EngineError of toSourceError */
+  readonly query: Query = async (sql, params) => {
+    try {
+      return await this.#pool.query<Record<string, unknown>>(sql, params ? [...params] : undefined)
+    } catch (error) {
+      throw toSourceError(error, 'connecting', { slot: this.#options.database.slot.name })
+    }
+  }
+
+  /** Between the inspection and START_REPLICATION, which holds the slot, somebody else may have read from it. @throws EngineError SLOT_IN_USE */
+  async checkSlotUnmoved(startLsn: Lsn): Promise<void> {
+    const { slot } = this.#options.database
+    const now = (await readSlotFacts(this.query, slot.name, slot.publication)).slot?.confirmedLsn
+    if (now === undefined || now > startLsn) {
+      const from = formatLsn(startLsn)
+      throw new EngineError('SLOT_IN_USE', `another program moved slot "${slot.name}" beyond ${from} while the source started`, {
+        slot: slot.name,
+      })
+    }
+  }
+
+  beginHeartbeat(): void {
+    this.#heartbeat = setInterval(() => void this.#beat(), this.#options.heartbeatMs)
+    void this.#beat()
+  }
+
+  stopHeartbeat(): void {
+    clearInterval(this.#heartbeat)
+  }
+
+  /** Never rejects. */
+  async end(): Promise<void> {
+    await this.#pool.end().catch(() => undefined)
+  }
+
+  async #beat(): Promise<void> {
+    try {
+      await this.query(`select pg_logical_emit_message(true, $1, '') where not pg_is_in_recovery()`, [HEARTBEAT])
+    } catch (error) {
+      this.#options.failed(error)
+    }
+  }
+}

@@ -1,0 +1,136 @@
+/**
+ * The slot and the server it belongs to: read once before each run, and judged by a pure function. Each way a slot can
+ * be unfit has a code of its own and the SQL that mends it; only a slot in use is worth trying again.
+ */
+import { EngineError } from '../../errors.ts'
+import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
+
+export type Query = (sql: string, params?: readonly unknown[]) => Promise<Readonly<{ rows: readonly Readonly<Record<string, unknown>>[] }>>
+
+export type SlotFacts = Readonly<{
+  serverVersion: number
+  database: string
+  walLevel: string
+  publicationExists: boolean
+  /** undefined: no slot of this name */
+  slot:
+    | Readonly<{
+        plugin: string | null
+        database: string | null
+        activePid: number | null
+        /** application_name of whoever reads from it */
+        reader: string | null
+        restartLsn: Lsn | undefined
+        confirmedLsn: Lsn | undefined
+        walStatus: string | null
+        twoPhase: boolean
+        /** 16 and later: why it was invalidated */
+        invalidation: string | null
+      }>
+    | undefined
+}>
+
+export type FitSlot = Readonly<{ confirmedLsn: Lsn; restartLsn: Lsn }>
+
+export async function readSlotFacts(query: Query, slot: string, publication: string): Promise<SlotFacts> {
+  const { rows } = await query(
+    `select current_setting('server_version_num')::int as version, current_database() as database, current_setting('wal_level') as wal_level,
+            exists (select from pg_publication where pubname = $2) as publication_exists,
+            (select to_jsonb(s) from pg_replication_slots s where slot_name = $1) as slot,
+            (select a.application_name from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1) as reader`,
+    [slot, publication],
+  )
+  const row = rows[0] ?? {}
+  const found = row.slot as Record<string, unknown> | null // as json: which columns there are depends on the version
+  const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)
+  const lsn = (value: unknown): Lsn | undefined => (typeof value === 'string' ? parseLsn(value) : undefined)
+  return {
+    serverVersion: Number(row.version),
+    database: String(row.database),
+    walLevel: String(row.wal_level),
+    publicationExists: row.publication_exists === true,
+    slot: found
+      ? {
+          plugin: text(found.plugin),
+          database: text(found.database),
+          activePid: typeof found.active_pid === 'number' ? found.active_pid : null,
+          reader: text(row.reader),
+          restartLsn: lsn(found.restart_lsn),
+          confirmedLsn: lsn(found.confirmed_flush_lsn),
+          walStatus: text(found.wal_status),
+          twoPhase: found.two_phase === true,
+          invalidation: text(found.invalidation_reason) ?? (found.conflicting === true ? 'conflict with recovery' : null),
+        }
+      : undefined,
+  }
+}
+
+/**
+ * @param saved what was confirmed last, to name from where changes are missing
+ * @returns the slot's positions when a run may start from it
+ * @throws EngineError WAL_LEVEL_TOO_LOW, PUBLICATION_MISSING, SLOT_MISSING, SLOT_WRONG_PLUGIN, SLOT_WRONG_DATABASE,
+ *   SLOT_LOST, SLOT_TWO_PHASE, SLOT_IN_USE
+ */
+export function judgeSlot(facts: SlotFacts, name: string, publication: string, saved: Lsn | undefined): FitSlot {
+  const { slot } = facts
+  const create = `select pg_create_logical_replication_slot(${literal(name)}, 'pgoutput')`
+  const recreate = `select pg_drop_replication_slot(${literal(name)}); ${create}`
+  const missingFrom =
+    saved === undefined ? '' : ` Changes from ${formatLsn(saved)} on are then missing: an update that touches the rows brings them.`
+  const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) =>
+    new EngineError(code, text, { slot: name, publication })
+
+  if (facts.walLevel !== 'logical')
+    throw fail('WAL_LEVEL_TOO_LOW', `wal_level is "${facts.walLevel}". Run: alter system set wal_level = logical; and restart Postgres`)
+  if (!facts.publicationExists)
+    throw fail(
+      'PUBLICATION_MISSING',
+      `database "${facts.database}" has no publication "${publication}". Run: create publication ${identifier(publication)} for all tables with (publish_via_partition_root = true)`,
+    )
+  if (!slot)
+    throw fail('SLOT_MISSING', `there is no replication slot "${name}". Run in database "${facts.database}": ${create}.${missingFrom}`)
+  if (slot.plugin !== 'pgoutput')
+    throw fail(
+      'SLOT_WRONG_PLUGIN',
+      `slot "${name}" ${slot.plugin === null ? 'is physical' : `uses the plugin "${slot.plugin}"`}, not pgoutput. If nothing else needs it, run: ${recreate}`,
+    )
+  if (slot.database !== facts.database)
+    throw fail(
+      'SLOT_WRONG_DATABASE',
+      `slot "${name}" belongs to database "${slot.database}", not to "${facts.database}". Name another slot: ${create.replace(literal(name), literal(`${name}_2`))}`,
+    )
+  if (slot.restartLsn === undefined || slot.confirmedLsn === undefined || slot.walStatus === 'lost' || slot.invalidation !== null) {
+    const why = slot.invalidation ?? 'the log it needs was removed'
+    throw fail('SLOT_LOST', `Postgres has invalidated slot "${name}" (${why}). Run: ${recreate}.${missingFrom}`)
+  }
+  if (slot.twoPhase) {
+    const remedy =
+      facts.serverVersion >= 180000
+        ? `on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${identifier(name)} (TWO_PHASE false)`
+        : `${recreate}.${missingFrom}`
+    throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run ${remedy}`)
+  }
+  if (slot.activePid !== null)
+    throw fail(
+      'SLOT_IN_USE',
+      `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
+    )
+  return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn }
+}
+
+const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
+const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
+
+/** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
+export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
+
+/** @returns undefined: there is no such slot */
+export async function readSlotLag(query: Query, slot: string): Promise<SlotLag | undefined> {
+  const { rows } = await query(
+    `select pg_wal_lsn_diff(now, confirmed_flush_lsn)::float8 as confirmed, pg_wal_lsn_diff(now, restart_lsn)::float8 as retained
+     from pg_replication_slots, (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
+     where slot_name = $1`,
+    [slot],
+  )
+  return rows[0] && { confirmedBytes: Number(rows[0].confirmed ?? 0), retainedBytes: Number(rows[0].retained ?? 0) }
+}

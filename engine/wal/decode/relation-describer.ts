@@ -1,0 +1,107 @@
+/**
+ * From a Relation message to a table that changes can be decoded with: asks the catalogue where the message doesn't say
+ * enough, saves by position what was found, so that a re-run decodes alike (correctness 11), and where a table groups
+ * its changes by other columns than before, begins the next generation of each sink that depends on it (correctness 24).
+ *
+ *  D1. A table that is as it was, and says all about itself, costs no I/O.
+ *  D2. That a table has changed and where the generations open are saved in one step, before anything above is appended.
+ */
+import type { Log } from '../../log/log.ts'
+import { PART, type Position } from '../../position.ts'
+import type { RoutingVersion } from '../../state/resources.ts'
+import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
+import type { Cursor } from '../cursor.ts'
+import { KnownRelations, type RelationAt, type SavedRelation } from './known-relations.ts'
+import type { RelationMessage } from './pgoutput.ts'
+import { Relation } from './relation.ts'
+import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
+import { compileTargets } from '../routing/routing.ts'
+import type { EndedTopic, RoutingState } from '../routing/routing-state.ts'
+import { makeTopics } from '../run-start.ts'
+import type { Query } from '../connection/slot.ts'
+import type { SourceStore } from '../source-store.ts'
+
+/** @property ended topics whose generation ends ahead of the relation's next change */
+export type Described = Readonly<{ relation: Relation; ended: readonly EndedTopic[] }>
+
+export type RelationDescriberOptions = Readonly<{
+  store: Pick<SourceStore, 'saveRelation' | 'saveRegrouping'>
+  log: Log
+  cursor: Cursor
+  routing: RoutingState
+  /** as saved */
+  known: readonly RelationAt[]
+  /** on the source's database */
+  query: Query
+  onNotice: (notice: string) => void
+}>
+
+export class RelationDescriber {
+  readonly #options: RelationDescriberOptions
+  readonly #known: KnownRelations
+
+  constructor(options: RelationDescriberOptions) {
+    this.#options = options
+    this.#known = new KnownRelations(options.known)
+  }
+
+  /**
+   * The cursor stands at the relation's next change. A promise where I/O is needed: no chunk may be handled meanwhile.
+   * @throws what the catalogue and the state database throw
+   */
+  describe(message: RelationMessage): Described | Promise<Described> {
+    const { cursor, routing } = this.#options
+    const { position, isDurable } = cursor
+    const ended = routing.reach(before(position)) // what a former run has begun here
+    const saved = this.#known.at(message.oid, position)
+    if (saved) return { relation: new Relation(message, saved), ended }
+    const former = this.#known.before(message.oid, position)
+    if (needsLookup(message))
+      return isDurable && former ? { relation: new Relation(message, former), ended } : this.#lookUp(message, former, ended)
+    const description = describeByMessage(message)
+    const now = columnsOf(message, description)
+    if (isDurable || (former && sameColumns(fullOf(former) ?? now, now))) return { relation: new Relation(message, description), ended }
+    return this.#save(message, { ...description, columns: now.columns }, former, ended)
+  }
+
+  async #lookUp(message: RelationMessage, former: SavedRelation | undefined, ended: readonly EndedTopic[]): Promise<Described> {
+    const description = await describeRelation(this.#options.query, message)
+    return this.#save(message, { ...description, ...columnsOf(message, description) }, former, ended)
+  }
+
+  async #save(
+    message: RelationMessage,
+    described: SavedRelation,
+    former: SavedRelation | undefined,
+    ended: readonly EndedTopic[],
+  ): Promise<Described> {
+    const { cursor, store, routing, log } = this.#options
+    const { position, isDurable } = cursor
+    const at = { relation: message.oid, position }
+    const sinks = isDurable ? [] : this.#regroupedSinks(message, former, described)
+    let saved = described
+    let version: RoutingVersion | undefined
+    if (sinks.length === 0) saved = await store.saveRelation({ ...at, saved })
+    else version = await store.saveRegrouping({ ...at, saved }, before(position), { sinks, key: described.key })
+    this.#known.add({ ...at, saved })
+    const relation = new Relation(message, saved)
+    if (!version) return { relation, ended }
+    const many = `${sinks.length} ${sinks.length === 1 ? 'sink begins' : 'sinks begin'} another generation`
+    this.#options.onNotice(`${message.schema}.${message.table} groups its changes by other columns than before: ${many}`)
+    await makeTopics(log, version)
+    return { relation, ended: [...ended, ...routing.switchTo(version)] }
+  }
+
+  /** Those that take the table and put its rows into other groups from here on. */
+  #regroupedSinks({ schema, table }: RelationMessage, former: SavedRelation | undefined, now: SavedRelation): readonly string[] {
+    const [a, b] = [former && fullOf(former), fullOf(now)]
+    if (!a || !b) return []
+    const targets = compileTargets(this.#options.routing.active, { schema, name: table })
+    return targets.filter(({ grouping, groupColumns }) => grouping && !sameGrouping(a, b, groupColumns)).map(({ sinkId }) => sinkId)
+  }
+}
+
+const fullOf = ({ columns, key }: SavedRelation): RelationColumns | undefined => columns && { columns, key }
+
+/** The greatest position of a source's messages below the change at `position`: where a generation opens that begins with it. */
+const before = ({ history, lsn, idx }: Position): Position => ({ history, lsn, idx: idx - 1, part: PART.row })

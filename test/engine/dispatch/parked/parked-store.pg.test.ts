@@ -1,0 +1,50 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { ParkedStore } from '../../../../engine/dispatch/parked/parked-store.ts'
+import { ParkedGroups } from '../../../../engine/dispatch/parked/parked-groups.ts'
+import type { MessageView } from '../../../../engine/log/message-view.ts'
+import { SINK } from '../../../actors/sink-fixture.ts'
+import { queryOf, stateDatabase } from '../../../actors/sink-state.ts'
+import { loadOf } from '../../../sinks/load.ts'
+import { eventually } from '../../wal/source-fixture.ts'
+
+const KEY = { sinkId: SINK.id, generation: 1, partition: 0 }
+
+test('a parked message comes back as it was, with its transaction', async () => {
+  await using db = await stateDatabase()
+  const store = await ParkedStore.takeOver(queryOf(db), KEY, { grouping: true, holder: 'one' })
+  const load = loadOf([{ key: ['7'], record: { id: 7, name: 'ß' }, group: 12 }])
+  const view = load.views[0] as MessageView
+  await store.insert([{ seq: 0, offset: 5, index: 0, view, kind: 'park', deliveries: 0 }], 'open', null)
+  const parked = new ParkedGroups(true)
+  for (const facts of (await store.load({ offset: 0, index: 0 })).groups) parked.restore(facts, 0, 0)
+  const [message] = await store.fetch(parked.toLoad(1), 1_000_000)
+  const back = message?.view
+  const facts = (one: MessageView) => [
+    ...[one.position(0), one.xid(0), one.group(0), one.action(0), one.relation(0), one.flags(0), one.commitTimeUs(0)],
+    one.buffer.toString('utf8', one.bodyStart(0), one.bodyEnd(0)),
+  ]
+  assert.ok(back)
+  assert.deepEqual(facts(back), facts(view))
+  assert.equal(back.xid(0), 1)
+})
+
+test('a write that meets a take-over waits for it, and is refused', async () => {
+  await using db = await stateDatabase()
+  const store = await ParkedStore.takeOver(queryOf(db), KEY, { grouping: true, holder: 'former' })
+  const [next, watcher] = [await db.connect(), await db.connect()]
+  await next.query('begin')
+  await ParkedStore.takeOver((sql, params) => next.query(sql, params ? [...params] : undefined), KEY, { grouping: true, holder: 'next' })
+  let said: string | undefined
+  const writing = store.removeDone({ offset: 0, index: 0 }).then(
+    () => (said = 'written'),
+    (error: { code: string }) => (said = error.code),
+  )
+  await eventually('the write waits', async () => {
+    const { rowCount } = await watcher.query(`select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+    return rowCount || said ? true : undefined
+  })
+  await next.query('commit')
+  await writing
+  assert.equal(said, 'PARTITION_FENCED')
+})

@@ -1,0 +1,45 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { AckPending } from '../../../../engine/dispatch/ack-pending.ts'
+import { Dispatcher } from '../../../../engine/dispatch/dispatcher.ts'
+import { MAX_RANGES } from '../../../../engine/dispatch/parked/parking.ts'
+import { PackBuilder } from '../../../../engine/log/pack-builder.ts'
+import { ACTION, Pack } from '../../../../engine/log/pack.ts'
+import { PART } from '../../../../engine/position.ts'
+
+test('when what was acked lies in more pieces than a commit may hold, the lowest open messages are parked until it does not', () => {
+  const windowBytes = 1 << 30 // far from full
+  const dispatcher = new Dispatcher({
+    ...{ generation: 1, partition: 0, grouping: true, keyed: false, clock: () => 0 },
+    settings: { ackWaitMs: 1_000, maxDeliveries: null, windowBytes },
+    pending: new AckPending(1_000_000),
+    restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
+  })
+  const count = 2 * MAX_RANGES + 200
+  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  builder.begin(1n, 1, 0)
+  for (let idx = 0; idx < count; idx++) {
+    builder.bodies.ascii('body')
+    builder.add(idx, PART.row, ACTION.insert, 1, 0, idx, 0, 0)
+  }
+  dispatcher.committed(dispatcher.commitPoint(1))
+  dispatcher.offer(0, Pack.decode(builder.encode()))
+  dispatcher.committed(dispatcher.commitPoint(1))
+  for (let taken = 0; taken < count;) {
+    const batch = dispatcher.take(1_000, { max: Infinity, overhead: 0, first: true })
+    const indexes = batch?.indexes ?? []
+    taken += indexes.length
+    const odd = indexes.filter((index) => index % 2 === 1)
+    dispatcher.finish({ offsets: odd.map(() => 0), indexes: odd })
+    dispatcher.committed(dispatcher.commitPoint(1))
+  }
+  assert.ok(dispatcher.rangeCount > MAX_RANGES)
+  const moves = dispatcher.parking.toPark(windowBytes)
+  assert.deepEqual(
+    moves.slice(0, 3).map((move) => move.index),
+    [0, 2, 4],
+  )
+  dispatcher.parking.moved(moves)
+  assert.ok(dispatcher.commitPoint(1).finished.length <= MAX_RANGES)
+  assert.deepEqual(dispatcher.parking.toPark(windowBytes), [])
+})

@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { test } from 'node:test'
+import type { ClientConfig } from 'pg'
+import { EngineError } from '../../../../engine/errors.ts'
+import type { Lsn } from '../../../../engine/lsn.ts'
+import { ReplicationConnection, statusMessage, type ReplicationOptions } from '../../../../engine/wal/connection/replication.ts'
+import { sourceClient } from '../../../../engine/wal/connection/source-client.ts'
+import { NetProxy } from '../../../faults/net-proxy.ts'
+import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
+
+const slotOf = (db: TestDatabase) => `r_${db.name}`
+
+/** A line that lets a test look at what goes to the server, and swallow what comes back. */
+async function relay(serverPort: number, { toServer, passes }: { toServer: (chunk: Buffer) => void; passes: () => boolean }) {
+  const sockets: Socket[] = []
+  const server = createServer((near) => {
+    const far = connect(serverPort, '127.0.0.1')
+    sockets.push(near, far)
+    near.on('error', () => undefined).on('close', () => far.destroy())
+    far.on('error', () => undefined).on('close', () => near.destroy())
+    near.on('data', (chunk) => {
+      toServer(chunk)
+      far.write(chunk)
+    })
+    far.on('data', (chunk) => passes() && near.write(chunk))
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    port: (server.address() as AddressInfo).port,
+    [Symbol.asyncDispose]: async () => {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((closed) => server.close(closed))
+    },
+  }
+}
+
+async function prepared(): Promise<TestDatabase> {
+  const db = await createDatabase('create table t (id int primary key); create publication "Pub, with comma" for all tables')
+  await db.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [slotOf(db)])
+  return db
+}
+
+function connection(
+  db: TestDatabase,
+  over: Partial<ReplicationOptions> & { port?: number; client?: ClientConfig } = {},
+): ReplicationConnection {
+  const { port = db.connection.port, walSenderTimeoutMs = 10_000 } = over
+  return new ReplicationConnection({
+    client: sourceClient({ ...db.connection, port }, 'test', { wal_sender_timeout: walSenderTimeoutMs }),
+    slot: slotOf(db),
+    publication: 'Pub, with comma',
+    confirmed: () => 0n,
+    onMessage: () => undefined,
+    onKeepalive: () => undefined,
+    ...over,
+    walSenderTimeoutMs,
+  })
+}
+
+test('a status message holds the LSN exactly, three times, and microseconds since 2000', () => {
+  const lsn: Lsn = 0x16_ffffffffn
+  const message = statusMessage(lsn, Date.UTC(2000, 0, 1, 0, 0, 1), true)
+  assert.equal(message.length, 34)
+  assert.equal(String.fromCharCode(message[0]!), 'r')
+  for (const at of [1, 9, 17]) assert.equal(message.readBigUInt64BE(at), lsn)
+  assert.equal(message.readBigInt64BE(25), 1_000_000n)
+  assert.equal(message[33], 1)
+})
+
+test('the server takes the confirmed LSN as it is, and its clock agrees with ours', async () => {
+  await using db = await prepared()
+  const [row] = await db.query<{ lsn: string }>(`select (pg_current_wal_lsn() - '0/0')::text as lsn`)
+  const confirmed = BigInt(row!.lsn)
+  const stream = connection(db, { confirmed: () => confirmed, walSenderTimeoutMs: 300 })
+  await stream.open()
+  stream.sendStatus()
+  for (;;) {
+    const [slot] = await db.query<{ lsn: string; lag: number }>(
+      `select (confirmed_flush_lsn - '0/0')::text as lsn, abs(extract(epoch from now() - reply_time))::float8 as lag
+       from pg_replication_slots join pg_stat_replication on pid = active_pid where slot_name = $1`,
+      [slotOf(db)],
+    )
+    if (BigInt(slot!.lsn) < confirmed) continue
+    assert.equal(BigInt(slot!.lsn), confirmed)
+    assert.ok(slot!.lag < 5, `reply_time is ${slot!.lag} s off`)
+    break
+  }
+  stream.stop()
+  assert.equal(await stream.ended, undefined)
+})
+
+test('a throw while handling a chunk ends the connection with a typed error, not the process', async () => {
+  for (const [thrown, code] of [
+    [new RangeError('beyond'), 'MESSAGE_MALFORMED'],
+    [new TypeError('defect'), 'INTERNAL'],
+    [new EngineError('SLOT_GAP', 'own'), 'SLOT_GAP'],
+  ] as const) {
+    await using db = await prepared()
+    const stream = connection(db, {
+      onMessage: () => {
+        throw thrown
+      },
+    })
+    await stream.open()
+    await db.query('insert into t values (1)')
+    assert.equal((await stream.ended)?.code, code)
+  }
+})
+
+test('a server that falls silent without a word is given up, after it was asked', async () => {
+  await using db = await prepared()
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
+  const stream = connection(db, { port: proxy.port, walSenderTimeoutMs: 300 })
+  await stream.open()
+  proxy.fallSilent()
+  const error = await stream.ended
+  assert.equal(error?.code, 'SOURCE_UNREACHABLE')
+  assert.ok(Number(error.context.silentMs) >= 300)
+})
+
+test('a server that is silent is asked for an answer before it is given up', async () => {
+  await using db = await prepared()
+  const asked: boolean[] = []
+  let isSilent = false
+  await using line = await relay(db.connection.port, {
+    toServer: (chunk) => {
+      // CopyData with a status: 'd', length, 'r', three positions and a time, then whether an answer is wanted
+      if (isSilent && chunk[0] === 0x64 && chunk[5] === 0x72) asked.push(chunk[38] === 1)
+    },
+    passes: () => !isSilent,
+  })
+  const stream = connection(db, { port: line.port, walSenderTimeoutMs: 300 })
+  await stream.open()
+  isSilent = true
+  assert.equal((await stream.ended)?.code, 'SOURCE_UNREACHABLE')
+  assert.ok(asked.filter((wanted) => wanted).length >= 3, `${asked}`)
+})
+
+test('an idle server is not taken for a silent one', async () => {
+  await using db = await prepared()
+  const stream = connection(db, { walSenderTimeoutMs: 150 })
+  await stream.open()
+  await new Promise((done) => setTimeout(done, 1500)) // ten times the timeout: time itself is what is tested
+  stream.stop()
+  assert.equal(await stream.ended, undefined)
+})
+
+test('what keeps a stream from opening is named', async () => {
+  await using db = await prepared()
+  await assert.rejects(connection(db, { port: 1 }).open(), { code: 'SOURCE_UNREACHABLE' })
+  await assert.rejects(connection(db, { slot: 'not_there' }).open(), { code: 'SLOT_MISSING' })
+  const client = sourceClient({ ...db.connection, database: 'not_there' }, 'test')
+  await assert.rejects(connection(db, { client }).open(), { code: 'SOURCE_REFUSED' })
+  const first = connection(db)
+  await first.open()
+  await assert.rejects(connection(db).open(), { code: 'SLOT_IN_USE' })
+  first.stop()
+})
+
+test('a stop while it opens settles at once', async () => {
+  await using db = await prepared()
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
+  proxy.fallSilent()
+  const stream = connection(db, { port: proxy.port })
+  const opening = stream.open()
+  stream.stop()
+  await opening
+  assert.equal(await stream.ended, undefined)
+})

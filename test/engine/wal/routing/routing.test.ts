@@ -1,0 +1,60 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { RoutedSink } from '../../../../engine/state/resources.ts'
+import { parseRoutingMark } from '../../../../engine/wal/routing/routing-versions.ts'
+import { compileTargets, takesTable } from '../../../../engine/wal/routing/routing.ts'
+
+const sink = (over: Partial<RoutedSink>): RoutedSink => ({
+  sinkId: 'a',
+  generation: 1,
+  partitions: 2,
+  source: {},
+  groupColumns: {},
+  actions: ['insert', 'update', 'delete'],
+  grouping: true,
+  timestampFormat: 'iso8601',
+  ...over,
+})
+
+test('a filter takes what passes its schemas and its tables; a bare table name means public', () => {
+  assert.ok(takesTable({}, 'shop', 'shop.goods'))
+  assert.ok(!takesTable({ include_schemas: ['public'] }, 'shop', 'shop.goods'))
+  assert.ok(!takesTable({ exclude_schemas: ['shop'] }, 'shop', 'shop.goods'))
+  assert.ok(takesTable({ include_tables: ['goods'] }, 'public', 'public.goods'))
+  assert.ok(!takesTable({ include_tables: ['goods'] }, 'shop', 'shop.goods'))
+  assert.ok(!takesTable({ exclude_tables: ['shop.goods'] }, 'shop', 'shop.goods'))
+  assert.ok(!takesTable({ include_schemas: ['shop'], exclude_tables: ['shop.goods'] }, 'shop', 'shop.goods'))
+  assert.ok(takesTable({ include_schemas: null, include_tables: null }, 'shop', 'shop.goods'))
+})
+
+test('each sink that takes the table is a target, in the order of the version', () => {
+  const version = {
+    databaseId: 'd',
+    version: 1,
+    sinks: [
+      sink({}),
+      sink({ sinkId: 'b', source: { include_schemas: ['x'] } }),
+      sink({ sinkId: 'c', generation: 4, actions: ['delete'], groupColumns: { 'public.t': ['g'] } }),
+    ],
+  }
+  const targets = compileTargets(version, { schema: 'public', name: 't' })
+  assert.deepEqual(
+    targets.map((t) => [t.topic, t.actions, t.groupColumns]),
+    [
+      ['a.1', 7, undefined],
+      ['c.4', 4, ['g']],
+    ],
+  )
+})
+
+test('our own tables are never streamed, even to a sink that asks for them', () => {
+  const version = { databaseId: 'd', version: 1, sinks: [sink({ source: { include_schemas: ['tailrace'] } })] }
+  assert.deepEqual(compileTargets(version, { schema: 'tailrace', name: 'source' }), [])
+})
+
+test('a mark is believed only when it is well formed and names this database: anybody may write one', () => {
+  const mark = (content: string) => parseRoutingMark(Buffer.from(content), 'd')
+  assert.equal(mark('{"database":"d","version":3}'), 3)
+  for (const other of ['{"database":"e","version":3}', '{"database":"d","version":"3"}', '{"database":"d"}', 'null', '[]', '{', ''])
+    assert.equal(mark(other), undefined)
+})
