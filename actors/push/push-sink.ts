@@ -279,7 +279,8 @@ class PushSink implements RunningSink {
 
 const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ code, message })
 
-const lookupOf = (sink: Sink, { connection }: Database) => new RowLookup(connection, `tailrace values ${sink.name}`)
+const lookupOf = (sink: Sink, { connection, slot: { publication } }: Database) =>
+  new RowLookup({ connection, publication }, `tailrace values ${sink.name}`)
 
 /** A wire and the requests over it. */
 class WireUse {

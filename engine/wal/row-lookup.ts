@@ -6,6 +6,7 @@
  *      before may hold another value (correctness 30). Of a change whose transaction is not known it is taken to be:
  *      it was long ago.
  *  I2. What is read may be newer than the change. Then the change that made it so is further behind in the same group.
+ *  I3. A row that the publication's filter leaves out is none: the stream has told that it is gone, or never told of it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client, escapeIdentifier } from 'pg'
@@ -43,14 +44,16 @@ const IDLE_MS = 30_000
 
 export class RowLookup {
   readonly #connection: Connection
+  readonly #publication: string
   readonly #name: string
   #client: Promise<Client> | undefined
   #last: Promise<unknown> = Promise.resolve()
   #idle: NodeJS.Timeout | undefined
 
-  /** @param name of the connection, as the source shows it */
-  constructor(connection: Connection, name: string) {
+  /** @param publication whose rows are streamed. @param name of the connection, as the source shows it */
+  constructor({ connection, publication }: Readonly<{ connection: Connection; publication: string }>, name: string) {
     this.#connection = connection
+    this.#publication = publication
     this.#name = name
   }
 
@@ -81,7 +84,7 @@ export class RowLookup {
       const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
       const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
       for (const [oid, places] of byRelation) {
-        const table = await describeTable(query, oid)
+        const table = await describeTable(query, oid, this.#publication)
         if (!table) continue
         for (let from = 0; from < places.length; from += MAX_KEYS) {
           const some = places.slice(from, from + MAX_KEYS)
@@ -146,7 +149,7 @@ export function snapshotOf(text: string): (xid: number) => boolean {
 type Table = Readonly<{ relation: Relation; from: string; key: readonly Readonly<{ name: string; type: string }>[] }>
 
 /** @returns undefined: it is gone, or has no primary key */
-async function describeTable(query: Query, oid: number): Promise<Table | undefined> {
+async function describeTable(query: Query, oid: number, publication: string): Promise<Table | undefined> {
   const { rows } = await query(
     `select n.nspname as schema, c.relname as table, c.relkind as kind, a.attname as name, a.atttypid as type, format_type(a.atttypid, a.atttypmod) as type_name
      from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
@@ -159,12 +162,31 @@ async function describeTable(query: Query, oid: number): Promise<Table | undefin
   const message: RelationMessage = { oid, schema: String(first['schema']), table: String(first['table']), replicaIdentity: 'n', columns }
   const relation = new Relation(message, await describeRelation(query, message))
   if (relation.key.length === 0) return undefined
-  const from = `${escapeIdentifier(message.schema)}.${escapeIdentifier(message.table)}`
+  const name = `${escapeIdentifier(message.schema)}.${escapeIdentifier(message.table)}`
+  const all = first['kind'] === 'r' ? `only ${name}` : name // a partitioned table has its rows in others
+  const filter = await rowFilter(query, oid, publication)
   return {
     relation,
-    from: first['kind'] === 'r' ? `only ${from}` : from, // a partitioned table has its rows in others
+    from: filter === undefined ? all : `(select * from ${all} where ${filter})`,
     key: relation.key.map((i) => ({ name: columns[i]?.name ?? '', type: String(rows[i]?.['type_name']) })),
   }
+}
+
+/** What the publication lets through of a table, as SQL; undefined: every row. Postgres 14 knows no such filters. */
+async function rowFilter(query: Query, oid: number, publication: string): Promise<string | undefined> {
+  const { rows: known } = await query(
+    `select from pg_attribute where attrelid = 'pg_catalog.pg_publication_rel'::regclass and attname = 'prqual'`,
+  )
+  if (known.length === 0) return undefined
+  const { rows } = await query(
+    `select pg_get_expr(r.prqual, r.prrelid) as filter
+     from pg_publication p join pg_publication_rel r on r.prpubid = p.oid join pg_class c on c.oid = r.prrelid
+     where p.pubname = $1 and c.oid = $2::oid and r.prqual is not null and not p.puballtables
+       and not exists (select from pg_publication_namespace n where n.pnpubid = p.oid and n.pnnspid = c.relnamespace)`,
+    [publication, String(oid)],
+  )
+  const filter = rows[0]?.['filter']
+  return typeof filter === 'string' ? filter : undefined
 }
 
 async function readRows(

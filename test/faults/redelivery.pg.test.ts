@@ -6,7 +6,7 @@ import { Meilisearch, type Fault } from '../services/meilisearch.ts'
 import { createDatabase } from '../services/postgres.ts'
 import { Service } from './service.ts'
 
-test('messages that were given up bring their rows as they are when they are redelivered, and nothing of rows that are gone', async () => {
+test('messages that were given up bring their rows as they are when they are redelivered, and nothing of rows that are gone, or that the publication leaves out', async () => {
   await using source = await createDatabase('create table goods (id int primary key, name text, price numeric)')
   await using state = await createDatabase()
   await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 1, documentMs: 0 } })
@@ -31,12 +31,14 @@ test('messages that were given up bring their rows as they are when they are red
     method === 'POST' && /poison|^\[4\]$/.test(body.toString())
       ? { status: 400, body: JSON.stringify({ message: 'no', code: 'malformed_payload', type: 'invalid_request', link: '' }) }
       : undefined
-  await source.query(`insert into goods values (1, 'one, poison', 1), (2, 'two, poison', 2), (5, 'five, poison', 5)`)
+  await source.query(
+    `insert into goods values (1, 'one, poison', 1), (2, 'two, poison', 2), (5, 'five, poison', 5), (7, 'seven, poison', 7)`,
+  )
   await source.query(`update goods set name = 'three, poison' where id = 3`)
   await source.query(`delete from goods where id = 4`)
   await until(async () => {
     await source.query(`update goods set price = price + 1 where id = 6`) // is taken: it is not the destination
-    return (await messages('state=discarded')).length === 5
+    return (await messages('state=discarded')).length === 6
   })
 
   await source.query(`update goods set name = 'one', price = 10 where id = 1`)
@@ -47,7 +49,9 @@ test('messages that were given up bring their rows as they are when they are red
   const before = ['1 one', '3 three again', '4 four again', '6 six again']
   await until(() => names().join() === before.join())
   server.fault = undefined
-  assert.deepEqual((await service.post('/api/sinks/goods/messages/redeliver', { state: 'discarded' })).body, { success: true, messages: 5 })
+  const [{ pubname } = assert.fail()] = await source.query<{ pubname: string }>('select pubname from pg_publication')
+  await source.query(`alter publication ${pubname} set table goods where (id <> 7)`) // nothing more is to be told of it
+  assert.deepEqual((await service.post('/api/sinks/goods/messages/redeliver', { state: 'discarded' })).body, { success: true, messages: 6 })
   await until(async () => (await messages('limit=100')).length === 0)
   assert.deepEqual(names(), ['1 one', '3 three again', '4 four again', '5 five, poison', '6 six again'])
   const [one] = [...server.documents('goods').values()].filter(({ id }) => id === 1)

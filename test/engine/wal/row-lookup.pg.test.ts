@@ -6,7 +6,7 @@ import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 const NEVER = new AbortController().signal
 
 const lookupOf = ({ connection }: TestDatabase) => {
-  const lookup = new RowLookup(connection, 'test')
+  const lookup = new RowLookup({ connection, publication: 'streamed' }, 'test')
   return Object.assign(lookup, { [Symbol.asyncDispose]: () => lookup.close() })
 }
 async function oidOf(db: TestDatabase, table: string): Promise<number> {
@@ -53,6 +53,28 @@ test('values are rendered as the stream renders them, by keys of any type, and r
   )
   const [micros] = await lookup.find([want(thing, ['bad', 'a1  '], 'at')], 'unix_microsecond', NEVER)
   assert.equal(micros?.get('at')?.toString(), '1738555506000000')
+})
+
+test('a row that the publication leaves out is none, whatever its columns are called', async () => {
+  await using db = await createDatabase(`
+    create schema "Other";
+    create table doc (id int primary key, n text, k0 int, body text);
+    create table "Other".doc (id int primary key, k0 int);
+    create table free (id int primary key, k0 int);
+    insert into doc values (1, 'in', 1, 'one'), (2, 'in', 20, 'two'), (3, 'out', 3, 'three');
+    insert into "Other".doc values (1, 20);
+    insert into free values (1, 20);
+    create publication streamed for table doc where (k0 < 10 and n = 'in'), free;
+    create publication another for table free where (k0 < 10);
+  `)
+  await using lookup = lookupOf(db)
+  const [doc, other, free] = await Promise.all(['doc', '"Other".doc', 'free'].map((table) => oidOf(db, table)))
+  const found = async (...wanted: WantedRow[]) => (await lookup.find(wanted, 'iso8601', NEVER)).map((row) => row !== undefined)
+  const docs = ['1', '2', '3'].map((key) => want(doc!, [key], 'body'))
+  assert.deepEqual(await found(...docs), [true, false, false])
+  assert.deepEqual(await found(want(free!, ['1'], 'k0'), want(other!, ['1'], 'k0')), [true, true])
+  await db.query('alter publication streamed add tables in schema public') // every row of it, then
+  assert.deepEqual(await found(...docs), [true, true, true])
 })
 
 test('a row is read only once the transaction of its change is visible', async () => {
