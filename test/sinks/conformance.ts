@@ -2,13 +2,14 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { PushType, PushWire } from '../../sinks/push.ts'
+import { Egress } from '../../engine/net/egress.ts'
 import { HttpReceiver, type Received } from '../services/http-receiver.ts'
 import { keys, loadOf, NEVER } from './load.ts'
 
 export type Bench = Readonly<{
   type: PushType
   /** A wire to this address; its login is `SECRET`, a request may take a second at most, a batch 100 messages. */
-  open: (url: string) => PushWire & AsyncDisposable
+  open: (url: string, egress?: Egress) => PushWire & AsyncDisposable
   /** a success for whatever was asked */
   answer: (request: Received) => string
   /** keys in the order in which a request brings them */
@@ -46,31 +47,66 @@ export function conforms({ type, open, answer, keysOf }: Bench): void {
     assert.ok(wire.maxBytes >= 1024 * 1024 && wire.maxBytes <= 100 * 1024 * 1024)
   })
 
-  test(named('whatever goes wrong with a whole request is told by how far it reaches'), async () => {
-    const cases = [
-      [401, 'refused'],
-      [403, 'refused'],
-      [404, 'refused'],
-      [302, 'refused'],
-      [408, 'unavailable'],
-      [502, 'unavailable'],
-      [503, 'unavailable'],
-      [504, 'unavailable'],
-      [429, 'throttled'],
-      [413, 'tooLarge'],
-      [400, 'rejected'],
-      [500, 'rejected'],
-    ] as const
-    let status = 200
-    await using receiver = await HttpReceiver.start(() => ({ status, body: '{"message":"no"}', headers: { 'retry-after': '7' } }))
+  test(
+    named('whatever goes wrong with a whole request is told by how far it reaches; nothing is tried again, and no redirect followed'),
+    async () => {
+      const cases = [
+        [401, 'refused'],
+        [403, 'refused'],
+        [404, 'refused'],
+        ...([301, 302, 303, 307, 308] as const).map((code) => [code, 'refused'] as const),
+        [408, 'unavailable'],
+        [502, 'unavailable'],
+        [503, 'unavailable'],
+        [504, 'unavailable'],
+        ...([425, 521, 522, 523, 524, 529] as const).map((code) => [code, 'unavailable'] as const),
+        [429, 'throttled'],
+        [413, 'tooLarge'],
+        [400, 'rejected'],
+        [500, 'rejected'],
+      ] as const
+      let status = 200
+      const headers = { 'retry-after': '7', location: '/elsewhere' }
+      await using receiver = await HttpReceiver.start(() => ({ status, body: '{"message":"no"}', headers }))
+      await using wire = open(receiver.url)
+      for (const [code, blame] of cases) {
+        status = code
+        const failure = await failed(wire)
+        assert.equal(failure.blame, blame, String(code))
+        assert.equal(failure.answer.status, code)
+        assert.equal(failure.retryAfterMs, 7_000)
+      }
+      assert.equal(receiver.requests.length, cases.length)
+      assert.ok(receiver.requests.every(({ path }) => path !== '/elsewhere'))
+    },
+  )
+
+  test(named('Retry-After is understood as seconds and as a date'), async () => {
+    let after = ''
+    await using receiver = await HttpReceiver.start(() => ({ status: 503, headers: { 'retry-after': after } }))
     await using wire = open(receiver.url)
-    for (const [code, blame] of cases) {
-      status = code
-      const failure = await failed(wire)
-      assert.equal(failure.blame, blame, String(code))
-      assert.equal(failure.answer.status, code)
-      assert.equal(failure.retryAfterMs, 7_000)
+    const askedMs = async (text: string) => {
+      after = text
+      return (await failed(wire)).retryAfterMs
     }
+    assert.deepEqual([await askedMs('120'), await askedMs('0'), await askedMs('soon')], [120_000, 0, undefined])
+    const date = new Date(Date.now() + 3_600_000)
+    const ms = await askedMs(date.toUTCString())
+    assert.ok(ms !== undefined && ms > 3_000_000 && ms <= 3_600_000, `${ms} ms until ${date.toUTCString()}`)
+    assert.equal(await askedMs(new Date(Date.now() - 60_000).toUTCString()), 0)
+  })
+
+  test(named('an address that may not be sent to is never connected to, by deliveries and tests of the connection alike'), async () => {
+    await using receiver = await HttpReceiver.start(good)
+    const inside = new Egress({ mode: 'public', resolve: async () => [{ address: '127.0.0.1', family: 4 }] })
+    // numbers, however they are written, and a name that leads there
+    for (const host of ['127.0.0.1', '2130706433', '0x7f.1', '[::ffff:127.0.0.1]', 'hooks.example.com']) {
+      await using wire = open(`http://${host}:${receiver.port}`, inside)
+      const { blame, answer } = await failed(wire)
+      assert.deepEqual([blame, answer.code], ['unreachable', 'EGRESS_REFUSED'], host)
+      assert.equal((await wire.test(NEVER))?.code, 'EGRESS_REFUSED', host)
+    }
+    assert.equal(receiver.connections, 0)
   })
 
   test(named('a connection that breaks, and an answer that doesn’t come in time, leave it open what arrived'), async () => {
