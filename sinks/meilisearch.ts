@@ -104,8 +104,8 @@ class MeilisearchWire implements PushWire {
 
 const failed = (failure: Failure): Outcome => ({ kind: 'failed', failure })
 
-/** An index that is refused may be that of a few messages only, when a function names it. */
+/** An index that is refused may be that of a few messages only, when a function names it: others go on, and none is given up. */
 function ofOneIndex(outcome: Outcome): Outcome {
   if (outcome.kind !== 'failed' || outcome.failure.blame !== 'refused' || outcome.failure.answer.status === 401) return outcome
-  return failed({ ...outcome.failure, blame: 'rejected' })
+  return failed({ ...outcome.failure, blame: 'rejected', isOfPlace: true })
 }

@@ -6,12 +6,16 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError } from '../../engine/errors.ts'
-import { messageBackOff } from '../back-off.ts'
+import { MESSAGE_LONGEST_MS, messageBackOff } from '../back-off.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { refsOf, type Piece } from './pieces.ts'
 
-/** @property isOwn it was the message's own failure. @property counts towards those after which a message is given up */
-export type Attempt = Pick<Failed, 'error' | 'record'> & Readonly<{ isOwn: boolean; counts: boolean }>
+/**
+ * @property isOwn it was the message's own failure
+ * @property counts towards those after which a message is given up
+ * @property retryAfterMs the answer asks for this pause
+ */
+export type Attempt = Pick<Failed, 'error' | 'record'> & Readonly<{ isOwn: boolean; counts: boolean; retryAfterMs?: number | undefined }>
 
 type EndingsOptions = Readonly<{
   /** messages under way from all partitions of the sink that live here */
@@ -56,13 +60,14 @@ export class PieceEndings {
   }
 
   /** They are parked with the attempt on record, or given up. */
-  fail(piece: Piece, { isOwn, counts, error, record }: Attempt): void {
+  fail(piece: Piece, { isOwn, counts, error, record, retryAfterMs = 0 }: Attempt): void {
     const { limits, random } = this.#options
     const { maxRetries } = limits()
     const failures = piece.views.map((_, i): Failed => {
       const attempts = (piece.former?.[i]?.attempts ?? 0) + (isOwn ? 1 : 0)
       const isSpent = counts && maxRetries !== null && attempts >= maxRetries
-      return { attempts, retryInMs: isSpent ? undefined : messageBackOff(Math.max(1, attempts), random()), error, record }
+      const backOff = Math.max(messageBackOff(Math.max(1, attempts), random()), Math.min(retryAfterMs, MESSAGE_LONGEST_MS))
+      return { attempts, retryInMs: isSpent ? undefined : backOff, error, record }
     })
     this.#count(-piece.views.length)
     this.#owned.fail(refsOf(piece), failures, piece.origin)

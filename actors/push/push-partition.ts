@@ -378,7 +378,7 @@ export class PushPartition implements HostedPartition {
   #fail(piece: Piece, failure: Failure, isOwn: boolean): void {
     const counts = isOwn && failure.isOfPlace !== true && failure.blame !== 'throttled'
     const record = { at: new Date().toISOString(), counts, ...failure.answer }
-    this.#end(piece, { isOwn, counts, error: failure.answer.message, record })
+    this.#end(piece, { isOwn, counts, error: failure.answer.message, record, retryAfterMs: failure.retryAfterMs })
   }
 
   #end(piece: Piece, attempt: Attempt): void {

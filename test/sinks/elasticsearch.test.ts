@@ -114,6 +114,77 @@ test('versioning none leaves versions out, and a conflict is a failure then', as
   assert.equal((await versioned.send(loadOf(keys('1')), NEVER)).kind, 'delivered')
 })
 
+test('what is said of an item says whose matter it is', async () => {
+  type Said = Readonly<{ status: number; type?: string }>
+  let said: Said = { status: 200 }
+  await using receiver = await HttpReceiver.start((request) => {
+    const items = actionsOf(request).map((line) => {
+      const item = { status: said.status, ...(said.type !== undefined && { error: { type: said.type, reason: 'so it is' } }) }
+      return line.index ? { index: { _id: line.index._id, ...item } } : { delete: { _id: line.delete?._id, ...item } }
+    })
+    const isGone = said.status === 404 && items.every((item) => 'delete' in item)
+    return { body: JSON.stringify({ took: 1, errors: said.type !== undefined || (said.status > 299 && !isGone), items }) }
+  })
+  await using wire = open(receiver.url)
+  const ruled = async (action: typeof ACTION.insert | typeof ACTION.delete, status: number, type?: string) => {
+    said = { status, ...(type !== undefined && { type }) }
+    const outcome = await wire.send(loadOf([{ key: ['1'], action }]), NEVER)
+    if (outcome.kind !== 'each') return outcome.kind
+    const [failure] = outcome.failures
+    return `${failure?.blame}${failure?.isOfPlace ? ' of the place' : ''}`
+  }
+  for (const [action, status, type, expected] of [
+    [ACTION.insert, 200, undefined, 'delivered'],
+    [ACTION.insert, 201, undefined, 'delivered'],
+    [ACTION.delete, 200, undefined, 'delivered'],
+    [ACTION.delete, 404, undefined, 'delivered'], // it is gone
+    [ACTION.delete, 404, 'index_not_found_exception', 'refused of the place'],
+    [ACTION.delete, 409, 'version_conflict_engine_exception', 'delivered'],
+    [ACTION.insert, 409, 'version_conflict_engine_exception', 'delivered'],
+    [ACTION.insert, 409, 'another_exception', 'message'],
+    [ACTION.insert, 404, undefined, 'message'],
+    [ACTION.insert, 404, 'index_not_found_exception', 'refused of the place'],
+    [ACTION.insert, 400, 'index_closed_exception', 'refused of the place'],
+    [ACTION.insert, 400, 'invalid_index_name_exception', 'refused of the place'],
+    [ACTION.insert, 401, 'any_exception', 'refused of the place'],
+    [ACTION.insert, 403, 'any_exception', 'refused of the place'],
+    [ACTION.insert, 403, 'cluster_block_exception', 'refused of the place'],
+    [ACTION.insert, 429, 'cluster_block_exception', 'refused of the place'], // its disk is full
+    [ACTION.insert, 429, 'es_rejected_execution_exception', 'throttled'],
+    [ACTION.insert, 429, 'circuit_breaking_exception', 'throttled'],
+    [ACTION.insert, 408, 'any_exception', 'unavailable'],
+    [ACTION.insert, 500, 'any_exception', 'unavailable'],
+    [ACTION.insert, 503, 'unavailable_shards_exception', 'unavailable'],
+    [ACTION.insert, 400, 'document_parsing_exception', 'message'],
+    [ACTION.insert, 413, 'any_exception', 'message'],
+  ] as const)
+    assert.equal(await ruled(action, status, type), expected, `${action} ${status} ${type}`)
+})
+
+test('what caused a failure is told with it, and a whole request refused in any words at all', async () => {
+  const caused_by = { type: 'number_format_exception', reason: 'For input string: "x"' }
+  const error = { type: 'document_parsing_exception', reason: 'failed to parse', caused_by }
+  const items = [{ index: { _id: '1', status: 400, error } }]
+  await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items }) }))
+  await using wire = open(receiver.url)
+  assert.deepEqual(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), [
+    'message: index of document "1": document_parsing_exception: failed to parse; caused by number_format_exception: For input string: "x"',
+  ])
+  for (const [status, body, words] of [
+    [
+      406,
+      '{"error":"Content-Type header [] is not supported","status":406}',
+      'refused: status 406: Content-Type header [] is not supported',
+    ],
+    [405, 'not so', 'refused: status 405: not so'],
+    [415, '', 'refused: status 415'],
+    [400, '{"error":{"type":"parse_exception","reason":"no body"}}', 'rejected: status 400: parse_exception: no body'],
+  ] as const) {
+    receiver.handler = () => ({ status, body })
+    assert.equal(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), words)
+  }
+})
+
 test('an answer that tells of fewer items than were sent leaves the others undelivered', async () => {
   const item = (id: string) => ({ index: { _id: id, status: 201 } })
   for (const errors of [false, true]) {
@@ -194,6 +265,10 @@ test('an index that a function names is trouble for its messages alone', async (
     receiver.requests.map(({ path }) => path),
     [`/items/_bulk?${WANTED}`, `/x/_bulk?${WANTED}`],
   )
+  receiver.handler = () => ({ status: 403, body: JSON.stringify({ error: { ...error, type: 'security_exception' } }) })
+  const whole = await wire.send({ ...loadOf(keys('1')), route: { index_name: 'x' } }, NEVER)
+  assert.ok(whole.kind === 'failed')
+  assert.deepEqual([whole.failure.blame, whole.failure.isOfPlace], ['rejected', true])
 })
 
 test('what a login may not do is no reason to give a message up, though others beside it were taken', async () => {

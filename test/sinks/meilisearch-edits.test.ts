@@ -54,9 +54,16 @@ for (const fault of ['cutAfter', 'hang'] as const)
     await using wire = open(server, { timeout_seconds: 0.2 })
     const load = edits(ADD, 'r1')
     once(server, fault)
+    const at = performance.now()
     assert.equal(failureOf(await wire.send(load, NEVER)).blame, 'unavailable')
+    let lookedAfterMs = 0
+    server.fault = ({ query }) => {
+      if (query.has('types')) lookedAfterMs = performance.now() - at
+      return undefined
+    }
     assert.equal((await wire.send(load, NEVER)).kind, 'delivered')
     assert.deepEqual([edited(server).length, count(server)], [1, 1])
+    assert.ok(lookedAfterMs > 195, `${lookedAfterMs} ms: it could still have been on its way`)
   })
 
 test('an edit that never arrived is sent again', async () => {

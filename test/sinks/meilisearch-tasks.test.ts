@@ -63,6 +63,7 @@ test('a poison document of another client does no harm but a second try', async 
   assert.equal(server.documents('items').size, 10)
   const [, , , fourth, fifth] = server.tasks
   assert.notEqual(fourth?.batchUid, fifth?.batchUid, 'each is alone the second time')
+  assert.equal(server.tasks.length, 5, 'and whole')
 })
 
 test('a poison document of ours fails alone, and everything that was beside it is delivered', async () => {

@@ -257,7 +257,7 @@ test('another primary key of the index fails verbatim, and so do a wrong key, a 
   assert.equal(failureOf(await blind.send(loadOf(keys('1')), NEVER)).blame, 'refused')
   const named = { ...loadOf(keys('1')), route: { index_name: 'no name' } }
   const routed = failureOf(await wire.send(named, NEVER))
-  assert.equal(routed.blame, 'rejected')
+  assert.deepEqual([routed.blame, routed.isOfPlace], ['rejected', true], 'which is no reason to give one up')
   assert.match(routed.answer.message, /^status 400: `no name` is not a valid index uid\./)
 })
 

@@ -53,6 +53,11 @@ test('a batch is {"data":[…]} also for one message, and a single message stand
   )
 })
 
+test('a local endpoint is not sent to while no tunnel is open', () => {
+  const local = endpoint('http://127.0.0.1:1', { kind: 'local' })
+  assert.throws(() => wireOf(webhook, HOOK, {}, { endpoint: local }), { code: 'DESTINATION_UNREACHABLE' })
+})
+
 test('the path is the URL’s with the sink’s behind it; a query stays, a fragment is not sent', async () => {
   await using receiver = await HttpReceiver.start()
   for (const [base, path, asked] of [
@@ -74,6 +79,17 @@ test('the path is the URL’s with the sink’s behind it; a query stays, a frag
     await wire.send(loadOf(keys('1')), NEVER)
     assert.equal(receiver.requests.at(-1)?.path, asked)
   }
+})
+
+test('what is got has no body: a routing function may say GET and HEAD', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
+  for (const method of ['get', 'HEAD', 'DELETE', 'PATCH'])
+    assert.equal((await wire.send({ ...loadOf(keys('1')), route: { method } }, NEVER)).kind, 'delivered', method)
+  assert.deepEqual(
+    receiver.requests.map(({ method, body }) => [method, body.length > 0]),
+    [['GET', false], ['HEAD', false], ['DELETE', true], ['PATCH', true]], // prettier-ignore
+  )
 })
 
 test('the row that enriches a message stands in its metadata, in the place of null', async () => {
@@ -144,7 +160,7 @@ test('signed requests can be verified with any of the secrets, and a request tha
     {},
     { endpoint: endpoint(receiver.url, { headers: { 'content-encoding': 'gzip' } }) },
   )
-  for (const names of [['1'], ['1'], ['1', '2']]) await wire.send(loadOf(keys(...names)), NEVER)
+  for (const names of [['1'], ['1'], ['1', '2'], ['1', '2'], ['1', '2', '3']]) await wire.send(loadOf(keys(...names)), NEVER)
   const ids = receiver.requests.map((request) => {
     const id = request.headers['webhook-id'] as string
     const seconds = request.headers['webhook-timestamp'] as string
@@ -157,9 +173,9 @@ test('signed requests can be verified with any of the secrets, and a request tha
     )
     return id
   })
-  assert.equal(ids[0], ids[1])
-  assert.notEqual(ids[0], ids[2])
-  assert.match(ids[0]!, /^msg_[\w-]+$/)
+  assert.deepEqual([ids[0], ids[2]], [ids[1], ids[3]])
+  assert.equal(new Set(ids).size, 3)
+  for (const id of ids) assert.match(id, /^msg_[\w-]+$/)
 })
 
 test('a signature is that of the example which the specification publishes for libraries', () => {

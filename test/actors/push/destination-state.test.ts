@@ -78,6 +78,18 @@ test('a throttled destination gets half as many requests, after a pause, and not
   assert.equal(state.nextAt(time.now) - time.now, 700)
 })
 
+test('after it was throttled a destination gets one request more at once for every round that it takes', () => {
+  const { state, time, fail, succeed } = bench(8)
+  fail('throttled', 5)
+  time.now += 10_000
+  const limits = Array.from({ length: 4 + 5 + 6 + 7 + 8 }, () => {
+    succeed()
+    return state.limit
+  })
+  assert.deepEqual([...new Set(limits)], [4, 5, 6, 7, 8])
+  assert.deepEqual([5, 6, 7, 8].map((limit) => limits.indexOf(limit) + 1), [4, 4 + 5, 4 + 5 + 6, 4 + 5 + 6 + 7]) // prettier-ignore
+})
+
 test('a destination that refuses every message for its own sake works, and clears nothing that others failed at', () => {
   const { state, fail } = bench()
   fail('unavailable')

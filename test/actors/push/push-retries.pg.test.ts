@@ -84,3 +84,16 @@ test('a row for which the destination is always too busy delays no other row', a
     assert.equal((await p.rows('discarded')).length, 0)
   }
 })
+
+test('a message whose answer asks for a pause waits for so long, and for 3 minutes at most', async () => {
+  const asked: Record<number, number> = { 3: 60, 5: 3_600 }
+  await using p = await PushFixture.open({ batch_size: 1 }, ([id]) =>
+    asked[id!] === undefined ? {} : { status: id === 3 ? 503 : 422, headers: { 'retry-after': String(asked[id!]) } },
+  )
+  await p.append(inGroups(10, 10))
+  await p.untilDelivered(8)
+  const rows = await p.untilRows('open', 2)
+  assert.deepEqual(rows.map(({ attempt_log }) => attempt_log.length), [1, 1]) // prettier-ignore
+  const [first, second] = rows.map(({ next }) => Math.round((next ?? 0) / 10_000) * 10)
+  assert.deepEqual([first, second], [60, 180])
+})
