@@ -120,7 +120,7 @@ test('what is said of an item says whose matter it is', async () => {
   await using receiver = await HttpReceiver.start((request) => {
     const items = actionsOf(request).map((line) => {
       const item = { status: said.status, ...(said.type !== undefined && { error: { type: said.type, reason: 'so it is' } }) }
-      return line.index ? { index: { _id: line.index._id, ...item } } : { delete: { _id: line.delete?._id, ...item } }
+      return line.index ? { index: { ...line.index, ...item } } : { delete: { ...line.delete, ...item } }
     })
     const isGone = said.status === 404 && items.every((item) => 'delete' in item)
     return { body: JSON.stringify({ took: 1, errors: said.type !== undefined || (said.status > 299 && !isGone), items }) }
