@@ -19,6 +19,7 @@ import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { FailedRequests } from './failed-requests.ts'
+import { configOperations, type ConfigPort } from './config/config-routes.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPort } from './functions/function-routes.ts'
 import { endpointOperations } from './sinks/endpoint-routes.ts'
@@ -40,6 +41,8 @@ export type ApiOptions = Readonly<{
   resources: ResourcePort
   /** absent: functions can't be managed here */
   functions?: FunctionPort
+  /** absent: there is no configuration as code here */
+  config?: ConfigPort
   logger: Logger
   metrics?: Metrics
   identity: Identity
@@ -104,12 +107,16 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 }
 
 /** Everything that is served. */
-function operationsOf({ engine, resources, functions, identity, cluster, makeTestUrl }: ApiOptions, receives: OpenReceives): Operation[] {
+function operationsOf(
+  { engine, resources, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  receives: OpenReceives,
+): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources }),
     ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations(functions) : []),
+    ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, ...(makeTestUrl && { makeTestUrl }) }),
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),

@@ -1,5 +1,6 @@
 /** A database as a command is told of it: by its name in the configuration file, as the demo, or by a URL. */
-import { parseConfig, partsOfUrl } from '../api/config/config-document.ts'
+import { parseConfig } from '../api/config/config-document.ts'
+import { partsOfUrl } from '../api/config/configured-databases.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import { loadDemoAccess } from './demo.ts'

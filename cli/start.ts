@@ -14,6 +14,7 @@ import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster/cluster.ts'
 import type { RecentAsked } from '../api/engine-port.ts'
 import { applyConfig } from '../api/config/config-apply.ts'
+import { ConfigEdits } from '../api/config/config-edits.ts'
 import { readDocument, type ConfigDocument } from '../api/config/config-document.ts'
 import { refusal } from '../api/config/config-reader.ts'
 import { functionProblems } from '../api/config/configured-functions.ts'
@@ -164,6 +165,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
     functions: functionPort,
+    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, reload }),
     makeTestUrl: () => makeTestUrl(egress),
     logger,
     metrics,
@@ -201,7 +203,7 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
 /** Looked at before anything is started, so that a mistake is told at once; then those of its functions are told with it. */
 async function readConfig(config: NonNullable<Settings['config']>): Promise<ConfigDocument> {
   const file = 'yaml' in config ? 'CONFIG_FILE_YAML' : config.path
-  const { document, functions, problems } = 'yaml' in config ? readDocument(config.yaml, file, configVariables()) : readFile(file)
+  const { document, functions, problems } = 'yaml' in config ? readDocument(config.yaml, { file, env: configVariables() }) : readFile(file)
   if (document) return document
   const pool = new FunctionPool({ threads: 1, memoryMb: CHECKING_MB })
   try {
@@ -213,7 +215,8 @@ async function readConfig(config: NonNullable<Settings['config']>): Promise<Conf
 
 function readFile(path: string): ReturnType<typeof readDocument> {
   try {
-    return readDocument(readFileSync(path, 'utf8'), path, configVariables(), (file) => functionText(resolve(dirname(path), file)))
+    const read = (file: string) => functionText(resolve(dirname(path), file))
+    return readDocument(readFileSync(path, 'utf8'), { file: path, env: configVariables(), read })
   } catch (cause) {
     if (cause instanceof EngineError) throw cause
     throw new EngineError('CONFIG_INVALID', `${path}: ${(cause as Error).message}`, { file: path }, { cause })

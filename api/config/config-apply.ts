@@ -1,7 +1,7 @@
 /**
  * Makes a configuration document so: publications and slots first, then everything in one transaction. Nothing is ever
  * deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again. All that
- * fails is told at once.
+ * fails is told at once. A plan does the same without making anything, and its transaction is undone.
  *
  * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
  * source says so, while the others go on and what the log holds is delivered. What the file says anew has to work.
@@ -13,14 +13,17 @@ import { provision, type Provisioned } from '../../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../../engine/postgres/source-names.ts'
 import type { DatabaseInput, ResourceStore, SinkInput } from '../../engine/state/resource-store.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
-import type { Account, SinkSettings } from '../../engine/state/resources.ts'
+import type { Account, Connection, SinkSettings } from '../../engine/state/resources.ts'
 import { isKeyed } from '../../sinks/push-types.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../../transforms/elixir.ts'
 import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../../engine/state/store.ts'
 import { hashToken } from '../../engine/state/tokens.ts'
+import { changesOf, type ResourceChange } from './config-changes.ts'
+import { exportedResources, type ExportedResource } from './config-export.ts'
 import { builtFunction, writtenOf } from './configured-functions.ts'
-import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import type { ConfigDocument } from './config-document.ts'
+import type { ConfiguredDatabase } from './configured-databases.ts'
 import { ON_EXAMPLE, rehearse } from '../functions/function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
 
@@ -37,12 +40,72 @@ export async function applyConfig(
   pool?: Sandboxes,
 ): Promise<readonly string[]> {
   const application = new Application(document, resources)
+  await applied(application, { store, resources, signal, pool }, () => store.transaction((query) => application.write(query)))
+  return application.notices
+}
+
+/** @property actions what is made on the servers of databases, in words @property resources those that the document has, as they are then */
+export type ConfigOutcome = Readonly<{
+  changes: readonly ResourceChange[]
+  actions: readonly string[]
+  notices: readonly string[]
+  resources: readonly ExportedResource[]
+}>
+type Place = Readonly<{ store: Store; resources: ResourceStore; signal: AbortSignal; pool: Sandboxes | undefined }>
+
+/** What would be stored, and isn't. */
+class Undone extends Error {
+  readonly outcome: ConfigOutcome
+  constructor(outcome: ConfigOutcome) {
+    super('only a trial')
+    this.outcome = outcome
+  }
+}
+
+/**
+ * The same for an account that is there, and what it changes.
+ * @param place `isTrial`: nothing is made or stored, and what would be is told
+ * @throws EngineError CONFIG_INVALID, STOPPING
+ */
+export async function changeByConfig(
+  document: ConfigDocument,
+  account: Account,
+  { isTrial, ...place }: Place & Readonly<{ isTrial: boolean }>,
+): Promise<ConfigOutcome> {
+  const { store, resources } = place
+  const application = new Application(document, resources, { account, isTrial })
+  const isNamed = namedIn(document)
+  return applied(application, place, () =>
+    store
+      .transaction(async (query) => {
+        await query('select from account where id = $1 for update', [account.id])
+        const before = exportedResources(await resources.load(query), account.id)
+        await application.write(query)
+        const after = exportedResources(await resources.load(query), account.id)
+        const outcome = {
+          changes: [...application.tokenChanges, ...changesOf(before, after, isNamed)],
+          actions: application.actions,
+          notices: application.notices,
+          resources: after.filter(isNamed),
+        }
+        if (isTrial) throw new Undone(outcome)
+        return outcome
+      })
+      .catch((error: unknown) => {
+        if (error instanceof Undone) return error.outcome
+        throw error
+      }),
+  )
+}
+
+/** @throws EngineError CONFIG_INVALID, STOPPING: then nothing of it stays */
+async function applied<T>(application: Application, { store, resources, signal, pool }: Place, write: () => Promise<T>): Promise<T> {
+  const { account } = application
   try {
-    await application.provision(await resources.connections(store.query, document.account), signal)
+    await application.provision(await resources.connections(store.query, account), signal)
     await application.checkNames(store.query)
-    if (pool) await application.compile(pool, await storedCode(store.query, document.account))
-    await store.transaction((query) => application.write(query))
-    return application.notices
+    if (pool) await application.compile(pool, await storedCode(store.query, account))
+    return await write()
   } catch (error) {
     const left = await application.undo()
     if (left.length === 0) throw error
@@ -54,6 +117,21 @@ export async function applyConfig(
 /** What builds functions, and runs them once. */
 type Sandboxes = Pick<FunctionPool, 'check' | 'test' | 'forget'>
 
+function namedIn({
+  databases,
+  endpoints,
+  functions,
+  sinks,
+}: ConfigDocument): (resource: Pick<ExportedResource, 'type' | 'name'>) => boolean {
+  const names = {
+    database: new Set(databases.map(({ input }) => input.name)),
+    http_endpoint: new Set(endpoints.map(({ input }) => input.name)),
+    function: new Set(functions.map(({ name }) => name)),
+    sink: new Set(sinks.map(({ input }) => input.settings.name)),
+  }
+  return ({ type, name }) => names[type].has(name)
+}
+
 /** By name. */
 async function storedCode(query: Query, account: string): Promise<ReadonlyMap<string, string>> {
   const { rows } = await query<{ name: string; code: string }>(
@@ -63,8 +141,15 @@ async function storedCode(query: Query, account: string): Promise<ReadonlyMap<st
   return new Map(rows.map(({ name, code }) => [name, code]))
 }
 
+/** @property account that it is for; absent: the document's own, made if need be */
+type Ways = Readonly<{ account?: Account; isTrial?: boolean }>
+
 class Application {
   readonly notices: string[] = []
+  /** made on the servers of databases, in words */
+  readonly actions: string[] = []
+  readonly tokenChanges: ResourceChange[] = []
+  readonly #ways: Ways
   readonly #document: ConfigDocument
   readonly #resources: ResourceStore
   readonly #problems: Problem[] = []
@@ -72,18 +157,31 @@ class Application {
   readonly #made: Provisioned[] = []
   /** names of databases whose server can't be asked */
   readonly #away = new Set<string>()
+  /** how the other databases are reached, by their names */
+  #connections: ReadonlyMap<string, Connection | undefined> = new Map()
   #cause: unknown
 
-  constructor(document: ConfigDocument, resources: ResourceStore) {
+  constructor(document: ConfigDocument, resources: ResourceStore, ways: Ways = {}) {
     this.#document = document
     this.#resources = resources
+    this.#ways = ways
+  }
+
+  /** its name */
+  get account(): string {
+    return this.#ways.account?.name ?? this.#document.account
   }
 
   async provision(known: Awaited<ReturnType<ResourceStore['connections']>>, signal: AbortSignal): Promise<void> {
+    this.#connections = known
     for (const database of this.#document.databases) {
       const { name, connection } = database.input
       try {
-        this.#made.push(await provisioned(database, known.has(name), signal))
+        const made = await provisioned(database, { isKnown: known.has(name), isTrial: this.#ways.isTrial ?? false, signal })
+        this.#made.push(made)
+        const { publicationName, slotName } = database.input
+        if (made.publicationCreated) this.actions.push(`create the publication "${publicationName}" in the database "${name}"`)
+        if (made.slotCreated) this.actions.push(`create the slot "${slotName}" in the database "${name}"`)
       } catch (error) {
         if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
         const code = error instanceof EngineError ? error.code : undefined
@@ -122,16 +220,16 @@ class Application {
 
   /** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
   async checkNames(query: Query): Promise<void> {
-    const { databases, sinks, account } = this.#document
+    const { databases, sinks } = this.#document
     const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
       'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
-      [account],
+      [this.account],
     )
     const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
     for (const { line, database: name, input } of sinks) {
-      const database = databases.find((one) => one.input.name === name)
-      if (!database || this.#away.has(name)) continue // known from before, told when the sink is written, or told above
-      const missing = await missingNames(database.input.connection, namesOf(input.settings, isKeyed(input.destination)))
+      const connection = databases.find((one) => one.input.name === name)?.input.connection ?? this.#connections.get(name)
+      if (!connection || this.#away.has(name)) continue // told when the sink is written, or told above
+      const missing = await missingNames(connection, namesOf(input.settings, isKeyed(input.destination)))
       await this.#at(line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
       for (const one of missing) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
     }
@@ -139,8 +237,8 @@ class Application {
 
   /** @throws EngineError CONFIG_INVALID: of all there is to tell; so nothing is written */
   async write(query: Query): Promise<void> {
-    const { account: accountName, tokens, databases, endpoints, sinks } = this.#document
-    const account = await this.#resources.saveAccount(query, accountName)
+    const { tokens, databases, endpoints, sinks } = this.#document
+    const account = this.#ways.account ?? (await this.#resources.saveAccount(query, this.account))
     for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
     for (const { line, input } of databases) await this.#at(line, () => this.#writeDatabase(query, account, input))
     for (const { line, input } of this.#functions)
@@ -149,7 +247,27 @@ class Application {
       await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
     for (const { line, database, input } of sinks)
       await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
+    await this.#checkUsers(query, account)
     if (this.#problems.length > 0) throw refusal(this.#problems, this.#cause)
+  }
+
+  /** A function that is of another type by now would stop the sinks that have it and aren't in the file. */
+  async #checkUsers(query: Query, account: Account): Promise<void> {
+    const { rows } = await query<{ name: string; settings: SinkSettings; destination: SinkInput['destination'] }>(
+      'select name, settings, destination from sink where account_id = $1 and name <> all ($2)',
+      [account.id, this.#document.sinks.map(({ input }) => input.settings.name)],
+    )
+    for (const { line, input } of this.#functions)
+      for (const { name, settings, destination } of rows) {
+        const its = FUNCTION_FIELDS.filter((field) => settings[field] === input.name).map((field) => [field, input.name])
+        await this.#at(line, async () => {
+          try {
+            refuseMissingFunctions(Object.fromEntries(its), destination, [input])
+          } catch (error) {
+            throw new EngineError('VALIDATION_FAILED', `the sink "${name}" has it: ${textOf(error)}`, {}, { cause: error })
+          }
+        })
+      }
   }
 
   #startable(line: number, input: SinkInput): SinkInput {
@@ -168,6 +286,14 @@ class Application {
       name,
     ])
     if (rows[0]) throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
+    const known = await query<{ hash: string }>(`select encode(hash, 'hex') as hash from api_token where account_id = $1 and name = $2`, [
+      account.id,
+      name,
+    ])
+    const [stored] = known.rows
+    if (stored?.hash === hashToken(token)) return
+    const old = stored ? { name } : null
+    this.tokenChanges.push({ resource_type: 'api_token', action: stored ? 'update' : 'create', name, old, new: { name } })
     await this.#resources.saveToken(query, account, name, token)
   }
 
@@ -246,8 +372,7 @@ class Application {
 /** Waits for a server that is still starting, when the file says so. */
 async function provisioned(
   { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
-  isKnown: boolean,
-  signal: AbortSignal,
+  { isKnown, isTrial, signal }: Readonly<{ isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
 ): Promise<Provisioned> {
   const deadline = performance.now() + awaitMs
   for (;;) {
@@ -255,10 +380,11 @@ async function provisioned(
       return await provision(input.connection, {
         slot: { name: input.slotName, create: createSlot && !isKnown },
         publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
+        isTrial,
       })
     } catch (error) {
       const mayCome = !isKnown && error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE'
-      if (!mayCome || performance.now() + intervalMs > deadline) throw error
+      if (!mayCome || isTrial || performance.now() + intervalMs > deadline) throw error
       await pause(intervalMs, undefined, { signal })
     }
   }

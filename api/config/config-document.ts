@@ -5,74 +5,28 @@
  *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
-import { X509Certificate } from 'node:crypto'
 import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
-import { Name, TlsMode, type Connection } from '../../engine/state/resources.ts'
-import { DESTINATIONS } from '../../engine/state/destinations.ts'
-import type { DatabaseInput, EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
+import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
+import { DESTINATIONS, secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
+import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 import { checked, fits } from './config-forms.ts'
+import { configuredDatabase, DatabaseForm, slotKey, type ConfiguredDatabase } from './configured-databases.ts'
 import { configuredFunction, type ConfiguredFunction } from './configured-functions.ts'
-import { EndpointIn, newEndpoint } from '../sinks/endpoint-form.ts'
+import { secretsMeant } from './config-secrets.ts'
+import { kindOf } from '../sinks/destination-form.ts'
+import { flatFunction } from '../functions/function-form.ts'
+import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
+import { isObject } from '../schema-reasons.ts'
 import { newSink, SinkPatch } from '../sinks/sink-form.ts'
 
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
-export const DatabaseForm = Type.Object(
-  {
-    name: Name,
-    url: Type.Optional(text('postgresql://user:password@host:port/database, instead of the parts')),
-    hostname: Type.Optional(text('host of the server')),
-    port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
-    database: Type.Optional(text('database on the server')),
-    username: Type.Optional(text('user with LOGIN, REPLICATION and SELECT')),
-    password: Type.Optional(Type.String()),
-    ssl: Type.Optional(TlsMode),
-    ca_cert: Type.Optional(text('certificate authority in PEM')),
-    pool_size: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
-    annotations: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
-    slot: Type.Optional(Type.Object({ name: text('name of the slot'), create_if_not_exists: Type.Optional(Type.Boolean()) }, strict)),
-    publication: Type.Optional(
-      Type.Object(
-        {
-          name: text('name of the publication'),
-          create_if_not_exists: Type.Optional(Type.Boolean()),
-          init_sql: Type.Optional(text('SQL that makes it')),
-        },
-        strict,
-      ),
-    ),
-    slot_name: Type.Optional(text('older form of slot.name')),
-    publication_name: Type.Optional(text('older form of publication.name')),
-    await_database: Type.Optional(
-      Type.Object(
-        { timeout_ms: Type.Optional(Type.Integer({ minimum: 0 })), interval_ms: Type.Optional(Type.Integer({ minimum: 1 })) },
-        strict,
-      ),
-    ),
-    ipv6: Type.Optional(Type.Boolean()),
-    use_local_tunnel: Type.Optional(Type.Literal(false)),
-    queue_interval: Type.Optional(Type.Integer()),
-    queue_target: Type.Optional(Type.Integer()),
-  },
-  strict,
-)
-type DatabaseForm = Static<typeof DatabaseForm>
-
 const Account = Type.Object({ name: text('name of the account') }, strict)
 const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
 
-export type ConfiguredDatabase = Readonly<{
-  line: number
-  input: DatabaseInput
-  createSlot: boolean
-  createPublication: boolean
-  initSql?: string
-  awaitMs: number
-  intervalMs: number
-}>
 export type ConfigDocument = Readonly<{
   file: string
   account: string
@@ -86,16 +40,12 @@ export type ConfigDocument = Readonly<{
 const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
 /** older names of sections */
 const OLDER = new Set(['transforms'])
-const DATABASE_NOT_YET = ['primary']
 const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
-/** Postgres cuts longer ones without an error, so that what is made is never found again. */
-const MAX_NAME_BYTES = 63
 
 const ajv = new Ajv({ allErrors: true })
 const checkAccount = ajv.compile(Account)
 const checkToken = ajv.compile(Token)
-const checkDatabase = ajv.compile(DatabaseForm)
 
 /**
  * @param source YAML
@@ -110,9 +60,36 @@ export function parseConfig(
   env: Readonly<Record<string, string | undefined>>,
   read?: (path: string) => string,
 ): ConfigDocument {
-  const { document, problems } = readDocument(source, file, env, read)
+  const { document, problems } = readDocument(source, { file, env, read })
   if (!document) throw refusal(problems)
   return document
+}
+
+/** What the account has: secrets may be given as they are shown, and stay. */
+export type StoredResources = Readonly<{
+  account?: StoredAccount
+  databases: readonly Database[]
+  endpoints: readonly HttpEndpoint[]
+  sinks: readonly Sink[]
+}>
+const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
+
+/**
+ * @property file named in errors @property env for variables; undefined: they were replaced before
+ * @property stored of the account that the document is for; absent: it names one itself
+ */
+export type Reading = Readonly<{
+  file: string
+  env: Readonly<Record<string, string | undefined>> | undefined
+  read?: ((path: string) => string) | undefined
+  stored?: StoredResources
+}>
+
+/** The text with its variables replaced, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
+export function interpolated(source: string, file: string, env: Reading['env']): ConfigReader {
+  const reader = new ConfigReader(source, file)
+  reader.interpolate(env, TEXTS)
+  return reader
 }
 
 /**
@@ -122,24 +99,20 @@ export function parseConfig(
  */
 export function readDocument(
   source: string,
-  file: string,
-  env: Readonly<Record<string, string | undefined>>,
-  read?: (path: string) => string,
+  { file, env, read, stored = NOTHING }: Reading,
 ): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
-  const reader = new ConfigReader(source, file)
-  reader.interpolate(env, TEXTS)
+  const reader = interpolated(source, file, env)
   const root = rootOf(reader)
   for (const key of Object.keys(root)) checkSection(reader, key)
-  if (root['account'] === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
-  else fits(reader, checkAccount, root['account'], ['account'])
+  const account = accountNamed(reader, root['account'], stored.account)
   const tokens = each(reader, root, 'api_tokens', configuredToken)
-  const databases = each(reader, root, 'databases', configuredDatabase)
+  const databases = each(reader, root, 'databases', (_reader, form, i) => configuredDatabase(reader, form, i, stored.databases))
   if (root['functions'] !== undefined && root['transforms'] !== undefined)
     reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give one of them')
   const section = root['transforms'] === undefined ? 'functions' : 'transforms'
   const functions = each(reader, root, section, (_reader, form, i) => configuredFunction(reader, form, [section, i], read))
-  const endpoints = each(reader, root, 'http_endpoints', configuredEndpoint)
-  const sinks = each(reader, root, 'sinks', configuredSink)
+  const endpoints = each(reader, root, 'http_endpoints', (_reader, form, i) => configuredEndpoint(reader, form, i, stored.endpoints))
+  const sinks = each(reader, root, 'sinks', (_reader, form, i) => configuredSink(reader, form, i, stored.sinks))
   const slots = databases.map((database) => database && slotKey(database))
   for (const [i, slot] of slots.entries())
     if (slot !== undefined && slots.indexOf(slot) !== i)
@@ -152,7 +125,7 @@ export function readDocument(
   if (problems.length > 0) return { document: undefined, functions: readable, problems }
   const document = {
     file,
-    account: (root['account'] as Static<typeof Account>).name,
+    account,
     tokens: tokens.filter((token) => token !== undefined),
     databases: databases.filter((database) => database !== undefined),
     functions: readable,
@@ -160,6 +133,19 @@ export function readDocument(
     sinks: sinks.filter((sink) => sink !== undefined),
   }
   return { document, functions: readable, problems }
+}
+
+/** The files that its functions name, and where. @throws EngineError CONFIG_INVALID: nothing of it can be read */
+export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: string; offset: number }>[] {
+  const root = rootOf(reader)
+  return ['functions', 'transforms'].flatMap((section) => {
+    const { [section]: forms } = root
+    return (Array.isArray(forms) ? forms : []).flatMap((form: unknown, i) => {
+      const flat = flatFunction(form)
+      const path = isObject(flat) ? flat['file'] : undefined
+      return typeof path === 'string' && path !== '' ? [{ path, offset: reader.at(section, i, 'file') }] : []
+    })
+  })
 }
 
 function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
@@ -171,6 +157,18 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
   }
   if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
   return isObject(root) ? root : reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
+}
+
+/** A document for an account that is there need not name it. */
+function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount | undefined): string {
+  if (form === undefined && stored) return stored.name
+  if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
+  else if (fits(reader, checkAccount, form, ['account'])) {
+    const { name } = form as Static<typeof Account>
+    if (!stored || name === stored.name) return name
+    reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the token is of the account "${stored.name}"`)
+  }
+  return ''
 }
 
 function checkSection(reader: ConfigReader, key: string): void {
@@ -207,110 +205,12 @@ function configuredToken(reader: ConfigReader, form: unknown, i: number): Config
   return { ...(form as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
 }
 
-const slotKey = ({ input: { connection: c, slotName } }: ConfiguredDatabase): string => `${c.hostname}:${c.port}/${slotName}`
-
-function configuredDatabase(reader: ConfigReader, given: unknown, i: number): ConfiguredDatabase | undefined {
-  if (!isObject(given)) return reader.wrong(reader.at('databases', i), 'expected a mapping')
-  let isWhole = true
-  const fields: Record<string, unknown> = { ...given }
-  for (const key of DATABASE_NOT_YET) {
-    if (fields[key] === undefined) continue
-    reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
-    delete fields[key]
-    isWhole = false
-  }
-  if (!fits(reader, checkDatabase, fields, ['databases', i])) return undefined
-  const form = fields as DatabaseForm
-  const here: Tell = (field, reason) => {
-    reader.wrong(reader.at('databases', i, field), `${field} ${reason}`)
-    isWhole = false
-  }
-  const slotName = form.slot?.name ?? form.slot_name
-  const publicationName = form.publication?.name ?? form.publication_name
-  if (slotName === undefined) here('slot', 'is missing: slot: { name: …, create_if_not_exists: true }')
-  else if (!/^[a-z0-9_]{1,63}$/.test(slotName)) here('slot', `"${slotName.slice(0, 80)}" is not a slot name: up to 63 of a-z, 0-9 and "_"`)
-  if (publicationName === undefined) here('publication', 'is missing: publication: { name: …, create_if_not_exists: true }')
-  else if (Buffer.byteLength(publicationName) > MAX_NAME_BYTES)
-    here('publication', `"${publicationName.slice(0, 80)}" is too long: Postgres takes names of up to ${MAX_NAME_BYTES} bytes`)
-  const connection = connectionOf(form, here)
-  if (!isWhole || !connection || slotName === undefined || publicationName === undefined) return undefined
-  const { init_sql: initSql } = form.publication ?? {}
-  return {
-    line: reader.line(reader.at('databases', i)),
-    input: {
-      name: form.name,
-      connection,
-      poolSize: form.pool_size ?? 10,
-      annotations: form.annotations ?? {},
-      slotName,
-      publicationName,
-    },
-    createSlot: form.slot?.create_if_not_exists ?? false,
-    createPublication: form.publication?.create_if_not_exists ?? false,
-    ...(initSql === undefined ? {} : { initSql }),
-    awaitMs: form.await_database ? (form.await_database.timeout_ms ?? 30_000) : 0,
-    intervalMs: form.await_database?.interval_ms ?? 3000,
-  }
-}
-
-type Tell = (field: string, reason: string) => void
-
-function connectionOf(form: DatabaseForm, here: Tell): Connection | undefined {
-  const ssl = form.ssl ?? true
-  if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
-    here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
-  const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
-  if (form.url === undefined) {
-    if (form.hostname === undefined) here('hostname', 'is missing (or give url)')
-    if (form.database === undefined) here('database', 'is missing (or give url)')
-    const { hostname, database, port = 5432, username = 'postgres', password = 'postgres' } = form
-    return hostname !== undefined && database !== undefined ? { hostname, port, database, username, password, ssl, ...ca } : undefined
-  }
-  for (const field of ['hostname', 'port', 'database', 'username', 'password'] as const)
-    if (form[field] !== undefined) here(field, 'is given beside url, which says it too')
-  const parts = partsOfUrl(form.url)
-  if (typeof parts !== 'string') return { ...parts, ssl, ...ca }
-  here('url', parts)
-  return undefined
-}
-
-/** @returns the reason when it can't be used */
-export function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
-  if (!URL.canParse(text)) return 'is not postgresql://user:password@host:port/database'
-  const url = new URL(text)
-  if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') return 'must begin with postgresql://'
-  if (url.search !== '') return 'has parameters; write them as fields, such as ssl'
-  if (![url.pathname, url.username, url.password].every(isDecodable)) return 'has a % that encodes nothing; write it as %25'
-  const database = decodeURIComponent(url.pathname.slice(1))
-  if (url.hostname === '' || database === '') return 'names no host or no database'
-  return {
-    hostname: url.hostname.replace(/^\[(.*)\]$/, '$1'),
-    port: url.port === '' ? 5432 : Number(url.port),
-    database,
-    username: decodeURIComponent(url.username) || 'postgres',
-    password: decodeURIComponent(url.password),
-  }
-}
-
-/** Node takes any text as an authority, and then knows none. */
-function isCertificate(pem: string): boolean {
-  try {
-    return new X509Certificate(pem).subject !== ''
-  } catch {
-    return false
-  }
-}
-
-function isDecodable(part: string): boolean {
-  try {
-    decodeURIComponent(part)
-    return true
-  } catch {
-    return false
-  }
-}
-
-function configuredSink(reader: ConfigReader, form: unknown, i: number): ConfigDocument['sinks'][number] | undefined {
+function configuredSink(
+  reader: ConfigReader,
+  form: unknown,
+  i: number,
+  stored: readonly Sink[],
+): ConfigDocument['sinks'][number] | undefined {
   if (!isObject(form)) return reader.wrong(reader.at('sinks', i), 'expected a mapping')
   let isWhole = true
   for (const key of SINK_NOT_YET)
@@ -319,14 +219,44 @@ function configuredSink(reader: ConfigReader, form: unknown, i: number): ConfigD
       isWhole = false
     }
   const { initial_backfill: _, ...fields }: Record<string, unknown> = form
+  const { destination } = fields
+  const kind = kindOf(destination)
+  if (kind !== undefined && isObject(destination)) {
+    const before = stored.find(({ name }) => name === form['name'])?.destination
+    const known: Readonly<Record<string, unknown>> = before?.type === kind ? before : {}
+    const secrets = secretFields(kind).filter((name) => destination[name] !== undefined)
+    const meant = secrets.map((name) => {
+      const tell = (reason: string) => {
+        reader.wrong(reader.at('sinks', i, 'destination', name), `destination.${name} ${reason}`)
+        isWhole = false
+      }
+      return [name, secretsMeant(destination[name], known[name], tell)] as const
+    })
+    fields['destination'] = { ...destination, ...Object.fromEntries(meant) }
+  }
+  if (!isWhole) return undefined
   const input = checked(reader, ['sinks', i], () => newSink(fields))
-  return input && isWhole ? { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input } : undefined
+  return input ? { line: reader.line(reader.at('sinks', i)), database: input.settings.database, input } : undefined
 }
 
-function configuredEndpoint(reader: ConfigReader, form: unknown, i: number): ConfigDocument['endpoints'][number] | undefined {
+function configuredEndpoint(
+  reader: ConfigReader,
+  form: unknown,
+  i: number,
+  stored: readonly HttpEndpoint[],
+): ConfigDocument['endpoints'][number] | undefined {
   if (!isObject(form)) return reader.wrong(reader.at('http_endpoints', i), 'expected a mapping')
-  const input = checked(reader, ['http_endpoints', i], () => newEndpoint(form))
-  if (!input) return undefined
+  const known = stored.find(({ name }) => name === form['name'])?.encryptedHeaders
+  const { encrypted_headers: given } = form
+  let isWhole = true
+  const tell = (reason: string) => {
+    reader.wrong(reader.at('http_endpoints', i, 'encrypted_headers'), `encrypted_headers ${reason}`)
+    isWhole = false
+  }
+  if (isSummary(given) && !known) tell('are told only by their number: give them themselves')
+  const encrypted = isSummary(given) ? known : secretsMeant(given, known, tell)
+  const input = checked(reader, ['http_endpoints', i], () => newEndpoint({ ...form, ...(encrypted !== undefined && { encrypted_headers: encrypted }) })) // prettier-ignore
+  if (!input || !isWhole) return undefined
   const { url } = input
   if (url === undefined) return reader.wrong(reader.at('http_endpoints', i, 'webhook.site'), 'is for the API: a file names its addresses')
   return { line: reader.line(reader.at('http_endpoints', i)), input: { ...input, url } }
@@ -349,6 +279,3 @@ function isCircular(value: unknown): boolean {
     return true
   }
 }
-
-const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)

@@ -2,13 +2,21 @@
  * A YAML text with the place of everything in it. What is wrong is gathered with its line and column and told all at once,
  * in the order of the file. Nothing here does I/O.
  */
-import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node } from 'yaml'
+import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Node, type Scalar } from 'yaml'
 import { EngineError } from '../../engine/errors.ts'
 
 /** Both from 1. */
 export type Place = Readonly<{ line: number; column: number }>
 type Path = readonly (string | number)[]
 export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
+
+/** `$${VAR}` is none. */
+const VARIABLE = /\$?\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g
+
+const UNQUOTED = '; between braces or brackets a variable needs quotes: "${VAR}"'
+
+/** A text that stands for itself where variables are replaced. */
+export const withoutVariables = (text: string): string => text.replaceAll(/\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}/g, '$$$&')
 
 /** More of them are counted only. */
 const MAX_TOLD = 50
@@ -27,7 +35,8 @@ export class ConfigReader {
     this.file = file
     this.#source = source
     this.document = parseDocument(source, { lineCounter: this.#lines, merge: true, uniqueKeys: true, prettyErrors: false })
-    for (const { pos, message } of this.document.errors) this.wrong(pos[0], message.split('\n')[0] ?? 'not valid YAML')
+    for (const [i, { pos, message }] of this.document.errors.entries())
+      this.wrong(pos[0], `${message.split('\n')[0] ?? 'not valid YAML'}${i === 0 && source.startsWith('${', pos[0] - 1) ? UNQUOTED : ''}`)
     this.refuse()
   }
 
@@ -108,30 +117,51 @@ export class ConfigReader {
   }
 
   /**
-   * Replaces `${VAR}` and `${VAR:-default}` in values, where they stand, so that errors still know their lines.
+   * Replaces `${VAR}` and `${VAR:-default}` in values, where they stand, so that errors still know their lines; `$${VAR}` is the
+   * text `${VAR}`.
+   * @param env undefined: they were replaced before, and what looks like one is a text
    * @param texts names of fields that take texts alone: a password of digits stays what it is, zeros in front too
    */
-  interpolate(env: Readonly<Record<string, string | undefined>>, texts: ReadonlySet<string>): void {
+  interpolate(env: Readonly<Record<string, string | undefined>> | undefined, texts: ReadonlySet<string>): void {
+    this.#eachText((node, field) => {
+      const offset = node.range?.[0] ?? 0
+      const replaced = node.value.replaceAll(VARIABLE, (whole, name: string, fallback: string | undefined) => {
+        if (whole.startsWith('$$') || !env) return whole.replace('$$', '$')
+        const value = env[name] || fallback
+        if (value !== undefined) return value
+        this.wrong(offset, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
+        this.#unset.add(offset)
+        return whole
+      })
+      // a plain value is read as YAML would read it (a port stays a number); a quoted one stays a text
+      const value = node.type === 'PLAIN' && !texts.has(field) && env ? plain(replaced) : replaced
+      ;(node as Scalar).value = value
+    })
+  }
+
+  /** Names of the variables in values. */
+  variables(): ReadonlySet<string> {
+    const names = new Set<string>()
+    this.#eachText(({ value }) => {
+      for (const [whole, name = ''] of value.matchAll(VARIABLE)) if (!whole.startsWith('$$')) names.add(name)
+    })
+    return names
+  }
+
+  /** The document as it is now, as a text in which nothing looks like a variable. */
+  printed(): string {
+    this.#eachText((node) => void (node.value = withoutVariables(node.value)))
+    return this.document.toString({ lineWidth: 0 })
+  }
+
+  /** Values that may hold variables, and the fields that they are of; not the code of functions, whose template literals look so. */
+  #eachText(work: (node: Scalar<string>, field: string) => void): void {
     visit(this.document, {
       Scalar: (key, node, path) => {
         if (key === 'key' || typeof node.value !== 'string' || !node.value.includes('${')) return
-        const [holding] = path.slice(-1)
-        if (isPair(holding) && isScalar(holding.key) && holding.key.value === 'code') return // a template literal of a function
-        const offset = node.range?.[0] ?? 0
-        const replaced = node.value.replaceAll(
-          /\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g,
-          (whole, name: string, fallback: string | undefined) => {
-            const value = env[name] || fallback
-            if (value !== undefined) return value
-            this.wrong(offset, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
-            this.#unset.add(offset)
-            return whole
-          },
-        )
-        // a plain value is read as YAML would read it (a port stays a number); a quoted one stays a text
         const [holder] = path.slice(-1)
         const field = isPair(holder) && isScalar(holder.key) ? String(holder.key.value) : ''
-        node.value = node.type === 'PLAIN' && !texts.has(field) ? plain(replaced) : replaced
+        if (field !== 'code') work(node as Scalar<string>, field)
       },
     })
   }

@@ -52,11 +52,10 @@ export function destinationOf(form: unknown, before?: Destination): Readonly<{ d
   }
 }
 
-/** As it is shown: without what is not set, and of secrets only enough to know them. */
-export function destinationOut(destination: Destination): Record<string, unknown> {
+/** As it is shown: without what is not set, and of secrets only enough to know them. @param secret shows one */
+export function destinationOut(destination: Destination, secret: (text: string) => string = obfuscated): Record<string, unknown> {
   const hidden = new Set(secretFields(destination.type))
-  const shown = (value: unknown): unknown =>
-    typeof value === 'string' ? obfuscated(value) : Array.isArray(value) ? value.map(shown) : value
+  const shown = (value: unknown): unknown => (typeof value === 'string' ? secret(value) : Array.isArray(value) ? value.map(shown) : value)
   return Object.fromEntries(
     Object.entries(destination)
       .filter(([, value]) => value !== null && value !== undefined)

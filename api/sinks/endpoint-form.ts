@@ -54,7 +54,7 @@ export const EndpointIn = Type.Object(
 
 const MAX_URL = 4096
 /** How an older version showed encrypted headers: means those that are stored. */
-const SUMMARY = /^\(\d+ encrypted header\(s\)\)/
+export const isSummary = (given: unknown): given is string => typeof given === 'string' && /^\(\d+ encrypted header\(s\)\)/.test(given)
 
 export function endpointOut({ id, name, kind, url, headers, encryptedHeaders }: HttpEndpoint): Record<string, unknown> {
   return {
@@ -119,7 +119,7 @@ function read(body: Body, before: HttpEndpoint | undefined): { changes: Partial<
     }
   }
   if (headers !== undefined) changes.headers = headersOf(headers, 'headers', reasons)
-  if (encrypted !== undefined && !(typeof encrypted === 'string' && SUMMARY.test(encrypted))) {
+  if (encrypted !== undefined && !isSummary(encrypted)) {
     const given = headersOf(encrypted, 'encrypted_headers', reasons)
     changes.encryptedHeaders = Object.fromEntries(
       Object.entries(given).map(([key, value]) => [key, meant(value, before?.encryptedHeaders[key])]),

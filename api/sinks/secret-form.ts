@@ -16,3 +16,12 @@ export function obfuscated(secret: string): string {
 /** @returns what is meant: the stored secret when `given` is how it is shown */
 export const meant = (given: string, stored: string | undefined): string =>
   stored !== undefined && given === obfuscated(stored) ? stored : given
+
+/** Whether a text has the form in which secrets are shown. */
+const isObfuscated = (text: string): boolean => /^(?:\*{1,5}|.\*{4,7}.|.{3}\*{6,20}.)$/su.test(text)
+
+/** @returns what is meant; undefined: it is some secret as it is shown, and not the stored one */
+export function meantOrUnknown(given: string, stored: string | undefined): string | undefined {
+  const text = meant(given, stored)
+  return text === given && given !== stored && isObfuscated(given) ? undefined : text
+}

@@ -11,6 +11,8 @@ import { tlsRefusal } from './tls-refusal.ts'
 export type Provision = Readonly<{
   slot: Readonly<{ name: string; create: boolean }>
   publication: Readonly<{ name: string; create: boolean; initSql?: string }>
+  /** it is only looked at what would be made */
+  isTrial?: boolean
 }>
 /** What was made; `undo` drops it again, when the rest of a configuration fails to apply. */
 export type Provisioned = Readonly<{ slotCreated: boolean; publicationCreated: boolean; undo: () => Promise<void> }>
@@ -21,6 +23,7 @@ const QUERY_CANCELED = '57014'
 
 /** @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
+  const { isTrial = false } = wanted
   const client = new Client(clientConfig(connection, 'tailrace set-up'))
   client.on('error', () => {}) // the query under way tells it
   try {
@@ -40,15 +43,17 @@ export async function provision(connection: Connection, wanted: Provision): Prom
   }
   try {
     await requireReplication(client)
-    const publicationCreated = await ensurePublication(client, wanted.publication)
+    const publicationCreated = await ensurePublication(client, wanted.publication, isTrial)
     let slotCreated = false
     const undo = async () =>
-      undoOn(connection, {
-        ...(slotCreated && { slot: wanted.slot.name }),
-        ...(publicationCreated && { publication: wanted.publication.name }),
-      })
+      isTrial
+        ? undefined
+        : undoOn(connection, {
+            ...(slotCreated && { slot: wanted.slot.name }),
+            ...(publicationCreated && { publication: wanted.publication.name }),
+          })
     try {
-      slotCreated = await ensureSlot(client, wanted.slot)
+      slotCreated = await ensureSlot(client, wanted.slot, isTrial)
     } catch (error) {
       await undo()
       throw error
@@ -79,11 +84,12 @@ async function requireReplication(client: Client): Promise<void> {
   if (!server.may) throw new EngineError('SOURCE_REFUSED', `the user may not replicate; run: alter role ${server.name} replication;`)
 }
 
-async function ensurePublication(client: Client, { name, create, initSql }: Provision['publication']): Promise<boolean> {
+async function ensurePublication(client: Client, { name, create, initSql }: Provision['publication'], isTrial: boolean): Promise<boolean> {
   const found = await client.query('select from pg_publication where pubname = $1', [name])
   if (found.rows.length > 0) return false
   const sql = initSql ?? `create publication ${client.escapeIdentifier(name)} for all tables with (publish_via_partition_root = true)`
   if (!create) throw new EngineError('PUBLICATION_MISSING', `the publication "${name}" does not exist; run: ${sql};`, { publication: name })
+  if (isTrial) return true
   try {
     await client.query(sql)
   } catch (cause) {
@@ -100,11 +106,12 @@ async function ensurePublication(client: Client, { name, create, initSql }: Prov
   throw new EngineError('PUBLICATION_MISSING', `init_sql did not make the publication "${name}"`, { publication: name })
 }
 
-async function ensureSlot(client: Client, { name, create }: Provision['slot']): Promise<boolean> {
+async function ensureSlot(client: Client, { name, create }: Provision['slot'], isTrial: boolean): Promise<boolean> {
   const { rows } = await client.query('select from pg_replication_slots where slot_name = $1', [name])
   if (rows.length > 0) return false // whether it fits is looked at by the source that streams it
   const sql = `select pg_create_logical_replication_slot('${name.replaceAll("'", "''")}', 'pgoutput')`
   if (!create) throw new EngineError('SLOT_MISSING', `the slot "${name}" does not exist; run: ${sql};`, { slot: name })
+  if (isTrial) return true
   await client.query(`set statement_timeout = ${SLOT_LIMIT_MS}`)
   try {
     await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [name])

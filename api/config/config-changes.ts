@@ -1,0 +1,57 @@
+/** What differs between two states of an account, told in the entries of a configuration file. Nothing here does I/O. */
+import { isDeepStrictEqual } from 'node:util'
+import type { ExportedResource, ResourceType } from './config-export.ts'
+import { isObject } from '../schema-reasons.ts'
+
+type Form = Readonly<Record<string, unknown>>
+/**
+ * @property resource_type `api_token`: the token itself is never told
+ * @property action delete: it isn't in the file, and stays all the same
+ * @property old secrets are shown in part; null: there was none @property new the same
+ */
+export type ResourceChange = Readonly<{
+  resource_type: ResourceType | 'api_token'
+  action: 'create' | 'update' | 'delete'
+  name: string
+  old: Form | null
+  new: Form | null
+}>
+
+const keyOf = ({ type, name }: Pick<ExportedResource, 'type' | 'name'>): string => `${type} ${name}`
+
+/** @param isNamed whether the file has the resource. @returns in the order of a file: what is created or changed, then what the file lacks */
+export function changesOf(
+  before: readonly ExportedResource[],
+  after: readonly ExportedResource[],
+  isNamed: (resource: ExportedResource) => boolean,
+): readonly ResourceChange[] {
+  const known = new Map(before.map((one) => [keyOf(one), one]))
+  const changed = after.flatMap((one): ResourceChange[] => {
+    const { type: resource_type, name, whole, shown } = one
+    const was = known.get(keyOf(one))
+    if (!was) return [{ resource_type, action: 'create', name, old: null, new: shown }]
+    if (isDeepStrictEqual(was.whole, whole)) return []
+    const told = withChangedSecrets({ old: was.whole, new: whole }, { old: was.shown, new: shown }) as Form
+    return [{ resource_type, action: 'update', name, old: was.shown, new: told }]
+  })
+  const missing = before.filter((one) => !isNamed(one))
+  return [
+    ...changed,
+    ...missing.map(({ type, name, shown }): ResourceChange => ({ resource_type: type, action: 'delete', name, old: shown, new: null })),
+  ]
+}
+
+type Pair = Readonly<{ old: unknown; new: unknown }>
+
+/** A secret may be changed and look as it did: then that is said. */
+function withChangedSecrets(whole: Pair, shown: Pair): unknown {
+  if (typeof shown.new === 'string') return shown.new === shown.old && whole.new !== whole.old ? `${shown.new} (another one)` : shown.new
+  const below = (pair: Pair, key: string | number) => {
+    const at = (holder: unknown) =>
+      typeof holder === 'object' && holder !== null ? (holder as Record<string | number, unknown>)[key] : undefined
+    return { old: at(pair.old), new: at(pair.new) }
+  }
+  if (Array.isArray(shown.new)) return shown.new.map((_, i) => withChangedSecrets(below(whole, i), below(shown, i)))
+  if (!isObject(shown.new)) return shown.new
+  return Object.fromEntries(Object.keys(shown.new).map((key) => [key, withChangedSecrets(below(whole, key), below(shown, key))]))
+}
