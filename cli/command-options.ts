@@ -33,6 +33,12 @@ export const FUNCTION_OPTIONS = {
   token: text('API_TOKEN', 'save: token of the account; without it that of the demo in the data folder'),
   url: text('URL', 'save: where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
 } as const
+export const CONFIG_OPTIONS = {
+  'auto-approve': flag('apply: without asking'),
+  'show-sensitive': flag('export: with secrets as they are; without it they are shown in part, and stay what they are when applied'),
+  output: text('FILE', 'interpolate: where the result goes; the standard output'),
+  ...ACCESS_OPTIONS,
+} as const
 export const TYPES_OPTIONS = {
   schema: text('NAME', 'only tables of this schema'),
   output: text('FILE', 'where the types go; the standard output'),

@@ -1,7 +1,7 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
 import { parseArgs } from 'node:util'
 import { EngineError, ERRORS } from '../engine/errors.ts'
-import { ACCESS_OPTIONS, FUNCTION_OPTIONS, listed, REPLAY_OPTIONS, TYPES_OPTIONS, type Options } from './command-options.ts'
+import { ACCESS_OPTIONS, CONFIG_OPTIONS, FUNCTION_OPTIONS, listed, REPLAY_OPTIONS, TYPES_OPTIONS, type Options } from './command-options.ts'
 import { version } from './version.ts'
 
 type Command = Readonly<{
@@ -73,6 +73,25 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace function save masked.ts --sink customers',
     ],
   },
+  config: {
+    usage: 'config plan | apply | export | interpolate [FILE] [options]',
+    summary: 'show what a configuration file would change in a running Tailrace, apply it, or export what is there',
+    run: async (args) => (await import('./config.ts')).config(args),
+    options: CONFIG_OPTIONS,
+    words: {
+      plan: 'shows what applying the file would change; exits with 1 when something in it is wrong',
+      apply: 'shows it, asks, and does it: all or nothing; what the file lacks stays',
+      export: 'prints what the account has as a file, without account and tokens',
+      interpolate: 'prints the file with its variables replaced: ${VAR}, ${VAR:-default}',
+      FILE: 'the configuration file, tailrace.yaml; "-": the standard input',
+    },
+    examples: [
+      'tailrace config export > tailrace.yaml',
+      'tailrace config plan',
+      'tailrace config apply shop.yaml --token a-good-token --url http://127.0.0.1:7376',
+      'tailrace config interpolate - < shop.yaml | tailrace config apply - --auto-approve',
+    ],
+  },
   types: {
     usage: 'types DATABASE [options]',
     summary: 'write the types of a database’s rows, for the editor in which functions are written',
@@ -88,7 +107,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'help [COMMAND]',
     summary: 'print this, or all about a command, as COMMAND --help does',
     run: ([about]) => print(about !== undefined && Object.hasOwn(COMMANDS, about) ? helpOf(COMMANDS[about] as Command) : help()),
-    words: { COMMAND: 'start, demo, source, sink, function, types or version' },
+    words: { COMMAND: 'start, demo, source, sink, function, config, types or version' },
     examples: ['tailrace help function'],
   },
 }

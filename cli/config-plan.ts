@@ -1,0 +1,99 @@
+/** What a configuration file would change, for people: a line for each resource, and what differs in it line by line. Text only. */
+import type { ResourceChange } from '../api/config/config-changes.ts'
+import { yamlOf } from '../api/config/config-export.ts'
+
+export type Plan = Readonly<{
+  changes: readonly ResourceChange[]
+  actions: readonly Readonly<{ description: string }>[]
+  notices: readonly string[]
+}>
+type Style = 'green' | 'red' | 'yellow' | 'dim' | 'bold'
+export type Paint = (style: Style, text: string) => string
+type Line = Readonly<{ sign: ' ' | '+' | '-'; text: string }>
+
+const NAMES = { database: 'database', http_endpoint: 'HTTP endpoint', function: 'function', sink: 'sink', api_token: 'API token' } as const
+const STYLES = { '+': 'green', '-': 'red', ' ': 'dim' } as const
+/** Lines around one that differs. */
+const CONTEXT = 2
+/** More of one resource, or of a line, say nothing to a reader: bundles of libraries. */
+const MAX_LINES = 200
+const MAX_WIDTH = 200
+/** Above, all lines are told as different: comparing takes the square. */
+const MAX_COMPARED = 2_000
+
+/** Whether applying it does anything. */
+export const isEmpty = ({ changes, actions }: Plan): boolean => actions.length === 0 && changes.every(({ action }) => action === 'delete')
+
+export function planText({ changes, actions }: Plan, paint: Paint): string {
+  const parts = changes.map((change) => changeText(change, paint))
+  const made = actions.map(({ description }) => `${paint('green', '+')} ${description}\n`)
+  const count = (action: ResourceChange['action']) => changes.filter((change) => change.action === action).length
+  const [created, updated, missing] = [count('create'), count('update'), count('delete')]
+  const does = [...(created > 0 ? [`${created} to create`] : []), ...(updated > 0 ? [`${updated} to change`] : [])]
+  const stays = missing > 0 ? `; ${missing} not in the file, which ${missing === 1 ? 'stays' : 'stay'}` : ''
+  const sum = isEmpty({ changes, actions, notices: [] }) ? 'Nothing to change' : (does.join(', ') || 'Only to make what is named above') // prettier-ignore
+  return `${[...parts, ...made].join('')}${parts.length + made.length > 0 ? '\n' : ''}${sum}${stays}.\n`
+}
+
+function changeText({ resource_type, action, name, old, new: now }: ResourceChange, paint: Paint): string {
+  const title = `${NAMES[resource_type]} ${paint('bold', name)}`
+  if (action === 'delete') return `${paint('dim', '·')} ${title} ${paint('dim', 'is not in the file, and stays')}\n`
+  if (resource_type === 'api_token') return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n`
+  const lines =
+    action === 'create' ? linesOf(now).map((text): Line => ({ sign: '+', text })) : hunks(difference(linesOf(old), linesOf(now)))
+  const shown = lines.slice(0, MAX_LINES).map(({ sign, text }) => `    ${paint(STYLES[sign], `${sign} ${shortened(text)}`)}\n`)
+  const more = lines.length > MAX_LINES ? `    ${paint('dim', `  … and ${lines.length - MAX_LINES} more lines`)}\n` : ''
+  return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n${shown.join('')}${more}`
+}
+
+const linesOf = (form: ResourceChange['new']): readonly string[] => yamlOf(form).trimEnd().split('\n')
+
+/** Without what a terminal would take for a command. */
+const shortened = (text: string): string => {
+  const plain = text.replaceAll(/(?!\t)\p{Cc}/gu, '\u{fffd}')
+  return plain.length <= MAX_WIDTH ? plain : `${plain.slice(0, MAX_WIDTH)}… (${plain.length} characters)`
+}
+
+/** All lines of both, those in common once. */
+function difference(old: readonly string[], now: readonly string[]): readonly Line[] {
+  const least = Math.min(old.length, now.length)
+  let start = 0
+  while (start < least && old[start] === now[start]) start++
+  let end = 0
+  while (end < least - start && old.at(-1 - end) === now.at(-1 - end)) end++
+  const same = (texts: readonly string[]) => texts.map((text): Line => ({ sign: ' ', text }))
+  const middle = compared(old.slice(start, old.length - end), now.slice(start, now.length - end))
+  return [...same(old.slice(0, start)), ...middle, ...same(old.slice(old.length - end))]
+}
+
+function compared(old: readonly string[], now: readonly string[]): readonly Line[] {
+  const lines: Line[] = []
+  const [height, width] = [old.length, now.length]
+  if (Math.max(height, width) > MAX_COMPARED)
+    return [...old.map((text): Line => ({ sign: '-', text })), ...now.map((text): Line => ({ sign: '+', text }))]
+  // longest common part of what is left of both, from each pair of places on
+  const common = Array.from({ length: height + 1 }, () => new Uint16Array(width + 1))
+  const at = (i: number, j: number): number => common[i]?.[j] ?? 0
+  for (let i = height - 1; i >= 0; i--)
+    for (let j = width - 1; j >= 0; j--)
+      (common[i] as Uint16Array)[j] = old[i] === now[j] ? at(i + 1, j + 1) + 1 : Math.max(at(i + 1, j), at(i, j + 1))
+  let [i, j] = [0, 0]
+  while (i < height || j < width)
+    if (i < height && j < width && old[i] === now[j]) {
+      lines.push({ sign: ' ', text: old[i++] as string })
+      j++
+    } else if (i < height && (j === width || at(i + 1, j) >= at(i, j + 1))) lines.push({ sign: '-', text: old[i++] as string })
+    else lines.push({ sign: '+', text: now[j++] as string })
+  return lines
+}
+
+/** What differs, with some lines around it. */
+function hunks(lines: readonly Line[]): readonly Line[] {
+  const near = new Set(
+    lines.flatMap(({ sign }, at) => (sign === ' ' ? [] : Array.from({ length: 2 * CONTEXT + 1 }, (_, i) => at - CONTEXT + i))),
+  )
+  return lines.flatMap((line, at): Line[] => {
+    if (near.has(at)) return [line]
+    return at === 0 || near.has(at - 1) ? [{ sign: ' ', text: '…' }] : []
+  })
+}
