@@ -234,9 +234,10 @@ export class Fixture implements AsyncDisposable {
     while (!runs(this.sink.status())) await new Promise<void>((resolve) => void setImmediate(resolve))
   }
 
-  /** The process dies: what it has not made durable is lost, and it says nothing more. */
+  /** The process dies: what it has not made durable is lost, it says nothing more, and begins no request any more. */
   crash(): void {
     this.process.cut()
+    this.sink.stop().catch(() => undefined) // it can't save anything
   }
 
   update(settings: Partial<Sink>): void {
@@ -293,7 +294,7 @@ export class Fixture implements AsyncDisposable {
   async gather(count: number): Promise<Element[]> {
     const all: Element[] = []
     while (all.length < count) {
-      const some = await this.receive(count - all.length, 5_000)
+      const some = await this.receive(count - all.length, 20_000)
       assert.ok(some.length > 0, `only ${all.length} of ${count} messages came`)
       all.push(...some)
     }

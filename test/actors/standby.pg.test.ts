@@ -4,6 +4,7 @@ import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { calmMs } from '../services/calm-clock.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
@@ -60,8 +61,8 @@ async function delivers(node: EngineNode, source: TestDatabase, id: number): Pro
   await source.query('insert into goods values ($1)', [id])
   const sink = await eventually('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
   for (;;) {
-    const { body, count } = await sink.receive({ batchSize: 100, waitMs: 10_000, shape: 'flat', signal: new AbortController().signal })
-    assert.ok(count > 0, 'nothing came in 10 s')
+    const { body, count } = await sink.receive({ batchSize: 100, waitMs: 30_000, shape: 'flat', signal: new AbortController().signal })
+    assert.ok(count > 0, 'nothing came in 30 s')
     if (body.includes(`"record":{"id":${id}}`)) return
   }
 }
@@ -89,10 +90,10 @@ test('after SIGKILL of the owner a standby streams within five seconds', async (
   await using standby = await startNode({ name: 'standby', state: s.state.connection })
   await stateOf(standby, 'standby')
   await s.source.query('insert into goods values (1)') // goes to the owner
-  const killedAt = performance.now()
-  child.kill('SIGKILL')
-  await delivers(standby, s.source, 2)
-  const tookMs = performance.now() - killedAt
+  const tookMs = await calmMs(() => {
+    child.kill('SIGKILL')
+    return delivers(standby, s.source, 2)
+  })
   assert.ok(tookMs < TAKEOVER_MS, `${tookMs} ms`)
   assert.equal(sourceOf(standby)?.state, 'streaming')
 })
@@ -105,9 +106,8 @@ test('after a clean stop of the owner a standby streams at once', async () => {
   const exited = once(child, 'exit')
   child.kill('SIGTERM')
   await exited
-  const exitedAt = performance.now()
-  await stateOf(standby, 'streaming')
-  assert.ok(performance.now() - exitedAt < 1_500, `${performance.now() - exitedAt} ms`)
+  const tookMs = await calmMs(() => stateOf(standby, 'streaming'))
+  assert.ok(tookMs < 1_500, `${tookMs} ms`)
 })
 
 test('a frozen owner loses the source within five seconds, and stands by when it thaws', async () => {
@@ -115,10 +115,11 @@ test('a frozen owner loses the source within five seconds, and stands by when it
   await using child = await owner(s.state)
   await using standby = await startNode({ name: 'standby', state: s.state.connection })
   await stateOf(standby, 'standby')
-  const frozenAt = performance.now()
-  child.kill('SIGSTOP')
-  await delivers(standby, s.source, 1)
-  assert.ok(performance.now() - frozenAt < TAKEOVER_MS, `${performance.now() - frozenAt} ms`)
+  const tookMs = await calmMs(() => {
+    child.kill('SIGSTOP')
+    return delivers(standby, s.source, 1)
+  })
+  assert.ok(tookMs < TAKEOVER_MS, `${tookMs} ms`)
   child.kill('SIGCONT')
   for (;;) {
     const [message] = (await once(child, 'message')) as [{ state?: string }]

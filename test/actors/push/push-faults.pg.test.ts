@@ -31,13 +31,19 @@ test('413 halves the batch until it is taken, later batches are no larger, and a
 test('429 is waited out for as long as Retry-After says, nothing of it is parked, and all of it is delivered once', async () => {
   let refusedAt = 0
   let early = 0
-  await using p = await PushFixture.open({ batch_size: 5, concurrency: 4, max_retry_count: 1 }, () => {
-    if (refusedAt === 0) {
-      refusedAt = performance.now()
-      return { status: 429, headers: { 'retry-after': '1' } }
+  const full = Promise.withResolvers<void>()
+  const over = Promise.withResolvers<void>()
+  await using p = await PushFixture.open({ batch_size: 5, concurrency: 4, max_retry_count: 1 }, async () => {
+    if (refusedAt > 0) {
+      if (performance.now() - refusedAt < 990) early++
+      return {}
     }
-    if (performance.now() - refusedAt < 990 && performance.now() - refusedAt > 100) early++ // those before were under way
-    return {}
+    if (p.requests.length === 4) full.resolve()
+    if (p.requests.length > 1) return over.promise.then(() => ({})) // they are under way when the first is refused
+    await full.promise
+    refusedAt = performance.now()
+    setTimeout(() => over.resolve(), 1_000)
+    return { status: 429, headers: { 'retry-after': '1' } }
   })
   await p.append(inGroups(100, 20))
   await p.untilDelivered(100)
@@ -48,21 +54,21 @@ test('429 is waited out for as long as Retry-After says, nothing of it is parked
 })
 
 test('a request that is answered after its time comes again, and nothing of its group goes before it', async () => {
-  let isLate = true
+  const again = Promise.withResolvers<void>()
   const order: number[] = []
   await using p = await PushFixture.open({ batch_size: 1, ack_wait_ms: 500 }, async ([id]) => {
     order.push(id as number)
-    if (id === 0 && isLate) {
-      isLate = false
-      await pause(900) // 200, and nobody listens any more
-    }
+    if (id !== 0) return {}
+    if (order.filter((one) => one === 0).length > 1) again.resolve()
+    await again.promise // 200 to the first as well, and nobody listens any more
     return {}
   })
   await p.append(inGroups(30, 3))
   await p.untilDelivered(30)
-  await p.until(() => p.ids.filter((id) => id === 0).length === 2)
-  assert.deepEqual(order.filter((id) => id % 3 === 0), [0, 0, 3, 6, 9, 12, 15, 18, 21, 24, 27]) // prettier-ignore
-  assert.deepEqual(sorted(order), [0, ...range(30)])
+  await p.until(() => p.ids.filter((id) => id === 0).length >= 2)
+  // on a busy machine others may be late as well, and come again
+  const ofGroup = (group: number) => order.filter((id) => id % 3 === group).filter((id, i, all) => id !== all[i - 1])
+  for (const group of range(3)) assert.deepEqual(ofGroup(group), range(10).map((n) => group + 3 * n)) // prettier-ignore
 })
 
 test('behind a receiver that hangs the requests, and what is held in memory, stay bounded while the backlog grows', async () => {
@@ -72,12 +78,12 @@ test('behind a receiver that hangs the requests, and what is held in memory, sta
   )
   const append = (from: number) => p.append(range(200, from).map((id) => ({ id, group: `g${id}`, pad: 5_000 })))
   // buffers that nobody holds are freed by another thread after a collection: the lowest of some says what is held
-  const held = async () => {
+  const held = async (enough = 0) => {
     let lowest = Infinity
-    for (let i = 0; i < 20; i++) {
+    for (let i = 0; i < (enough > 0 ? 1_000 : 20) && lowest > enough; i++) {
       collect()
       lowest = Math.min(lowest, process.memoryUsage().arrayBuffers)
-      await new Promise((resolve) => setTimeout(resolve, 5))
+      await pause(5)
     }
     return lowest
   }
@@ -86,7 +92,7 @@ test('behind a receiver that hangs the requests, and what is held in memory, sta
   const before = await held()
   for (let i = 40; i < 70; i++) await append(i * 200) // 30 MB more
   await p.until(() => p.requests.length >= 6) // more probes have come
-  const grown = (await held()) - before
+  const grown = (await held(before + 8 * 1024 * 1024)) - before
   const [figures] = p.f.sink.status().partitions ?? []
   assert.ok(Number(figures?.['windowBytes']) < 6 * 1024 * 1024, String(figures?.['windowBytes']))
   assert.ok(grown < 8 * 1024 * 1024, `${Math.round(grown / 1024 / 1024)} MB more`)
@@ -97,32 +103,34 @@ test('behind a receiver that hangs the requests, and what is held in memory, sta
 })
 
 test('one poison message in 10,000 does not delay the others, nor does one at the head of each of 50 groups', async (context) => {
-  const run = async (poison: readonly number[], count = 10_000) => {
+  const [count, groups, lot, batch_size] = [10_000, 5_000, 500, 50]
+  for (const poison of [[9_250], range(50).map((i) => i * 100 + 7)]) {
     const bad = new Set(poison)
-    const groups = 5_000
-    await using p = await PushFixture.open({ batch_size: 50 }, (ids) =>
-      ids.some((id) => bad.has(id)) ? { status: 500, body: 'poison' } : {},
-    )
-    const isBlocked = (id: number) => bad.has(id) || bad.has(id - groups)
-    const delays: number[] = []
+    const others = (ids: readonly number[]) => ids.some((id) => !bad.has(id))
+    let comes = Promise.withResolvers<void>()
+    let hold: Promise<void> | undefined
+    await using p = await PushFixture.open({ batch_size }, async (ids) => {
+      if (!ids.some((id) => bad.has(id))) return {}
+      const waits = others(ids) ? undefined : hold
+      hold = waits ? undefined : hold
+      await waits // of each lot one answer to poison alone stays away until everything else has come
+      return { status: 500, body: 'poison' }
+    })
     let goal = 0
-    for (let from = 0; from < count; from += 500) {
-      const at = performance.now()
-      await p.append(inGroups(500, groups, from))
-      const due = p.delivered.length
-      goal += range(500, from).filter((id) => !isBlocked(id)).length
+    for (let from = 0; from < count; from += lot) {
+      comes = Promise.withResolvers<void>()
+      hold = comes.promise
+      await p.append(inGroups(lot, groups, from))
+      goal += range(lot, from).filter((id) => !bad.has(id) && !bad.has(id - groups)).length
       await p.untilDelivered(goal)
-      for (const delivery of p.delivered.slice(due)) delays.push(delivery.at - at)
+      assert.equal(p.f.sink.status().details?.['destination'], 'up', 'it is the messages')
+      comes.resolve()
     }
-    if (bad.size > 0) await p.untilRows('open', bad.size)
-    return delays.toSorted((a, b) => a - b)[Math.floor(delays.length * 0.99)] as number
-  }
-  await run([], 1_000) // compiled
-  const without = await run([])
-  for (const [name, poison] of Object.entries({ 'one of them': [9_250], '50 heads': range(50).map((i) => i * 100 + 7) })) {
-    const p99 = await run(poison)
-    context.diagnostic(`p99 ${p99.toFixed(0)} ms with ${name}, ${without.toFixed(0)} ms without`)
-    assert.ok(p99 <= without * 1.5 + 100, `p99 ${p99.toFixed(0)} ms with ${name}, ${without.toFixed(0)} ms without`)
+    await p.untilRows('open', bad.size)
+    // to find one takes halves, and halves of these: as many requests as its batch can be halved, and as many for the other halves
+    const asked = p.requests.filter(others).length
+    context.diagnostic(`${asked} requests with ${bad.size} of them poison`)
+    assert.ok(asked <= (count / batch_size) * 1.5 + bad.size * 2 * Math.ceil(Math.log2(batch_size)), `${asked} requests`)
   }
 })
 

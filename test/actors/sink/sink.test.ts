@@ -320,7 +320,7 @@ test('what comes after a crash is not held back by what was promised before it',
 })
 
 test('after a stop exactly what was with clients stays invisible, for the time that was left', async () => {
-  await using f = await Fixture.open({ ack_wait_ms: 500 })
+  await using f = await Fixture.open({ ack_wait_ms: 3_000 })
   await f.append([1, 2, 3].map((id) => ({ id })))
   const since = performance.now() // before: on a busy machine the answer may be a while on its way
   const held = await f.receive(2, LONG_MS)
@@ -331,7 +331,7 @@ test('after a stop exactly what was with clients stays invisible, for the time t
   assert.deepEqual(idsOf(free), [2, 3], 'returned and new ones at once')
   await f.sink.ack(acksOf(free)) // else their own time may lapse before the client asks again
   assert.deepEqual(idsOf(await f.receive(3, LONG_MS)), [1])
-  assert.ok(performance.now() - since >= 495)
+  assert.ok(performance.now() - since >= 2_995)
 })
 
 test('a sink goes on from any commit it ever made, and brings exactly what was open then', async () => {
