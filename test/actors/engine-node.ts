@@ -18,7 +18,7 @@ import { openStore, type Store } from '../../engine/state/store.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
-const LOGGED_WITHIN_MS = 20_000
+const LOGGED_WITHIN_MS = 60_000
 const KEY = Buffer.alloc(32, 3)
 export const resources = new ResourceStore(new Vault(KEY))
 

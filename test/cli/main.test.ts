@@ -109,7 +109,7 @@ test('a wrong configuration file is told, with all its mistakes, before anything
     await writeFile(file, 'account: { name: shop }\nsnks: []\ndatabases: [{ name: shop, ssl: sometimes }]\n')
     const env = { ...process.env, CONFIG_FILE_PATH: file, TAILRACE_DATA: data }
     const start = () =>
-      spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'start'], { encoding: 'utf8', env, timeout: 20_000 })
+      spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'start'], { encoding: 'utf8', env, timeout: 60_000 })
     const { status, stderr } = start()
     assert.equal(status, 1)
     assert.match(stderr, /^CONFIG_INVALID:\n\S+shop\.yaml:2:1: unknown section "snks".*\n\S+shop\.yaml:3:.*ssl must be true, false, /)

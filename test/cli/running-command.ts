@@ -22,7 +22,7 @@ export type RunningCommand = Readonly<{
 }>
 
 /** A command that runs longer has not noticed its end. */
-const LIMIT_MS = 40_000
+const LIMIT_MS = 90_000
 
 /** What it starts is killed with its scope. */
 export class CommandStage implements AsyncDisposable {

@@ -113,6 +113,7 @@ function operationsOf({ body }: Received): readonly Operation[] {
   }
   return operations
 }
+const HANG: Reply = 'hang'
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
 const REJECTED = { type: 'es_rejected_execution_exception', reason: 'rejected execution of primary operation' }
 
@@ -269,7 +270,7 @@ test('after a crash with requests on their way the index comes to the same', asy
   b.whim = async (_, pass) => {
     await pass()
     through++
-    return 'hang'
+    return HANG
   }
   await b.f.append(inGroups(100, 20))
   await b.front.until((requests) => requests.length >= 2)

@@ -6,6 +6,7 @@ import { openKafkaLog, type KafkaLogOptions } from '../../../engine/log/kafka/ka
 import { Brokers } from '../../../engine/log/kafka/brokers.ts'
 import type { Commit, Log, LogRecord } from '../../../engine/log/log.ts'
 import { Pack } from '../../../engine/log/pack.ts'
+import { calmMs } from '../../services/calm-clock.ts'
 import { startKafka } from '../../services/kafka.ts'
 import { append, at, lsnsOf, pack, readSome, SOURCE, TOPIC } from './conformance.ts'
 import { kafkaHome, type KafkaHome } from './kafka-home.ts'
@@ -50,9 +51,8 @@ test('an append that brokers do not take in time fails, and is not sent later: t
   await log.beginRun(SOURCE)
   await append(log, 1)
   await broker.kill()
-  const startedAt = performance.now()
-  await assert.rejects(append(log, 2), { code: 'LOG_APPEND_TIMEOUT' })
-  assert.ok(performance.now() - startedAt < 3_000)
+  const tookMs = await calmMs(() => assert.rejects(append(log, 2), { code: 'LOG_APPEND_TIMEOUT' }))
+  assert.ok(tookMs < 3_000, `${tookMs} ms`)
   await assert.rejects(append(log, 3), { code: 'LOG_APPEND_FAILED' })
   await broker.start()
   await log.beginRun(SOURCE)

@@ -269,7 +269,7 @@ export function reaches(actor: SourceActor, state: SourceState): Promise<void> {
   })
 }
 
-const LIMIT_MS = 20_000
+const LIMIT_MS = 60_000
 
 /** For what no event tells: servers' views. @returns the first answer that isn't undefined */
 export async function eventually<T>(what: string, ask: () => Promise<T | undefined>): Promise<T> {

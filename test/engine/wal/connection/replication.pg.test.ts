@@ -8,6 +8,7 @@ import type { Lsn } from '../../../../engine/lsn.ts'
 import { ReplicationConnection, statusMessage, type ReplicationOptions } from '../../../../engine/wal/connection/replication.ts'
 import { sourceClient } from '../../../../engine/wal/connection/source-client.ts'
 import { NetProxy } from '../../../faults/net-proxy.ts'
+import { withMoreTime } from '../../../services/more-time.ts'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
 
 const slotOf = (db: TestDatabase) => `r_${db.name}`
@@ -73,7 +74,7 @@ test('the server takes the confirmed LSN as it is, and its clock agrees with our
   await using db = await prepared()
   const [row] = await db.query<{ lsn: string }>(`select (pg_current_wal_lsn() - '0/0')::text as lsn`)
   const confirmed = BigInt(row!.lsn)
-  const stream = connection(db, { confirmed: () => confirmed, walSenderTimeoutMs: 300 })
+  const stream = connection(db, { confirmed: () => confirmed })
   await stream.open()
   stream.sendStatus()
   for (;;) {
@@ -139,12 +140,14 @@ test('a server that is silent is asked for an answer before it is given up', asy
 })
 
 test('an idle server is not taken for a silent one', async () => {
-  await using db = await prepared()
-  const stream = connection(db, { walSenderTimeoutMs: 150 })
-  await stream.open()
-  await new Promise((done) => setTimeout(done, 1500)) // ten times the timeout: time itself is what is tested
-  stream.stop()
-  assert.equal(await stream.ended, undefined)
+  await withMoreTime([150, 600, 2_400], async (walSenderTimeoutMs) => {
+    await using db = await prepared()
+    const stream = connection(db, { walSenderTimeoutMs })
+    await stream.open()
+    await new Promise((done) => setTimeout(done, walSenderTimeoutMs * 10)) // time itself is what is tested
+    stream.stop()
+    assert.equal(await stream.ended, undefined)
+  })
 })
 
 test('what keeps a stream from opening is named', async () => {
