@@ -19,7 +19,7 @@ export const FAULTS = {
 export type Fault = keyof typeof FAULTS
 
 /** Longer than any take-over takes. */
-const TAKE_OVER_MS = 30_000
+const TAKE_OVER_MS = 60_000
 const ASK_EVERY_MS = 50
 /** Messages that each sink has to deliver while something is away. */
 const MEANWHILE = 20

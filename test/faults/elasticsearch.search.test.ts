@@ -21,7 +21,7 @@ import { LONG, seeds } from './size.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
-const WITHIN_MS = 60_000
+const WITHIN_MS = 120_000
 const ROUNDS = LONG ? 9 : 2
 
 for (const seed of seeds(1))

@@ -13,8 +13,10 @@ const BATCH = 1_000
 /** ids of one ack call */
 const ACKED_AT_ONCE = 100
 const CALLS_AT_ONCE = 8
-/** above the time that taking the window needs: what lapses meanwhile would come twice */
-const ACK_WAIT_MS = 2_500
+/** while the window is taken: what lapses meanwhile would come twice */
+const TAKING_ACK_WAIT_MS = 120_000
+/** before the process is killed: what was with the client comes again after it */
+const ACK_WAIT_MS = 1_000
 const COMES_WITHIN_MS = 60_000
 
 /** Which of the messages are acknowledged, by their place in the window. */
@@ -35,7 +37,7 @@ export async function killAfterGaps(pattern: Pattern, env: Readonly<Record<strin
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
-    sinks: [{ name: 'rows', tables: ['public.row'], partitions: 1, ack_wait_ms: ACK_WAIT_MS, max_ack_pending: WINDOW }],
+    sinks: [{ name: 'rows', tables: ['public.row'], partitions: 1, ack_wait_ms: TAKING_ACK_WAIT_MS, max_ack_pending: WINDOW }],
     env,
   })
   await using client = new HttpSinkClient({ origin: service.origin, sink: 'rows', token: TOKEN })
@@ -44,6 +46,8 @@ export async function killAfterGaps(pattern: Pattern, env: Readonly<Record<strin
   const taken = await receive(client, WINDOW)
   const acked = taken.filter((_, place) => PATTERNS[pattern](place, random))
   await ackInAnyOrder(client, acked, random)
+  service.forgetConfigFile()
+  assert.equal((await service.patch('/api/sinks/rows', { ack_wait_ms: ACK_WAIT_MS })).status, 200)
   await service.kill()
   await service.startReady()
   const ended = new Set(acked)

@@ -8,7 +8,7 @@ import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
 
 const ROWS = 20
-const WAIT_MS = 10_000
+const WAIT_MS = 30_000
 /** Visibility time of sinks whose process is killed: what may have been with a client is invisible for so long. */
 const AFTER_KILL_MS = 1_500
 
@@ -90,7 +90,7 @@ class Stage implements AsyncDisposable {
 async function drain(client: HttpSinkClient, came: Message[], enough: (came: readonly Message[]) => boolean): Promise<void> {
   while (!enough(came)) {
     const got = await client.receive({ batchSize: 1_000, waitMs: WAIT_MS })
-    assert.ok(got.length > 0, `nothing came in 10 s after ${came.length} messages`)
+    assert.ok(got.length > 0, `nothing came in ${WAIT_MS} ms after ${came.length} messages`)
     await client.ack(got.map(({ ackId }) => ackId))
     add(came, got)
   }
@@ -115,7 +115,7 @@ function assertInOrder(came: readonly Message[]): void {
 const seqsOf = (came: readonly Message[]) => came.map(({ record }) => Number(record['seq']))
 
 test('a full sink loses new messages on record, others get theirs, and after its acks it takes again with nothing else missing', async () => {
-  await using s = await Stage.open()
+  await using s = await Stage.open(120_000)
   await s.overflow()
   const ofAll: Message[] = []
   await drain(s.all, ofAll, (came) => came.length === s.written)

@@ -5,6 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TestDatabase } from '../services/postgres.ts'
+import { CalmClock, msBetween, type Moment } from '../services/calm-clock.ts'
 import { now } from './consumer.ts'
 import { TOKEN, type Service } from './service.ts'
 import { HttpSinkClient, Passing } from './sink-client.ts'
@@ -17,7 +18,7 @@ const CLIENTS_PER_NODE = 2
 const RETRY_AFTER_MS = 20
 const ASK_EVERY_MS = 20
 
-type Arrival = Readonly<{ id: number; partition: number; at: number }>
+type Arrival = Readonly<{ id: number; partition: number; at: Moment }>
 
 export class Pulse implements AsyncDisposable {
   readonly #source: TestDatabase
@@ -25,7 +26,8 @@ export class Pulse implements AsyncDisposable {
   readonly #stop = new AbortController()
   readonly #stopWriting = new AbortController()
   /** by id: the moment before its insert was sent, and the one after it was answered */
-  readonly #committed: { from: number; to: number }[] = []
+  readonly #committed: { from: Moment; to: Moment }[] = []
+  readonly #clock = new CalmClock()
   readonly #arrivals: Arrival[] = []
   readonly #came = new Set<number>()
   /** when the ack of a message was answered */
@@ -35,6 +37,10 @@ export class Pulse implements AsyncDisposable {
   /** acks that were answered with "try again", and the longest time from the first try of one to its answer */
   putOff = 0
   longestAckMs = 0
+  /** acks wait for it */
+  #acking = Promise.withResolvers<void>()
+  /** partitions of which a client has a message that it did not ack yet */
+  readonly #inHand = new Map<number, number>()
 
   constructor(options: { nodes: readonly Service[]; source: TestDatabase; sink: string }) {
     const { nodes, source, sink } = options
@@ -49,40 +55,62 @@ export class Pulse implements AsyncDisposable {
   }
 
   start(): void {
+    this.#acking.resolve()
     const watch = (work: Promise<void>) => work.catch((error: unknown) => void (this.#failure ??= error))
     this.#working.push(watch(this.#write()), ...this.#clients.map((client) => watch(this.#consume(client))))
   }
 
+  /** A moment, as the others take it. */
+  now(): Moment {
+    return this.#clock.now()
+  }
+
+  /** Settles when clients have messages of so many partitions in hand, and ack none. @returns lets them ack */
+  async inHand(partitions: number, withinMs: number): Promise<() => void> {
+    const held = Promise.withResolvers<void>()
+    this.#acking = held
+    const deadline = now() + withinMs
+    while (this.#inHand.size < partitions) {
+      this.#check()
+      if (now() > deadline) throw new Error(`not within ${withinMs} ms: messages of ${partitions} partitions in hand`)
+      await sleep(ASK_EVERY_MS)
+    }
+    return held.resolve
+  }
+
   /** How long it took from then until a row came that was committed after it. */
-  async firstAfter(at: number, withinMs: number): Promise<number> {
+  async firstAfter(at: Moment, withinMs: number): Promise<number> {
     return this.#until(at, withinMs, 'a row that was committed since', (arrivals) => arrivals[0])
   }
 
   /** How long it took from then until each of so many partitions had delivered a row that was committed after it. */
-  async allAfter(at: number, partitions: number, withinMs: number): Promise<number> {
+  async allAfter(at: Moment, partitions: number, withinMs: number): Promise<number> {
     return this.#until(at, withinMs, `a row of each partition that was committed since`, (arrivals) => {
       const first = new Map<number, Arrival>()
       for (const arrival of arrivals) if (!first.has(arrival.partition)) first.set(arrival.partition, arrival)
-      return first.size < partitions ? undefined : [...first.values()].reduce((last, one) => (one.at > last.at ? one : last))
+      return first.size < partitions ? undefined : [...first.values()].reduce((last, one) => (one.at.wallMs > last.at.wallMs ? one : last))
     })
   }
 
   /** The longest that a row has waited for its delivery of those that were committed in between. */
-  longestWait(from: number, to: number): number {
-    const waits = this.#arrivals.map(({ id, at }) => ({ ...this.#committed[id]!, at })).filter((row) => row.from >= from && row.to <= to)
-    return Math.round(Math.max(0, ...waits.map(({ to: committed, at }) => at - committed)))
+  longestWait(from: Moment, to: Moment): number {
+    return Math.max(0, ...this.#between(from, to).map((row) => msBetween(row.to, row.at)))
   }
 
   /** How many rows that were committed in between have waited for so many seconds. */
-  waits(from: number, to: number): Readonly<Record<string, number>> {
+  waits(from: Moment, to: Moment): Readonly<Record<string, number>> {
     const counts: Record<string, number> = {}
-    for (const { id, at } of this.#arrivals) {
-      const row = this.#committed[id]!
-      if (row.from < from || row.to > to) continue
-      const seconds = `${Math.floor((at - row.to) / 1_000)} s`
+    for (const row of this.#between(from, to)) {
+      const seconds = `${Math.floor((row.at.wallMs - row.to.wallMs) / 1_000)} s`
       counts[seconds] = (counts[seconds] ?? 0) + 1
     }
     return counts
+  }
+
+  #between(from: Moment, to: Moment): readonly Readonly<{ to: Moment; at: Moment }>[] {
+    return this.#arrivals
+      .map(({ id, at }) => ({ ...this.#committed[id]!, at }))
+      .filter((row) => row.from.wallMs >= from.wallMs && row.to.wallMs <= to.wallMs)
   }
 
   /** Writes no more, and settles when every row has come. @throws Error one never came, or came after its ack was answered */
@@ -103,16 +131,19 @@ export class Pulse implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopWriting.abort()
     this.#stop.abort()
+    this.#acking.resolve()
     await Promise.all(this.#working)
+    this.#clock[Symbol.dispose]()
     await Promise.all(this.#clients.map((client) => client[Symbol.asyncDispose]()))
   }
 
-  async #until(at: number, withinMs: number, what: string, find: (since: readonly Arrival[]) => Arrival | undefined): Promise<number> {
+  async #until(at: Moment, withinMs: number, what: string, find: (since: readonly Arrival[]) => Arrival | undefined): Promise<number> {
+    const deadline = at.wallMs + withinMs
     for (;;) {
       this.#check()
-      const found = find(this.#arrivals.filter(({ id }) => this.#committed[id]!.from >= at))
-      if (found) return Math.round(found.at - at)
-      if (now() > at + withinMs) throw new Error(`not within ${withinMs} ms: ${what}`)
+      const found = find(this.#arrivals.filter(({ id }) => this.#committed[id]!.from.wallMs >= at.wallMs))
+      if (found) return msBetween(at, found.at)
+      if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`)
       await sleep(ASK_EVERY_MS)
     }
   }
@@ -125,10 +156,10 @@ export class Pulse implements AsyncDisposable {
     const client = await this.#source.connect()
     while (!this.#stopWriting.signal.aborted) {
       const first = this.#committed.length
-      const from = now()
+      const from = this.now()
       for (let n = 0; n < ROWS; n++) this.#committed.push({ from, to: from })
       await client.query('insert into pulse select generate_series($1::int, $2::int)', [first, first + ROWS - 1])
-      const to = now()
+      const to = this.now()
       for (let n = 0; n < ROWS; n++) this.#committed[first + n] = { from, to }
       await sleep(EVERY_MS)
     }
@@ -142,7 +173,7 @@ export class Pulse implements AsyncDisposable {
       try {
         const requestedAt = now()
         const messages = await client.receive({ batchSize: 50, waitMs: 500 }, signal)
-        const at = now()
+        const at = this.now()
         for (const { ackId, record } of messages) {
           const id = Number(record['id'])
           if (requestedAt > (this.#acked.get(ackId) ?? Infinity)) throw new Error(`row ${id} came again after its ack was answered`)
@@ -167,6 +198,8 @@ export class Pulse implements AsyncDisposable {
 
   /** At the next process when one is away, as behind a load balancer. */
   async #ack(client: HttpSinkClient, ids: readonly string[]): Promise<void> {
+    for (const id of ids) this.#inHand.set(partitionOf(id), (this.#inHand.get(partitionOf(id)) ?? 0) + 1)
+    await this.#acking.promise
     const startedAt = now()
     let turn = this.#clients.indexOf(client)
     while (!this.#stop.signal.aborted) {
@@ -174,6 +207,11 @@ export class Pulse implements AsyncDisposable {
         await (this.#clients[turn % this.#clients.length] as HttpSinkClient).ack(ids)
         const at = now()
         for (const id of ids) this.#acked.set(id, at)
+        for (const partition of ids.map(partitionOf)) {
+          const left = (this.#inHand.get(partition) ?? 1) - 1
+          if (left > 0) this.#inHand.set(partition, left)
+          else this.#inHand.delete(partition)
+        }
         this.longestAckMs = Math.max(this.longestAckMs, Math.round(now() - startedAt))
         return
       } catch (error) {

@@ -17,7 +17,7 @@ import { judge } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
-const IDLE_MS = 40_000
+const IDLE_MS = 60_000
 
 /** What the server does with a request that brings these messages; `lost`: it takes them, and its answer never arrives. */
 export type Whim = 'take' | 'lost' | Readonly<{ refuse: Reply }>

@@ -11,7 +11,7 @@ export type Item = Readonly<{
 }>
 type Replayed = Readonly<{ partitions: number; messages: number; from: Readonly<{ lsn: string; commit_lsn: number; time: string }> }>
 
-const IDLE_MS = 20_000
+const IDLE_MS = 60_000
 const RETRY_AFTER_MS = 20
 
 export class ReplayClient {
@@ -37,26 +37,20 @@ export class ReplayClient {
   }
 
   /** Receives and acks until so many have come. */
-  async ackAll(count: number): Promise<readonly Item[]> {
+  ackAll(count: number): Promise<readonly Item[]> {
+    return this.ackUntil((all) => all.length >= count)
+  }
+
+  /** The same until it is enough. */
+  async ackUntil(enough: (all: readonly Item[]) => boolean): Promise<readonly Item[]> {
     const all: Item[] = []
-    while (all.length < count) {
+    while (!enough(all)) {
       const some = await this.receive(1000, IDLE_MS)
-      assert.ok(some.length > 0, `${all.length} of ${count} messages came, and none more`)
+      assert.ok(some.length > 0, `${all.length} messages came, and none more`)
       await this.ack(some)
       all.push(...some)
     }
     return all
-  }
-
-  /** The same of what there is: until nothing has come for longer than the visibility time. */
-  async ackWhatComes(quietMs = 2_000): Promise<readonly Item[]> {
-    const all: Item[] = []
-    for (;;) {
-      const some = await this.receive(1000, quietMs)
-      if (some.length === 0) return all
-      await this.ack(some)
-      all.push(...some)
-    }
   }
 
   /** Settles when the sink keeps so many messages to be replayed, over all nodes. */

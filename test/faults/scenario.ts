@@ -17,7 +17,7 @@ import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
 /** Nothing may stand still longer than this while something is to do. */
-const IDLE_MS = 30_000
+const IDLE_MS = 60_000
 const CLIENTS = 3
 
 /** `atTimes`: tables without schema that `edit` takes out of the sink and puts back; the first sink has none. */

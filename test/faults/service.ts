@@ -15,8 +15,8 @@ import { stringify } from 'yaml'
 import type { Connection } from '../../engine/state/resources.ts'
 
 const COMMAND = fileURLToPath(new URL('../../cli/tailrace.mjs', import.meta.url))
-/** A start that takes longer on a busy machine is itself a failure. */
-const READY_WITHIN_MS = 30_000
+/** A start that takes longer, even on a busy machine, is itself a failure. */
+const READY_WITHIN_MS = 60_000
 const LOG_TAIL_LINES = 40
 const ASK_EVERY_MS = 20
 
@@ -145,7 +145,7 @@ export class Service implements AsyncDisposable {
   }
 
   /** @throws Error it did not end in time */
-  async stop(signal: 'SIGTERM' | 'SIGINT' = 'SIGTERM', withinMs = 15_000): Promise<Exit> {
+  async stop(signal: 'SIGTERM' | 'SIGINT' = 'SIGTERM', withinMs = 60_000): Promise<Exit> {
     const { child, exited } = this.#alive()
     child.kill(signal)
     const exit = await Promise.race([exited, sleep(withinMs, undefined, { ref: false })])

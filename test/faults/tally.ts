@@ -9,6 +9,7 @@ import { TOKEN, type Service } from './service.ts'
 
 const CLIENTS = 2
 const RETRY_AFTER_MS = 50
+const IDLE_MS = 60_000
 
 export class Tally implements AsyncDisposable {
   readonly #pool: Pool
@@ -34,7 +35,7 @@ export class Tally implements AsyncDisposable {
     return this.#bytes
   }
 
-  /** Receives and acks until so many messages came in all. @throws AssertionError one came twice, or none for 30 s */
+  /** Receives and acks until so many messages came in all. @throws AssertionError one came twice, or none for a minute */
   async drain(until: number): Promise<void> {
     await Promise.all(Array.from({ length: CLIENTS }, () => this.#client(until)))
   }
@@ -67,7 +68,7 @@ export class Tally implements AsyncDisposable {
         this.#seen[record.id] = 1
       }
       if (ids.length === 0) {
-        assert.ok(performance.now() - idleSince < 30_000, `${this.#count} of ${until} messages came, and none more in 30 s`)
+        assert.ok(performance.now() - idleSince < IDLE_MS, `${this.#count} of ${until} messages came, and none more in ${IDLE_MS} ms`)
         continue
       }
       this.#count += ids.length

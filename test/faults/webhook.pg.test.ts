@@ -74,7 +74,7 @@ test('nothing is lost when the line to the receiver is cut, slow, throttled and 
 })
 
 test('a clean stop ends what is under way: nothing is lost, and nothing sent twice', async (context) => {
-  await using scenario = await PushScenario.create({ seed: 12, pace: 400 })
+  await using scenario = await PushScenario.create({ seed: 12, pace: 400, sink: { ack_wait_ms: 60_000 } }) // what is late would be sent again
   const { service, proxy } = scenario
   proxy.weather = { delayMs: 20, bytesPerSecond: Infinity } // so that something is always under way
   await service.startReady()
