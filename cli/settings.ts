@@ -6,8 +6,9 @@
  * Names of the original (`SEQUIN_…`) are taken in beside ours; what has no effect here is accepted and listed in
  * `ignored`, so that the log can say so. An empty variable counts as unset, as container files write it.
  */
-import { Ajv, type ErrorObject } from 'ajv'
+import type { ErrorObject } from 'ajv'
 import { Type, type TSchema } from 'typebox'
+import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import { Egress, type EgressMode, type EgressOptions } from '../engine/net/egress.ts'
@@ -139,7 +140,7 @@ export const IGNORED = [
 ] as const
 
 const schema = Type.Object(Object.fromEntries(Object.entries(VARIABLES).map(([name, { schema }]) => [name, Type.Optional(schema)])))
-const check = new Ajv({ allErrors: true }).compile(schema)
+const check = schemaCheck(schema)
 
 type Values = Partial<Record<Name, string | number>>
 type Problem = Readonly<{ name: string; reason: string }>

@@ -2,8 +2,8 @@
  * Routing: what a function may say of where and how a message goes, for each kind of destination. A result is checked before
  * it is sent by; a key that is left out means the target in the sink's settings, else what is built in.
  */
-import { Ajv, type ValidateFunction } from 'ajv'
 import type { TObject } from 'typebox'
+import { schemaCheck, type SchemaCheck } from '../engine/schema-check.ts'
 import { reasonsOf, type Reason } from '../engine/schema-reasons.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 
@@ -31,11 +31,11 @@ const MAX_SHOWN = 80
 
 export class Routing<D extends Destination = Destination> {
   readonly #options: RoutingOptions<D>
-  readonly #check: ValidateFunction
+  readonly #check: SchemaCheck
 
   constructor(options: RoutingOptions<D>) {
     this.#options = options
-    this.#check = new Ajv({ allErrors: true }).compile(options.result)
+    this.#check = schemaCheck(options.result)
   }
 
   /** @param said an object of JSON @param destination of the sink; absent: of none yet */

@@ -5,8 +5,8 @@
  *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
-import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
 import { DESTINATIONS, secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
@@ -43,9 +43,8 @@ const OLDER = new Set(['transforms'])
 const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
 
-const ajv = new Ajv({ allErrors: true })
-const checkAccount = ajv.compile(Account)
-const checkToken = ajv.compile(Token)
+const checkAccount = schemaCheck(Account)
+const checkToken = schemaCheck(Token)
 
 /**
  * @param source YAML

@@ -1,11 +1,11 @@
 /** Parts of a configuration document against their forms: what is wrong is told at its field. */
-import type { ValidateFunction } from 'ajv'
+import type { SchemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigReader } from './config-reader.ts'
 import { reasonsOf } from '../schema-reasons.ts'
 
 /** @returns whether the form has the shape of its schema; tells what is wrong at its place */
-export function fits(reader: ConfigReader, check: ValidateFunction, form: unknown, path: readonly (string | number)[]): boolean {
+export function fits(reader: ConfigReader, check: SchemaCheck, form: unknown, path: readonly (string | number)[]): boolean {
   if (check(form)) return true
   for (const [field, reason] of reasonsOf(check.errors ?? []))
     reader.wrong(reader.at(...path, ...placeOf(field)), `${field}${field && ' '}${reason}`)

@@ -1,7 +1,7 @@
 /** Configuration as code over HTTP (contract 9.5, 11.1): what a file would change, changing it, and what is there as a file. */
-import { Ajv } from 'ajv'
 import type { FastifyRequest } from 'fastify'
 import { Type, type Static } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigEdits } from './config-edits.ts'
 import { objectBody, type Operation } from '../operation.ts'
@@ -21,7 +21,7 @@ const ConfigIn = Type.Object(
   },
   { additionalProperties: false },
 )
-const checkConfig = new Ajv({ allErrors: true }).compile(ConfigIn)
+const checkConfig = schemaCheck(ConfigIn)
 
 const Form = Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])
 const Change = Type.Object({

@@ -1,7 +1,7 @@
 /** Databases of a configuration document: what is wrong with one is told at its place. Nothing here does I/O. */
 import { X509Certificate } from 'node:crypto'
-import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, TlsMode, type Connection, type Database } from '../../engine/state/resources.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import { fits } from './config-forms.ts'
@@ -67,7 +67,7 @@ const NOT_YET = ['primary']
 /** Postgres cuts longer ones without an error, so that what is made is never found again. */
 const MAX_NAME_BYTES = 63
 
-const checkDatabase = new Ajv({ allErrors: true }).compile(DatabaseForm)
+const checkDatabase = schemaCheck(DatabaseForm)
 
 export const slotKey = ({ input: { connection: c, slotName } }: ConfiguredDatabase): string => `${c.hostname}:${c.port}/${slotName}`
 

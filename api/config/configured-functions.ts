@@ -1,6 +1,6 @@
 /** Functions of a configuration document, read and built: what is wrong with one is told at its place in the document, and in its file. */
-import { Ajv } from 'ajv'
 import { Type, type Static } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { FUNCTION_TYPES, type FunctionInput } from '../../engine/state/functions.ts'
 import { Name } from '../../engine/state/resources.ts'
@@ -25,7 +25,7 @@ const FunctionForm = Type.Object(
   { additionalProperties: false },
 )
 
-const checkFunction = new Ajv({ allErrors: true }).compile(FunctionForm)
+const checkFunction = schemaCheck(FunctionForm)
 
 /**
  * @property line of its entry

@@ -1,7 +1,7 @@
 /** The management of functions (contract 9.5, 7.3): what is saved is built first, and what can't be built is refused with its place. */
-import { Ajv } from 'ajv'
 import type { FastifyRequest } from 'fastify'
 import { Type, type Static, type TSchema } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../../engine/state/functions.ts'
@@ -129,11 +129,10 @@ const TestOut = Type.Object({
     }),
   ),
 })
-const ajv = new Ajv({ allErrors: true })
 
 /** @throws EngineError VALIDATION_FAILED */
 function checker<S extends TSchema>(schema: S): (body: Readonly<Record<string, unknown>>) => Static<S> {
-  const check = ajv.compile(schema)
+  const check = schemaCheck(schema)
   return (body) => {
     if (check(body)) return body as Static<S>
     const reasons = reasonsOf(check.errors ?? [])

@@ -2,8 +2,8 @@
  * The wire form of a destination (contract 4 to 6, 9.2): checked by the schema of its kind, printed without its secrets.
  * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
  */
-import { Ajv } from 'ajv'
 import { Type } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
 import { isObject, reasonsOf, type Reason } from '../schema-reasons.ts'
 import { meant, obfuscated } from './secret-form.ts'
@@ -14,8 +14,8 @@ const ALIASES: Readonly<Record<string, DestinationKind>> = {
   tailrace_stream: 'sequin_stream',
   http_push: 'webhook',
 }
-const ajv = new Ajv({ allErrors: true, useDefaults: true, keywords: ['secret'] })
-const checks = new Map(Object.entries(DESTINATIONS).map(([kind, schema]) => [kind, ajv.compile(schema)]))
+const options = { useDefaults: true, keywords: ['secret'] }
+const checks = new Map(Object.entries(DESTINATIONS).map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
 
 /** What a request may say: what it leaves out has a default, or stays. */
 export const DestinationIn = Type.Union(Object.values(DESTINATIONS).map((schema) => Type.Partial(schema)))

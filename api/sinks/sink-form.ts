@@ -3,8 +3,8 @@
  * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
  * output that can be sent back, and rules that span fields. Nothing here does I/O.
  */
-import { Ajv } from 'ajv'
 import { Type } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { durationMs } from '../../engine/duration.ts'
 import { Destination } from '../../engine/state/destinations.ts'
@@ -126,8 +126,9 @@ export const SinkPatch = Type.Object(
   },
   { additionalProperties: false },
 )
-const check = new Ajv({ allErrors: true, formats: { uuid: true } }).compile(
+const check = schemaCheck(
   Type.Object(Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)]))),
+  { formats: { uuid: true } },
 )
 
 /**
@@ -174,8 +175,9 @@ export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ set
   if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
   return sink
 }
-const checkSettings = new Ajv({ allErrors: true, useDefaults: true, formats: { uuid: true } }).compile(
+const checkSettings = schemaCheck(
   Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),
+  { useDefaults: true, formats: { uuid: true } },
 )
 
 /** Leaves out what has no effect and brings older spellings to the resource's form. */

@@ -103,7 +103,8 @@ async function drain<T>(client: HttpSinkClient, delivered: Map<string, Message>,
     if (left.length === 0 || performance.now() > deadline) return left
     try {
       const messages = await client.receive({ batchSize: 1_000, waitMs: ACK_WAIT_MS })
-      if (messages.length > 0) deadline = performance.now() + COMES_WITHIN_MS
+      if (messages.length === 0) continue
+      deadline = performance.now() + COMES_WITHIN_MS
       for (const message of messages) delivered.set(message.ackId, message)
       await client.ack(messages.map((message) => message.ackId))
     } catch (error) {
