@@ -18,6 +18,7 @@ import { FUNCTION_OPTIONS } from './command-options.ts'
 import { databaseArgument } from './database-argument.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
 import { placeText } from '../transforms/source-position.ts'
+import { syntheticMessage } from '../transforms/synthetic-message.ts'
 import { sampleOf } from '../transforms/table-sample.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import { readText, writeText } from './text-file.ts'
@@ -170,7 +171,13 @@ async function messagesFor(
       `${file} is a query, which runs on a database, for rows that are there: --database DATABASE, with --table TABLE for its first rows, or --input FILE`,
     )
   if (input !== undefined) return messagesOf(readText(input), input)
-  return table === undefined || !connection ? [EXAMPLE] : sampleOf(connection, table)
+  if (table === undefined || !connection) return [EXAMPLE]
+  const rows = await sampleOf(connection, table)
+  if (rows.length > 0) return rows
+  if (kind === 'enrichment') throw new EngineError('ARGUMENT_INVALID', `the table ${table} has no rows that a query could be run for`)
+  const made = await syntheticMessage(connection, table)
+  process.stdout.write(`the table ${table} has no rows: on one made up for its columns: ${JSON.stringify(made.record)}\n`)
+  return [made]
 }
 
 /** What a function is, as far as it was said, else by its text; and of a routing function the type of its sinks. */

@@ -7,14 +7,12 @@
  * columns under their own names. A message whose key has no row gets null; a key with two rows fails its batch. Keys of
  * stream and rows are compared as Postgres prints them, under the same settings.
  */
-import { ByteWriter, viewOf } from '../engine/byte-writer.ts'
 import { EngineError } from '../engine/errors.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { typesOf } from '../engine/wal/decode/catalog.ts'
-import { rendererOf } from '../engine/wal/decode/render.ts'
 import type { ReadRows, Rows, SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
-import { FIXED_TYPES, type Render, type ValueType } from '../engine/wal/decode/value-type.ts'
+import type { ValueType } from '../engine/wal/decode/value-type.ts'
 import type { Messages } from './function-lines.ts'
+import { rowPrinter } from './row-json.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 
 /** By message. */
@@ -98,38 +96,14 @@ export class Enricher {
     const places = columns.map((column) => names.indexOf(column))
     const missing = columns.filter((_, k) => places[k] === -1)
     if (missing.length > 0) throw failed(`the query does not select "${missing.join('", "')}" of the primary key`)
-    const renderers = await this.#renderers(fields, read)
-    const heads = names.map((name, at) => Buffer.from(`${at === 0 ? '{' : ','}${JSON.stringify(name)}:`))
+    const print = await rowPrinter(fields, read, this.#types)
     const found = new Map<string, Buffer>()
-    const out = new ByteWriter()
     for (const values of rows) {
       const key = JSON.stringify(places.map((at) => values[at]))
       if (found.has(key)) throw failed('the query gives more than one row for a primary key')
-      out.length = 0
-      for (const [at, value] of values.entries()) {
-        out.copy(heads[at] as Buffer)
-        if (value === null) out.ascii('null')
-        else {
-          const text = Buffer.from(value)
-          ;(renderers[at] as Render)(out, viewOf(text), 0, text.length)
-        }
-      }
-      out.ascii('}')
-      found.set(key, Buffer.from(out.buffer.subarray(0, out.length)))
+      found.set(key, print(values))
     }
     return found
-  }
-
-  async #renderers(fields: Rows['fields'], read: ReadRows): Promise<readonly Render[]> {
-    const typeOf = (oid: number) => FIXED_TYPES.get(oid) ?? this.#types.get(oid)
-    const unknown = fields.map(({ dataTypeID }) => dataTypeID).filter((oid) => typeOf(oid) === undefined)
-    const query = async (sql: string, params: readonly unknown[] = []) => {
-      const { fields: columns, rows } = await read(sql, params)
-      return { rows: rows.map((values) => Object.fromEntries(columns.map(({ name }, at) => [name, values[at]]))) }
-    }
-    const types = await typesOf(query, unknown)
-    for (const oid of unknown) this.#types.set(oid, types[oid] ?? 'text')
-    return fields.map(({ dataTypeID }) => rendererOf(typeOf(dataTypeID) ?? 'text', 'iso8601'))
   }
 }
 

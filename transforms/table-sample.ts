@@ -9,7 +9,7 @@ import { EXAMPLE, type TrialMessage } from './trial.ts'
 
 const ROWS = 10
 
-/** @param table `schema.table` @returns inserts of its first rows by key. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
+/** @param table `schema.table` @returns inserts of its first rows by key; none: it has no rows. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
 export async function sampleOf(connection: Connection, table: string): Promise<readonly TrialMessage[]> {
   const [schema = '', name = ''] = qualified(table).split(/\.(.*)/s)
   const reader = new SnapshotReader(connection, 'tailrace sample')
@@ -31,7 +31,7 @@ export async function sampleOf(connection: Connection, table: string): Promise<r
       const found = await read(`select ${list} from ${first[1]} order by ${list} limit ${ROWS}`, [])
       return { relation: Number(first[0]), quoted: first[1], columns: key, keys: found.rows as readonly (readonly string[])[] }
     })
-    if (keys.length === 0) throw new EngineError('ARGUMENT_INVALID', `the table ${schema}.${name} has no rows`)
+    if (keys.length === 0) return []
     const byName = columns.toSorted((a, b) => (unquoted(a.column) < unquoted(b.column) ? -1 : 1)) // as queries get their arrays
     const arrays = byName.map(({ type }, i) => `$${i + 1}::${type}[]`).join(', ')
     const list = byName.map(({ column }) => column).join(', ')

@@ -5,11 +5,12 @@ import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import { FUNCTION_TYPES, type StoredFunction } from '../../engine/state/functions.ts'
-import { Name, type Account, type Database, type Sink } from '../../engine/state/resources.ts'
+import { Name, type Account, type Connection, type Database, type Sink } from '../../engine/state/resources.ts'
 import { qualified } from '../../engine/state/table-name.ts'
 import type { Written } from '../../transforms/compile.ts'
 import { parseExact } from '../../transforms/exact-json.ts'
 import type { SourcePlace } from '../../transforms/source-position.ts'
+import { syntheticMessage } from '../../transforms/synthetic-message.ts'
 import { EXAMPLE, trialMessage, type TrialMessage } from '../../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
 import type { EnginePort } from '../engine-port.ts'
@@ -74,7 +75,8 @@ const sink = Type.Optional(
 const database = Type.Optional(Type.String({ description: 'of type enrichment: name or id of the database that the query runs on' }))
 const table = Type.Optional(
   Type.String({
-    description: 'instead of messages: the last ones of this table (schema.table) of the database that sinks have read',
+    description:
+      'instead of messages: the last ones of this table (schema.table) of the database that sinks have read; while there are none, one made up for its columns',
   }),
 )
 /** So that an answer can be sent back. */
@@ -110,6 +112,7 @@ const TestOut = Type.Object({
   data: Type.Array(
     Type.Object({
       input: Type.Unknown(),
+      synthetic: Type.Optional(Type.Literal(true, { description: 'no message of the table was there: input is made up for its columns' })),
       output: Type.Optional(Type.Unknown({ description: 'what it returned; of a filter true or false' })),
       routing: Type.Optional(
         Type.Object({}, { additionalProperties: true, description: 'of type routing: the result with all that it leaves out' }),
@@ -185,34 +188,32 @@ export function functionOperations(port: FunctionPort): Operation[] {
     if (found) return found
     throw new EngineError('VALIDATION_FAILED', 'database names one that does not exist', { database: 'names one that does not exist' })
   }
-  const recentOf = async (database: Database | undefined, name: string): Promise<readonly TrialMessage[]> => {
-    if (!database) throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: which one has the table' })
-    const { id, name: database_name, annotations, connection } = database
-    const seen = await port.recent({ databaseId: id, table: qualified(name) })
+  const recentOf = async ({ id, name, annotations, connection }: Database, table: string): Promise<MessagesOfTable> => {
+    const seen = await port.recent({ databaseId: id, table: qualified(table) })
     const about = {
-      database_name,
-      database: { id, name: database_name, annotations, database: connection.database, hostname: connection.hostname },
+      database_name: name,
+      database: { id, name, annotations, database: connection.database, hostname: connection.hostname },
     }
-    if (seen.length > 0)
-      return seen.map(({ text }) => {
-        const { metadata, ...message } = parseExact(text) as TrialMessage
-        return { ...message, metadata: { ...(metadata as object), ...about } }
-      })
-    const reason = 'has had no message yet that a sink has read, or only those of sensitive sinks'
-    throw new EngineError('VALIDATION_FAILED', `table ${reason}`, { table: reason })
+    const made = seen.length === 0 ? [await madeUp(connection, table)] : seen.map(({ text }) => parseExact(text) as TrialMessage)
+    const messages = made.map(({ metadata, ...message }) => ({ ...message, metadata: { ...(metadata as object), ...about } }))
+    return { messages, isSynthetic: seen.length === 0 }
   }
   const tested = async (account: Account, written: Written, given: Given, user?: Sink) => {
     const { sinkType = null } = written
     const destination = given.sink === undefined ? undefined : destinationOf(account, sinkType, given.sink)
     const database = given.database === undefined ? undefined : databaseOf(account, given.database)
     const place = { connection: database?.connection, routed: routeTrial(sinkType, destination) }
-    const messages = given.table === undefined ? given.messages?.map(trialMessage) : await recentOf(database, given.table)
+    if (given.table !== undefined && !database)
+      throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: which one has the table' })
+    const ofTable = given.table === undefined || !database ? undefined : await recentOf(database, given.table)
+    const messages = ofTable ? ofTable.messages : given.messages?.map(trialMessage)
     const query = user && database && given.table !== undefined && user.databaseId === database.id ? enrichmentOf(user) : undefined
     const whole = messages && query && database ? await enriched(messages, query, database.connection) : messages
     const results = await port.test(written, whole ?? [EXAMPLE], place)
     return {
       data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
         input,
+        ...(ofTable?.isSynthetic && { synthetic: true }),
         ...(parameters && { parameters }),
         ...(output !== undefined && { output }),
         ...(routing && { routing }),
@@ -337,6 +338,19 @@ export function functionOperations(port: FunctionPort): Operation[] {
       },
     },
   ]
+}
+
+/** @property isSynthetic there was none */
+type MessagesOfTable = Readonly<{ messages: readonly TrialMessage[]; isSynthetic: boolean }>
+
+/** @throws EngineError VALIDATION_FAILED: there is no such table; SOURCE_UNREACHABLE, … */
+async function madeUp(connection: Connection, table: string): Promise<TrialMessage> {
+  try {
+    return await syntheticMessage(connection, table)
+  } catch (error) {
+    if (!(error instanceof EngineError) || error.code !== 'ARGUMENT_INVALID') throw error
+    throw new EngineError('VALIDATION_FAILED', `table: ${error.message}`, { table: 'is not one of the database' }, { cause: error })
+  }
 }
 
 const placeOf = ({ line, column, file }: SourcePlace): SourcePlace =>

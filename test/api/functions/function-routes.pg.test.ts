@@ -212,6 +212,33 @@ test('a function is tried on the last messages of a table', async () => {
   }
 })
 
+test('a table of which no message was seen is tried on one that is made up for its columns, and says so', async () => {
+  await using s = await serve()
+  await s.store.query('create schema sales')
+  await s.store.query('create table sales.customer (id int primary key, email text, price numeric(6, 2), tags text[])')
+  const code = 'export default (a, r, c, m) => ({ ...r, from: m.database.name, key: m.record_pks })'
+  const { status, body, text } = await s.call('POST', '/functions/test', {
+    type: 'transform',
+    code,
+    database: 'shop',
+    table: 'sales.customer',
+  })
+  assert.equal(status, 200, text)
+  const [{ input, synthetic, output }, ...more] = body.data
+  const record = { id: 1, email: 'ada@example.com', price: '19.90', tags: ['tags'] }
+  assert.deepEqual([synthetic, output, more], [true, { ...record, from: 'shop', key: ['1'] }, []])
+  assert.deepEqual([input.action, input.record, input.metadata.table_schema], ['insert', record, 'sales'])
+  await s.call('POST', '/functions', { name: 'doc', type: 'path', path: 'record.email' })
+  const [stored] = (await s.call('POST', '/functions/doc/test', { database: 'shop', table: 'sales.customer' })).body.data
+  assert.deepEqual([stored.synthetic, stored.output], [true, 'ada@example.com'])
+  s.recent.list = RECENT
+  const seen = await s.call('POST', '/functions/doc/test', { database: 'shop', table: 'goods' })
+  assert.deepEqual(
+    seen.body.data.map((one: object) => 'synthetic' in one),
+    [false, false],
+  )
+})
+
 test('numbers of a try keep their digits, on the way in and out', async () => {
   await using s = await serve()
   const { rawJSON } = JSON as typeof JSON & { rawJSON: (text: string) => unknown }

@@ -1,0 +1,42 @@
+/** Rows that a query gave, as JSON, rendered as rows of messages are. */
+import { ByteWriter, viewOf } from '../engine/byte-writer.ts'
+import { typesOf } from '../engine/wal/decode/catalog.ts'
+import { rendererOf } from '../engine/wal/decode/render.ts'
+import { FIXED_TYPES, type Render, type ValueType } from '../engine/wal/decode/value-type.ts'
+import type { ReadRows, Rows } from '../engine/wal/connection/snapshot-reader.ts'
+
+/**
+ * @param read in the snapshot that the rows are of: it looks up what types are
+ * @param types that are known already, by oid; what is looked up is put there
+ * @returns what makes JSON of a row's values
+ */
+export async function rowPrinter(
+  fields: Rows['fields'],
+  read: ReadRows,
+  types: Map<number, ValueType> = new Map(),
+): Promise<(values: readonly (string | null)[]) => Buffer> {
+  const typeOf = (oid: number) => FIXED_TYPES.get(oid) ?? types.get(oid)
+  const unknown = fields.map(({ dataTypeID }) => dataTypeID).filter((oid) => typeOf(oid) === undefined)
+  const query = async (sql: string, params: readonly unknown[] = []) => {
+    const { fields: columns, rows } = await read(sql, params)
+    return { rows: rows.map((values) => Object.fromEntries(columns.map(({ name }, at) => [name, values[at]]))) }
+  }
+  const found = await typesOf(query, unknown)
+  for (const oid of unknown) types.set(oid, found[oid] ?? 'text')
+  const renderers = fields.map(({ dataTypeID }) => rendererOf(typeOf(dataTypeID) ?? 'text', 'iso8601'))
+  const heads = fields.map(({ name }, at) => Buffer.from(`${at === 0 ? '{' : ','}${JSON.stringify(name)}:`))
+  const out = new ByteWriter()
+  return (values) => {
+    out.length = 0
+    for (const [at, value] of values.entries()) {
+      out.copy(heads[at] as Buffer)
+      if (value === null) out.ascii('null')
+      else {
+        const text = Buffer.from(value)
+        ;(renderers[at] as Render)(out, viewOf(text), 0, text.length)
+      }
+    }
+    out.ascii('}')
+    return Buffer.from(out.buffer.subarray(0, out.length))
+  }
+}
