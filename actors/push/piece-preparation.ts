@@ -4,6 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
+import type { MessageView } from '../../engine/log/message-view.ts'
 import type { Load } from '../../sinks/push.ts'
 import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
 import { groupsOf, partOf, type Piece } from './pieces.ts'
@@ -19,6 +20,8 @@ export type PreparationOptions = Readonly<{
   stageTrouble: (trouble: HealthCheck['error'] | undefined) => void
   grouping: boolean
   keyed: boolean
+  /** deleted rows leave the destination */
+  takesDeletes: () => boolean
 }>
 
 export type PreparationEnds = Readonly<{
@@ -57,14 +60,15 @@ export class PiecePreparation {
   async #complete(piece: Piece, signal: AbortSignal): Promise<Piece | undefined> {
     if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
     try {
-      const { messages, whole, outdated } = await this.#options.complete(piece, signal)
+      const { messages, whole, outdated, gone } = await this.#options.complete(piece, signal)
       this.#options.stageTrouble(undefined)
       const all = [...piece.views.keys()]
       if (outdated.length > 0) this.#ends.drop(partOf(piece, outdated))
       if (whole < all.length) this.#ends.release(partOf(piece, all.slice(whole)))
       const kept = all.slice(0, whole).filter((i) => !outdated.includes(i))
       if (kept.length === 0) return undefined
-      return kept.length === all.length ? messages : partOf(messages, kept)
+      const some = kept.length === all.length ? messages : partOf(messages, kept)
+      return gone.length === 0 ? some : { ...some, gone: new Set(gone.map((i) => messages.views[i] as MessageView)) }
     } catch (error) {
       return this.#putOff(piece, error, signal)
     }
@@ -83,7 +87,7 @@ export class PiecePreparation {
 
   /** Puts messages through the sink's functions. @returns what is to be sent now; what goes elsewhere is sent after it; undefined: nothing */
   async #stage(piece: Piece, signal: AbortSignal): Promise<Piece | undefined> {
-    const { stage, stageTrouble, grouping } = this.#options
+    const { stage, stageTrouble, grouping, takesDeletes } = this.#options
     const functions = stage()
     if (piece.isStaged || functions.isIdle) return piece
     let outcome: StageOutcome
@@ -102,6 +106,8 @@ export class PiecePreparation {
       const state = outcome.stateOf(i)
       if (blocked.has(group)) behind.push(i)
       else if (state === STATE.dropped) dropped.push(i)
+      // no function has to do with half a row, and the delete must not wait for it
+      else if (state === STATE.failed && takesDeletes() && piece.gone?.has(piece.views[i] as MessageView)) dropped.push(i)
       else if (state === STATE.failed) {
         blocked.add(group)
         isWorking = false

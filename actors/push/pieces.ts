@@ -20,6 +20,8 @@ export type Piece = Readonly<{
   doubtedSince: number | undefined
   /** how often the destination said that it is too much at the moment */
   throttles: number
+  /** those that lack values for ever: their rows are gone, and what became of them follows */
+  gone?: ReadonlySet<MessageView>
   /** it has been through the sink's functions */
   isStaged: boolean
   /** what they made of each message; absent: the default message goes out */

@@ -84,6 +84,7 @@ class PushSink implements RunningSink {
             },
             grouping: this.#host.mustServe().shape.grouping,
             keyed: type.keyed,
+            takesDeletes: () => this.#host.sink.actions.includes('delete'),
             clock,
             random: Math.random,
             sent: (sent) => this.#sent(sent),

@@ -34,8 +34,12 @@ const wantsRow = (view: MessageView, place: number): boolean => isIncomplete(vie
 /** Whether none of them lacks anything, or may be out of date. */
 export const areWhole = ({ views, places }: Messages): boolean => !views.some((view, i) => wantsRow(view, places[i] as number))
 
-/** @property whole so many of them are, from the first; beyond, what was fetched became too much. @property outdated places of those that have nothing to say any more */
-export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly number[] }>
+/**
+ * @property whole so many of them are, from the first; beyond, what was fetched became too much
+ * @property outdated places of those that have nothing to say any more
+ * @property gone places of those that lack values for ever, because there is no such row any more
+ */
+export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly number[]; gone: readonly number[] }>
 
 /** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
 const MAX_FETCHED_BYTES = 32 * 1024 * 1024
@@ -52,9 +56,11 @@ export async function wholeMessages<T extends Messages>(
   const places = [...messages.places]
   const missing = [...views.keys()].filter((i) => wantsRow(views[i] as MessageView, places[i] as number))
   const outdated: number[] = []
+  const gone: number[] = []
   let fetchedBytes = 0
   for (let done = 0, rows = FIRST_ROWS; done < missing.length; rows *= 2) {
-    if (fetchedBytes > MAX_FETCHED_BYTES) return { messages: { ...messages, views, places }, whole: missing[done] as number, outdated }
+    if (fetchedBytes > MAX_FETCHED_BYTES)
+      return { messages: { ...messages, views, places }, whole: missing[done] as number, outdated, gone }
     const some = missing.slice(done, done + rows)
     const records = some.map((i) => recordOf(views[i] as MessageView, places[i] as number))
     const wanted = some.map((i, n) => wantedOf(views[i] as MessageView, places[i] as number, records[n] as Member[]))
@@ -62,16 +68,17 @@ export async function wholeMessages<T extends Messages>(
     for (const [n, i] of some.entries()) {
       const view = views[i] as MessageView
       const place = places[i] as number
-      const isGone = isDelete(view, place)
-      if (isReopened(view, place) && isGone === (found[n] !== undefined)) outdated.push(i)
-      if (isGone) continue
+      const isDeleted = isDelete(view, place)
+      if (isReopened(view, place) && isDeleted === (found[n] !== undefined)) outdated.push(i)
+      if (isDeleted) continue
+      if (!found[n]) gone.push(i)
       views[i] = completed(view, place, records[n] as Member[], found[n])
       places[i] = 0
       for (const value of found[n]?.values() ?? []) fetchedBytes += value.length
     }
     done += some.length
   }
-  return { messages: { ...messages, views, places }, whole: views.length, outdated }
+  return { messages: { ...messages, views, places }, whole: views.length, outdated, gone }
 }
 
 const wantedOf = (view: MessageView, place: number, record: readonly Member[]): WantedRow => ({
