@@ -273,13 +273,14 @@ test('an index that a function names is trouble for its messages alone', async (
 
 test('what a login may not do is no reason to give a message up, though others beside it were taken', async () => {
   const error = { type: 'security_exception', reason: 'delete is unauthorized' }
-  const items = [{ index: { _id: '1', status: 201 } }, { delete: { _id: '2', status: 403, error } }]
+  const items = [{ index: { _id: '1', status: 201 } }, { delete: { _id: '2', status: 403, error } }, { delete: { _id: '3', status: 404 } }]
   await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items }) }))
   await using wire = open(receiver.url)
-  const outcome = await wire.send(loadOf([{ key: ['1'] }, { key: ['2'], action: ACTION.delete }]), NEVER)
+  const deletes = ['2', '3'].map((key) => ({ key: [key], action: ACTION.delete }))
+  const outcome = await wire.send(loadOf([{ key: ['1'] }, ...deletes]), NEVER)
   assert.ok(outcome.kind === 'each')
-  const [, refused] = outcome.failures
-  assert.deepEqual([outcome.failures[0], refused?.blame, refused?.isOfPlace], [undefined, 'refused', true])
+  const [done, refused, gone] = outcome.failures
+  assert.deepEqual([done, refused?.blame, refused?.isOfPlace, gone], [undefined, 'refused', true, undefined])
 })
 
 test('where neither function nor sink names an index, each table has its own', async () => {

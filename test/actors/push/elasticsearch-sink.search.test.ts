@@ -139,6 +139,24 @@ test('items that the server has no room for are sent again, and those beside the
   assert.equal(b.f.counts.parks, 0)
 })
 
+test('what the server refuses without looking at the document is not given up, whatever max_retry_count says', async () => {
+  let isRefused = true
+  await using b = await Bench.open({ batch_size: 10 }, { sink: { max_retry_count: 1 } })
+  b.whim = (operations) => {
+    if (!isRefused || !operations.some(({ id }) => id === 'g3')) return undefined
+    const error = { type: 'security_exception', reason: 'not yours' }
+    const items = operations.map(({ id }) => ({ index: id === 'g3' ? { _id: id, status: 403, error } : { _id: id, status: 201 } }))
+    return { headers: { 'content-type': 'application/json' }, body: JSON.stringify({ took: 1, errors: true, items }) }
+  }
+  await b.f.append(inGroups(10, 10))
+  await b.f.counts.until(({ parks }) => parks === 1)
+  const [row] = await b.parked()
+  assert.deepEqual([row?.attempts, row?.error], [1, 'index of document "g3": security_exception: not yours'])
+  isRefused = false
+  await b.f.counts.until(({ acks }) => acks >= 10)
+  assert.ok((await b.ids()).includes(3))
+})
+
 test('a server that is full is sent less, and no message is blamed for it', async () => {
   await using b = await Bench.open({ batch_size: 10 })
   // ten of them are more than it indexes at once
