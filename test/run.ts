@@ -20,8 +20,8 @@ import { startKafka } from './services/kafka.ts'
 import { startPostgres } from './services/postgres.ts'
 
 const root = dirname(import.meta.dirname)
-/** Each file is a process, and many of them wait for what they started: one more than cores keeps those busy. */
-const FILES_AT_ONCE = availableParallelism() + 1
+/** Each file is a process, and many of them wait for what they started: two more than cores keep those busy. */
+const FILES_AT_ONCE = availableParallelism() + 2
 /** What takes longer on the slowest machine hangs. A test that hangs is named and the next one of its file begins. */
 const TEST_LIMIT_MS = 4 * 60_000
 const FILE_LIMIT_MS = 6 * 60_000
@@ -34,7 +34,7 @@ const patterns = positionals.map((pattern) => pattern.replaceAll(sep, '/'))
 const wanted = (file: string): boolean =>
   patterns.length === 0 || patterns.some((pattern) => file.includes(pattern) || matchesGlob(file, pattern))
 /** Those begin first: at the end short ones fill the gaps. */
-const isLong = (file: string): boolean => file.startsWith('test/faults/')
+const isLong = (file: string): boolean => /^test\/(faults|transforms|docs|cli)\/|\.kafka\./.test(file)
 let files = globSync('test/**/*.test.ts', { cwd: root })
   .map((file) => file.replaceAll(sep, '/'))
   .filter(wanted)

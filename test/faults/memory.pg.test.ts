@@ -19,7 +19,7 @@ const BACKLOG_BYTES = (LONG ? 2_048 : 400) * MB
 const ROW_BYTES = 2_000
 const LOT_BYTES = 4 * MB
 const SAMPLE_EVERY_MS = 50
-const CONFIRMED_WITHIN_MS = 120_000
+const CONFIRMED_WITHIN_MS = 180_000
 
 test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async (context) => {
   await using source = await createDatabase('create table row (id bigint primary key, filler text, at timestamptz default now())')
@@ -51,25 +51,26 @@ test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs les
     sinks: [{ name: 'rows', tables: ['public.row'], replay_window: 0 }], // what is acked is to make room
   })
   await service.startReady()
-  await using tally = new Tally({ service, sink: 'rows', rows: rows * 2 })
+  await using tally = new Tally({ service, sink: 'rows', rows: rows * 1.5 })
   const memory = watchMemory(service)
 
   await write(source, 1, rows)
   await untilConfirmed(source, service)
   const first = await logBytes(service)
+  await service.kill() // what is read back after a crash must fit as well
+  await service.startReady()
   await tally.drain(rows)
   tally.assertComplete(1, rows)
   const backlog = tally.bytes
   assert.ok(first <= backlog * 1.1, `the data folder takes ${mb(first)} MB for a backlog of ${mb(backlog)} MB`)
 
-  await write(source, rows + 1, rows * 2)
+  // half as much again: without room for it the file would grow by a half
+  await write(source, rows + 1, rows * 1.5)
   await untilConfirmed(source, service)
   const second = await logBytes(service)
   assert.ok(second <= first * 1.1, `the space of ${mb(first)} MB that were acked was not used again: it is ${mb(second)} MB now`)
-  await service.kill() // what is read back after a crash must fit as well
-  await service.startReady()
-  await tally.drain(rows * 2)
-  tally.assertComplete(rows + 1, rows * 2)
+  await tally.drain(rows * 1.5)
+  tally.assertComplete(rows + 1, rows * 1.5)
   await memory.assertBelow(RSS_LIMIT_KB)
   const sizes = `a backlog of ${mb(backlog)} MB as JSON took ${mb(first)} MB of disk, a second one after it ${mb(second)} MB`
   context.diagnostic(`at most ${mb(service.peakRssAnonKb * 1024)} MB of private memory; ${sizes}`)
