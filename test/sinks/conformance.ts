@@ -8,8 +8,8 @@ import { keys, loadOf, NEVER } from './load.ts'
 
 export type Bench = Readonly<{
   type: PushType
-  /** A wire to this address; its login is `SECRET`, a request may take a second at most, a batch 100 messages. */
-  open: (url: string, egress?: Egress) => PushWire & AsyncDisposable
+  /** A wire to this address; its login is `SECRET`, a request may take so long, a batch 100 messages. */
+  open: (url: string, timeoutMs: number, egress?: Egress) => PushWire & AsyncDisposable
   /** a success for whatever was asked */
   answer: (request: Received) => string
   /** keys in the order in which a request brings them */
@@ -17,7 +17,12 @@ export type Bench = Readonly<{
 }>
 export const SECRET = 'a-very-secret-value'
 
-export function conforms({ type, open, answer, keysOf }: Bench): void {
+/** of a request whose answer comes, on a busy machine too; and of one whose answer never does */
+const PATIENT_MS = 30_000
+const IMPATIENT_MS = 300
+
+export function conforms({ type, open: openFor, answer, keysOf }: Bench): void {
+  const open = (url: string, egress?: Egress) => openFor(url, PATIENT_MS, egress)
   const named = (text: string) => `${type.type}: ${text}`
   const good = (request: Received) => ({ headers: { 'content-type': 'application/json' }, body: answer(request) })
   const failed = async (wire: PushWire, count = 2) => {
@@ -111,8 +116,8 @@ export function conforms({ type, open, answer, keysOf }: Bench): void {
 
   test(named('a connection that breaks, and an answer that doesn’t come in time, leave it open what arrived'), async () => {
     await using receiver = await HttpReceiver.start()
-    await using wire = open(receiver.url)
     for (const reply of ['reset', 'half', 'hang'] as const) {
+      await using wire = openFor(receiver.url, reply === 'hang' ? IMPATIENT_MS : PATIENT_MS)
       receiver.handler = () => reply
       assert.equal((await failed(wire)).blame, 'unavailable', reply)
     }

@@ -35,9 +35,14 @@ const allDone = (request: Received) => {
   return JSON.stringify({ errors: false, took: 1, items })
 }
 const open = (url: string, settings: Parameters<typeof destination>[1] = {}, options: Parameters<typeof wireOf>[3] = {}) =>
-  wireOf(elasticsearch, destination(url, { auth_type: 'api_key', auth_value: SECRET, timeout_seconds: 1, ...settings }), {}, options)
+  wireOf(elasticsearch, destination(url, { auth_type: 'api_key', auth_value: SECRET, timeout_seconds: 30, ...settings }), {}, options)
 
-conforms({ type: elasticsearch, open: (url, egress) => open(url, {}, egress && { egress }), answer: allDone, keysOf: idsOf })
+conforms({
+  type: elasticsearch,
+  open: (url, timeoutMs, egress) => open(url, { timeout_seconds: timeoutMs / 1_000 }, egress && { egress }),
+  answer: allDone,
+  keysOf: idsOf,
+})
 
 test('each line names index, document and version; documents are the messages, and what a function made stands as it is', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))

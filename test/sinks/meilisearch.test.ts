@@ -16,7 +16,7 @@ const BAD_ID =
 
 conforms({
   type: meilisearch,
-  open: (url, egress) => wireOf(meilisearch, destination(url, { timeout_seconds: 0.2 }), {}, egress && { egress }),
+  open: (url, timeoutMs, egress) => wireOf(meilisearch, destination(url, { timeout_seconds: timeoutMs / 1_000 }), {}, egress && { egress }),
   answer: ({ method, path }) => {
     const uids = new URL(path, 'http://x').searchParams.get('uids')?.split(',')
     return method === 'POST'

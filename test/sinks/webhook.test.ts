@@ -15,11 +15,11 @@ const dataOf = (request: Received) => (jsonOf(request) as { data: Message[] }).d
 
 conforms({
   type: webhook,
-  open: (url, egress) =>
+  open: (url, timeoutMs, egress) =>
     wireOf(
       webhook,
       HOOK,
-      { ack_wait_ms: 200 },
+      { ack_wait_ms: timeoutMs },
       {
         ...(egress && { egress }),
         endpoint: endpoint(url, {
