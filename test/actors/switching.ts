@@ -15,7 +15,7 @@ import { Fixture, hashOf, SINK } from './sink-fixture.ts'
 import { queryOf, stateDatabase, storeOf } from './sink-state.ts'
 
 export const DRAIN_AFTER_MS = 100
-const PATIENCE_MS = 1_000
+const PATIENCE_MS = 20_000
 
 export type Setting = Partial<Sink>
 

@@ -41,7 +41,7 @@ test('what a client holds when its generation ends is parked, keeps its ack_id, 
 })
 
 test('a parked message of an ended generation that is given back comes at once, and after a crash when its time is over, by the same name', async () => {
-  await using s = await Switching.open({ ack_wait_ms: 1_500 }, { partitions: 2 })
+  await using s = await Switching.open({ ack_wait_ms: 60_000 }, { partitions: 2 })
   const { f } = s
   await f.append([{ id: 1, group: 'a' }])
   const [held] = await f.gather(1)
@@ -51,6 +51,7 @@ test('a parked message of an ended generation that is given back comes at once, 
   assert.deepEqual(await f.receive(1, 30), [], 'a client has it')
   await f.sink.nack([id])
   assert.deepEqual(acksOf(await f.receive(1, LONG_MS)), [id])
+  f.update({ ack_wait_ms: 1_500 })
   f.crash()
   const since = performance.now()
   await s.start()
