@@ -148,8 +148,9 @@ test('with --watch it runs again when its file changes, is replaced, or what it 
   const child = spawn(process.execPath, [bin, 'function', 'test', file, '--watch'], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
     let out = ''
+    child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text)) // also what comes while nobody waits for it
     const says = async (text: string) => {
-      while (!out.includes(text)) out += String((await once(child.stdout, 'data'))[0])
+      while (!out.includes(text)) await once(child.stdout, 'data')
     }
     await says('"first"')
     await f.write('f.ts', 'export default () => "second"')

@@ -88,7 +88,7 @@ test('a failure says whether anything may have arrived', async () => {
 test('a request that waits for a connection longer than its time ends without one, and is never sent', async () => {
   await using receiver = await HttpReceiver.start(() => 'hang')
   await using http = await pool(receiver.url, { connections: 1 })
-  const first = http.request({ ...REQUEST, timeoutMs: 150 })
+  const first = http.request({ ...REQUEST, timeoutMs: 1_000 })
   const second = await http.request({ ...REQUEST, path: '/second', timeoutMs: 50 })
   assert.equal(second.failure?.phase, 'timeout')
   await first
