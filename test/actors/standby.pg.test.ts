@@ -1,7 +1,7 @@
 /** Several processes and one source: one streams, the others stand by, and take over when it ends, however it ends. */
 import assert from 'node:assert/strict'
 import { fork, type ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
+import { on, once } from 'node:events'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { calmMs } from '../services/calm-clock.ts'
@@ -40,10 +40,7 @@ async function owner(state: TestDatabase): Promise<ChildProcess & AsyncDisposabl
   const child = fork(join(import.meta.dirname, 'run-node.ts'), [JSON.stringify(state.connection)], {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   })
-  for (;;) {
-    const [message] = (await once(child, 'message')) as [{ state?: string }]
-    if (message.state === 'streaming') break
-  }
+  await says(child, 'streaming')
   const end = async () => {
     if (child.exitCode !== null || child.signalCode !== null) return
     const exited = once(child, 'exit')
@@ -51,6 +48,11 @@ async function owner(state: TestDatabase): Promise<ChildProcess & AsyncDisposabl
     await exited
   }
   return Object.assign(child, { [Symbol.asyncDispose]: end })
+}
+
+/** Settles when it says so; several messages may come at once. */
+async function says(child: ChildProcess, state: string): Promise<void> {
+  for await (const [message] of on(child, 'message')) if ((message as { state?: string }).state === state) return
 }
 
 const sourceOf = ({ engine }: EngineNode) => engine.actors().find(({ kind }) => kind === 'source')
@@ -120,11 +122,9 @@ test('a frozen owner loses the source within five seconds, and stands by when it
     return delivers(standby, s.source, 1)
   })
   assert.ok(tookMs < TAKEOVER_MS, `${tookMs} ms`)
+  const thawed = says(child, 'standby')
   child.kill('SIGCONT')
-  for (;;) {
-    const [message] = (await once(child, 'message')) as [{ state?: string }]
-    if (message.state === 'standby') break
-  }
+  await thawed
   await delivers(standby, s.source, 2)
 })
 
