@@ -82,6 +82,12 @@ export interface PushWire {
   readonly judgesEach: boolean
   /** Sends messages that may go together. Always settles. */
   send(load: Load, signal: AbortSignal): Promise<Outcome>
+  /**
+   * The same without a promise, for a wire of many small requests.
+   * @param ended told once, after this has returned; of an answer in the tick in which it came, so that what is sent from within follows at
+   *   once. Must not throw
+   */
+  begin?(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void): void
   /** What is shown of it beside what its callers know, such as what it waits for. */
   figures?(): Readonly<Record<string, number>>
   /** Tries what a delivery needs without delivering. @returns undefined: it works */

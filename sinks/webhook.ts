@@ -3,10 +3,9 @@
  * them; a batch fails as a whole, unless the sink lets the answer name the messages that failed. Redirects are not
  * followed.
  */
-import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
-import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
+import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
 import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
@@ -24,7 +23,6 @@ const MAX_BODY_BYTES = 16 * 1024 * 1024
 /** of an answer, enough to read what failed */
 const KEPT_BYTES = 64 * 1024
 const KEPT_RESULT_BYTES = 4 * 1024 * 1024
-const compress = promisify(gzip)
 
 export const webhook: PushType = {
   type: 'webhook',
@@ -88,27 +86,38 @@ class Webhook implements PushWire {
       warn(`content-encoding "${encoding.slice(0, 40)}" is sent as a header, but bodies go out as they are; gzip would be applied`)
   }
 
-  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
+  send(load: Load, signal: AbortSignal): Promise<Outcome> {
+    return new Promise((resolve) => this.begin(load, signal, resolve))
+  }
+
+  begin(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void): void {
     const route = load.route as Route | undefined
     const method = route?.method?.toUpperCase() ?? 'POST'
     const named = route?.headers ? mergedHeaders([Object.fromEntries(this.#headers), route.headers]) : this.#headers
     const plain = this.#body(load)
     const plainHeaders = named === this.#headers ? this.#flatHeaders : [...named].flat()
-    const headers = this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders
-    const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
-    const body = isCompressed ? await compress(plain) : plain
-    const { answer, failure } = await this.#pool.request({
+    const request = {
       method,
       path: route?.endpoint_path === undefined ? this.#path : pathOf(`${this.#base}${route.endpoint_path}`),
-      headers,
-      body: method === 'GET' || method === 'HEAD' ? null : body,
+      headers: this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders,
+      body: method === 'GET' || method === 'HEAD' ? null : plain,
       timeoutMs: this.#timeoutMs,
       keepBytes: this.#settings.item_results ? KEPT_RESULT_BYTES : KEPT_BYTES,
       signal,
+    }
+    const answered = (result: HttpResult) => ended(this.#outcome(result, load))
+    const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
+    if (!isCompressed || !request.body) return this.#pool.begin(request, answered)
+    gzip(plain, (error, body) => {
+      if (error) ended({ kind: 'failed', failure: this.#verbatim.undeliverable(error.message) })
+      else this.#pool.begin({ ...request, body }, answered)
     })
+  }
+
+  #outcome({ answer, failure }: HttpResult, load: Load): Outcome {
     if (failure) return failure.phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure: this.#verbatim.unanswered(failure) }
     if (answer.status < 200 || answer.status > 299)
-      return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, route !== undefined), answer) }
+      return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, load.route !== undefined), answer) }
     return this.#settings.item_results && this.#settings.batch
       ? this.#results(answer, load.views.length)
       : { kind: 'delivered', status: answer.status, answer: this.#kept.keep(answer) }

@@ -30,7 +30,10 @@ export type PushPartitionOptions = PreparationOptions &
   Readonly<{
     /** what speaks to the destination now; undefined: its settings can't be used */
     wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes' | 'judgesEach'> | undefined
-    send: (load: Load, signal: AbortSignal) => Promise<Outcome>
+    /** One of the two is told, once and after it has returned. */
+    send: (load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void) => void
+    /** With so many requests under way it has less than its share of what may be, whatever other partitions want. */
+    mayGoOn: (requests: number) => boolean
     destination: DestinationState
     isActive: () => boolean
     /** messages under way from all partitions of the sink that live here */
@@ -258,9 +261,8 @@ export class PushPartition implements HostedPartition {
       if (!piece) continue
       const ticket = destination.started(lane)
       this.#sends++
-      this.#send(piece, ticket)
-        .catch((error: unknown) => this.#giveUp?.(error))
-        .finally(() => this.#sendEnded())
+      if (this.#preparation.isNeeded(piece)) void this.#prepare(piece, ticket)
+      else this.#send(piece, ticket)
       return true
     }
     return false
@@ -276,12 +278,52 @@ export class PushPartition implements HostedPartition {
     if (this.#sends > 0) await (this.#idle ??= Promise.withResolvers()).promise
   }
 
-  async #send(piece: Piece, ticket: Ticket): Promise<void> {
-    const { send, destination } = this.#options
-    const prepared = this.#preparation.isNeeded(piece) ? await this.#preparation.run(piece, this.#abort.signal) : piece
-    if (!prepared) return destination.aborted(ticket) // nothing of it was sent
-    const ending = this.#apply(prepared, ticket, await send(prepared, this.#abort.signal))
-    if (ending) await ending
+  async #prepare(piece: Piece, ticket: Ticket): Promise<void> {
+    try {
+      const prepared = await this.#preparation.run(piece, this.#abort.signal)
+      if (prepared) return this.#send(prepared, ticket)
+      this.#options.destination.aborted(ticket) // nothing of it was sent
+      this.#sendEnded()
+    } catch (error) {
+      this.#broken(error)
+    }
+  }
+
+  #send(piece: Piece, ticket: Ticket): void {
+    this.#options.send(
+      piece,
+      this.#abort.signal,
+      (outcome) => this.#ended(piece, ticket, outcome),
+      (error) => this.#broken(error),
+    )
+  }
+
+  /** Does what an answer means, and sends the next one while the connection is warm. Never throws. */
+  #ended(piece: Piece, ticket: Ticket, outcome: Outcome): void {
+    const broken = (error: unknown) => this.#broken(error)
+    try {
+      const ending = this.#apply(piece, ticket, outcome)
+      if (ending) return void ending.then(() => this.#sendEnded(), broken)
+    } catch (error) {
+      return broken(error)
+    }
+    this.#sendEnded()
+    if (outcome.kind === 'delivered') this.#goOn()
+  }
+
+  #goOn(): void {
+    if (!this.#giveUp || !this.#options.mayGoOn(this.#sends)) return
+    try {
+      this.#follow()
+      this.#sendOne()
+    } catch (error) {
+      this.#giveUp(error)
+    }
+  }
+
+  #broken(error: unknown): void {
+    this.#sendEnded()
+    this.#giveUp?.(error)
   }
 
   #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {

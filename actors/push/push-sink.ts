@@ -68,7 +68,8 @@ class PushSink implements RunningSink {
         begin: (owned) =>
           new PushPartition(owned, {
             wire: () => this.#use?.wire,
-            send: (load, signal) => this.#send(load, signal),
+            send: (...sending) => this.#send(...sending),
+            mayGoOn: (requests) => requests * this.#host.live.length < this.#destination.limit,
             complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
             stage: () => this.#host.stage,
             stageTrouble: (trouble) => {
@@ -178,16 +179,20 @@ class PushSink implements RunningSink {
     this.#use = undefined
   }
 
-  async #send(load: Load, signal: AbortSignal): Promise<Outcome> {
+  #send(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void): void {
     const use = this.#use
-    if (!use) return { kind: 'aborted' }
-    use.begin()
-    try {
-      const outcome = await use.wire.send(load, signal)
-      return this.#host.sink.sensitive ? withoutWords(outcome) : outcome
-    } finally {
+    if (!use) return queueMicrotask(() => ended({ kind: 'aborted' }))
+    const { wire } = use
+    const told = (outcome: Outcome) => {
       use.end()
+      ended(this.#host.sink.sensitive ? withoutWords(outcome) : outcome)
     }
+    use.begin()
+    if (wire.begin) return wire.begin(load, signal, told)
+    wire.send(load, signal).then(told, (error: unknown) => {
+      use.end()
+      broken(error)
+    })
   }
 
   #sent(sent: Sent): void {

@@ -69,8 +69,13 @@ export class HttpPool {
   readonly #free: Client[] = []
   /** for a client */
   readonly #waiting: Call[] = []
-  /** what each signal gives up: a listener for each request would cost more than the rest of it */
-  readonly #underWay = new WeakMap<AbortSignal, Bag<Call>>()
+  /** begun and not settled */
+  readonly #underWay = new Bag<Call>()
+  /** those that are listened to: a listener for each request would cost more than the rest of it */
+  readonly #signals = new WeakSet<AbortSignal>()
+  /** set to the time that ends first, or an earlier one: a timer for each request would be made and cleared in vain */
+  #timer: NodeJS.Timeout | undefined
+  #timerAt = Infinity
   #isClosed = false
 
   constructor({ origin, connections, egress, caCert }: HttpPoolOptions) {
@@ -80,14 +85,25 @@ export class HttpPool {
   }
 
   request(request: HttpRequest): Promise<HttpResult> {
-    const { signal } = request
-    return new Promise((resolve) => {
-      if (signal?.aborted) return resolve(ABORTED)
-      const call = new Call(request, resolve, signal && this.#callsOf(signal))
-      const client = this.#free.pop() ?? this.#another()
-      if (client) this.#send(call, client)
-      else this.#waiting.push(call)
-    })
+    return new Promise((resolve) => this.begin(request, resolve))
+  }
+
+  /**
+   * The same without a promise.
+   * @param ended told once, after this has returned, and must not throw. An answer is told in the very tick in which it came, and what is
+   *   begun from within goes out on that connection without a pause: a request that comes later is written a turn of the event
+   *   loop later still, for a connection that has rested is looked at before
+   */
+  begin(request: HttpRequest, ended: (result: HttpResult) => void): void {
+    const { signal, timeoutMs } = request
+    if (signal?.aborted) return queueMicrotask(() => ended(ABORTED))
+    if (signal) this.#listenTo(signal)
+    const call = new Call(request, { tell: ended, freed: this.#freed, underWay: this.#underWay })
+    call.endsAt = performance.now() + timeoutMs
+    if (call.endsAt < this.#timerAt) this.#setTimer(call.endsAt, timeoutMs)
+    const client = this.#free.pop() ?? this.#another()
+    if (client) this.#send(call, client)
+    else this.#waiting.push(call)
   }
 
   #another(): Client | undefined {
@@ -103,7 +119,7 @@ export class HttpPool {
   }
 
   #send(call: Call, client: Client): void {
-    call.ended = () => this.#ended(client)
+    call.client = client
     try {
       client.dispatch(call.options, call)
     } catch (error) {
@@ -112,19 +128,38 @@ export class HttpPool {
   }
 
   /** The client has done with its request. */
-  #ended(client: Client): void {
+  readonly #freed = (client: Client): void => {
     if (this.#isClosed) return
-    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) if (!next.isSettled) return this.#send(next, client)
+    while (this.#waiting.length > 0) {
+      const next = this.#waiting.shift() as Call
+      if (!next.isSettled) return this.#send(next, client)
+    }
     this.#free.push(client)
   }
 
-  #callsOf(signal: AbortSignal): Bag<Call> {
-    const known = this.#underWay.get(signal)
-    if (known) return known
-    const calls = new Bag<Call>()
-    this.#underWay.set(signal, calls)
-    signal.addEventListener('abort', () => [...calls].forEach((call) => call.abort()), { once: true })
-    return calls
+  #listenTo(signal: AbortSignal): void {
+    if (this.#signals.has(signal)) return
+    this.#signals.add(signal)
+    const calls = this.#underWay
+    const giveUp = () => [...calls].filter((call) => call.signal === signal).forEach((call) => call.abort())
+    signal.addEventListener('abort', giveUp, { once: true })
+  }
+
+  #setTimer(at: number, inMs: number): void {
+    clearTimeout(this.#timer)
+    this.#timerAt = at
+    this.#timer = setTimeout(() => this.#onTime(), Math.ceil(inMs)).unref() // what is under way keeps the process alive by its socket
+  }
+
+  #onTime(): void {
+    this.#timerAt = Infinity
+    const now = performance.now()
+    let next = Infinity
+    for (const call of [...this.#underWay]) {
+      if (call.endsAt <= now) call.timeOut()
+      else next = Math.min(next, call.endsAt)
+    }
+    if (next < this.#timerAt) this.#setTimer(next, next - now)
   }
 
   /** Connects, TLS included, and sends nothing. @returns undefined: somebody is there */
@@ -144,6 +179,7 @@ export class HttpPool {
   /** Ends what is under way. */
   async close(): Promise<void> {
     this.#isClosed = true
+    clearTimeout(this.#timer)
     for (const call of this.#waiting.splice(0)) call.onResponseError(undefined, new Error('closed'))
     await Promise.all(this.#clients.map((client) => client.destroy()))
   }
@@ -155,34 +191,39 @@ const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', mess
 /** One request under way. */
 class Call implements Dispatcher.DispatchHandler, Member {
   place = NOWHERE
-  /** called once, when it needs its client no more */
-  ended: (() => void) | undefined
+  /** monotonic ms */
+  endsAt = Infinity
+  /** that sends it, until it has done so */
+  client: Client | undefined
   readonly #request: HttpRequest
-  readonly #resolve: (result: HttpResult) => void
-  readonly #timer: NodeJS.Timeout
-  readonly #others: Bag<Call> | undefined
+  readonly #tell: (result: HttpResult) => void
+  readonly #freed: (client: Client) => void
+  readonly #underWay: Bag<Call>
   #controller: Dispatcher.DispatchController | undefined
   #started = false
   #status = 0
   #headers: HttpAnswer['headers'] = {}
   #chunks: Buffer[] = []
   #bytes = 0
-  #settled = false
 
-  /** @param others those that are given up together with it, and where it is among them while it lasts */
-  constructor(request: HttpRequest, resolve: (result: HttpResult) => void, others: Bag<Call> | undefined) {
+  /** @param underWay where it is until it is settled. @param freed told when it needs its client no more */
+  constructor(
+    request: HttpRequest,
+    { tell, freed, underWay }: Readonly<{ tell: (result: HttpResult) => void; freed: (client: Client) => void; underWay: Bag<Call> }>,
+  ) {
     this.#request = request
-    this.#resolve = resolve
-    this.#others = others
-    others?.add(this)
-    this.#timer = setTimeout(() => {
-      const { timeoutMs } = request
-      this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${timeoutMs} ms` })
-    }, request.timeoutMs)
+    this.#tell = tell
+    this.#freed = freed
+    this.#underWay = underWay
+    underWay.add(this)
+  }
+
+  get signal(): AbortSignal | undefined {
+    return this.#request.signal
   }
 
   get isSettled(): boolean {
-    return this.#settled
+    return this.place === NOWHERE
   }
 
   get options(): Dispatcher.DispatchOptions {
@@ -194,8 +235,12 @@ class Call implements Dispatcher.DispatchHandler, Member {
     this.#giveUp(ABORTED.failure as HttpFailure)
   }
 
+  timeOut(): void {
+    this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${this.#request.timeoutMs} ms` })
+  }
+
   onRequestStart(controller: Dispatcher.DispatchController): void {
-    if (this.#settled) return controller.abort(new Error('given up'))
+    if (this.isSettled) return controller.abort(new Error('given up'))
     this.#controller = controller
     this.#started = true
   }
@@ -217,32 +262,35 @@ class Call implements Dispatcher.DispatchHandler, Member {
   onResponseEnd(): void {
     const { length } = this.#chunks
     const body = length === 0 ? NO_BODY : length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
-    this.#settle({ answer: { status: this.#status, headers: this.#headers, body, isCut: this.#bytes > this.#request.keepBytes } })
-    this.#end()
+    const isCut = this.#bytes > this.#request.keepBytes
+    this.#end() // before it is told: what is begun then finds its client free
+    if (this.#leave()) this.#tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })
   }
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
-    this.#settle({ failure: { phase: this.#started ? 'broken' : 'connect', ...describe(error) } })
+    this.#fail({ phase: this.#started ? 'broken' : 'connect', ...describe(error) })
     this.#end()
   }
 
   #end(): void {
-    const { ended } = this
-    this.ended = undefined
-    ended?.()
+    const { client } = this
+    this.client = undefined
+    if (client) this.#freed(client)
   }
 
   #giveUp(failure: HttpFailure): void {
-    this.#settle({ failure })
+    this.#fail(failure)
     this.#controller?.abort(new Error(failure.message))
   }
 
-  #settle(result: HttpResult): void {
-    if (this.#settled) return
-    this.#settled = true
-    clearTimeout(this.#timer)
-    this.#others?.delete(this)
-    this.#resolve(result)
+  /** Told a little later: it may be undici's refusal of a request that is just being begun. */
+  #fail(failure: HttpFailure): void {
+    if (this.#leave()) queueMicrotask(() => this.#tell({ failure }))
+  }
+
+  /** @returns false: it was settled before */
+  #leave(): boolean {
+    return this.#underWay.delete(this)
   }
 }
 
