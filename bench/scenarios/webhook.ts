@@ -6,6 +6,7 @@
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
+import { keepApart } from '../cores.ts'
 import type { Bench } from '../postgres.ts'
 import { freePort } from '../free-port.ts'
 import { UsageMeter, type Processes } from '../process-usage.ts'
@@ -79,6 +80,8 @@ async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): P
     try {
       await using running = await single.start({ ...task, ...(profileFolder !== undefined && { profileFolder }) })
       await untilConfirmed(client, copy)
+      const { service, client: receiver } = running.processes
+      keepApart({ sender: service?.() ?? [], receiver: receiver?.() ?? [] })
       await running.begin?.()
       return await sending(running, changes - WARM_UP, running.processes)
     } finally {
@@ -109,6 +112,7 @@ async function loop(changes: number): Promise<Sending> {
   const requests = changes - WARM_UP
   const loopTask: LoopTask = { origin: `http://127.0.0.1:${port}`, connections: CONNECTIONS, requests, warmUp: WARM_UP }
   await using looping = new Reader(join(import.meta.dirname, '..', 'systems', 'undici-loop.ts'), loopTask)
+  keepApart({ sender: [looping.pid], receiver: [receiver.pid] })
   return await sending(looping, requests, { service: () => [looping.pid], client: () => [receiver.pid] })
 }
 
