@@ -61,9 +61,11 @@ const HAND_OVER_GRACE_MS = 1_000
  * last look (measured: bench/README.md).
  */
 const COLLECTOR_FLAGS = ['--external-memory-accounted-in-global-limit', '--heap-growing-percent=150']
+/** Which they are flags of: another one may not know them, and would say so on the terminal at every start. */
+const COLLECTOR_FLAGS_OF_V8 = '13.6.'
 
 export async function start(_args: readonly string[]): Promise<void> {
-  for (const flag of COLLECTOR_FLAGS) setFlagsFromString(flag)
+  if (process.versions.v8.startsWith(COLLECTOR_FLAGS_OF_V8)) for (const flag of COLLECTOR_FLAGS) setFlagsFromString(flag)
   const settings = readSettings()
   const document = settings.config && (await readConfig(settings.config))
   const stopping = new AbortController()

@@ -121,11 +121,13 @@ export class PieceQueue {
     if (!wire || room <= 0 || !this.#owned.mayDeliver(lane)) return []
     const bytes = { max: Math.min(wire.maxBytes, destination.maxBytes), overhead: wire.overheadBytes, first: true }
     this.#fillingSince = undefined
-    return this.#owned.take(room, bytes, lane).flatMap((batch) => {
+    const taken: Piece[] = []
+    for (const batch of this.#owned.take(room, bytes, lane)) {
       const { generation, partition } = batch
       this.#endings.taken(batch.views.length)
-      return piecesOf(batch, this.#owned.names(batch) ? undefined : { generation, partition })
-    })
+      taken.push(...piecesOf(batch, this.#owned.names(batch) ? undefined : { generation, partition }))
+    }
+    return taken
   }
 
   /** A request waits a little to be full, when others are under way; at once when none is. */

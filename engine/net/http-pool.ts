@@ -57,6 +57,8 @@ export type HttpPoolOptions = Readonly<{
 }>
 
 const CONNECT_MS = 10_000
+/** Node's timers take no more. */
+const LONGEST_TIMER_MS = 0x7fffffff
 /** An answer without end is cut off: nothing that we call answers so much. */
 const MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
@@ -148,7 +150,7 @@ export class HttpPool {
   #setTimer(at: number, inMs: number): void {
     clearTimeout(this.#timer)
     this.#timerAt = at
-    this.#timer = setTimeout(() => this.#onTime(), Math.ceil(inMs)).unref() // what is under way keeps the process alive by its socket
+    this.#timer = setTimeout(() => this.#onTime(), Math.min(Math.ceil(inMs), LONGEST_TIMER_MS)).unref() // what is under way keeps the process alive by its socket
   }
 
   #onTime(): void {

@@ -47,6 +47,42 @@ test('requests that follow each other use no more connections than there are req
   assert.equal(receiver.connections, 3)
 })
 
+test('a request that is begun when an answer is told goes out on the connection that brought it', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using http = await pool(receiver.url, { connections: 20 })
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const told: (number | string | undefined)[] = []
+  const begin = (left: number) =>
+    http.begin(REQUEST, ({ answer, failure }) => {
+      told.push(answer?.status ?? failure?.phase)
+      if (left > 0) begin(left - 1)
+      else resolve()
+    })
+  begin(20)
+  assert.deepEqual(told, [])
+  await promise
+  assert.deepEqual(new Set(told), new Set([200]))
+  assert.equal(receiver.requests.length, 21)
+  assert.equal(receiver.connections, 1)
+})
+
+test('nothing is told of a request before it has been begun, though it is refused at once', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using http = await pool(receiver.url)
+  const refused = [
+    { ...REQUEST, headers: ['a\n', 'b'] },
+    { ...REQUEST, signal: AbortSignal.abort() },
+  ]
+  for (const request of refused) {
+    const { promise, resolve } = Promise.withResolvers<string | undefined>()
+    let hasBegun = false
+    http.begin(request, ({ failure }) => resolve(hasBegun ? failure?.phase : 'told too early'))
+    hasBegun = true
+    assert.equal(await promise, request === refused[0] ? 'connect' : 'aborted')
+  }
+  assert.equal(receiver.requests.length, 0)
+})
+
 test('of a long answer only what was asked for is kept', async () => {
   await using receiver = await HttpReceiver.start(() => ({ body: 'x'.repeat(1_000_000) }))
   await using http = await pool(receiver.url)
