@@ -8,7 +8,6 @@ import { readFileSync } from 'node:fs'
 import { availableParallelism, constants, hostname } from 'node:os'
 import { flushCompileCache } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
-import { setFlagsFromString } from 'node:v8'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster/cluster.ts'
@@ -39,6 +38,7 @@ import { openStore } from '../engine/state/store.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { functionText } from './bundle.ts'
+import { setCollectorFlags } from './collector-flags.ts'
 import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
@@ -55,17 +55,8 @@ const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
 const HAND_OVER_GRACE_MS = 1_000
-/**
- * Most of what this process holds is outside of V8's heap: packs and bodies. As a rule every 64 MB of that make V8 look through all
- * it has, several times a second; with these it waits until heap and buffers together are two and a half times what was left by the
- * last look (measured: bench/README.md).
- */
-const COLLECTOR_FLAGS = ['--external-memory-accounted-in-global-limit', '--heap-growing-percent=150']
-/** Which they are flags of: another one may not know them, and would say so on the terminal at every start. */
-const COLLECTOR_FLAGS_OF_V8 = '13.6.'
-
 export async function start(_args: readonly string[]): Promise<void> {
-  if (process.versions.v8.startsWith(COLLECTOR_FLAGS_OF_V8)) for (const flag of COLLECTOR_FLAGS) setFlagsFromString(flag)
+  setCollectorFlags()
   const settings = readSettings()
   const document = settings.config && (await readConfig(settings.config))
   const stopping = new AbortController()

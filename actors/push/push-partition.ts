@@ -32,7 +32,7 @@ export type PushPartitionOptions = PreparationOptions &
     wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes' | 'judgesEach'> | undefined
     /** One of the two is told, once and after it has returned. */
     send: (load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void) => void
-    /** With so many requests under way it has less than its share of what may be, whatever other partitions want. */
+    /** Whether it may have one more than so many requests under way, whatever other partitions want. */
     mayGoOn: (requests: number) => boolean
     destination: DestinationState
     isActive: () => boolean

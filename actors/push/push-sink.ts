@@ -69,7 +69,7 @@ class PushSink implements RunningSink {
           new PushPartition(owned, {
             wire: () => this.#use?.wire,
             send: (...sending) => this.#send(...sending),
-            mayGoOn: (requests) => requests * this.#host.live.length < this.#destination.limit,
+            mayGoOn: (requests) => (requests + 1) * this.#host.live.length <= this.#destination.limit,
             complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
             stage: () => this.#host.stage,
             stageTrouble: (trouble) => {

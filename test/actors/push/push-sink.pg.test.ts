@@ -55,6 +55,22 @@ test('of one group nothing is sent while something of it is under way, and no mo
   assert.ok(p.receiver.mostOpen <= 4 && p.receiver.mostOpen > 1, `${p.receiver.mostOpen} at once`)
 })
 
+test('partitions have their turns at what may be sent at once, however fast the answers come', async () => {
+  const { promise: gate, resolve: open } = Promise.withResolvers<void>()
+  await using p = await PushFixture.open({ batch_size: 1, batch: false, concurrency: 1, partitions: 2 }, async () => {
+    await gate
+    return {}
+  })
+  await p.f.append(inGroups(100, 100), 0)
+  await p.f.append(inGroups(100, 100, 100), 1)
+  const isRead = () => p.f.sink.status().partitions?.every(({ unfinished }) => unfinished === 100)
+  while (!isRead()) await new Promise(setImmediate)
+  open()
+  await p.untilDelivered(200)
+  const ofTheFirst = p.ids.slice(0, 100).filter((id) => id < 100).length
+  assert.ok(ofTheFirst >= 30 && ofTheFirst <= 70, `${ofTheFirst} of the first 100 are of one of the two`)
+})
+
 test('one poison message in a batch is found, parked and recorded, and the others of the batch are delivered', async () => {
   await using p = await PushFixture.open({ batch_size: 100 }, (ids) =>
     ids.includes(42) ? { status: 500, body: 'no such customer', headers: { 'x-trace': '7' } } : {},
