@@ -1,6 +1,7 @@
 /** What a configuration file would change, for people: a line for each resource, and what differs in it line by line. Text only. */
 import type { ResourceChange } from '../api/config/config-changes.ts'
 import { yamlOf } from '../api/config/config-export.ts'
+import { BUNDLE_MARK } from '../transforms/compile.ts'
 
 export type Plan = Readonly<{
   changes: readonly ResourceChange[]
@@ -15,8 +16,8 @@ const NAMES = { database: 'database', http_endpoint: 'HTTP endpoint', function: 
 const STYLES = { '+': 'green', '-': 'red', ' ': 'dim' } as const
 /** Lines around one that differs. */
 const CONTEXT = 2
-/** More of one resource, or of a line, say nothing to a reader: bundles of libraries. */
-const MAX_LINES = 200
+/** More of one resource, or of a line, say nothing to a reader. */
+const MAX_LINES = 100
 const MAX_WIDTH = 200
 /** Above, all lines are told as different: comparing takes the square. */
 const MAX_COMPARED = 2_000
@@ -40,10 +41,18 @@ function changeText({ resource_type, action, name, old, new: now }: ResourceChan
   if (action === 'delete') return `${paint('dim', '·')} ${title} ${paint('dim', 'is not in the file, and stays')}\n`
   if (resource_type === 'api_token') return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n`
   const lines =
-    action === 'create' ? linesOf(now).map((text): Line => ({ sign: '+', text })) : hunks(difference(linesOf(old), linesOf(now)))
+    action === 'create'
+      ? linesOf(withoutBundle(now)).map((text): Line => ({ sign: '+', text }))
+      : hunks(difference(linesOf(old), linesOf(now)))
   const shown = lines.slice(0, MAX_LINES).map(({ sign, text }) => `    ${paint(STYLES[sign], `${sign} ${shortened(text)}`)}\n`)
   const more = lines.length > MAX_LINES ? `    ${paint('dim', `  … and ${lines.length - MAX_LINES} more lines`)}\n` : ''
   return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n${shown.join('')}${more}`
+}
+
+/** Nobody reads libraries. */
+function withoutBundle(form: ResourceChange['new']): ResourceChange['new'] {
+  const { code } = form ?? {}
+  return typeof code === 'string' && code.startsWith(BUNDLE_MARK) ? { ...form, code: `(bundled: ${Buffer.byteLength(code)} bytes)` } : form
 }
 
 const linesOf = (form: ResourceChange['new']): readonly string[] => yamlOf(form).trimEnd().split('\n')

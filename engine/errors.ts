@@ -564,7 +564,8 @@ export const ERRORS = {
     retry: true,
     status: 503,
     meaning: 'A command found no running Tailrace.',
-    remedy: 'Start it; if it listens elsewhere, set the variables of its start (TAILRACE_DATA, SERVER_PORT), or give "source" its --url.',
+    remedy:
+      'Start it; if it listens elsewhere, set the variables of its start (TAILRACE_DATA, SERVER_PORT), or give the command its --url.',
   },
   DEMO_MISSING: {
     retry: false,

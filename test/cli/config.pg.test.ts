@@ -82,7 +82,10 @@ sinks:
   assert.equal(planned.code, 1)
   assert.match(planned.err, /there is no terminal to ask at; --auto-approve/)
   assert.equal((await service.get('/api/sinks/goods')).status, 404)
-  assert.match(planned.out, /^\+ function masked\n( {4}\+ .*\n)*\+ sink goods\n( {4}\+ .*\n)* {4}\+ {3}team: search\n/m)
+  assert.match(
+    planned.out,
+    /^\+ function masked\n( {4}\+ .*\n)* {4}\+ code: "?\(bundled: \d+ bytes\)"?\n\+ sink goods\n( {4}\+ .*\n)* {4}\+ {3}team: search\n/m,
+  )
   assert.match(
     planned.out,
     /· database source is not in the file, and stays\n· sink first .*\n\n2 to create; 2 not in the file, which stay\.\n$/,
