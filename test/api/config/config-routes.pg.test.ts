@@ -200,4 +200,7 @@ users: []
   assert.equal(await exported('?show-sensitive=true'), before)
   assert.equal((await call('plan', 'sinks: [')).status, 422)
   assert.equal((await service.post('/api/config/plan', { yml: '' })).status, 422)
+  assert.equal((await service.get('/api/config/export?show-sensitive=perhaps')).status, 400)
+  const { paths } = (await service.get('/api/openapi.json')).body as { paths: Record<string, object> }
+  assert.deepEqual(['plan', 'apply', 'export'].map((verb) => Object.keys(paths[`/api/config/${verb}`] ?? {})), [['post'], ['post'], ['get']]) // prettier-ignore
 })
