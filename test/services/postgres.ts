@@ -15,6 +15,9 @@ import type { Connection } from '../../engine/state/resources.ts'
 
 type Row = Record<string, unknown>
 
+/** For all files that run at once, however many the machine takes. */
+const ROOM = { max_connections: 500, max_replication_slots: 200, max_wal_senders: 200 }
+
 export interface TestDatabase extends AsyncDisposable {
   readonly name: string
   readonly url: string
@@ -52,7 +55,7 @@ export async function startPostgres(
 ): Promise<TestServer> {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
   const binaries = options.binaries ?? embeddedBinaries()
-  const server = new PostgresServer({ binaries, folder, settings: { max_connections: 200, fsync: 'off', ...options.settings } })
+  const server = new PostgresServer({ binaries, folder, settings: { ...ROOM, fsync: 'off', ...options.settings } })
   return startedServer(server, binaries)
 }
 
@@ -102,7 +105,7 @@ async function copyOf(primary: PostgresServer, binaries: Binaries): Promise<Post
     { encoding: 'utf8', env: { ...process.env, PGPASSWORD: password } },
   )
   if (copied.status !== 0) throw new Error(`pg_basebackup: ${copied.stderr}`)
-  return new PostgresServer({ binaries, folder, settings: { max_connections: 200, fsync: 'off', hot_standby: 'on' }, password })
+  return new PostgresServer({ binaries, folder, settings: { ...ROOM, fsync: 'off', hot_standby: 'on' }, password })
 }
 
 let shared: Promise<string> | undefined
