@@ -3,10 +3,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { test } from 'node:test'
-import * as fc from 'fast-check'
 import { Agent, request } from 'undici'
 import { message, TOKEN } from './scripted-engine.ts'
 import { serve, type Fixture } from './api-fixture.ts'
+import fc from '../services/fast-check.ts'
 
 const RECEIVE = '/api/http_pull_consumers/goods/receive'
 const TARGETS = [

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { quoteLongIntegers } from '../../transforms/sandbox/long-integers.ts'
+import fc from '../services/fast-check.ts'
 
 const MARK = Buffer.from('\u007fsecret:')
 const END = '\u001e'

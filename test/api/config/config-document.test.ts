@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { stringify } from 'yaml'
 import { parseConfig } from '../../../api/config/config-document.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { authority } from '../../services/tls-postgres.ts'
+import fc from '../../services/fast-check.ts'
 
 const VALID = `
 account:

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { ackIdPrefix, ackIdsByPartition, digitCount, readAckIds, sinkTag, writeDigits } from '../../../engine/dispatch/ack-id.ts'
+import fc from '../../services/fast-check.ts'
 
 const id = (tag: string, generation: number, partition: number, offset: number, index: number): string => {
   const head = Buffer.from(ackIdPrefix(tag, generation, partition))

@@ -1,8 +1,8 @@
 /** The shares of a sink's partitions in what may be out at once. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { shareOf } from '../../../engine/dispatch/ack-pending.ts'
+import fc from '../../services/fast-check.ts'
 
 test('the shares of all partitions are the bound of the sink, and no partition is without one', () => {
   fc.assert(

@@ -1,8 +1,8 @@
 /** Random schedules of everything that can happen to a partition, each step checked against the naive model. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { ACK_WAIT_MS, World } from './dispatcher-model.ts'
+import fc from '../../services/fast-check.ts'
 
 const group = fc.integer({ min: 1, max: 6 })
 const picks = fc.array(fc.nat(), { maxLength: 6 })

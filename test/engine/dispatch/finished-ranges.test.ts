@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { FinishedRanges } from '../../../engine/dispatch/finished-ranges.ts'
+import fc from '../../services/fast-check.ts'
 
 test('ranges hold exactly what was added: ascending, disjoint, never touching', () => {
   const span = fc.tuple(fc.nat(60), fc.integer({ min: 1, max: 6 }))

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { assignPartitions, type GroupMember } from '../../../engine/log/kafka/assignment.ts'
+import fc from '../../services/fast-check.ts'
 
 const groups = fc.record({
   partitions: fc.integer({ min: 0, max: 40 }),

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { commitFromText, commitToText } from '../../../engine/log/kafka/commit-text.ts'
 import type { Commit, FinishedRange } from '../../../engine/log/log.ts'
+import fc from '../../services/fast-check.ts'
+import { Random } from '../../faults/random.ts'
 
 const plain = <T>(model: { [K in keyof T]: fc.Arbitrary<T[K]> }) => fc.record(model, { noNullPrototype: true })
 const ref = plain({ offset: fc.integer({ min: 0, max: 2 ** 48 }), index: fc.integer({ min: 0, max: 2 ** 31 }) })
@@ -70,8 +71,9 @@ test('what is too long leaves out ranges and messages in flight, and says so', (
 
 test('half of 10,000 messages finished at random fit beside an offset in Kafka', () => {
   const finished: FinishedRange[] = []
+  const random = new Random(1)
   for (let offset = 0; offset < 100; offset++)
-    for (let index = 0; index < 100; index++) if (Math.random() < 0.5) addTo(finished, offset, index)
+    for (let index = 0; index < 100; index++) if (random.chance(0.5)) addTo(finished, offset, index)
   const next = { offset: 0, index: 0 }
   const filter = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
   const { text, isWhole } = commitToText(

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { EngineError } from '../../../engine/errors.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, compressPack, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
+import fc from '../../services/fast-check.ts'
 
 const origin = { history: 1, term: 7, generation: 2, routing: 3 }
 

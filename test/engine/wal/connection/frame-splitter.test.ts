@@ -1,9 +1,9 @@
 /** Frames as the wire brings them: of any size, cut anywhere, whole again on the other side. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { EngineError } from '../../../../engine/errors.ts'
 import { FrameSplitter } from '../../../../engine/wal/connection/frame-splitter.ts'
+import fc from '../../../services/fast-check.ts'
 
 const MAX_BODY_BYTES = 300_000
 

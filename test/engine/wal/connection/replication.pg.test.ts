@@ -121,23 +121,24 @@ test('a server that falls silent without a word is given up, after it was asked'
   assert.ok(Number(error.context.silentMs) >= 300)
 })
 
-test('a server that is silent is asked for an answer before it is given up', async () => {
-  await using db = await prepared()
-  const asked: boolean[] = []
-  let isSilent = false
-  await using line = await relay(db.connection.port, {
-    toServer: (chunk) => {
-      // CopyData with a status: 'd', length, 'r', three positions and a time, then whether an answer is wanted
-      if (isSilent && chunk[0] === 0x64 && chunk[5] === 0x72) asked.push(chunk[38] === 1)
-    },
-    passes: () => !isSilent,
-  })
-  const stream = connection(db, { port: line.port, walSenderTimeoutMs: 300 })
-  await stream.open()
-  isSilent = true
-  assert.equal((await stream.ended)?.code, 'SOURCE_UNREACHABLE')
-  assert.ok(asked.filter((wanted) => wanted).length >= 3, `${asked}`)
-})
+test('a server that is silent is asked for an answer before it is given up', () =>
+  withMoreTime([300, 3_000], async (walSenderTimeoutMs) => {
+    await using db = await prepared()
+    const asked: boolean[] = []
+    let isSilent = false
+    await using line = await relay(db.connection.port, {
+      toServer: (chunk) => {
+        // CopyData with a status: 'd', length, 'r', three positions and a time, then whether an answer is wanted
+        if (isSilent && chunk[0] === 0x64 && chunk[5] === 0x72) asked.push(chunk[38] === 1)
+      },
+      passes: () => !isSilent,
+    })
+    const stream = connection(db, { port: line.port, walSenderTimeoutMs })
+    await stream.open()
+    isSilent = true
+    assert.equal((await stream.ended)?.code, 'SOURCE_UNREACHABLE')
+    assert.ok(asked.filter((wanted) => wanted).length >= 3, `${asked}`)
+  }))
 
 test('an idle server is not taken for a silent one', async () => {
   await withMoreTime([150, 600, 2_400], async (walSenderTimeoutMs) => {

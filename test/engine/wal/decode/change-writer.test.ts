@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { ByteWriter, Literal } from '../../../../engine/byte-writer.ts'
 import { EngineError } from '../../../../engine/errors.ts'
 import { readAnnotation } from '../../../../engine/wal/decode/annotations.ts'
@@ -11,6 +10,7 @@ import { ChangeWriter } from '../../../../engine/wal/decode/change-writer.ts'
 import { OLD, type RelationMessage } from '../../../../engine/wal/decode/pgoutput.ts'
 import { Relation } from '../../../../engine/wal/decode/relation.ts'
 import * as wal from '../wal-messages.ts'
+import fc from '../../../services/fast-check.ts'
 
 const TEXT = 25
 const message: RelationMessage = {

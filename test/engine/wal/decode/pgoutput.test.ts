@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import { EngineError } from '../../../../engine/errors.ts'
 import { decode, OLD } from '../../../../engine/wal/decode/pgoutput.ts'
 import { readTuple, skipTuple, Tuple } from '../../../../engine/wal/decode/tuple.ts'
 import * as wal from '../wal-messages.ts'
 import { UNCHANGED } from '../wal-messages.ts'
+import fc from '../../../services/fast-check.ts'
 
 const NOW = Date.UTC(2025, 1, 3, 4, 5, 6) * 1000 + 789_012
 

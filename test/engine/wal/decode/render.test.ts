@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
 import type { TimestampFormat } from '../../../../engine/wal/decode/render.ts'
 import type { ScalarType, ValueType } from '../../../../engine/wal/decode/value-type.ts'
 import { rendered, renderedBytes } from './rendering.ts'
+import fc from '../../../services/fast-check.ts'
 
 /** [type, Postgres' text, JSON] */
 function renders(title: string, rows: readonly (readonly [ValueType, string, string])[], format: TimestampFormat = 'iso8601'): void {
