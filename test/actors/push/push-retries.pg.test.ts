@@ -40,6 +40,22 @@ test('where an answer tells of each message all that failed are tried again toge
   while (((await p.rows('open'))[0]?.attempts ?? 0) < 2) await new Promise((resolve) => setTimeout(resolve, 10))
 })
 
+test('what stands behind a message that an answer names comes again after it, in order', async () => {
+  let isBad = true
+  await using p = await PushFixture.open({ batch_size: 20, item_results: true, concurrency: 1 }, (ids) =>
+    isBad && ids.includes(3) ? { body: JSON.stringify({ failures: [{ index: ids.indexOf(3), error: 'no' }] }) } : {},
+  )
+  await p.append(inGroups(20, 4))
+  await p.untilRows('open', 1)
+  await p.untilDelivered(19) // those behind it have gone with it, and count for nothing
+  isBad = false
+  await p.f.counts.until(({ acks }) => acks >= 20)
+  const { ids } = p
+  const group = range(5).map((i) => i * 4 + 3)
+  assert.deepEqual(ids.slice(ids.indexOf(3)).filter((id) => group.includes(id)), group) // prettier-ignore
+  assert.deepEqual(sorted(ids.filter((id) => !group.includes(id))), range(20).filter((id) => !group.includes(id))) // prettier-ignore
+})
+
 test('where a request fails as a whole, those that failed go in ever larger ones, and the one that is still bad costs the others no attempt', async () => {
   const bad = new Set<number>()
   await using p = await parked(200, bad)
