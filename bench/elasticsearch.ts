@@ -39,14 +39,16 @@ const of = (figure: (pair: SearchPair) => number, digits: number) => {
   const { median, lowest, highest } = spread(pairs.map(figure))
   return `${median.toFixed(digits)} (${lowest.toFixed(digits)}–${highest.toFixed(digits)})`
 }
+const cpuOf = ({ serverCpu, senderCpu }: SearchRun) => serverCpu + senderCpu
 say(
   [
     `Elasticsearch sink: ${of(({ sink }) => sink.documentsPerSecond, 0)} documents/s, ratio to the tight loop ${of(({ sink, loop }) => sink.documentsPerSecond / loop.documentsPerSecond, 2)}`,
-    `µs of CPU a document: server ${of(({ sink }) => sink.serverCpu, 1)} and service ${of(({ sink }) => sink.senderCpu, 1)}; with the loop ` +
-      `server ${of(({ loop }) => loop.serverCpu, 1)} and loop ${of(({ loop }) => loop.senderCpu, 1)}`,
+    `the same by CPU: ${of(({ sink, loop }) => cpuOf(loop) / cpuOf(sink), 2)}`,
+    `µs of CPU a document: server ${of(({ sink }) => sink.serverCpu, 1)}, service and who asks ${of(({ sink }) => sink.senderCpu, 1)}; with the loop ` +
+      `server ${of(({ loop }) => loop.serverCpu, 1)}, loop and who asks ${of(({ loop }) => loop.senderCpu, 1)}`,
   ].join('\n'),
 )
 
-function told({ documentsPerSecond, serverCpu, senderCpu }: SearchRun): string {
-  return `${Math.round(documentsPerSecond)}/s (${serverCpu.toFixed(1)} + ${senderCpu.toFixed(1)} µs)`
+function told({ documentsPerSecond, serverCpu, compilerCpu, senderCpu }: SearchRun): string {
+  return `${Math.round(documentsPerSecond)}/s (${serverCpu.toFixed(1)}, ${compilerCpu.toFixed(1)} of it compiling, + ${senderCpu.toFixed(1)} µs)`
 }

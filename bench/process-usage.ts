@@ -35,8 +35,8 @@ export class UsageMeter implements Disposable {
   readonly #groups: readonly Group[]
   readonly #timer: NodeJS.Timeout
 
-  /** Counts from now on. */
-  constructor(processes: Processes) {
+  /** Counts from now on. @param everyMs how often memory is looked at: of a process with many threads each look costs a millisecond */
+  constructor(processes: Processes, everyMs = SAMPLE_EVERY_MS) {
     this.#groups = Object.entries(processes).map(([name, pids]) => ({
       name,
       pids,
@@ -47,7 +47,7 @@ export class UsageMeter implements Disposable {
       anon: 0,
     }))
     this.#sample(true)
-    this.#timer = setInterval(() => this.#sample(false), SAMPLE_EVERY_MS)
+    this.#timer = setInterval(() => this.#sample(false), everyMs)
   }
 
   #sample(first: boolean): void {

@@ -2,7 +2,8 @@
  * What an Elasticsearch sink reaches of what the server takes at most. The changes are in the log before: each run
  * activates a sink that was paused, and ends when the server has counted the last message; the loop ends with its last answer,
  * for the server doesn't count what comes in the wrong order. It posts the very bodies that such a sink has sent, recorded
- * once, over as many connections, and does not look at the answers. Both write into a new index of the same server, in turn.
+ * once, over as many connections, and does not look at the answers. Both write into a new index of the same server, in turn,
+ * and during both the server is asked for its count as often.
  */
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
@@ -14,8 +15,8 @@ import { UsageMeter } from '../process-usage.ts'
 import type { Bench } from '../postgres.ts'
 import { createWorkload, TABLE, writeWorkload } from '../workload.ts'
 
-/** Of the CPU: µs for each document, of the server and of who sends to it. */
-export type SearchRun = Readonly<{ seconds: number; documentsPerSecond: number; serverCpu: number; senderCpu: number }>
+/** Of the CPU: µs for each document, of the server, of its compiler within that, and of who sends to it. */
+export type SearchRun = Readonly<{ seconds: number; documentsPerSecond: number; serverCpu: number; compilerCpu: number; senderCpu: number }>
 export type SearchPair = Readonly<{ sink: SearchRun; loop: SearchRun }>
 export type SearchOptions = Readonly<{ changes: number; pairs: number; batchSize: number; concurrency: number }>
 
@@ -23,9 +24,17 @@ const INDEX = 'bench'
 const SLOT = 'bench_search'
 const STATE = 'state_search'
 const WRITERS = 8
-/** Rounds before those that count: the server gets four times as fast. */
-const WARM_UP = 2
+/** Rounds before those that count: the server gets four times as fast, and compiles itself for half a minute. */
+const WARM_UP = 4
+/** Before each run: what the one before has left to the server, files and compiling, is not done at its cost. */
+const REST_MS = 500
+/** How often the server is asked for its count, and how often when only the last of it is missing. */
 const ASK_EVERY_MS = 50
+const ASK_AT_LAST_EVERY_MS = 5
+const LAST = 0.05
+/** nobody asks for it here, and looking at all threads of the server would take CPU from both */
+const MEMORY_EVERY_MS = 60_000
+const COMPILER = /^C[12] Compiler/
 const LIMIT_MS = 300_000
 /**
  * The server does not wait for the disk: on one machine it is the one that the service's log waits for. Nor does it make what
@@ -81,27 +90,33 @@ export async function searchSink(
   const index = new SearchIndex(url, INDEX)
   const results: SearchPair[] = []
   for (const round of rounds) {
-    const run = async (work: () => Promise<void>, sender: number): Promise<SearchRun> => {
+    const run = async (work: () => Promise<void>, senders: readonly number[]): Promise<SearchRun> => {
       await index.drop().catch(() => undefined)
       await index.make({ settings: SETTINGS })
-      using meter = new UsageMeter({ server: () => [pid], sender: () => [sender] })
+      await setTimeout(REST_MS)
+      using meter = new UsageMeter({ server: () => [pid], sender: () => senders }, MEMORY_EVERY_MS)
       const started = performance.now()
       await work()
       const seconds = (performance.now() - started) / 1000
-      const { server, sender: sends } = meter.read()
+      const { server, sender } = meter.read()
       const each = (cpuSeconds = 0) => (cpuSeconds * 1e6) / documents
-      return { seconds, documentsPerSecond: documents / seconds, serverCpu: each(server?.cpuSeconds), senderCpu: each(sends?.cpuSeconds) }
+      const compiling = Object.entries(server?.threads ?? {}).reduce((sum, [name, used]) => (COMPILER.test(name) ? sum + used : sum), 0)
+      const cpu = { serverCpu: each(server?.cpuSeconds), compilerCpu: each(compiling), senderCpu: each(sender?.cpuSeconds) }
+      return { seconds, documentsPerSecond: documents / seconds, ...cpu }
     }
+    // this process asks for the count, and in the loop's run it sends too
     const bySink = () =>
       run(async () => {
         await activate(service, `sink-${round}`)
         await untilIndexed(index, documents)
-      }, service.pid)
+      }, [service.pid, process.pid])
     const byLoop = () =>
       run(async () => {
-        const asking = setInterval(() => void countIndexed(index).catch(() => undefined), ASK_EVERY_MS) // as for a sink: it costs the server something
-        await post(origin, { path, bodies, concurrency, login }).finally(() => clearInterval(asking))
-      }, process.pid)
+        const done = new AbortController()
+        const asking = untilIndexed(index, documents, done.signal)
+        await post(origin, { path, bodies, concurrency, login }).finally(() => done.abort())
+        await asking
+      }, [process.pid])
     const [first, second] = round % 2 === 0 ? [bySink, byLoop] : [byLoop, bySink]
     const runs = [await first(), await second()] as const
     if (round < WARM_UP) continue
@@ -138,12 +153,14 @@ async function post(
   await pool.close()
 }
 
-/** By the server's own count of what it has indexed and deleted. */
-async function untilIndexed(index: SearchIndex, operations: number): Promise<void> {
+/** By the server's own count of what it has indexed and deleted, or until the signal is aborted. */
+async function untilIndexed(index: SearchIndex, operations: number, signal?: AbortSignal): Promise<void> {
   const until = performance.now() + LIMIT_MS
   for (let count = await countIndexed(index); count < operations; count = await countIndexed(index)) {
+    if (signal?.aborted) return
     if (performance.now() > until) throw new Error(`${count} of ${operations} operations arrived within ${LIMIT_MS} ms`)
-    await setTimeout(ASK_EVERY_MS)
+    const isLast = count > operations * (1 - LAST)
+    await setTimeout(isLast ? ASK_AT_LAST_EVERY_MS : ASK_EVERY_MS)
   }
 }
 
