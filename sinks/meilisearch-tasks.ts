@@ -23,6 +23,8 @@ const PART_OF_WAIT = 4
 /** Unanswered questions are no news of the tasks until then. */
 const PATIENCE_MS = 2_000
 const MAX_ASKED = 200
+/** A server that is asked too often may ask for a pause, of so long at most. */
+const LONGEST_ASKED_MS = 60_000
 
 type Waiter = { readonly since: number; readonly settle: (end: TaskEnd) => void }
 
@@ -91,7 +93,7 @@ export class MeilisearchTasks {
       }
       const { failure } = refusal
       failingSince ??= asked
-      if (failure.blame === 'throttled') pauseMs = failure.retryAfterMs ?? LONGEST_MS * 2
+      if (failure.blame === 'throttled') pauseMs = Math.min(failure.retryAfterMs ?? LONGEST_MS * 2, LONGEST_ASKED_MS)
       else if (failure.blame === 'refused' || performance.now() - failingSince >= PATIENCE_MS) this.#endAll({ kind: 'unanswered', failure })
       else pauseMs = LONGEST_MS
     }

@@ -1,0 +1,47 @@
+/** A service that others say to where it sends: nothing goes into the network it stands in, whatever a name or a redirect leads to. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { HttpReceiver } from '../services/http-receiver.ts'
+import { createDatabase } from '../services/postgres.ts'
+import { Service } from './service.ts'
+
+test('with EGRESS=public sinks send to public addresses and to what is on the allow list, and a redirect leads nowhere', async () => {
+  await using source = await createDatabase('create table goods (id int primary key)')
+  await using state = await createDatabase()
+  await using inside = await HttpReceiver.start()
+  await using partner = await HttpReceiver.start(() => ({ status: 307, headers: { location: `${inside.url}/secret` } }))
+  const sinkOf = (name: string) => ({ name, destination: { type: 'webhook', http_endpoint: name } })
+  await using service = await Service.prepare({
+    ...{ source: source.connection, stateUrl: state.url },
+    env: { EGRESS: 'public', EGRESS_ALLOW: '127.0.0.1' },
+    endpoints: [
+      { name: 'partner', url: partner.url },
+      { name: 'inside', url: `http://127.0.0.2:${inside.port}` },
+      { name: 'metadata', url: 'http://169.254.169.254/latest/meta-data' },
+    ],
+    sinks: ['partner', 'inside', 'metadata'].map(sinkOf),
+  })
+  await service.startReady()
+  await source.query('insert into goods values (1), (2), (3), (4)')
+  const failureOf = async (name: string) => {
+    const { body } = await service.get(`/api/sinks/${name}`)
+    const { checks } = (body as { health: { checks: { name: string; error?: { code: string; message: string } }[] } }).health
+    return checks.find((check) => check.name === 'Message delivery')?.error
+  }
+  const untilFailed = async (name: string) => {
+    for (;;) {
+      const failure = await failureOf(name)
+      if (failure) return failure
+      await sleep(20)
+    }
+  }
+  for (const name of ['inside', 'metadata']) {
+    assert.equal((await untilFailed(name)).code, 'EGRESS_REFUSED', name)
+    const { body } = await service.post(`/api/sinks/${name}/test_connection`, {})
+    assert.match(JSON.stringify(body), /"success":false.*EGRESS/, name)
+  }
+  assert.match((await untilFailed('partner')).message, /^status 307/)
+  assert.ok(partner.requests.length > 0)
+  assert.equal(inside.connections, 0)
+})
