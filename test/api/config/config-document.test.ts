@@ -157,6 +157,25 @@ test('variables are replaced in values, with their defaults, and a port stays a 
   refused(source, /^tailrace\.yaml:9:15: the variable HOST is not set/)
 })
 
+test('a doubled dollar sign makes a text of what looks like a variable', () => {
+  const { databases } = parse(VALID.replace('"12345"', () => '"a$${HOST}$$${HOST}${HOST}$"'), { HOST: 'h' })
+  assert.equal(databases[0]?.input.connection.password, 'a${HOST}$${HOST}h$')
+})
+
+test('a secret that an export shows in part is never taken for the secret', () => {
+  const hook = (secret: string) => `${VALID}http_endpoints: [{ name: e, url: "http://h", encrypted_headers: ${secret} }]\n`
+  for (const shown of ['***', '*****', 's****t', 'sec********t']) {
+    refused(VALID.replace('12345', shown), /^tailrace\.yaml:13:15: password is a secret as an export shows it: give the whole one$/)
+    refused(hook(`{ x-key: "${shown}" }`), /^tailrace\.yaml:22:\d+: encrypted_headers is a secret as an export shows it/)
+    refused(hook(`[{ key: x-key, value: "${shown}" }]`), /encrypted_headers is a secret as an export shows it/)
+  }
+  refused(hook('"(2 encrypted header(s)) - sha256sum: 12345678"'), /encrypted_headers are told only by their number/)
+  const url = 'databases: [{ name: d, url: "postgresql://u:sec********t@h/d", slot_name: s, publication_name: p }]'
+  refused(`account: { name: a }\n${url}`, /url has a password that is a secret as an export shows it/)
+  for (const whole of ['s*t', '**a**', 'a*b*c*d'])
+    assert.equal(parse(VALID.replace('12345', whole)).databases[0]?.input.connection.password, whole)
+})
+
 test('all mistakes of a file are told at once, in its order, each with its line', () => {
   const wrong = VALID.replace('name: shop', 'nam: shop')
     .replace('port: 5433', 'port: no')
