@@ -14,7 +14,7 @@ import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 import { checked, fits } from './config-forms.ts'
 import { configuredDatabase, DatabaseForm, slotKey, type ConfiguredDatabase } from './configured-databases.ts'
 import { configuredFunction, type ConfiguredFunction } from './configured-functions.ts'
-import { secretsMeant } from './config-secrets.ts'
+import { secretsMeant } from '../sinks/secret-form.ts'
 import { kindOf } from '../sinks/destination-form.ts'
 import { flatFunction } from '../functions/function-form.ts'
 import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
@@ -254,8 +254,9 @@ function configuredEndpoint(
   }
   if (isSummary(given) && !known) tell('are told only by their number: give them themselves')
   const encrypted = isSummary(given) ? known : secretsMeant(given, known, tell)
+  if (!isWhole) return undefined
   const input = checked(reader, ['http_endpoints', i], () => newEndpoint({ ...form, ...(encrypted !== undefined && { encrypted_headers: encrypted }) })) // prettier-ignore
-  if (!input || !isWhole) return undefined
+  if (!input) return undefined
   const { url } = input
   if (url === undefined) return reader.wrong(reader.at('http_endpoints', i, 'webhook.site'), 'is for the API: a file names its addresses')
   return { line: reader.line(reader.at('http_endpoints', i)), input: { ...input, url } }

@@ -6,7 +6,7 @@ import { Name, TlsMode, type Connection, type Database } from '../../engine/stat
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import { fits } from './config-forms.ts'
 import type { ConfigReader } from './config-reader.ts'
-import { secretsMeant } from './config-secrets.ts'
+import { secretsMeant } from '../sinks/secret-form.ts'
 import { isObject } from '../schema-reasons.ts'
 
 const strict = { additionalProperties: false } as const

@@ -6,7 +6,7 @@ import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
 import { isObject, reasonsOf, type Reason } from '../schema-reasons.ts'
-import { meant, obfuscated } from './secret-form.ts'
+import { obfuscated, secretsMeant } from './secret-form.ts'
 
 /** Spellings of a type that are taken in. */
 const ALIASES: Readonly<Record<string, DestinationKind>> = {
@@ -42,10 +42,13 @@ export function destinationOf(form: unknown, before?: Destination): Readonly<{ d
   const given: Record<string, unknown> = Object.fromEntries(
     Object.entries({ ...before, ...form, type: kind }).filter(([, value]) => value !== null),
   )
-  for (const name of secretFields(kind)) given[name] = meantIn(given[name], (before as Record<string, unknown> | undefined)?.[name])
+  const reasons: Reason[] = []
+  const known: Readonly<Record<string, unknown>> = before ?? {}
+  for (const name of secretFields(kind)) given[name] = secretsMeant(given[name], known[name], (reason) => reasons.push([name, reason]))
   for (const [name, value] of Object.entries(given)) if (value === undefined) delete given[name]
   const check = checks.get(kind)
-  const reasons = check?.(given) ? [] : reasonsOf(check?.errors ?? [])
+  if (!check?.(given))
+    reasons.push(...reasonsOf(check?.errors ?? []).filter(([field]) => !reasons.some(([told]) => field.startsWith(told))))
   return {
     destination: given as Destination,
     reasons: reasons.map(([field, reason]) => [field === '' ? 'destination' : `destination.${field}`, reason]),
@@ -61,11 +64,4 @@ export function destinationOut(destination: Destination, secret: (text: string) 
       .filter(([, value]) => value !== null && value !== undefined)
       .map(([name, value]) => [name, hidden.has(name) ? shown(value) : value]),
   )
-}
-
-function meantIn(given: unknown, stored: unknown): unknown {
-  if (typeof given === 'string') return meant(given, typeof stored === 'string' ? stored : undefined)
-  if (!Array.isArray(given)) return given
-  const known = Array.isArray(stored) ? stored.filter((secret) => typeof secret === 'string') : []
-  return given.map((one: unknown) => (typeof one === 'string' ? (known.find((secret) => obfuscated(secret) === one) ?? one) : one))
 }

@@ -10,7 +10,7 @@ import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name } from '../../engine/state/resources.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { invalid, isObject, type Reason } from '../schema-reasons.ts'
-import { meant, obfuscated } from './secret-form.ts'
+import { obfuscated, secretsMeant } from './secret-form.ts'
 
 const HeaderMap = Type.Record(Type.String(), Type.String())
 const Headers = Type.Union(
@@ -121,9 +121,8 @@ function read(body: Body, before: HttpEndpoint | undefined): { changes: Partial<
   if (headers !== undefined) changes.headers = headersOf(headers, 'headers', reasons)
   if (encrypted !== undefined && !isSummary(encrypted)) {
     const given = headersOf(encrypted, 'encrypted_headers', reasons)
-    changes.encryptedHeaders = Object.fromEntries(
-      Object.entries(given).map(([key, value]) => [key, meant(value, before?.encryptedHeaders[key])]),
-    )
+    const tell = (reason: string) => reasons.push(['encrypted_headers', reason])
+    changes.encryptedHeaders = secretsMeant(given, before?.encryptedHeaders, tell) as Record<string, string>
   }
   return { changes, reasons }
 }

@@ -158,20 +158,23 @@ test('variables are replaced in values, with their defaults, and a port stays a 
 })
 
 test('a doubled dollar sign makes a text of what looks like a variable', () => {
-  const { databases } = parse(VALID.replace('"12345"', () => '"a$${HOST}$$${HOST}${HOST}$"'), { HOST: 'h' })
+  const { databases } = parse(
+    VALID.replace('"12345"', () => '"a$${HOST}$$${HOST}${HOST}$"'),
+    { HOST: 'h' },
+  )
   assert.equal(databases[0]?.input.connection.password, 'a${HOST}$${HOST}h$')
 })
 
 test('a secret that an export shows in part is never taken for the secret', () => {
   const hook = (secret: string) => `${VALID}http_endpoints: [{ name: e, url: "http://h", encrypted_headers: ${secret} }]\n`
   for (const shown of ['***', '*****', 's****t', 'sec********t']) {
-    refused(VALID.replace('12345', shown), /^tailrace\.yaml:13:15: password is a secret as an export shows it: give the whole one$/)
-    refused(hook(`{ x-key: "${shown}" }`), /^tailrace\.yaml:22:\d+: encrypted_headers is a secret as an export shows it/)
-    refused(hook(`[{ key: x-key, value: "${shown}" }]`), /encrypted_headers is a secret as an export shows it/)
+    refused(VALID.replace('12345', shown), /^tailrace\.yaml:13:15: password is a secret as it is shown: give the whole one$/)
+    refused(hook(`{ x-key: "${shown}" }`), /^tailrace\.yaml:22:\d+: encrypted_headers is a secret as it is shown/)
+    refused(hook(`[{ key: x-key, value: "${shown}" }]`), /encrypted_headers is a secret as it is shown/)
   }
   refused(hook('"(2 encrypted header(s)) - sha256sum: 12345678"'), /encrypted_headers are told only by their number/)
   const url = 'databases: [{ name: d, url: "postgresql://u:sec********t@h/d", slot_name: s, publication_name: p }]'
-  refused(`account: { name: a }\n${url}`, /url has a password that is a secret as an export shows it/)
+  refused(`account: { name: a }\n${url}`, /url has a password that is a secret as it is shown/)
   for (const whole of ['s*t', '**a**', 'a*b*c*d'])
     assert.equal(parse(VALID.replace('12345', whole)).databases[0]?.input.connection.password, whole)
 })

@@ -156,7 +156,7 @@ test('asterisks never become a secret: those of no stored one are refused at the
   assert.equal(refused.status, 422)
   assert.match(
     refused.summary,
-    /^shop\.yaml:\d+:\d+: encrypted_headers is a secret as an export shows it.*\nshop\.yaml:\d+:\d+: destination\.auth_value is a secret as an export shows it/,
+    /^shop\.yaml:\d+:\d+: encrypted_headers is a secret as it is shown.*\nshop\.yaml:\d+:\d+: destination\.auth_value is a secret as it is shown/,
   )
   assert.equal(await exported('?show-sensitive=true'), whole)
   const plan = await call('plan', whole.replace('elastic:a-password', 'elastic:b-password'))

@@ -47,6 +47,10 @@ test('headers come as an object or a list, a map is replaced as a whole, and an 
   assert.deepEqual(updated.headers, { 'x-b': '2' })
   assert.deepEqual(updated.encrypted_headers, { Authorization: 'Bea*************9', 'X-Key': 's****t' })
   assert.deepEqual([...s.engine.endpoints.values()][0]?.encryptedHeaders, { Authorization: 'Bearer 0123456789', 'X-Key': 'secret' })
+  const foreign = { encrypted_headers: { Authorization: 'Bez*************9', 'X-Key': 's****t' } }
+  const refused = await s.call(`${PATH}/hooks`, { method: 'PATCH', body: foreign })
+  assert.equal(refused.status, 422)
+  assert.match(refused.text, /encrypted_headers is a secret as it is shown, and not the stored one: give the whole one/)
   // an output sent back whole, and the older form of encrypted headers, change nothing
   assert.deepEqual((await s.call(`${PATH}/hooks`, { method: 'PUT', body: updated })).body, updated)
   const summary = {

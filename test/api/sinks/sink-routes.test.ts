@@ -226,6 +226,8 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
     (await s.call('/api/sinks/search', { method: 'PATCH', body: { destination: { ...destination, batch_size: 10_000 } } })).status,
     200,
   )
+  const shownOfAnother = { destination: { api_key: 'b-l*************y' } }
+  assert.equal((await s.call('/api/sinks/search', { method: 'PATCH', body: shownOfAnother })).status, 422)
   const stored = s.engine.findSink(SHOP.id, 'search')?.destination
   assert.deepEqual(stored, { ...SEARCH, primary_key: 'id', batch_size: 10_000, timeout_seconds: 5 })
   const without = (name: string) => Object.fromEntries(Object.entries(SEARCH).filter(([one]) => one !== name))
@@ -238,6 +240,7 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
     ),
     [{ ...SEARCH, index_name: 'x'.repeat(1025) }, 'index_name'],
     [{ ...SEARCH, api_key: 'two lines\n' }, 'api_key'],
+    [{ ...SEARCH, api_key: 'a-l*************y' }, 'api_key'], // as some other sink shows it
     [{ ...SEARCH, primary_key: '' }, 'primary_key'],
     ...[0, 10_001, 'ten'].map((batch_size) => [{ ...SEARCH, batch_size }, 'batch_size'] as const),
     ...[0, 301].map((timeout_seconds) => [{ ...SEARCH, timeout_seconds }, 'timeout_seconds'] as const),
