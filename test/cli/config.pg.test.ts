@@ -45,7 +45,7 @@ async function config(args: readonly string[], { input = '', env = {} }: Given =
 }
 const write = (name: string, content: string) => writeFile(join(folder, name), content)
 const received = async (sink: string) =>
-  ((await service.post(`/api/http_pull_consumers/${sink}/receive`, { batch_size: 1, wait_for: 10_000 })).body as any).data[0] // oxlint-disable-line typescript/no-explicit-any
+  ((await service.post(`/api/http_pull_consumers/${sink}/receive`, { batch_size: 1, wait_for: 60_000 })).body as any).data[0] // oxlint-disable-line typescript/no-explicit-any
 
 const hasEsbuild = (() => {
   try {

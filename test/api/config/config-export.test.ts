@@ -1,7 +1,7 @@
 /** What is exported means itself when it is read again, whatever its texts hold. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import fc from 'fast-check'
+import fc from '../../services/fast-check.ts'
 import { readDocument } from '../../../api/config/config-document.ts'
 import type { ConfiguredDatabase } from '../../../api/config/configured-databases.ts'
 import { exportedResources, exportYaml } from '../../../api/config/config-export.ts'

@@ -61,7 +61,7 @@ const told = ({ changes }: Body) =>
   changes.filter(({ action }) => action !== 'delete').map((c) => `${c.action} ${c.resource_type} ${c.name}`)
 const stored = (table: string) => state.query(`select xmin::text, * from tailrace.${table} order by name`)
 const received = async (sink: string) =>
-  (await service.post(`/api/http_pull_consumers/${sink}/receive`, { batch_size: 1, wait_for: 10_000 })).body as { data: any[] } // oxlint-disable-line typescript/no-explicit-any
+  (await service.post(`/api/http_pull_consumers/${sink}/receive`, { batch_size: 1, wait_for: 60_000 })).body as { data: any[] } // oxlint-disable-line typescript/no-explicit-any
 
 test('a plan tells what would change and what the file lacks, and changes nothing', async () => {
   const [sinks, functions] = [await stored('sink'), await stored('function')]
