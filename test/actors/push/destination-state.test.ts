@@ -39,6 +39,22 @@ test('one failure makes nobody down, three groups in a row do, and a refused con
   assert.deepEqual([b.fail('unreachable', 10), b.state.phase], ['release', 'down'])
 })
 
+test('a destination that rejects what 64 groups bring, one after the other, is down; later rounds of probes are shorter', () => {
+  const { state, time, fail } = bench()
+  const untilDown = () => {
+    let failures = 0
+    while (state.phase !== 'down') {
+      fail('rejected')
+      failures++
+    }
+    return failures
+  }
+  assert.equal(untilDown(), 64)
+  time.now += 10_000
+  state.lanes() // its pause is over
+  assert.equal(untilDown(), 16)
+})
+
 test('a pause that ends while nobody looks is due when the next one asks', () => {
   const { state, time, fail } = bench()
   const lookedAt = time.now

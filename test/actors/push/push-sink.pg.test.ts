@@ -172,6 +172,7 @@ test('while the destination is down nothing is parked, and delivery goes on with
     assert.match(went ?? '', /^the destination takes nothing: DESTINATION_\w+(, status \d+)?; it is asked again every few seconds$/)
     assert.equal(came, 'the destination takes messages again')
   }
+  assert.equal(p.f.counts.parks, 0)
 })
 
 test('functions decide what is sent and how; a message that fails in one is parked, its group waits, and others go on', async () => {
