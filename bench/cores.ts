@@ -4,15 +4,36 @@
  * again in one run as in the next.
  */
 import { spawnSync } from 'node:child_process'
-import { availableParallelism } from 'node:os'
+import { readFileSync } from 'node:fs'
 
-/**
- * The receiver gets the last core, the sender all others; with what they start from then on.
- * @returns false: there is one core alone, or no `taskset` (util-linux), and nothing was done
- */
-export function keepApart({ sender, receiver }: Readonly<{ sender: readonly number[]; receiver: readonly number[] }>): boolean {
-  const last = availableParallelism() - 1
-  if (last < 1) return false
-  const pin = (pid: number, cores: string) => spawnSync('taskset', ['--all-tasks', '--cpu-list', '--pid', cores, String(pid)]).status === 0
-  return [...receiver.map((pid) => pin(pid, `${last}`)), ...sender.map((pid) => pin(pid, `0-${last - 1}`))].every(Boolean)
+type Ends<T> = Readonly<{ sender: T; receiver: T }>
+
+/** The receiver gets the last core, the sender all others. Undefined: there is one core alone, or no `taskset` (util-linux). */
+export function coresApart(): Ends<string> | undefined {
+  const cores = ownCores()
+  const last = cores.pop()
+  if (last === undefined || cores.length === 0 || spawnSync('taskset', ['--version']).status !== 0) return undefined
+  return { sender: cores.join(','), receiver: String(last) }
+}
+
+/** Puts processes, and what they start from then on, on these cores. */
+export function keepApart(cores: Ends<string> | undefined, pids: Ends<readonly number[]>): void {
+  if (!cores) return
+  for (const end of ['sender', 'receiver'] as const)
+    for (const pid of pids[end]) spawnSync('taskset', ['--all-tasks', '--cpu-list', '--pid', cores[end], String(pid)])
+}
+
+/** Those that this process may run on: fewer than there are in a container, and not from 0 on. */
+function ownCores(): number[] {
+  let status: string
+  try {
+    status = readFileSync('/proc/self/status', 'utf8')
+  } catch {
+    return [] // no Linux
+  }
+  const [, list = ''] = /^Cpus_allowed_list:\s*(\S+)$/m.exec(status) ?? []
+  return list.split(',').flatMap((part) => {
+    const [first = Number.NaN, last = first] = part.split('-').map(Number)
+    return Number.isNaN(first) ? [] : Array.from({ length: last - first + 1 }, (_, i) => first + i)
+  })
 }

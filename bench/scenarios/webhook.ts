@@ -6,7 +6,7 @@
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
-import { keepApart } from '../cores.ts'
+import { coresApart, keepApart } from '../cores.ts'
 import type { Bench } from '../postgres.ts'
 import { freePort } from '../free-port.ts'
 import { UsageMeter, type Processes } from '../process-usage.ts'
@@ -29,6 +29,7 @@ const CONNECTIONS = 10
 const LOOK_EVERY_MS = 50
 /** Requests that don't count, of the sink and of the loop: until then much of their code is not compiled. */
 const WARM_UP = 10_000
+const CORES = coresApart()
 const batched = tailraceOf('Tailrace to a webhook, batches of 100', { partitions: 1, processes: 1, webhook: { batchSize: 100 } })
 const single = tailraceOf('Tailrace to a webhook, one by one', {
   partitions: 1,
@@ -43,6 +44,7 @@ export async function webhook(
   say: (text: string) => void,
 ): Promise<Webhook> {
   const { slot, changes, singles, pairs, profileFolder } = range
+  if (!CORES) say('one by one: sender and receiver share their cores here, so rates differ more from run to run')
   const turns: Turn[] = []
   for (let pair = 1; pair <= pairs; pair++) {
     const profiled = { slot, ...(profileFolder !== undefined && { profileFolder }) }
@@ -81,7 +83,7 @@ async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): P
       await using running = await single.start({ ...task, ...(profileFolder !== undefined && { profileFolder }) })
       await untilConfirmed(client, copy)
       const { service, client: receiver } = running.processes
-      keepApart({ sender: service?.() ?? [], receiver: receiver?.() ?? [] })
+      keepApart(CORES, { sender: service?.() ?? [], receiver: receiver?.() ?? [] })
       await running.begin?.()
       return await sending(running, changes - WARM_UP, running.processes)
     } finally {
@@ -112,7 +114,7 @@ async function loop(changes: number): Promise<Sending> {
   const requests = changes - WARM_UP
   const loopTask: LoopTask = { origin: `http://127.0.0.1:${port}`, connections: CONNECTIONS, requests, warmUp: WARM_UP }
   await using looping = new Reader(join(import.meta.dirname, '..', 'systems', 'undici-loop.ts'), loopTask)
-  keepApart({ sender: [looping.pid], receiver: [receiver.pid] })
+  keepApart(CORES, { sender: [looping.pid], receiver: [receiver.pid] })
   return await sending(looping, requests, { service: () => [looping.pid], client: () => [receiver.pid] })
 }
 
