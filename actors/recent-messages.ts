@@ -19,8 +19,6 @@ export type RecentMessage = Readonly<{ at: string; text: string }>
 export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
 /** @property body JSON of the message without its outer braces, its metadata left open */
 type Kept = Readonly<{ sinkIds: readonly string[]; body: Buffer }>
-/** @property table the only one of the pack, when that has as many messages of it as are kept: then it stands for the packs before it */
-type Resting = Readonly<{ pack: Pack; table: number | undefined }>
 
 const PER_TABLE = 10
 const MAX_TABLES = 200
@@ -33,7 +31,7 @@ export class RecentMessages {
   /** by database and oid of the table, the table that was seen last at the end; messages by their position */
   readonly #tables = new Map<string, Map<string, Kept>>()
   /** by sink: the newest packs that it read while it was not looked at, oldest first */
-  readonly #resting = new Map<string, { sink: Sink; readonly packs: Resting[] }>()
+  readonly #resting = new Map<string, { sink: Sink; readonly packs: Pack[] }>()
 
   /** A pack was read for a sink. */
   note(sink: Sink, pack: Pack): void {
@@ -43,10 +41,8 @@ export class RecentMessages {
     resting.sink = sink
     const { packs } = resting
     let at = packs.length
-    while (at > 0 && comparePositions(endOf((packs[at - 1] as Resting).pack), endOf(pack)) > 0) at--
-    const table = tableFilledBy(pack)
-    if (table !== undefined) while (at > 0 && (packs[at - 1] as Resting).table === table) packs.splice(--at, 1) // all of it is older
-    packs.splice(at, 0, { pack, table })
+    while (at > 0 && comparePositions(endOf(packs[at - 1] as Pack), endOf(pack)) > 0) at--
+    packs.splice(at, 0, pack)
     if (packs.length > PER_TABLE) packs.shift()
   }
 
@@ -87,13 +83,9 @@ export class RecentMessages {
   }
 
   #rested(id: string): void {
-    const { sink, packs } = this.#resting.get(id) as { sink: Sink; packs: Resting[] }
+    const { sink, packs } = this.#resting.get(id) as { sink: Sink; packs: Pack[] }
     this.#resting.delete(id)
-    if (packs.length === 0) return
-    this.#take(
-      sink,
-      packs.map(({ pack }) => pack),
-    )
+    if (packs.length > 0) this.#take(sink, packs)
   }
 }
 
@@ -103,26 +95,14 @@ export function newest(messages: readonly RecentMessage[]): readonly RecentMessa
   return [...byPlace.values()].toSorted((a, b) => (a.at < b.at ? -1 : 1)).slice(-PER_TABLE)
 }
 
-function tableFilledBy(pack: Pack): number | undefined {
-  const table = pack.relation(0)
-  let count = 0
-  for (let i = pack.count - 1; i >= 0; i--) {
-    if (pack.relation(i) !== table) return undefined
-    if (canBeKept(pack, i)) count++
-  }
-  return count >= PER_TABLE ? table : undefined
-}
-
-const canBeKept = (pack: Pack, i: number): boolean =>
-  (pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) === 0 && pack.bodyEnd(i) - pack.bodyStart(i) <= MAX_BYTES
-
 /** Places in a pack: of each table the last ones that can be kept, in the order of the pack. */
 function newestOfEach(pack: Pack): readonly number[] {
   const counts = new Map<number, number>()
   const chosen: number[] = []
   for (let i = pack.count - 1; i >= 0 && i >= pack.count - MAX_LOOKED_AT; i--) {
     const count = counts.get(pack.relation(i)) ?? 0
-    if (count === PER_TABLE || !canBeKept(pack, i)) continue
+    if (count === PER_TABLE || (pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
+    if (pack.bodyEnd(i) - pack.bodyStart(i) > MAX_BYTES) continue
     counts.set(pack.relation(i), count + 1)
     chosen.push(i)
   }

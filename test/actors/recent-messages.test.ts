@@ -48,16 +48,6 @@ test('of a sink that reads much the last message before it falls silent is there
   )
 })
 
-test('a pack that is full of one table takes the place of those before it, and of no other table', async () => {
-  const recent = new RecentMessages()
-  const other = loadOf([{ key: ['x'], record: { id: 500 }, relation: 7 }], 1).views[0] as Pack
-  for (const [history, pack] of [packOf([1]), other, packOf(range(20), 2), packOf(range(20), 3)].entries())
-    recent.note(SINK, history === 1 ? other : pack)
-  const asked = { databaseId: SINK.databaseId, sinkIds: [SINK.id] }
-  const last = () => recent.of(asked, [SINK]).map(({ text }) => Number(/"id":(\d+)/.exec(text)?.[1]))
-  await eventually('the last ones', async () => String(last()) === '500,19' || undefined)
-})
-
 test('large messages are left out, and digits stay', () => {
   const recent = new RecentMessages()
   recent.note(SINK, packOf([1], 0, { text: 'x'.repeat(20_000) }))
