@@ -71,11 +71,13 @@ export class ReplayClient {
     return answer as { status: number; body: Replayed & Record<string, unknown> }
   }
 
-  /** Again for as long as the answer is to try again, as it may be for a while after the process that was asked has died. */
-  async replayWhenPossible(to: object): ReturnType<ReplayClient['replay']> {
-    for (const until = performance.now() + IDLE_MS; ; await sleep(RETRY_AFTER_MS * 10)) {
+  /** Again for as long as the answer is to try again, as it may be for a while after a process has died, or was taken for dead. */
+  async replayWhenPossible(to: object): Promise<Awaited<ReturnType<ReplayClient['replay']>> & { tries: number }> {
+    const until = performance.now() + IDLE_MS
+    for (let tries = 1; ; tries++) {
       const answer = await this.replay(to)
-      if ((answer.status !== 503 && answer.status !== 409) || performance.now() > until) return answer
+      if ((answer.status !== 503 && answer.status !== 409) || performance.now() > until) return { ...answer, tries }
+      await sleep(RETRY_AFTER_MS * 10)
     }
   }
 
