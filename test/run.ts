@@ -23,8 +23,8 @@ const root = dirname(import.meta.dirname)
 /** Each file is a process, and many of them wait for what they started: two more than cores keep those busy. They share servers. */
 const FILES_AT_ONCE = Math.min(availableParallelism() + 2, 12)
 /** What takes longer on the slowest machine hangs. A test that hangs is named and the next one of its file begins. */
-const TEST_LIMIT_MS = 4 * 60_000
-const FILE_LIMIT_MS = 6 * 60_000
+const TEST_LIMIT_MS = 7 * 60_000
+const FILE_LIMIT_MS = 12 * 60_000
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
