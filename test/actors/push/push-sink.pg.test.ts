@@ -176,6 +176,19 @@ test('while the destination is down nothing is parked, and delivery goes on with
   assert.equal(p.f.counts.parks, 0)
 })
 
+test('an edit of the sink ends a pause that the destination asked for, and nothing is blamed for what was before', async () => {
+  let isWrong = true
+  await using p = await PushFixture.open({ batch_size: 10, max_retry_count: 1 }, () =>
+    isWrong ? { status: 401, headers: { 'retry-after': '600' } } : {},
+  )
+  await p.append(inGroups(30, 30))
+  while (p.f.sink.status().details?.['destination'] !== 'down') await pause(5)
+  isWrong = false
+  p.f.update({ annotations: { login: 'mended' } })
+  await p.untilDelivered(30)
+  assert.deepEqual([p.f.counts.parks, sorted(p.ids)], [0, range(30)])
+})
+
 test('functions decide what is sent and how; a message that fails in one is parked, its group waits, and others go on', async () => {
   const shared = pool()
   const fn = (kind: 'filter' | 'transform', code: string) => ({ key: `${kind} ${code}`, name: 'mine', kind, code, usesMetadata: false })
