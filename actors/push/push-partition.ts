@@ -132,11 +132,12 @@ export class PushPartition implements HostedPartition {
     return this.#owned.edit(...edit)
   }
 
-  /** Something may have to be done: messages, answers, settings. */
-  wake(): void {
-    if (this.#isWoken || !this.#giveUp) return
+  /** Something may have to be done: messages, answers, settings. @returns false: it is awake already, or sends nothing now */
+  wake(): boolean {
+    if (this.#isWoken || !this.#giveUp) return false
     this.#isWoken = true
     setImmediate(this.#work) // answers that came together are followed by requests that go together
+    return true
   }
 
   /** Nothing is left to send but what is held to find out whose fault it is. */

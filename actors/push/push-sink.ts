@@ -265,11 +265,15 @@ class PushSink implements RunningSink {
     this.#wake()
   }
 
-  /** Another partition is woken first each time, so that none has all that may be sent. */
+  /**
+   * Another partition is woken first each time, so that none has all that may be sent. What wakes none counts for no turn: an answer
+   * wakes twice, and of two partitions it would be the same one's turn for ever.
+   */
   #wake(): void {
     const live = this.#host?.live ?? []
-    for (let i = 0; i < live.length; i++) live[(this.#turn + i) % live.length]?.wake()
-    this.#turn = live.length > 0 ? (this.#turn + 1) % live.length : 0
+    let woken = 0
+    for (let i = 0; i < live.length; i++) if (live[(this.#turn + i) % live.length]?.wake()) woken++
+    if (woken > 0) this.#turn = (this.#turn + 1) % live.length
   }
 
   /** When nothing is left that could tell whose fault it was, it is decided by what was answered. */
