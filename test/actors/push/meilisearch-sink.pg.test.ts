@@ -15,22 +15,28 @@ class Bench implements AsyncDisposable {
   readonly f: Fixture
   readonly server: Meilisearch
   readonly db: TestDatabase
+  readonly destination: MeilisearchDestination
 
-  private constructor(f: Fixture, server: Meilisearch, db: TestDatabase) {
+  private constructor(f: Fixture, server: Meilisearch, db: TestDatabase, destination: MeilisearchDestination) {
     this.f = f
     this.server = server
     this.db = db
+    this.destination = destination
   }
 
-  static async open(settings: Partial<Sink> & { batch?: number } = {}, options: MeilisearchOptions = {}): Promise<Bench> {
-    const { batch = 10, ...sink } = settings
+  /** @param settings index: none, and every message is refused before it is sent */
+  static async open(
+    settings: Partial<Sink> & { batch?: number; index?: string | null } = {},
+    options: MeilisearchOptions = {},
+  ): Promise<Bench> {
+    const { batch = 10, index = 'items', ...sink } = settings
     const db = await stateDatabase()
     const server = await Meilisearch.start(options)
     const destination: MeilisearchDestination = {
-      ...{ type: 'meilisearch', endpoint_url: server.url, index_name: 'items', primary_key: 'group', api_key: 'a-key' },
+      ...{ type: 'meilisearch', endpoint_url: server.url, index_name: index, primary_key: 'group', api_key: 'a-key' },
       ...{ batch_size: batch, timeout_seconds: 2 },
     }
-    const bench = new Bench(await Fixture.open({ ...sink, destination }, { query: queryOf(db), start: false }), server, db)
+    const bench = new Bench(await Fixture.open({ ...sink, destination }, { query: queryOf(db), start: false }), server, db, destination)
     await bench.start()
     return bench
   }
@@ -98,6 +104,19 @@ test('a document that spoils its batches is parked alone, and delivered once the
   assert.deepEqual([row?.attempts, row?.error], [1, 'Index `items`: internal: a document that the server chokes on.'])
   b.server.poison = () => false
   await b.untilIds(range(100))
+})
+
+test('thousands that wait parked heal with few requests, as many messages in each as fit', async () => {
+  await using b = await Bench.open({ batch: 100, index: null, max_memory_mb: 128 })
+  await b.f.append(inGroups(2_000, 2_000))
+  await b.f.counts.until(({ parks }) => parks === 2_000)
+  assert.equal(posts(b.server).length, 0)
+  b.server.hold() // what is due by itself before all are takes a few requests only
+  b.f.update({ destination: { ...b.destination, index_name: 'items' } })
+  await b.f.sink.edit('redeliver', 'failing')
+  b.server.release()
+  await b.untilIds(range(2_000))
+  assert.ok(posts(b.server).length < 60, `${posts(b.server).length} requests`)
 })
 
 test('a server that is gone for a while costs nothing but time', async () => {
