@@ -9,62 +9,26 @@
  *  P3. While the destination is down nothing is parked, and what was taken is given back.
  *  P4. A stop waits for what is under way, then gives it up: what was sent and not answered comes again.
  */
-import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
-import type { Failure, Load, Outcome, PushWire } from '../../sinks/push.ts'
+import type { Failure, Outcome } from '../../sinks/push.ts'
 import { attemptOf, failureText, type FunctionFailure } from '../../transforms/stage.ts'
-import type { DestinationState, Ticket } from './destination-state.ts'
+import type { Ticket } from './destination-state.ts'
 import { EarliestTimer } from '../earliest-timer.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
 import { PieceEndings, type Attempt } from './piece-endings.ts'
 import { PieceQueue } from './piece-queue.ts'
-import { PiecePreparation, type PreparationOptions } from './piece-preparation.ts'
+import { PiecePreparation } from './piece-preparation.ts'
+import type { PushPartitionOptions, Sent } from './push-partition-options.ts'
 import { RetryBatch } from './retry-batch.ts'
+import { Suspects } from './suspects.ts'
 import { bytesOf, firstOf, groupsOf, halvesOf, partOf, placesOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from '../sink/sink-host.ts'
 import type { Figures, HealthCheck } from '../status.ts'
 
-export type PushPartitionOptions = PreparationOptions &
-  Readonly<{
-    /** what speaks to the destination now; undefined: its settings can't be used */
-    wire: () => Pick<PushWire, 'maxMessages' | 'maxBytes' | 'overheadBytes' | 'judgesEach'> | undefined
-    /** One of the two is told, once and after it has returned. */
-    send: (load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void) => void
-    /** Whether it may have one more than so many requests under way, whatever other partitions want. */
-    mayGoOn: (requests: number) => boolean
-    destination: DestinationState
-    isActive: () => boolean
-    /** messages under way from all partitions of the sink that live here */
-    underWay: AckPending
-    limits: () => Readonly<{ maxRetries: number | null; fillMs: number }>
-    clock: () => number
-    random: () => number
-    /** told of each request that was answered */
-    sent: (sent: Sent) => void
-    /** nothing can be sent: perhaps no partition has anything left but suspects */
-    exhausted: () => void
-  }>
-
-/** How a request ended, for those who count and keep records. */
-export type Sent = Readonly<{
-  partition: number
-  piece: Piece
-  delivered: readonly number[]
-  failures: readonly Failure[]
-  status: number
-  /** of what was delivered */
-  answer: Extract<Outcome, { kind: 'delivered' }>['answer']
-  tookMs: number
-}>
-
-type Suspect = { readonly piece: Piece; readonly failure: Failure; readonly at: number; isRecovering: boolean }
-
 /** A stop waits so long for answers. */
 const DRAIN_MS = 7_000
-/** Suspects held while the destination is down: beyond them probes begin with the lowest again. */
-const MAX_HELD = 2_000
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
@@ -78,7 +42,7 @@ export class PushPartition implements HostedPartition {
   #idle: PromiseWithResolvers<void> | undefined
   readonly #abort = new AbortController()
   readonly #retryBatch = new RetryBatch()
-  #suspects: Suspect[] = []
+  readonly #suspects: Suspects
   #downs: number
   #changes: number
   #isDraining = false
@@ -91,6 +55,7 @@ export class PushPartition implements HostedPartition {
     this.#owned = owned
     this.#options = options
     this.#timer = new EarliestTimer(options.clock, () => this.wake())
+    this.#suspects = new Suspects(options.destination)
     this.#endings = new PieceEndings(owned, options, this.#abort.signal)
     this.#queue = new PieceQueue({ owned, endings: this.#endings, retryBatch: this.#retryBatch }, options)
     this.#preparation = new PiecePreparation(options, {
@@ -126,7 +91,7 @@ export class PushPartition implements HostedPartition {
     this.#owned.update()
   }
   figures(): Figures {
-    return { ...this.#owned.figures(), requests: this.#sends, held: this.#suspects.length }
+    return { ...this.#owned.figures(), requests: this.#sends, held: this.#suspects.count }
   }
   edit(...edit: Parameters<OwnedPartition['edit']>): Promise<number> {
     return this.#owned.edit(...edit)
@@ -142,15 +107,14 @@ export class PushPartition implements HostedPartition {
 
   /** Nothing is left to send but what is held to find out whose fault it is. */
   get isExhausted(): boolean {
-    const { lastSuccessAt } = this.#options.destination
-    return this.#queue.isExhausted && this.#suspects.every(({ at }) => at >= lastSuccessAt)
+    return this.#queue.isExhausted && this.#suspects.areOpen
   }
   get hasSuspects(): boolean {
-    return this.#suspects.length > 0
+    return this.#suspects.count > 0
   }
   /** Whose fault it was of what is held. */
   decide(ruling: 'park' | 'release'): void {
-    for (const { piece, failure } of this.#suspects.splice(0)) {
+    for (const { piece, failure } of this.#suspects.takeAll()) {
       if (ruling === 'park') this.#fail(piece, failure, true)
       else this.#endings.release(piece)
     }
@@ -209,7 +173,7 @@ export class PushPartition implements HostedPartition {
     await this.#allSent()
     clearTimeout(late)
     this.#queue.release()
-    for (const { piece } of this.#suspects.splice(0)) this.#endings.release(piece)
+    for (const { piece } of this.#suspects.takeAll()) this.#endings.release(piece)
     await this.#owned.drain()
   }
 
@@ -217,7 +181,7 @@ export class PushPartition implements HostedPartition {
     this.#owned.close(cause)
     this.#abort.abort()
     this.#queue.close()
-    this.#suspects = []
+    this.#suspects.takeAll()
     this.#endings.close() // whoever is still being asked has no say any more
   }
 
@@ -240,18 +204,13 @@ export class PushPartition implements HostedPartition {
     if (this.#downs !== destination.downs) {
       this.#downs = destination.downs
       this.#queue.release()
-      for (const suspect of this.#suspects) suspect.isRecovering = true
-      if (this.#suspects.length > MAX_HELD) this.decide('release')
+      if (this.#suspects.doubt()) this.decide('release')
     }
-    if (this.#suspects.length === 0) return
-    const cleared = this.#suspects.filter(({ at }) => destination.lastSuccessAt > at)
-    if (cleared.length === 0) return
-    this.#suspects = this.#suspects.filter(({ at }) => destination.lastSuccessAt <= at)
-    for (const { piece, failure, at, isRecovering } of cleared) {
-      // what failed while it may have been down gets another chance before that counts
-      if (isRecovering) this.#queue.add({ ...piece, doubtedSince: at })
-      else this.#fail(piece, failure, true)
-    }
+    const cleared = this.#suspects.takeCleared()
+    if (!cleared) return
+    // what failed while it may have been down gets another chance before that counts
+    for (const { piece, at } of cleared.again) this.#queue.add({ ...piece, doubtedSince: at })
+    for (const { piece, failure } of cleared.guilty) this.#fail(piece, failure, true)
   }
 
   #sendOne(): boolean {
@@ -402,7 +361,7 @@ export class PushPartition implements HostedPartition {
       case 'release':
         return this.#endings.release(piece)
       case 'suspect':
-        this.#suspects.push({ piece, failure, at: now, isRecovering: destination.isRecovering })
+        this.#suspects.hold({ piece, failure, at: now })
         return
       case 'again':
         return this.#queue.next([doubted])

@@ -6,28 +6,27 @@
  *      under the old ones is forgotten.
  *  I3. A wire is closed when the last request over it has ended.
  */
-import type { Former } from '../../engine/dispatch/batch.ts'
-import type { DeliveredMessages, DeliveredTogether } from '../../engine/dispatch/delivered-messages.ts'
+import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { MessageView } from '../../engine/log/message-view.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { RowLookup } from '../../engine/wal/row-lookup.ts'
-import type { Failure, KeptAnswer, Load, Outcome, PushType, PushWire } from '../../sinks/push.ts'
+import type { Failure, KeptAnswer, Load, Outcome, PushType } from '../../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
-import { PushPartition, type Sent } from './push-partition.ts'
+import type { Sent } from './push-partition-options.ts'
+import { PushPartition } from './push-partition.ts'
+import { SentTogether } from './sent-together.ts'
 import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
 import { wholeMessages } from './whole-messages.ts'
+import { WireUse } from './wire-use.ts'
 
 export function startPushSink(options: SinkOptions, type: PushType, surroundings: PushSurroundings): RunningSink {
   return new PushSink(options, type, surroundings)
 }
 
-/** What an attempt weighs in memory, about, but for the answer. */
-const KEPT_BYTES = 256
-const KEPT_FORMER_BYTES = 2_048
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
@@ -291,89 +290,6 @@ const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ c
 
 const lookupOf = (sink: Sink, { connection, slot: { publication } }: Database) =>
   new RowLookup({ connection, publication }, `tailrace values ${sink.name}`)
-
-/** A wire and the requests over it. */
-class WireUse {
-  readonly wire: PushWire
-  #open = 0
-  #isRetired = false
-
-  constructor(wire: PushWire) {
-    this.wire = wire
-  }
-
-  begin(): void {
-    this.#open++
-  }
-
-  end(): void {
-    this.#open--
-    this.#closeWhenDone()
-  }
-
-  retire(): void {
-    this.#isRetired = true
-    this.#closeWhenDone()
-  }
-
-  #closeWhenDone(): void {
-    if (this.#isRetired && this.#open === 0) void this.wire.close()
-  }
-}
-
-const NONE: readonly unknown[] = []
-
-/** One object for each request: there are many of them. */
-class SentTogether implements DeliveredTogether {
-  readonly generation: number
-  readonly partition: number
-  readonly at = Date.now()
-  readonly tries: number
-  readonly formerAttempts: readonly unknown[]
-  readonly bytes: number
-  readonly #status: number
-  readonly #tookMs: number
-  readonly #answer: KeptAnswer | undefined
-
-  constructor(
-    former: Former | undefined,
-    {
-      generation,
-      partition,
-      status,
-      tookMs,
-      answer,
-      answerBytes,
-    }: Readonly<{
-      generation: number
-      partition: number
-      status: number
-      tookMs: number
-      answer: KeptAnswer | undefined
-      /** those that no former one holds */
-      answerBytes: number
-    }>,
-  ) {
-    this.generation = generation
-    this.partition = partition
-    this.tries = (former?.attempts ?? 0) + 1
-    this.formerAttempts = former?.records ?? NONE
-    this.bytes = KEPT_BYTES + KEPT_FORMER_BYTES * this.formerAttempts.length + answerBytes
-    this.#status = status
-    this.#tookMs = tookMs
-    this.#answer = answer
-  }
-
-  attempt(): Readonly<Record<string, unknown>> {
-    return {
-      at: new Date(this.at).toISOString(),
-      counts: true,
-      status: this.#status,
-      tookMs: Math.round(this.#tookMs),
-      ...this.#answer?.shown(),
-    }
-  }
-}
 
 /** The ends of deliveries are told by whoever sends: a partition knows less of them. */
 function withoutEnds(observer: SinkObserver): SinkObserver {
