@@ -43,6 +43,20 @@ test('a silent line passes nothing and ends nothing, and stays so after it is he
   socket.destroy()
 })
 
+test('what is on its way over a line that falls silent does not arrive once it is healed', async () => {
+  await using echo = await startEcho()
+  await using proxy = await NetProxy.start(echo)
+  const socket = await connected(proxy)
+  proxy.weather = { delayMs: 50, bytesPerSecond: Infinity }
+  socket.write('lost')
+  await sleep(10) // it is with the proxy by then; if it isn't, it is not read any more
+  proxy.fallSilent()
+  proxy.heal()
+  const later = await connected(proxy) // there and back takes longer than what is on its way
+  assert.deepEqual(echo.received, ['hello', 'hello'])
+  for (const one of [socket, later]) one.destroy()
+})
+
 test('weather delays and throttles, in order', async () => {
   await using echo = await startEcho()
   await using proxy = await NetProxy.start(echo)
@@ -64,10 +78,14 @@ async function connected(proxy: NetProxy): Promise<Socket> {
   return socket
 }
 
-async function startEcho(): Promise<AsyncDisposable & { host: string; port: number }> {
-  const server = createServer({ allowHalfOpen: true }, (socket) => void socket.on('error', () => {}).pipe(socket))
+async function startEcho(): Promise<AsyncDisposable & { host: string; port: number; received: string[] }> {
+  const received: string[] = []
+  const server = createServer({ allowHalfOpen: true }, (socket) => {
+    socket.on('data', (chunk: Buffer) => received.push(String(chunk)))
+    socket.on('error', () => {}).pipe(socket)
+  })
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as { port: number }
-  return { host: '127.0.0.1', port, [Symbol.asyncDispose]: async () => void server.close() }
+  return { host: '127.0.0.1', port, received, [Symbol.asyncDispose]: async () => void server.close() }
 }

@@ -14,7 +14,7 @@ export type Weather = Readonly<{
 
 export const CALM: Weather = { delayMs: 0, bytesPerSecond: Infinity }
 
-type Line = { readonly near: Socket; readonly far: Socket }
+type Line = { readonly near: Socket; readonly far: Socket; /** for good */ isSilent: boolean }
 
 export class NetProxy implements AsyncDisposable {
   readonly #server: Server
@@ -71,9 +71,10 @@ export class NetProxy implements AsyncDisposable {
   /** Nothing passes any more, and nobody is told: neither those that are connected nor those that connect now. */
   fallSilent(): void {
     this.#state = 'silent'
-    for (const { near, far } of this.#lines) {
-      near.pause()
-      far.pause()
+    for (const line of this.#lines) {
+      line.isSilent = true
+      line.near.pause()
+      line.far.pause()
     }
   }
 
@@ -103,7 +104,7 @@ export class NetProxy implements AsyncDisposable {
     this.#connections++
     const far = connect({ ...this.#target, noDelay: true, allowHalfOpen: true })
     near.setNoDelay(true)
-    const line = { near, far }
+    const line = { near, far, isSilent: false }
     this.#lines.add(line)
     this.#pass(near, far, line)
     this.#pass(far, near, line)
@@ -113,10 +114,10 @@ export class NetProxy implements AsyncDisposable {
     let last: Promise<void> = Promise.resolve()
     from.on('error', () => {})
     from.on('data', (chunk) => {
-      if (this.#state === 'silent') return
+      if (line.isSilent) return
       const wait = this.#waitFor(chunk.length)
       if (wait === 0) {
-        if (!to.write(chunk)) this.#untilDrained(from, to)
+        if (!to.write(chunk)) this.#untilDrained(from, to, line)
         return
       }
       from.pause()
@@ -124,7 +125,7 @@ export class NetProxy implements AsyncDisposable {
         () =>
           new Promise((resolve) => {
             setTimeout(() => {
-              if (this.#state !== 'silent' && !to.destroyed) {
+              if (!line.isSilent && !to.destroyed) {
                 to.write(chunk)
                 from.resume()
               }
@@ -140,10 +141,10 @@ export class NetProxy implements AsyncDisposable {
     })
   }
 
-  #untilDrained(from: Socket, to: Socket): void {
+  #untilDrained(from: Socket, to: Socket, line: Line): void {
     from.pause()
     to.once('drain', () => {
-      if (this.#state !== 'silent') from.resume()
+      if (!line.isSilent) from.resume()
     })
   }
 
