@@ -2,13 +2,14 @@
  * A message of a table of which none is known: a made-up row that has the table's columns, each with a value of its type, as the
  * stream would have it. For people who try a function before anything was streamed (contract 7.8).
  */
+import { escapeIdentifier, escapeLiteral } from 'pg'
 import { EngineError } from '../engine/errors.ts'
 import { qualified } from '../engine/state/table-name.ts'
 import type { Connection } from '../engine/state/resources.ts'
 import { SnapshotReader, type ReadRows } from '../engine/wal/connection/snapshot-reader.ts'
 import { parseExact } from './exact-json.ts'
 import { rowPrinter } from './row-json.ts'
-import { EXAMPLE, type TrialMessage } from './trial.ts'
+import { trialInsert, type TrialMessage } from './trial.ts'
 
 /** @property type as SQL has it, of a domain what it is over @property kind its name @property element of an array: its elements' kind */
 type Column = Readonly<{ name: string; type: string; kind: string; element: string | null; modifier: number; label: string | null }>
@@ -45,19 +46,12 @@ export async function syntheticMessage(connection: Connection, table: string): P
     return await reader.read(new Set(), async (read) => {
       const { columns, keys } = await columnsOf(read, schema, name)
       const texts = columns.map(valueOf)
-      const list = columns.map(({ name: column, type }, i) => `${literal(texts[i])}::${type} as ${identifier(column)}`)
+      const list = columns.map(({ name: column, type }, i) => `${literalOf(texts[i])}::${type} as ${escapeIdentifier(column)}`)
       const { fields, rows } = await read(`select ${list.join(', ')}`, [])
       const [values = []] = rows
       const print = await rowPrinter(fields, read)
-      return {
-        record: parseExact(String(columns.length === 0 ? '{}' : print(values))),
-        ...{ changes: null, action: 'insert' },
-        metadata: {
-          ...(EXAMPLE.metadata as object),
-          ...{ table_schema: schema, table_name: name },
-          record_pks: keys.map((key) => values[columns.findIndex((column) => column.name === key)] ?? null),
-        },
-      }
+      const pks = keys.map((key) => values[columns.findIndex((column) => column.name === key)] ?? null)
+      return trialInsert({ schema, name }, pks, parseExact(String(columns.length === 0 ? '{}' : print(values))))
     })
   } finally {
     await reader.close()
@@ -114,6 +108,4 @@ function numeric(modifier: number): string {
   return scale > 0 && digits >= 0 ? `${whole}.${'9'.padEnd(scale, '0')}` : scale > 0 ? '0' : whole
 }
 
-const literal = (text: string | null | undefined): string =>
-  text === null || text === undefined ? 'null' : `E'${text.replaceAll('\\', '\\\\').replaceAll("'", "''")}'`
-const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
+const literalOf = (text: string | null | undefined): string => (text === null || text === undefined ? 'null' : escapeLiteral(text))

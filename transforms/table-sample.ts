@@ -5,7 +5,7 @@ import type { Connection } from '../engine/state/resources.ts'
 import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { Enricher } from './enrichment.ts'
 import { parseExact } from './exact-json.ts'
-import { EXAMPLE, type TrialMessage } from './trial.ts'
+import { trialInsert, type TrialMessage } from './trial.ts'
 
 const ROWS = 10
 
@@ -37,12 +37,7 @@ export async function sampleOf(connection: Connection, table: string): Promise<r
     const list = byName.map(({ column }) => column).join(', ')
     const sql = `select t.* from ${quoted} t join unnest(${arrays}) k(${list}) using (${list})`
     const { byKey } = await new Enricher({ name: 'sample', sql, reader }).rowsOf(relation, keys, new Set())
-    return keys.map((key) => ({
-      record: parseExact(String(byKey.get(JSON.stringify(key)) ?? '{}')),
-      changes: null,
-      action: 'insert',
-      metadata: { ...(EXAMPLE.metadata as object), table_schema: schema, table_name: name, record_pks: key },
-    }))
+    return keys.map((key) => trialInsert({ schema, name }, key, parseExact(String(byKey.get(JSON.stringify(key)) ?? '{}'))))
   } finally {
     await reader.close()
   }

@@ -53,6 +53,18 @@ export const EXAMPLE: TrialMessage = {
   },
 }
 
+/** The insert of a row: what nobody knows of it yet, its commit, is the example's. @param pks Postgres' texts */
+export const trialInsert = (
+  table: Readonly<{ schema: string; name: string }>,
+  pks: readonly (string | null)[],
+  record: unknown,
+): TrialMessage => ({
+  record,
+  changes: null,
+  action: 'insert',
+  metadata: { ...(EXAMPLE.metadata as object), table_schema: table.schema, table_name: table.name, record_pks: pks },
+})
+
 /** A message as somebody has written it, with what is left out. @throws EngineError VALIDATION_FAILED: an action that no message has */
 export function trialMessage(given: unknown): TrialMessage {
   const { record = {}, changes = null, action = 'insert', metadata = EXAMPLE.metadata } = given as Partial<TrialMessage>

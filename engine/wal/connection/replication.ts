@@ -12,7 +12,7 @@
  *  - the end never waits for the other side: the socket is destroyed.
  */
 import { LogicalReplicationService } from 'pg-logical-replication'
-import type { Client, ClientConfig } from 'pg'
+import { escapeIdentifier, type Client, type ClientConfig } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
 import { EngineError } from '../../errors.ts'
 import type { Lsn } from '../../lsn.ts'
@@ -143,8 +143,8 @@ export class ReplicationConnection {
         if (this.#phase !== 'opening') return
         await this.#options.prepare?.(async (sql) => (await client.query(sql)).rows as Record<string, unknown>[])
         if (this.#phase !== 'opening') return
-        const options = `proto_version '1', publication_names '${identifier(publication).replaceAll("'", "''")}', messages 'true'`
-        await client.query(`START_REPLICATION SLOT ${identifier(slot)} LOGICAL 0/0 (${options})`)
+        const options = `proto_version '1', publication_names '${escapeIdentifier(publication).replaceAll("'", "''")}', messages 'true'`
+        await client.query(`START_REPLICATION SLOT ${escapeIdentifier(slot)} LOGICAL 0/0 (${options})`)
       },
       parse: () => undefined, // what it would get is taken from the wire before
     }
@@ -209,8 +209,6 @@ export function statusMessage(confirmed: Lsn, nowMs: number, ask: boolean): Buff
   message[33] = ask ? 1 : 0
   return message
 }
-
-const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
 
 /** Reading past the end of a message is a malformed one; anything else that isn't ours is a defect of ours. */
 function asDecodingError(error: unknown): EngineError {

@@ -2,6 +2,7 @@
  * The slot and the server it belongs to: read once before each run, and judged by a pure function. Each way a slot can
  * be unfit has a code of its own and the SQL that mends it; only a slot in use is worth trying again.
  */
+import { escapeIdentifier } from 'pg'
 import { EngineError } from '../../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
 
@@ -85,7 +86,7 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   if (!facts.publicationExists)
     throw fail(
       'PUBLICATION_MISSING',
-      `database "${facts.database}" has no publication "${publication}". Run: create publication ${identifier(publication)} for all tables with (publish_via_partition_root = true)`,
+      `database "${facts.database}" has no publication "${publication}". Run: create publication ${escapeIdentifier(publication)} for all tables with (publish_via_partition_root = true)`,
     )
   if (!slot)
     throw fail('SLOT_MISSING', `there is no replication slot "${name}". Run in database "${facts.database}": ${create}.${missingFrom}`)
@@ -106,7 +107,7 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   if (slot.twoPhase) {
     const remedy =
       facts.serverVersion >= 180000
-        ? `on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${identifier(name)} (TWO_PHASE false)`
+        ? `on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${escapeIdentifier(name)} (TWO_PHASE false)`
         : `${recreate}.${missingFrom}`
     throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run ${remedy}`)
   }
@@ -119,7 +120,6 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
 }
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
-const identifier = (name: string): string => `"${name.replaceAll('"', '""')}"`
 
 /** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
 export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
