@@ -63,4 +63,5 @@ export function functionText(file: string): string {
 }
 
 /** Whether it takes anything from elsewhere but types. */
-export const hasImports = (code: string): boolean => /^\s*(?:import\s+(?!type\b)|export\s+[^'"\n]*\bfrom\s*['"])/m.test(code)
+export const hasImports = (code: string): boolean =>
+  /^[^\S\r\n\u2028\u2029]*(?:import\s+(?!type\b)|export\s[^'"\n]*\bfrom\s*['"])/m.test(code)

@@ -65,7 +65,7 @@ export const VARIABLES = {
   TAILRACE_LOG_FORMAT: variable(oneOf(FORMATS), 'console for people, json for machines (console); datadog_json means json'),
   SEQUIN_LOG_FORMAT: variable(oneOf(FORMATS), 'as TAILRACE_LOG_FORMAT'),
   CONFIG_FILE_PATH: variable(text, 'YAML file that says what to stream'),
-  CONFIG_FILE_YAML: variable(Type.String({ pattern: '^[A-Za-z0-9+/\\s]+={0,2}\\s*$' }), 'the same as base64 of its text', true),
+  CONFIG_FILE_YAML: variable(Type.String({ pattern: '^[A-Za-z0-9+/\\s]+(?:={1,2}\\s*)?$' }), 'the same as base64 of its text', true),
   PG_URL: variable(Type.String({ pattern: '^postgres(ql)?://.+' }), 'state database, postgresql://user:password@host:port/database', true),
   PG_HOSTNAME: variable(text, 'state database, part by part: host'),
   PG_PORT: variable(port(false), 'its port (5432)'),

@@ -17,12 +17,12 @@ const SECRET_KEY =
   /pass(?:word|wd|phrase)?$|pwd|token|authorization|secret|api[_-]?key|cookie|credential|private[_-]?key|vault[_-]?key|access[_-]?key|signature/i
 const ROW_KEY =
   /^(?:detail|where|internalquery|internal_query|records?|changes|rows?|values?|params|parameters|body|payload|old|new|ack_?ids|record_pks|group_?key)$/i
-const SECRET_NAMES =
-  'pass(?:word|wd|phrase)?|pwd|[a-z_-]*token|secret(?:_key_base)?|authorization|api[_-]?key|(?:vault|access|private)[_-]?key'
-/** `password=x`, `"token": "x"`, also inside a JSON text that was escaped once more */
-const ASSIGNMENT = new RegExp(`\\b(${SECRET_NAMES})(\\\\*["']?\\s*[=:]\\s*)(\\\\*"[^"]*"|'[^']*'|[^\\s&,;'"}\\])]+)`, 'gi')
-/** up to the last "@": a password may hold "/" and "@" */
-const URL_USER = /((?!file:)\b[a-z][a-z0-9+.-]*:\/\/)[^\s"'<>]*@/gi
+/** `password=x`, `"token": "x"`, also inside a JSON text that was escaped once more; names that end in "token" are all of that kind */
+const ASSIGNMENT =
+  /(\b(?:pass(?:word|wd|phrase)?|pwd|secret(?:_key_base)?|authorization|api[_-]?key|(?:vault|access|private)[_-]?key)|token)(\\*["']?\s*[=:]\s*)(\\*"[^"]*"|'[^']*'|[^\s&,;'"}\])]+)/gi
+/** what may be a URL, whole */
+const WORD = /[^\s"'<>]+/g
+const URL_START = /(?<=[a-z0-9+.-])(?<!\bfile):\/\//i
 const AUTH_SCHEME = /\b(Bearer|Basic)\s+[\w+/=.~-]+/gi
 
 const MAX_DEPTH = 8
@@ -41,11 +41,19 @@ export function redactText(text: string): string {
   const bounded = text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}… (${text.length} characters)` : text
   return bounded
     .replace(AUTH_SCHEME, `$1 ${REDACTED}`)
-    .replace(URL_USER, `$1${REDACTED}@`)
+    .replace(WORD, withoutUser)
     .replace(ASSIGNMENT, (whole, name: string, sign: string, value: string) =>
       // the header's value keeps its scheme: "authorization: Bearer [redacted]"
       /^(?:bearer|basic)$/i.test(value) || value === REDACTED.slice(0, -1) ? whole : `${name}${sign}${REDACTED}`,
     )
+}
+
+/** Of a URL the user and the password go, up to the last "@": a password may hold "/" and "@". */
+function withoutUser(word: string): string {
+  const end = word.lastIndexOf('@')
+  const start = end < 0 ? null : URL_START.exec(word)
+  if (!start || start.index + start[0].length > end) return word
+  return `${word.slice(0, start.index + start[0].length)}${REDACTED}${word.slice(end)}`
 }
 
 /** @returns a plain value by the rule above; never throws, whatever the value does */

@@ -45,7 +45,7 @@ export class ElasticsearchApi {
     const { origin, pathname } = new URL(endpoint_url)
     const { header, secrets } = loginOf(settings)
     this.#pool = new HttpPool({ origin, connections, egress, caCert: ca_cert ?? undefined })
-    this.#base = pathname.replace(/\/+$/, '')
+    this.#base = pathname.replace(/(?<!\/)\/+$/, '')
     this.#headers = ['user-agent', 'Tailrace', ...(header === undefined ? [] : ['authorization', header])]
     this.#timeoutMs = timeout_seconds * 1000
     this.#isVersioned = versioning !== 'none'

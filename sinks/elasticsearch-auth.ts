@@ -33,7 +33,7 @@ export function loginOf({ auth_type, auth_value }: ElasticsearchDestination): Lo
 function base64Text(value: string): string | undefined {
   if (!/^[A-Za-z0-9+/]+={0,2}$/.test(value)) return undefined
   const bytes = Buffer.from(value, 'base64')
-  if (bytes.toString('base64').replace(/=+$/, '') !== value.replace(/=+$/, '')) return undefined
+  if (bytes.toString('base64').replace(/(?<!=)=+$/, '') !== value.replace(/(?<!=)=+$/, '')) return undefined
   const text = bytes.toString('utf8')
   return text.includes(':') ? text : undefined
 }

@@ -49,7 +49,7 @@ export class MeilisearchApi {
     const { endpoint_url, api_key, timeout_seconds, ca_cert } = settings
     const { origin, pathname } = new URL(endpoint_url)
     this.#pool = new HttpPool({ origin, connections, egress, caCert: ca_cert ?? undefined })
-    this.#base = pathname.replace(/\/+$/, '')
+    this.#base = pathname.replace(/(?<!\/)\/+$/, '')
     this.#headers = ['authorization', `Bearer ${api_key}`, 'user-agent', 'Tailrace']
     this.timeoutMs = timeout_seconds * 1000
     this.verbatim = new Verbatim([api_key])

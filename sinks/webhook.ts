@@ -180,7 +180,7 @@ function targetOf(url: string): { origin: string; base: string } {
 
 /** What is asked for: begins with a slash, without a fragment. */
 const pathOf = (text: string): string => {
-  const path = text.replace(/#.*$/, '')
+  const [path = ''] = text.split('#', 1)
   return path.startsWith('/') ? path : `/${path}`
 }
 

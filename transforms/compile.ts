@@ -63,16 +63,29 @@ export default function path(action, record, changes, metadata) {
  */
 export function usesMetadata(code: string): boolean {
   if (/\barguments\b|\beval\b|\\u|\.\.\.\s*[\w$]+\s*\)/.test(code)) return true
-  const exported = /export\s+default\s+(?:function\b\s*[\w$]*\s*)?\(([^()]*)\)/.exec(code)
-  const [, named] = /export\s+default\s+([\w$]+)\s*;?\s*$/.exec(code) ?? []
-  const found =
-    exported ?? (named === undefined ? undefined : new RegExp(`function\\s+${named.replaceAll('$', '\\$')}\\s*\\(([^()]*)\\)`).exec(code))
-  if (!found) return true
-  const parameters = (found[1] as string).split(',').map((parameter) => parameter.trim())
+  const parameters = parametersOf(code)
+    ?.split(',')
+    .map((parameter) => parameter.trim())
+  if (!parameters) return true
   if (!parameters.every((parameter) => /^[\w$]*$/.test(parameter))) return true
   const fourth = parameters[3]
   if (fourth === undefined || fourth === '') return false
-  return code.split(new RegExp(`(?<![\\w$])${fourth.replaceAll('$', '\\$')}(?![\\w$])`)).length > 2
+  const words = code.match(/[\w$]+/g) ?? []
+  return words.filter((word) => word === fourth).length > 1
+}
+
+/**
+ * The text between the parentheses of the exported function, or undefined where it isn't plain. Each repetition has a bound:
+ * this runs on whatever an author sends, in the engine.
+ */
+function parametersOf(code: string): string | undefined {
+  const [, own] = /export\s{1,9}default\s{1,9}(?:function\b\s{0,9}[\w$]{0,99}\s{0,9})?\(([^()]{0,999})\)/.exec(code) ?? []
+  if (own !== undefined) return own
+  const [, exported] = /export\s{1,9}default\s{1,9}([\w$]{1,99})\s{0,9};?$/.exec(code.trimEnd()) ?? []
+  if (exported === undefined) return undefined
+  for (const [, name, parameters] of code.matchAll(/function\s{1,9}([\w$]{1,99})\s{0,9}\(([^()]{0,999})\)/g))
+    if (name === exported) return parameters
+  return undefined
 }
 
 const refused = (reason: string, field = 'code', cause?: Mistake) =>

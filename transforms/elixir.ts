@@ -6,7 +6,7 @@ export const ELIXIR = 'looks like Elixir; functions are written in JavaScript or
 /** first line of what runs in the place of such a function */
 const MARK = '// not ported from Elixir'
 
-export const looksLikeElixir = (code: string): boolean => /^\s*def\s+(?:transform|filter|route)\b/m.test(code)
+export const looksLikeElixir = (code: string): boolean => /^[^\S\r\n\u2028\u2029]*def\s+(?:transform|filter|route)\b/m.test(code)
 
 /** A function that can be stored, and fails every message. */
 export function unported(written: Written): FunctionInput {

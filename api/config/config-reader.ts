@@ -10,13 +10,13 @@ export type Place = Readonly<{ line: number; column: number }>
 type Path = readonly (string | number)[]
 export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
 
-/** `$${VAR}` is none. */
-const VARIABLE = /\$?\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}/g
+/** `$${VAR}` is none. A default has no braces: so a text of many beginnings without an end is looked through only once. */
+const VARIABLE = /\$?\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}/g
 
 const UNQUOTED = '; between braces or brackets a variable needs quotes: "${VAR}"'
 
 /** A text that stands for itself where variables are replaced. */
-export const withoutVariables = (text: string): string => text.replaceAll(/\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}/g, '$$$&')
+export const withoutVariables = (text: string): string => text.replaceAll(/\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^{}]*)?\}/g, '$$$&')
 
 /** More of them are counted only. */
 const MAX_TOLD = 50

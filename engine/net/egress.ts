@@ -131,7 +131,7 @@ export class Egress {
     const inner = family === 6 ? innerAddress(address) : undefined
     if (inner) return this.#isAllowed({ address: inner, family: 4 })
     const kind = family === 4 ? 'ipv4' : 'ipv6'
-    const plain = address.replace(/%.*$/, '') // a zone
+    const plain = withoutZone(address)
     if (this.#allowed.check(plain, kind)) return true
     return !this.#never.check(plain, kind) && (this.mode === 'private' || !this.#notPublic.check(plain, kind))
   }
@@ -164,12 +164,14 @@ function innerAddress(address: string): string | undefined {
   return undefined
 }
 
+const withoutZone = (address: string): string => address.split('%', 1)[0] as string
+
 /** The eight words of an IPv6 address. */
 function wordsOf(address: string): number[] | undefined {
-  const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(address.replace(/%.*$/, ''))
+  const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(withoutZone(address))
   const plain = dotted
     ? `${dotted[1]}${((Number(dotted[2]) << 8) | Number(dotted[3])).toString(16)}:${((Number(dotted[4]) << 8) | Number(dotted[5])).toString(16)}`
-    : address.replace(/%.*$/, '')
+    : withoutZone(address)
   const [head = '', tail] = plain.split('::')
   const parts = (text: string) => (text === '' ? [] : text.split(':').map((word) => Number.parseInt(word, 16)))
   const front = parts(head)
