@@ -1,6 +1,6 @@
 /**
- * The stream API of contract 3: receive, ack and nack of a pull sink, under the seed's path (flat messages) and under the
- * newer ones (nested). The answer of receive is the sink's own bytes, sent as they are; nothing here looks into a message.
+ * The stream API of contract 3: receive, ack and nack of a pull sink, under the seed's path (flat messages, but for clients of
+ * the original) and under the newer ones (nested). The answer of receive is the sink's own bytes, sent as they are; nothing here looks into a message.
  */
 import { setTimeout as wait } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -31,7 +31,8 @@ export const ReceiveParameters = Type.Object({
   ),
   max_batch_size: Type.Optional(
     Type.Union([Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$' }), Type.Null()], {
-      description: 'Alias of batch_size, which wins when both are present.',
+      description:
+        'Alias of batch_size, which wins when both are present. Clients of the original send it, and read nested messages: with it messages come nested, unless shape says otherwise.',
     }),
   ),
   wait_for: Type.Optional(
@@ -93,7 +94,7 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
     reply.header('content-type', JSON_TYPE)
     return SUCCESS
   }
-  const receiveDescription = `Waits until a message is deliverable or the time is over. Messages come ${shape}; the parameter shape overrides it. A message stays invisible for the sink's ack_wait_ms and comes again when it was not acknowledged.`
+  const receiveDescription = `Waits until a message is deliverable or the time is over. Messages come ${shape}${shape === 'flat' ? ', or nested when max_batch_size is given' : ''}; the parameter shape overrides it. A message stays invisible for the sink's ack_wait_ms and comes again when it was not acknowledged.`
   const receiveParts = {
     paths: under('receive'),
     auth: true,
@@ -213,7 +214,8 @@ function receiveParameters(request: FastifyRequest, defaultShape: Shape): Parame
   const body = objectBody(request)
   const query = request.query as Readonly<Record<string, unknown>>
   const given = (name: string) => (Object.hasOwn(body, name) ? body[name] : undefined) ?? query[name] ?? undefined
-  const shape = given('shape') ?? defaultShape
+  // clients of the original send max_batch_size always, read `data`, and would acknowledge flat messages as empty ones
+  const shape = given('shape') ?? (given('max_batch_size') === undefined ? defaultShape : 'nested')
   if (shape !== 'flat' && shape !== 'nested') throw invalid('shape', '"flat" or "nested"', shape)
   const batchSize = given('batch_size')
   return {

@@ -34,14 +34,18 @@ test('a node where the sink has no actor serves it from the others, in the shape
   const [a, b] = [await cluster.node([], { runs: false }), await cluster.node([1])]
   await cluster.met(a, b)
   b.goods.push(inPartition(1, 1), inPartition(1, 2), inPartition(1, 3))
-  const { body } = await a.call('/api/http_pull_consumers/goods/receive', { body: { batch_size: 2, shape: 'nested' } })
-  const { data } = body as { data: { ack_id: string; data: { record: object } }[] }
+  const received = async (parameters: object) => {
+    const { body } = await a.call('/api/http_pull_consumers/goods/receive', { body: parameters })
+    return (body as { data: { ack_id: string; data: { record: object } }[] }).data
+  }
+  const data = await received({ batch_size: 2, shape: 'nested' })
   assert.deepEqual(
     data.map(({ ack_id }) => ack_id),
     [inPartition(1, 1).id, inPartition(1, 2).id],
   )
   assert.deepEqual(data[0]?.data.record, { id: 7, title: 'Lamp' })
   assert.equal(b.goods.ready.length, 1)
+  assert.deepEqual((await received({ max_batch_size: 1 }))[0]?.data.record, { id: 7, title: 'Lamp' })
 })
 
 test('a long poll waits on all nodes at once and is answered by the first that gets a message; the others stop waiting', async () => {

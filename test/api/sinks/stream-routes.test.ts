@@ -48,6 +48,20 @@ test('the newer paths answer nested, and shape overrides both as query or as bod
   assert.equal(await shapes(`${RECEIVE}?shape=nested`, {}), 'nested')
 })
 
+test('max_batch_size is what clients of the original send, and they read nested messages: on the flat path too, unless shape says otherwise', async () => {
+  await using s = await serve()
+  const shapes = async (path: string, body?: unknown) => {
+    s.goods.push(message('x'))
+    const { body: answer } = await s.call(path, body === undefined ? {} : { body })
+    return Object.keys((answer as { data: object[] }).data[0] ?? {}).includes('data') ? 'nested' : 'flat'
+  }
+  assert.equal(await shapes(RECEIVE, { max_batch_size: 1 }), 'nested')
+  assert.equal(await shapes(RECEIVE, { max_batch_size: 1, batch_size: 1 }), 'nested')
+  assert.equal(await shapes(`${RECEIVE}?max_batch_size=1`), 'nested')
+  assert.equal(await shapes(RECEIVE, { max_batch_size: null, batch_size: 1 }), 'flat')
+  assert.equal(await shapes(RECEIVE, { max_batch_size: 1, shape: 'flat' }), 'flat')
+})
+
 test('an id finds the sink in any case of its letters, and an unknown sink, another type or another account is 404', async () => {
   await using s = await serve()
   s.engine.add({ id: '55555555-5555-4555-8555-555555555555', name: 'theirs', accountId: OTHER.id })
