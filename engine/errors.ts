@@ -282,7 +282,7 @@ export const ERRORS = {
   SOURCE_WENT_BACK: {
     retry: false,
     status: 409,
-    meaning: 'The write-ahead log of the source ends below what it had already sent: it was restored from an older copy.',
+    meaning: 'The source has another past than the one it had sent: it was put back to an older copy, and perhaps written to since.',
     remedy: 'Accept it by "npx tailrace source accept-gap NAME" with the name of the database, then touch the rows of its tables.',
   },
   WAL_LEVEL_TOO_LOW: {

@@ -18,10 +18,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { open, type Database, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
 import { comparePositions, type Position } from '../position.ts'
-import { commitFromJson, commitToJson, positionFromJson, positionToJson, type StoredCommit, type StoredPosition } from './commit-json.ts'
+import { commitFromJson, commitToJson, reachedFromJson, reachedToJson, type StoredCommit, type StoredReached } from './commit-json.ts'
 import { DiskRoom } from './disk-room.ts'
 import { FlushLimit } from './flush-limit.ts'
-import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from './log.ts'
+import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, Reached, TopicName } from './log.ts'
 import { compressPack, Pack } from './pack.ts'
 import { waitFor, wake, type PartitionState } from './partition-state.ts'
 import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
@@ -181,7 +181,7 @@ class EmbeddedLog implements Log {
       for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
         last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
-      last = this.#meta.put(`progress:${progress.source}`, positionToJson(progress.position))
+      last = this.#meta.put(`progress:${progress.source}`, reachedToJson(progress))
       await this.#disk.flushed(last)
       for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
       for (const [state, { next }] of touched) {
@@ -197,9 +197,9 @@ class EmbeddedLog implements Log {
     }
   }
 
-  async progress(source: string): Promise<Position | undefined> {
+  async progress(source: string): Promise<Reached | undefined> {
     const stored = readOf(this.#root, () => this.#meta.get(`progress:${source}`))
-    return stored === undefined ? undefined : positionFromJson(stored as StoredPosition)
+    return stored === undefined ? undefined : reachedFromJson(stored as StoredReached)
   }
 
   async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {

@@ -15,8 +15,14 @@ export type TopicName = string
 
 export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
 
-/** How far a source's stream is durable in all partitions; saved in the same transaction as the records. */
-export type Progress = Readonly<{ source: string; position: Position }>
+/** What tells a transaction from any other that has its LSN in another past of the server. */
+export type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
+/**
+ * How far a source's stream is durable in all partitions; saved in the same transaction as the records.
+ * @property transaction the position's own; absent: saved by a version that didn't keep it
+ */
+export type Reached = Readonly<{ position: Position; transaction?: TransactionId }>
+export type Progress = Reached & Readonly<{ source: string }>
 
 export type LogRecord = Readonly<{
   offset: number
@@ -79,7 +85,7 @@ export interface Log extends AsyncDisposable {
   beginRun(source: string): Promise<void>
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
-  progress(source: string): Promise<Position | undefined>
+  progress(source: string): Promise<Reached | undefined>
   /**
    * Every record from `from` (or from the first kept one above it), then waits for new ones until aborted.
    * @param before for who looks and doesn't follow: ends there

@@ -3,26 +3,33 @@
  * Counts every insert, update, delete, truncate and transactional logical message between Begin and Commit.
  */
 import { EngineError } from '../errors.ts'
+import type { Reached } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
 import { comparePositions, ORIGIN, PART, type Position } from '../position.ts'
 import { historyAt, type Incarnation } from './history.ts'
+import type { Landmark } from './landmark.ts'
 import type { PackTransaction } from './packing.ts'
 
 export class Cursor {
   readonly #incarnations: readonly Incarnation[]
   readonly #durable: Position
+  readonly #landmark: Landmark | undefined
   #history = 0
   #transaction: PackTransaction | undefined
   #next = 0
   #durableIdx = -1
   /** the last message that was handled whole: an append never claims more */
-  #completed: Position
+  #completed: Reached
 
-  /** @param durable how far the log has everything: messages up to there are decoded and not appended (correctness 12) */
-  constructor(incarnations: readonly Incarnation[], durable: Position | undefined) {
+  /**
+   * @param durable how far the log has everything: messages up to there are decoded and not appended (correctness 12)
+   * @param landmark is shown each transaction that begins
+   */
+  constructor(incarnations: readonly Incarnation[], durable: Reached | undefined, landmark?: Landmark) {
     this.#incarnations = incarnations
-    this.#durable = durable ?? ORIGIN
-    this.#completed = this.#durable
+    this.#durable = durable?.position ?? ORIGIN
+    this.#completed = durable ?? { position: ORIGIN }
+    this.#landmark = landmark
   }
 
   get history(): number {
@@ -35,14 +42,13 @@ export class Cursor {
     if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a change came outside of a transaction')
     return this.#transaction
   }
-  get completed(): Position {
-    return this.#completed
-  }
 
   begin(lsn: Lsn, xid: number, commitTimeUs: number): void {
     if (this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a transaction began within another')
+    const transaction = { lsn, xid, commitTimeUs }
+    this.#landmark?.begin(transaction)
     this.#history = historyAt(this.#incarnations, lsn)
-    this.#transaction = { lsn, xid, commitTimeUs }
+    this.#transaction = transaction
     this.#next = 0
     const durable = this.#durable
     if (this.#history !== durable.history) this.#durableIdx = this.#history < durable.history ? Infinity : -1
@@ -75,14 +81,13 @@ export class Cursor {
     this.#next++
   }
 
-  /** Brings `completed` up to the last message counted: not after each one, for it costs an object. */
-  settle(): Position {
-    if (this.#transaction && this.#next > 0)
-      this.#advance({ history: this.#history, lsn: this.#transaction.lsn, idx: this.#next - 1, part: PART.row })
+  /** The last message that was counted, in which transaction: not after each one, for it costs objects. */
+  settle(): Reached {
+    if (this.#transaction && this.#next > 0) {
+      const { lsn, xid, commitTimeUs } = this.#transaction
+      const position = { history: this.#history, lsn, idx: this.#next - 1, part: PART.row }
+      if (comparePositions(position, this.#completed.position) > 0) this.#completed = { position, transaction: { xid, commitTimeUs } }
+    }
     return this.#completed
-  }
-
-  #advance(position: Position): void {
-    if (comparePositions(position, this.#completed) > 0) this.#completed = position
   }
 }

@@ -107,7 +107,8 @@ export type Start = Readonly<{
 /**
  * Whether the slot continues where the last run ended.
  * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach;
- *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it
+ *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it; one that was written
+ *   past that end shows by its landmark (landmark.ts)
  */
 export function decideStart(facts: StartFacts): Start {
   const { saved, slotConfirmed, known, system } = facts
@@ -122,8 +123,10 @@ export function decideStart(facts: StartFacts): Start {
     if ((limit === undefined || slotConfirmed > limit) && !isAccepted) throw gap(facts, limit)
     return { confirmed: slotConfirmed, added, gapAccepted: isAccepted, phantomsFrom }
   }
-  if (system.flushedLsn < seen) {
-    if (!isAccepted) throw wentBack(facts, seen)
+  // accepted below what was saved: no gap is there, the run before has found another past (landmark.ts)
+  if (system.flushedLsn < seen || (isAccepted && slotConfirmed <= saved)) {
+    if (!isAccepted)
+      throw wentBack(facts, `its log ends at ${formatLsn(system.flushedLsn)}, and it had sent changes up to ${formatLsn(seen)}`)
     const newest = known.at(-1) as Incarnation
     return {
       confirmed: slotConfirmed,
@@ -133,8 +136,8 @@ export function decideStart(facts: StartFacts): Start {
     }
   }
   if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved)
-  // a slot below what was saved forgot it in a crash: what comes again is known to the log
-  return { confirmed: slotConfirmed > saved ? slotConfirmed : saved, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
+  // a slot below what was saved forgot it in a crash: what comes again is known to the log, and confirmed as it comes
+  return { confirmed: slotConfirmed, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
 }
 
 /** What a user says to go on although changes are missing; the source starts again by it. */
@@ -155,12 +158,12 @@ function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
   })
 }
 
-function wentBack(facts: StartFacts, seen: Lsn): EngineError {
-  const end = formatLsn(facts.system.flushedLsn)
+/** @param why what shows it */
+export function wentBack(facts: Pick<StartFacts, 'database' | 'slot' | 'slotConfirmed'>, why: string): EngineError {
   return new EngineError(
     'SOURCE_WENT_BACK',
-    `the server's log ends at ${end}, but it had sent changes up to ${formatLsn(seen)}. To go on with a new history, ${acceptRemedy(facts.database)}`,
-    { slot: facts.slot, flushed: end, seen: formatLsn(seen), slotConfirmed: formatLsn(facts.slotConfirmed) },
+    `the server has another past than the one that was received: ${why}. To go on with a new history, ${acceptRemedy(facts.database)}`,
+    { slot: facts.slot, slotConfirmed: formatLsn(facts.slotConfirmed) },
   )
 }
 

@@ -2,9 +2,8 @@
  * Gathers messages into packs, one open pack for each partition, between two appends. A pack closes when it is full,
  * when history or routing changes (both stand in its header), or when an append takes everything there is.
  */
-import type { AppendRecord, TopicName } from '../log/log.ts'
+import type { AppendRecord, Reached, TopicName } from '../log/log.ts'
 import { PackBuilder } from '../log/pack-builder.ts'
-import type { Position } from '../position.ts'
 import type { Append } from './append-loop.ts'
 
 /** What all packs of a stretch of the stream have in common. */
@@ -110,13 +109,13 @@ export class Packing {
     this.#bytes += pack.length
   }
 
-  /** Everything gathered, as one append that brings the source to `position`. Only between two changes. */
-  take(position: Position): Append | undefined {
+  /** Everything gathered, as one append that brings the source to what is reached with it. Only between two changes. */
+  take(reached: Reached): Append | undefined {
     if (this.isEmpty) return undefined
     this.#sealAll()
     const append = {
       records: this.#sealed,
-      progress: { source: this.#source, position },
+      progress: { source: this.#source, ...reached },
       messages: this.#messages,
       bytes: this.#bytes,
       oldestCommitUs: this.#oldestCommitUs,

@@ -4,12 +4,13 @@
  * replication connection, before START_REPLICATION.
  */
 import { EngineError } from '../errors.ts'
-import type { Log } from '../log/log.ts'
+import type { Log, Reached } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
 import type { Database, RoutingVersion } from '../state/resources.ts'
-import { decideStart, historyAt, type Incarnation, type Start, type System } from './history.ts'
+import { decideStart, historyAt, wentBack, type Incarnation, type Start, type System } from './history.ts'
 import type { RelationAt } from './decode/known-relations.ts'
+import { Landmark, type TransactionName } from './landmark.ts'
 import { countMessagesFrom } from './phantoms.ts'
 import { topicOf } from './routing/routing.ts'
 import type { FitSlot } from './connection/slot.ts'
@@ -23,7 +24,9 @@ export type RunStart = Readonly<{
   /** what is known of the tables, oldest first */
   relations: readonly RelationAt[]
   /** how far the log has everything */
-  durable: Position | undefined
+  durable: Reached | undefined
+  /** of the last transaction that the log has */
+  landmark: Landmark
   /** everything below is confirmed or given up; saved */
   confirmed: Lsn
 }>
@@ -50,18 +53,28 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     slotConfirmed: slot.confirmedLsn,
     known: saved.incarnations,
     system,
-    durableLsn: durable?.history === former ? durable.lsn : undefined,
+    durableLsn: durable?.position.history === former ? durable.position.lsn : undefined,
     acceptedGap: saved.acceptedGap,
   })
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
-  if (durable && durable.history > current) throw logAhead(durable, current)
+  if (durable && durable.position.history > current) throw logAhead(durable.position, current)
   await store.saveStart(start, database.slot.name, log.identity)
   const history = historyAt(incarnations, start.confirmed)
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)
-  return { incarnations, versions, relations: await store.relations(), durable, confirmed: start.confirmed }
+  const landmark = new Landmark(comesAgain(durable, incarnations, start.confirmed), (found) =>
+    wentBack({ database: database.name, slot: database.slot.name, slotConfirmed: slot.confirmedLsn }, found),
+  )
+  return { incarnations, versions, relations: await store.relations(), durable, landmark, confirmed: start.confirmed }
+}
+
+/** @returns the log's last transaction, if a slot at `confirmed` sends it again and it is of this server's past */
+function comesAgain(durable: Reached | undefined, incarnations: readonly Incarnation[], confirmed: Lsn): TransactionName | undefined {
+  if (!durable?.transaction) return undefined
+  const { history, lsn } = durable.position
+  return lsn >= confirmed && historyAt(incarnations, lsn) === history ? { lsn, ...durable.transaction } : undefined
 }
 
 export async function makeTopics(log: Log, version: RoutingVersion): Promise<void> {

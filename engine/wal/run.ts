@@ -8,7 +8,8 @@
  *
  *  R1. Chunks are handled in the order they came; while a wait is open they are copied and held, and reading pauses.
  *  R2. The first failure of any part ends the run: nothing is appended, saved or confirmed after it.
- *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending.
+ *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending; and only of a past
+ *      that is known to be the log's (landmark.ts).
  */
 import { BusyShare } from '../busy-share.ts'
 import { EngineError } from '../errors.ts'
@@ -24,6 +25,7 @@ import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
 import { identifySystem, type System } from './history.ts'
 import { formerAppend, leaveBehind } from './open-appends.ts'
+import type { Landmark } from './landmark.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
 import { ReplicationConnection } from './connection/replication.ts'
@@ -74,6 +76,7 @@ export class SourceRun {
   #confirmer!: Confirmer
   #flow!: Flow
   #routing!: RoutingState
+  #landmark!: Landmark
   #history = 0
   #startLsn: Lsn = 0n
   #receivedLsn: Lsn = 0n
@@ -195,7 +198,7 @@ export class SourceRun {
   async #start(system: System): Promise<void> {
     const { database, log, store, saved, slot, settings, observer, gate, shedding, marks, watcher } = this.#options
     await formerAppend(log, database.id, settings.appendTimeoutMs)
-    const { incarnations, versions, relations, durable, confirmed } = await prepareRun({
+    const { incarnations, versions, relations, durable, landmark, confirmed } = await prepareRun({
       database,
       log,
       store,
@@ -207,7 +210,8 @@ export class SourceRun {
     this.#routing = new RoutingState(versions)
     this.#history = incarnations.at(-1)?.history ?? 0
     this.#startLsn = confirmed
-    this.#cursor = new Cursor(incarnations, durable)
+    this.#landmark = landmark
+    this.#cursor = new Cursor(incarnations, durable, landmark)
     this.#durableEnd = new DurableEnd(confirmed)
     this.#receivedLsn = confirmed
     this.#describer = new RelationDescriber({
@@ -279,6 +283,7 @@ export class SourceRun {
   #committed(end: Lsn, commitTimeUs: number): void {
     if (end > this.#receivedLsn) this.#receivedLsn = end
     this.#committedUs = commitTimeUs
+    if (this.#landmark.isAhead) return
     this.#durableEnd.committed(end, this.#packer.packing.isEmpty ? this.#loop.begun : this.#loop.gathering)
     this.#confirmer.advance(this.#durableEnd.lsn, false)
   }
@@ -287,6 +292,8 @@ export class SourceRun {
     if (walEnd > this.#receivedLsn) this.#receivedLsn = walEnd
     const isPending = !this.#chunks.isIdle || this.#packer.isInTransaction || !this.#packer.packing.isEmpty || this.#loop.open !== undefined
     if (this.#isEnded || isPending) return
+    this.#landmark.pass(walEnd)
+    if (this.#landmark.isAhead) return
     this.#durableEnd.idle(walEnd)
     this.#confirmer.advance(this.#durableEnd.lsn, false)
   }
@@ -358,6 +365,7 @@ export class SourceRun {
         this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
         return this.#packer.finishMark([])
       }
+      if (found.position === undefined && this.#landmark.isAhead) return this.#packer.finishMark([]) // its place would be of another past
       if (!isDurable) await makeTopics(this.#options.log, found.routing) // else they were made, and some may be gone again
       const stands = await store.placeVersion(number, position)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx

@@ -1,8 +1,5 @@
 /** A source that was restored from an older copy has forgotten what it had sent: that must be told, never passed over. */
 import assert from 'node:assert/strict'
-import { cp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, startPostgres } from '../services/postgres.ts'
@@ -20,23 +17,19 @@ test('a source restored from a copy older than what it had sent is refused by na
     stateUrl: state.url,
     sinks: [{ name: 'rows', tables: ['public.row'] }],
   })
-  await using undo = new AsyncDisposableStack()
-  const copy = join(tmpdir(), `tailrace-restore-${process.pid}`)
-  undo.defer(() => rm(copy, { recursive: true, force: true }))
   await service.startReady()
   await using tally = new Tally({ service, sink: 'rows', rows: 100 })
   await (await source.connect()).query('insert into row select generate_series(1, 10)')
   await tally.drain(10)
 
   await server.stop('fast')
-  await cp(server.folder, copy, { recursive: true, preserveTimestamps: true })
+  const snapshot = await server.snapshot()
   await server.start()
   await (await source.connect()).query('insert into row select generate_series(11, 60)')
   await tally.drain(40)
 
   await server.stop('fast')
-  await rm(server.folder, { recursive: true })
-  await cp(copy, server.folder, { recursive: true, preserveTimestamps: true })
+  await snapshot.putBack()
   await server.start()
   const code = await untilRefused(service)
   assert.match(code, /^(SOURCE_WENT_BACK|SLOT_GAP)$/)

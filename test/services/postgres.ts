@@ -5,7 +5,7 @@
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { cp, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { Client } from 'pg'
@@ -37,6 +37,8 @@ export interface TestServer extends AsyncDisposable {
   stop(mode?: 'fast' | 'immediate'): Promise<void>
   /** ends it as a crash does */
   kill(): Promise<void>
+  /** Its files as they are while it is stopped, to put it back to: what a snapshot of its disk does. */
+  snapshot(): Promise<Readonly<{ putBack(): Promise<void> }>>
   /** A streaming copy of it; only for servers of `machinePostgres()`, which have the programs for it. */
   standby(): Promise<TestServer>
   /** Makes a standby the primary. */
@@ -77,6 +79,17 @@ async function startedServer(server: PostgresServer, binaries: Binaries): Promis
     start,
     stop: (mode) => server.stop(mode),
     kill: () => server.stop('immediate'),
+    snapshot: async () => {
+      const kept = await mkdtemp(join(server.folder, 'snapshot-'))
+      const copy = (from: string, to: string) => cp(from, to, { recursive: true, preserveTimestamps: true })
+      await copy(server.cluster, join(kept, 'cluster'))
+      return {
+        putBack: async () => {
+          await rm(server.cluster, { recursive: true })
+          await copy(join(kept, 'cluster'), server.cluster)
+        },
+      }
+    },
     standby: async () => startedServer(await copyOf(server, binaries), binaries),
     promote: async () => {
       const client = await connect(urlOf(server.connection('postgres')))

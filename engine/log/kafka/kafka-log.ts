@@ -12,7 +12,7 @@ import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
 import type { Query } from '../../wal/connection/slot.ts'
-import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, TopicName } from '../log.ts'
+import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, Reached, TopicName } from '../log.ts'
 import { Pack } from '../pack.ts'
 import { isLaterPart, PartJoiner } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
@@ -174,7 +174,7 @@ class KafkaLog implements Log {
     this.#progress.reached(progress)
   }
 
-  progress(source: string): Promise<Position | undefined> {
+  progress(source: string): Promise<Reached | undefined> {
     return this.#progress.of(source)
   }
 

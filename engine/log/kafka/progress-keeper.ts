@@ -1,6 +1,6 @@
 /** How far each source's stream is durable in all partitions: at once in memory, every second in the state database (correctness 12). */
-import { comparePositions, type Position } from '../../position.ts'
-import type { Progress } from '../log.ts'
+import { comparePositions } from '../../position.ts'
+import type { Progress, Reached } from '../log.ts'
 import type { SecondMemory } from './second-memory.ts'
 
 const SAVE_EVERY_MS = 1_000
@@ -8,7 +8,7 @@ const SAVE_EVERY_MS = 1_000
 export class ProgressKeeper implements AsyncDisposable {
   readonly #memory: SecondMemory
   readonly #notice: (text: string, error?: unknown) => void
-  readonly #reached = new Map<string, Position>()
+  readonly #reached = new Map<string, Reached>()
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
@@ -18,24 +18,24 @@ export class ProgressKeeper implements AsyncDisposable {
   }
 
   /** Everything up to the position is durable. */
-  reached({ source, position }: Progress): void {
-    this.#reached.set(source, position)
+  reached({ source, ...reached }: Progress): void {
+    this.#reached.set(source, reached)
     if (!this.#closed) this.#timer ??= setTimeout(() => void this.#save(), SAVE_EVERY_MS).unref()
   }
 
-  async of(source: string): Promise<Position | undefined> {
+  async of(source: string): Promise<Reached | undefined> {
     const reached = this.#reached.get(source)
     const saved = await this.#memory.progress(source)
     if (!reached || !saved) return reached ?? saved
-    return comparePositions(reached, saved) > 0 ? reached : saved
+    return comparePositions(reached.position, saved.position) > 0 ? reached : saved
   }
 
   /** Saves what one source has reached. @throws EngineError STATE_UNAVAILABLE */
   async flush(source: string): Promise<void> {
-    const position = this.#reached.get(source)
-    if (!position) return
-    await this.#memory.saveProgress(source, position)
-    if (this.#reached.get(source) === position) this.#reached.delete(source)
+    const reached = this.#reached.get(source)
+    if (!reached) return
+    await this.#memory.saveProgress(source, reached)
+    if (this.#reached.get(source) === reached) this.#reached.delete(source)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

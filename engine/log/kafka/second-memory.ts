@@ -5,11 +5,11 @@
  */
 import { EngineError } from '../../errors.ts'
 import { formatLsn, parseLsn } from '../../lsn.ts'
-import type { Part, Position } from '../../position.ts'
+import type { Part } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import { commitFromJson, commitToJson, type StoredCommit } from '../commit-json.ts'
-import type { TopicName } from '../log.ts'
+import type { Reached, TopicName } from '../log.ts'
 import type { Numbered } from './commit-text.ts'
 
 export class SecondMemory {
@@ -54,23 +54,30 @@ export class SecondMemory {
   }
 
   /** Keeps the greater position: what a run made durable stays so, whoever tells it later. */
-  async saveProgress(source: string, { history, lsn, idx, part }: Position): Promise<void> {
+  async saveProgress(source: string, { position, transaction }: Reached): Promise<void> {
+    const { history, lsn, idx, part } = position
     await ask(
       this.#query,
-      `insert into tailrace.log_progress as p (log, source, history, lsn, idx, part) values ($1, $2, $3, $4, $5, $6)
+      `insert into tailrace.log_progress as p (log, source, history, lsn, idx, part, xid, commit_us) values ($1, $2, $3, $4, $5, $6, $7, $8)
        on conflict (log, source) do update
-         set history = excluded.history, lsn = excluded.lsn, idx = excluded.idx, part = excluded.part, saved_at = now()
+         set history = excluded.history, lsn = excluded.lsn, idx = excluded.idx, part = excluded.part,
+             xid = excluded.xid, commit_us = excluded.commit_us, saved_at = now()
          where (p.history, p.lsn, p.idx, p.part) < (excluded.history, excluded.lsn, excluded.idx, excluded.part)`,
-      [this.#log, source, history, formatLsn(lsn), idx, part],
+      [this.#log, source, history, formatLsn(lsn), idx, part, transaction?.xid, transaction?.commitTimeUs],
     )
   }
 
-  async progress(source: string): Promise<Position | undefined> {
-    const { rows } = await ask(this.#query, 'select history, lsn, idx, part from tailrace.log_progress where log = $1 and source = $2', [
-      this.#log,
-      source,
-    ])
+  async progress(source: string): Promise<Reached | undefined> {
+    const { rows } = await ask(
+      this.#query,
+      'select history, lsn, idx, part, xid, commit_us from tailrace.log_progress where log = $1 and source = $2',
+      [this.#log, source],
+    )
     const row = rows[0]
-    return row && { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part }
+    if (!row) return undefined
+    return {
+      position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
+      ...(row.xid === null ? {} : { transaction: { xid: Number(row.xid), commitTimeUs: Number(row.commit_us) } }),
+    }
   }
 }

@@ -1,7 +1,7 @@
 /** What every home of the log promises: the same tests for each (embedded.test.ts, kafka.kafka.test.ts). */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Commit, FinishedRange, Log, LogRecord } from '../../../engine/log/log.ts'
+import type { Commit, FinishedRange, Log, LogRecord, Reached } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
@@ -17,6 +17,8 @@ export const TOPIC = 'sink.1'
 export const SOURCE = 'shop'
 export const at = (lsn: number, idx = 0): Position => ({ history: 0, lsn: BigInt(lsn), idx, part: 1 })
 
+export const reached = (lsn: number): Reached => ({ position: at(lsn), transaction: { xid: lsn, commitTimeUs: lsn } })
+
 export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from(`message ${lsn}`)): Buffer {
   const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
   builder.begin(BigInt(lsn), lsn, commitTimeUs)
@@ -26,7 +28,7 @@ export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from
 }
 
 export const append = (log: Log, lsn: number, partition = 0, topic = TOPIC) =>
-  log.append([{ topic, partition, pack: pack(lsn) }], { source: SOURCE, position: at(lsn) })
+  log.append([{ topic, partition, pack: pack(lsn) }], { source: SOURCE, ...reached(lsn) })
 
 export async function readSome(log: Log, count: number, from = 0, partition = 0): Promise<LogRecord[]> {
   const abort = new AbortController()
@@ -72,7 +74,7 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     }
     await using log = await it.open()
     assert.deepEqual(lsnsOf(await readSome(log, 40, 10)), upTo(11, 40))
-    assert.deepEqual(await log.progress(SOURCE), at(50))
+    assert.deepEqual(await log.progress(SOURCE), reached(50))
     assert.deepEqual(await log.topics(), [{ topic: TOPIC, partitions: 1 }])
   })
 
@@ -110,7 +112,7 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     await log.beginRun(SOURCE)
     await append(log, 2)
     assert.deepEqual(lsnsOf(await readSome(log, 2)), [1, 2])
-    assert.deepEqual(await log.progress(SOURCE), at(2))
+    assert.deepEqual(await log.progress(SOURCE), reached(2))
   })
 
   test(`${name}: a commit is found again, whole, also after reopening, and each partition has its own`, async () => {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Brokers } from '../../../engine/log/kafka/brokers.ts'
 import type { Commit, FinishedRange, Log } from '../../../engine/log/log.ts'
-import { append, at, lsnsOf, readSome, started, TOPIC } from './conformance.ts'
+import { append, at, lsnsOf, reached, readSome, started, TOPIC } from './conformance.ts'
 import { kafkaHome, type KafkaHome } from './kafka-home.ts'
 
 const commitOf = (offset: number, term: number, finished: FinishedRange[] = []): Commit => ({
@@ -114,11 +114,11 @@ test('progress is saved within a second, never goes back, and is there for a pro
   await using home = await kafkaHome()
   await using log = await filled(home)
   await using other = await home.open()
-  while ((await other.progress('shop'))?.lsn !== 9n) await new Promise((resolve) => setTimeout(resolve, 50))
+  while ((await other.progress('shop'))?.position.lsn !== 9n) await new Promise((resolve) => setTimeout(resolve, 50))
   await using late = await home.open()
   await late.beginRun('shop')
   await append(late, 3)
   await late[Symbol.asyncDispose]()
-  assert.deepEqual(await log.progress('shop'), at(9))
+  assert.deepEqual(await log.progress('shop'), reached(9))
   assert.deepEqual(lsnsOf(await readSome(log, 10)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 3])
 })

@@ -109,8 +109,10 @@ test('a first start takes the position of the slot', () => {
   assert.equal(decideStart(facts({ saved: undefined, known: [], slotConfirmed: 77n })).confirmed, 77n)
 })
 
-test('a slot that forgot confirmations in a crash goes on from what was saved', () => {
-  assert.equal(decideStart(facts({ slotConfirmed: 450n })).confirmed, 500n)
+test('a slot that forgot confirmations in a crash is told again only of what has come again', () => {
+  const start = decideStart(facts({ slotConfirmed: 450n }))
+  assert.equal(start.confirmed, 450n)
+  assert.deepEqual(start.added, [])
 })
 
 test('a slot above what was saved is a gap, which names both positions and the command that accepts it', () => {
@@ -159,6 +161,10 @@ test('a log that ends below what it had sent went back; accepted, it is a new hi
   const accepted = decideStart(facts({ system: back, slotConfirmed: 300n, acceptedGap: 300n }))
   assert.deepEqual(accepted.added, [{ history: 1, systemIdentifier: ID, timeline: 1, beginsAt: 300n }])
   assert.throws(() => decideStart(facts({ system: system(1, [], { flushedLsn: 550n }), durableLsn: 600n })), fails('SOURCE_WENT_BACK'))
+  // written past its old end, as the run before has found out
+  const grown = decideStart(facts({ slotConfirmed: 300n, acceptedGap: 300n }))
+  assert.deepEqual(grown.added, accepted.added)
+  assert.equal(grown.phantomsFrom, 300n)
 })
 
 test('a timeline history file is read line by line, comments aside', () => {

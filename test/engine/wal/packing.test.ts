@@ -15,7 +15,7 @@ function write(packing: Packing, transaction: PackTransaction, idx: number, part
 }
 const transaction = (lsn: bigint, commitTimeUs = 1): PackTransaction => ({ lsn, xid: Number(lsn), commitTimeUs })
 const contents = (packing: Packing) =>
-  packing.take(ORIGIN)?.records.map(({ partition, pack }) => {
+  packing.take({ position: ORIGIN })?.records.map(({ partition, pack }) => {
     const decoded = Pack.decode(pack)
     return {
       partition,
@@ -39,7 +39,7 @@ test('an append takes everything, one pack for each partition, and leaves nothin
   ])
   assert.ok(packing.isEmpty)
   assert.equal(packing.bytes, 0)
-  assert.equal(packing.take(ORIGIN), undefined)
+  assert.equal(packing.take({ position: ORIGIN }), undefined)
 })
 
 test('a full pack closes at once, packs of a partition stay in order, and bytes are counted until they are taken', () => {
@@ -48,7 +48,7 @@ test('a full pack closes at once, packs of a partition stay in order, and bytes 
   for (let idx = 0; idx < 3; idx++) write(packing, one, idx, 0, 400)
   assert.ok(packing.isFull)
   assert.ok(packing.bytes > 1200)
-  const append = packing.take(ORIGIN)!
+  const append = packing.take({ position: ORIGIN })!
   assert.equal(append.messages, 3)
   assert.ok(append.bytes > 1200)
   const idx = append.records.flatMap(({ pack }) => Array.from({ length: Pack.decode(pack).count }, (_, i) => Pack.decode(pack).idx(i)))
@@ -81,7 +81,7 @@ test('the oldest commit of an append is that of its first message', () => {
   const packing = new Packing({ source: 's', packBytes: 100_000, head })
   write(packing, transaction(1n, 50), 0)
   write(packing, transaction(2n, 90), 0)
-  assert.equal(packing.take(ORIGIN)?.oldestCommitUs, 50)
+  assert.equal(packing.take({ position: ORIGIN })?.oldestCommitUs, 50)
   write(packing, transaction(3n, 95), 0)
-  assert.equal(packing.take(ORIGIN)?.oldestCommitUs, 95)
+  assert.equal(packing.take({ position: ORIGIN })?.oldestCommitUs, 95)
 })

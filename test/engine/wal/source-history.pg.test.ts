@@ -1,7 +1,7 @@
 /** Servers whose log goes back: a promoted standby, a restored copy. Each goes on without loss, or says what is lost. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { Client } from 'pg'
 import { machinePostgres, startPostgres, type TestServer } from '../../services/postgres.ts'
@@ -21,7 +21,6 @@ async function session(server: TestServer, database: string): Promise<Client> {
 }
 
 const copy = (from: string, to: string): void => assert.equal(spawnSync('cp', ['-a', from, to]).status, 0)
-const remove = (path: string): void => assert.equal(spawnSync('rm', ['-rf', path]).status, 0)
 
 const withPrograms = machinePostgres().at(-1)
 const skip = withPrograms ? false : 'NO POSTGRES WITH pg_basebackup ON THIS MACHINE: a failover to a promoted standby was not tested'
@@ -147,8 +146,7 @@ test('a cluster put back from an older copy, without a new timeline, is noticed;
   await it.until((s) => s.length >= 1)
   await first.stop()
   await server.stop('fast')
-  const kept = `${server.folder}.kept`
-  copy(server.folder, kept)
+  const snapshot = await server.snapshot()
 
   await server.start()
   const second = it.start()
@@ -160,8 +158,7 @@ test('a cluster put back from an older copy, without a new timeline, is noticed;
   await second.stop()
   await server.kill()
   await writer.end().catch(() => undefined)
-  remove(server.folder)
-  assert.equal(spawnSync('mv', [kept, server.folder]).status, 0, basename(kept))
+  await snapshot.putBack()
 
   await server.start()
   const third = it.start()
@@ -182,3 +179,61 @@ test('a cluster put back from an older copy, without a new timeline, is noticed;
   await again.end()
   await third.stop()
 })
+
+test('a cluster put back and written past its old end is told by the transaction that is missing; accepted, all it has comes', async () => {
+  await using server = await startPostgres()
+  await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((s) => s.length >= 1)
+  await first.stop()
+  await server.stop('fast')
+  const snapshot = await server.snapshot()
+
+  await server.start()
+  const second = it.start()
+  await reaches(second, 'streaming')
+  const writer = await session(server, it.db.name)
+  for (const id of [2, 3]) await writer.query('insert into item values ($1)', [id])
+  await it.until((s) => s.length >= 3)
+  await second.stop()
+  const sent = await it.savedConfirmed()
+  await writer.end()
+  await server.stop('fast')
+  await snapshot.putBack()
+
+  await server.start()
+  const again = await session(server, it.db.name)
+  for (const id of [4, 5]) await again.query('insert into item values ($1)', [id])
+  await again.query(WRITE_LOG)
+  const { rows } = await again.query<{ end: string }>(`select (pg_current_wal_flush_lsn() - '0/0')::text as end`)
+  assert.ok(BigInt(rows[0]?.end ?? 0) > sent, 'its log is longer than what it had sent')
+  const third = it.start()
+  await reaches(third, 'failed')
+  assert.equal(third.lastError?.code, 'SOURCE_WENT_BACK')
+  assert.match(third.lastError.message, /there is no transaction \d+ of \d{4}-\d\d-\d\dT\S+Z any more/)
+  assert.ok((await slotOf(again, it.slot)) < sent, 'what was read was not confirmed')
+  await third.acceptGap()
+  await reaches(third, 'streaming')
+  await again.query('insert into item values (6)')
+  const seen = await it.until((s) => s.filter((m) => m.position.history === 1).length >= 3)
+  assert.deepEqual(shape(seen), [
+    [0, 1],
+    [0, 2],
+    [0, 3],
+    [1, 4],
+    [1, 5],
+    [1, 6],
+  ])
+  await again.end()
+  await third.stop()
+})
+
+async function slotOf(client: Client, slot: string): Promise<bigint> {
+  const { rows } = await client.query<{ at: string }>(
+    `select (confirmed_flush_lsn - '0/0')::text as at from pg_replication_slots where slot_name = $1`,
+    [slot],
+  )
+  return BigInt(rows[0]?.at ?? 0)
+}

@@ -53,7 +53,7 @@ class Run {
       }
     }
     if (!this.#random.chance(0.3) && this.#next <= MESSAGES) return
-    for (const { pack } of this.#packing.take(ORIGIN)?.records ?? []) this.#log.push(pack)
+    for (const { pack } of this.#packing.take({ position: ORIGIN })?.records ?? []) this.#log.push(pack)
     this.durable = this.#next - 1
   }
 }
