@@ -4,12 +4,13 @@
  */
 import { Ajv, type ErrorObject, type Options, type Schema, type ValidateFunction } from 'ajv'
 
-export type SchemaCheck = ((value: unknown) => boolean) & Readonly<{ /** of the last value */ errors: ErrorObject[] | null | undefined }>
+export type SchemaCheck = ((value: unknown) => boolean) &
+  Readonly<{ /** of the last value; they hold it, and are for `reasonsOf` alone */ errors: ErrorObject[] | null | undefined }>
 
 /** @param options beside `allErrors` */
 export function schemaCheck(schema: Schema, options: Options = {}): SchemaCheck {
   let compiled: ValidateFunction | undefined
   const check = (value: unknown): boolean =>
-    (compiled ??= new Ajv({ allErrors: true, validateSchema: false, ...options }).compile(schema))(value)
+    (compiled ??= new Ajv({ allErrors: true, validateSchema: false, verbose: true, ...options }).compile(schema))(value)
   return Object.defineProperty(check, 'errors', { get: () => compiled?.errors }) as SchemaCheck
 }

@@ -14,10 +14,8 @@ export type RouteRead = Readonly<{ route: Route; reason?: undefined }> | Readonl
 export type RoutedMessage = Readonly<{ action: string; database: string; schema: string; table: string }>
 
 export type RoutingOptions<D extends Destination> = Readonly<{
-  /** of what a function returns: each key may be left out, no other is known */
+  /** of what a function returns: each key may be left out, no other is known; the description of one with a pattern says what it asks for */
   result: TObject
-  /** of keys with a pattern, what it asks for, in words */
-  patterns?: Readonly<Record<string, string>>
   /** keys that are taken in any case, and the case they are sent in */
   cases?: Readonly<Record<string, 'upper' | 'lower'>>
   /** Rules across keys, and targets that nobody names. @param destination absent: of no sink yet @returns why not; undefined: it may go */
@@ -55,13 +53,12 @@ export class Routing<D extends Destination = Destination> {
   }
 
   #told([key, reason]: Reason, route: Route): string {
-    const { patterns = {}, result } = this.#options
+    const { result } = this.#options
     const value = route[key]
     if (value !== undefined && !Object.hasOwn(result.properties, key))
       return `${key} ${reason}: known are ${Object.keys(result.properties).join(', ')}`
-    const words = reason.startsWith('must match pattern') ? (patterns[key] ?? reason) : reason
     const shown = value === undefined || typeof value === 'object' ? '' : ` (it is ${JSON.stringify(value).slice(0, MAX_SHOWN)})`
-    return `${key}${key && ' '}${words}${shown}`
+    return `${key}${key && ' '}${reason}${shown}`
   }
 
   /** @param route as it was read */

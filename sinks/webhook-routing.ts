@@ -10,15 +10,18 @@ export const webhookRouting = new Routing<WebhookDestination>({
   result: Type.Object(
     {
       method: Type.Optional(Type.Union(METHODS.map((method) => Type.Literal(method)))),
-      endpoint_path: Type.Optional(Type.String({ pattern: PATH_PATTERN, maxLength: 2000 })),
+      endpoint_path: Type.Optional(
+        Type.String({
+          pattern: PATH_PATTERN,
+          maxLength: 2000,
+          description: 'nothing, or /, ? or # in front; what an address can not have, such as a blank, goes through encodeURIComponent',
+        }),
+      ),
       headers: Type.Optional(Type.Record(Type.String(), Type.String(), { maxProperties: MAX_HEADERS })),
     },
     { additionalProperties: false },
   ),
   cases: { method: 'upper' },
-  patterns: {
-    endpoint_path: 'is empty or begins with /, ? or #; what an address can not have, such as a blank, goes through encodeURIComponent',
-  },
   refused({ headers = {} }) {
     const wrong = Object.entries(headers as Record<string, string>).find(([name, value]) => !isHeader(name, value))
     return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`

@@ -24,8 +24,8 @@ import { newSink, SinkPatch } from '../sinks/sink-form.ts'
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
-const Account = Type.Object({ name: text('name of the account') }, strict)
-const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
+export const Account = Type.Object({ name: text('name of the account') }, strict)
+export const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
 
 export type ConfigDocument = Readonly<{
   file: string

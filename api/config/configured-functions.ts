@@ -12,7 +12,7 @@ import type { ConfigReader, Place, Problem } from './config-reader.ts'
 import { flatFunction, sinkTypeOf } from '../functions/function-form.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })
-const FunctionForm = Type.Object(
+export const FunctionForm = Type.Object(
   {
     name: Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } }),
     type: Type.Union(FUNCTION_TYPES.map((type) => Type.Literal(type))),

@@ -24,22 +24,35 @@ const GZIP_FROM_BYTES = 1_400
 
 export const ReceiveParameters = Type.Object({
   batch_size: Type.Optional(
-    Type.Union([Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$' }), Type.Null()], {
-      default: 1,
-      description: 'Number of messages to fetch at most.',
-    }),
+    Type.Union(
+      [Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$', description: 'digits' }), Type.Null()],
+      {
+        default: 1,
+        description: 'Number of messages to fetch at most.',
+      },
+    ),
   ),
   max_batch_size: Type.Optional(
-    Type.Union([Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$' }), Type.Null()], {
-      description:
-        'Alias of batch_size, which wins when both are present. Clients of the original send it, and read nested messages: with it messages come nested, unless shape says otherwise.',
-    }),
+    Type.Union(
+      [Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$', description: 'digits' }), Type.Null()],
+      {
+        description:
+          'Alias of batch_size, which wins when both are present. Clients of the original send it, and read nested messages: with it messages come nested, unless shape says otherwise.',
+      },
+    ),
   ),
   wait_for: Type.Optional(
-    Type.Union([Type.Integer({ minimum: 0, maximum: MAX_WAIT_MS }), Type.String({ pattern: '^[0-9]+(ms|s|m)?$' }), Type.Null()], {
-      default: 0,
-      description: 'How long to wait for a message, in milliseconds or as "5000ms", "60s", "5m"; at most 5 minutes.',
-    }),
+    Type.Union(
+      [
+        Type.Integer({ minimum: 0, maximum: MAX_WAIT_MS }),
+        Type.String({ pattern: '^[0-9]+(ms|s|m)?$', description: 'digits, with ms, s or m behind them' }),
+        Type.Null(),
+      ],
+      {
+        default: 0,
+        description: 'How long to wait for a message, in milliseconds or as "5000ms", "60s", "5m"; at most 5 minutes.',
+      },
+    ),
   ),
   shape: Type.Optional(
     Type.Union([Type.Literal('flat'), Type.Literal('nested')], {

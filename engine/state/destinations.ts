@@ -23,7 +23,7 @@ export const WebhookDestination = Type.Object(
       description: 'name of the HTTP endpoint that gets the messages',
     }),
     http_endpoint_path: Type.Optional(
-      Type.Union([Type.String({ pattern: PATH_PATTERN, maxLength: 2000 }), none], {
+      Type.Union([Type.String({ pattern: PATH_PATTERN, maxLength: 2000, description: 'begins with /, ? or #' }), none], {
         description: 'appended to the URL of the endpoint; begins with /, ? or #',
       }),
     ),
@@ -33,11 +33,14 @@ export const WebhookDestination = Type.Object(
       description: 'the answer to a batch may name messages that failed: {"failures":[{"index":0,"error":"…"}]}',
     }),
     signing_secrets: Type.Optional(
-      Type.Array(Type.String({ pattern: '^whsec_[A-Za-z0-9+/]{32,}={0,2}$', ...secret }), {
-        minItems: 1,
-        maxItems: 4,
-        description: 'signs each request in the Standard Webhooks form, once with each secret (whsec_ and base64)',
-      }),
+      Type.Array(
+        Type.String({ pattern: '^whsec_[A-Za-z0-9+/]{32,}={0,2}$', description: 'whsec_ and base64 of 24 bytes or more', ...secret }),
+        {
+          minItems: 1,
+          maxItems: 4,
+          description: 'signs each request in the Standard Webhooks form, once with each secret (whsec_ and base64)',
+        },
+      ),
     ),
   },
   strict,
@@ -57,7 +60,7 @@ const IndexName = Type.Optional(
 )
 const BatchSize = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
 const CaCert = Type.Optional(
-  Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536 }), none], {
+  Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536, description: 'a certificate in PEM' }), none], {
     description: 'authority in PEM that signs the server’s certificate, if not a common one',
   }),
 )
@@ -72,9 +75,21 @@ export const ElasticsearchDestination = Type.Object(
       description: 'how requests log in',
     }),
     auth_value: Type.Optional(
-      Type.Union([Type.String({ minLength: 1, maxLength: 8192, pattern: '^[^\\x00-\\x1f\\x7f]+$', ...secret }), none], {
-        description: 'the encoded API key, user:password, or the token; with auth_type none nothing',
-      }),
+      Type.Union(
+        [
+          Type.String({
+            minLength: 1,
+            maxLength: 8192,
+            pattern: '^[^\\x00-\\x1f\\x7f]+$',
+            description: 'without line breaks and other control characters',
+            ...secret,
+          }),
+          none,
+        ],
+        {
+          description: 'the encoded API key, user:password, or the token; with auth_type none nothing',
+        },
+      ),
     ),
     batch_size: BatchSize,
     timeout_seconds: Type.Integer({ minimum: 1, maximum: 300, default: 60, description: 'longest wait for the answer to one request' }),

@@ -195,17 +195,17 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:2:1: name is missing',
         'tailrace.yaml:3:8: nam is not a known field',
         'tailrace.yaml:9:15: the variable NO_HOST is not set; give it a default as in ${NO_HOST:-value}',
-        'tailrace.yaml:10:11: port must be integer',
+        'tailrace.yaml:10:11: port must be a whole number, got a text',
         'tailrace.yaml:14:10: ssl must be true, false, "disable", "require", "verify-ca" or "verify-full"',
-        'tailrace.yaml:16:57: publication.create_if_not_exists must be boolean',
+        'tailrace.yaml:16:57: publication.create_if_not_exists must be true or false, got a text',
         'tailrace.yaml:16:70: publication.colour is not a known field',
         'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
         'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook, elasticsearch, meilisearch',
         'tailrace.yaml:22:5: database is missing',
         'tailrace.yaml:22:5: destination is missing',
-        'tailrace.yaml:22:13: name must be string',
+        'tailrace.yaml:22:13: name must be a text, got a number',
         'tailrace.yaml:22:24: colour is not a field of a sink',
-        'tailrace.yaml:22:41: batch_size must be >= 1',
+        'tailrace.yaml:22:41: batch_size must be at least 1, got 0',
         'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and any mapping with an &anchor',
         'tailrace.yaml:24:1: the section "users" is not supported yet',
       ])
@@ -223,12 +223,12 @@ test('every mistake is named with file, line and what was expected', () => {
   refused('sinks: []', /section "account" is missing/)
   refused(VALID.replace('sinks:', 'sink:'), /^tailrace\.yaml:17:1: unknown section "sink"; known are account/)
   refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "change_retentions" is not supported yet/)
-  refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be integer/)
+  refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be a whole number/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
   refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: destination\.type must be one of sequin_stream, webhook/)
   refused(
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
-    /^tailrace\.yaml:20:17: .*batch_size must be >= 1/,
+    /^tailrace\.yaml:20:17: .*batch_size must be at least 1/,
   )
   refused(VALID.replace('destination: {', 'routing: mine\n    destination: {'), /routing is not supported by sinks of type sequin_stream/)
   refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
