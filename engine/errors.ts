@@ -12,8 +12,11 @@ type Row = Readonly<{
   remedy: string
 }>
 
-/** What a source stopped at for good is tried again when its user says so. */
+/** What a source stopped at is tried again when its user says so. */
 const RETRY_SOURCE = 'Then let its source go on: npx tailrace source retry NAME, with the name of the database.'
+/** What a source doesn't stop at, though it may well last. */
+const TRIED_AGAIN =
+  'Nothing is lost: the source tries again by itself, at least every few minutes, and at once by npx tailrace source retry NAME, with the name of the database.'
 
 export const ERRORS = {
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
@@ -175,7 +178,8 @@ export const ERRORS = {
     retry: false,
     status: 500,
     meaning: 'Postgres sent a replication message whose lengths do not fit.',
-    remedy: 'The source stopped before confirming it, so nothing is lost; please report it with the versions.',
+    remedy:
+      'It was not confirmed, so nothing is lost, and the source reads it again every few minutes; please report it with the versions.',
   },
   PACK_MALFORMED: {
     retry: false,
@@ -242,11 +246,31 @@ export const ERRORS = {
     meaning: 'The source database cannot be reached, or the connection to it ended or fell silent.',
     remedy: 'Nothing is lost: reading goes on by itself once the database answers. Check address, network and server.',
   },
+  SOURCE_UNABLE: {
+    retry: true,
+    status: 503,
+    meaning:
+      'The source database answers and can’t serve at the moment: it is read-only or being restarted, has undone a transaction, or has trouble with its files.',
+    remedy: 'Nothing is lost: reading goes on by itself once the server can. The message has the server’s own text and SQLSTATE.',
+  },
+  SOURCE_IN_RECOVERY: {
+    retry: true,
+    status: 503,
+    meaning: 'The server of the source is in recovery: a standby that is not promoted yet, or a former primary that follows another one.',
+    remedy:
+      'Nothing is lost: reading goes on by itself once this server is promoted, or the address leads to the primary. Do not drop or make a slot meanwhile. Check hostname and port if neither is about to happen.',
+  },
+  SOURCE_LOGIN_REFUSED: {
+    retry: true,
+    status: 422,
+    meaning: 'The source database refuses the login, or there is no database of this name.',
+    remedy: 'Check user, password and database name. ' + TRIED_AGAIN,
+  },
   SOURCE_REFUSED: {
     retry: false,
     status: 422,
     meaning: 'The source database refuses the login, the database or a permission.',
-    remedy: 'Check user, password and database name; the user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables. ' + RETRY_SOURCE,
+    remedy: 'The user needs LOGIN, REPLICATION, CONNECT and SELECT on the tables; check user, password and database name. ' + RETRY_SOURCE,
   },
   SOURCE_ENCODING: {
     retry: false,
@@ -259,13 +283,13 @@ export const ERRORS = {
     retry: false,
     status: 422,
     meaning: 'No TLS connection to a database comes about that could be trusted: its certificate, its name, or no TLS at all.',
-    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server. ' + RETRY_SOURCE,
+    remedy: 'The message says which, and what to change: ca_cert, hostname, ssl, or the server. ' + TRIED_AGAIN,
   },
   SOURCE_FAILED: {
-    retry: false,
+    retry: true,
     status: 500,
-    meaning: 'The source database answered with an error that trying again will not mend.',
-    remedy: 'The message has the server’s own text and SQLSTATE. Nothing was confirmed beyond what is durable. ' + RETRY_SOURCE,
+    meaning: 'The source database answered with an error that Tailrace does not know.',
+    remedy: 'The message has the server’s own text and SQLSTATE. ' + TRIED_AGAIN,
   },
   SOURCE_LOCKED: {
     retry: true,
@@ -300,21 +324,21 @@ export const ERRORS = {
   SLOT_MISSING: {
     retry: false,
     status: 422,
-    meaning: 'The replication slot does not exist.',
+    meaning: 'The replication slot does not exist, and the server is a primary.',
     remedy:
       'The message has the SQL that creates it; what was written since it was dropped comes when its rows are touched. ' + RETRY_SOURCE,
   },
   SLOT_LOST: {
     retry: false,
     status: 409,
-    meaning: 'Postgres has invalidated the replication slot: write-ahead log it needs is gone.',
+    meaning: 'Postgres has invalidated the replication slot, as pg_replication_slots says: write-ahead log it needs is gone.',
     remedy: 'The message has the SQL that drops and creates it again, and the position from which changes are missing. ' + RETRY_SOURCE,
   },
   SLOT_TWO_PHASE: {
     retry: false,
     status: 422,
     meaning: 'The replication slot has two_phase switched on and would send rows before they are committed.',
-    remedy: 'The message has the SQL that switches it off or creates the slot again. ' + RETRY_SOURCE,
+    remedy: 'The message has the SQL that switches it off; the slot keeps its position by it. ' + RETRY_SOURCE,
   },
   SLOT_IN_USE: {
     retry: true,
@@ -382,7 +406,7 @@ export const ERRORS = {
   STATE_UNAVAILABLE: {
     retry: true,
     status: 503,
-    meaning: 'The state database cannot be reached.',
+    meaning: 'The state database can’t be reached, or can’t serve at the moment: it is read-only, in recovery, or refuses the login.',
     remedy:
       'Check the server, and what names it: PG_URL, or PG_HOSTNAME and the others. A start stops at it; while the service runs, work that needs it waits and goes on by itself.',
   },

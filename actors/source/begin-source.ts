@@ -50,7 +50,7 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
   source.watch((state) => {
     const { lastError } = source
     if (state === 'waiting' || state === 'failed') {
-      logger[state === 'failed' ? 'error' : 'warn'](
+      logger[lastError?.course === 'soon' ? 'warn' : 'error'](
         { state, code: lastError?.code, remedy: lastError?.remedy },
         `the source does not stream: ${lastError?.message ?? ''}`,
       )

@@ -4,17 +4,19 @@
  *                                  ┌ streaming ───────────────────────────┐
  *   locking ─ours─▶ inspecting ─fit─▶ opening ─opened─▶ live ─stop─▶ draining ─drained, or too slow─┐
  *      ▲  └──────────────┴───────┬──┴ error ────────────────────────────────┘                       │
- *      │                         ├─ retryable ─▶ waiting ─back-off─▶ locking                        ▼
- *      │                         └─ any other ─▶ failed ─retry─▶ locking      any other ─stop─▶ stopping ─▶ stopped
+ *      │                         ├─ soon, later ─▶ waiting ─back-off─▶ locking                      ▼
+ *      │                         └─ stop ─▶ failed ─retry─▶ locking           any other ─stop─▶ stopping ─▶ stopped
  *
  *  I1. At most one stream is open: only `streaming` invokes it, and leaving that state aborts its signal.
  *  I2. `attempt` returns to 0 only on progress (something became durable): a stream that dies at once keeps backing off.
- *  I3. Only an error whose code says so is tried again; any other stays in `failed` until a user asks for another try.
+ *  I3. An error stays in `failed` until a user asks for another try only where its code says so (courseAfter); any other is
+ *      tried again, one that isn't known too: what stands still keeps the log of its server growing.
  *  I4. The lock is let go before waiting, failing or stopping, so another process may take over meanwhile.
  *  I5. A stop is honoured in every state; a stream gets DRAIN_MS to make durable what it holds.
  */
 import { assign, fromPromise, setup } from 'xstate'
-import { EngineError, ERRORS, isRetryable } from '../../engine/errors.ts'
+import { EngineError, ERRORS } from '../../engine/errors.ts'
+import { courseAfter, type Course } from '../../engine/wal/connection/source-error.ts'
 
 export interface HeldLock {
   release(): Promise<void>
@@ -27,10 +29,10 @@ export interface SourceWork<Lock extends HeldLock = HeldLock, Plan = unknown> {
   stream(input: StreamInput<Lock, Plan>, signal: AbortSignal): Promise<void>
 }
 export type StreamInput<Lock, Plan> = Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; opened: () => void; progressed: () => void }>
-export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; at: Date; error: unknown }>
+export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; course: Course; at: Date; error: unknown }>
 
 const FIRST_MS = 200
-const MAX_MS = 30_000
+const MAX_MS = { soon: 30_000, later: 180_000 } as const
 export const DRAIN_MS = 8000
 
 type Context = {
@@ -44,7 +46,8 @@ type Context = {
 
 export function toFailure(error: unknown): SourceFailure {
   const code = error instanceof EngineError ? error.code : 'INTERNAL'
-  return { code, message: error instanceof Error ? error.message : String(error), remedy: ERRORS[code].remedy, at: new Date(), error }
+  const message = error instanceof Error ? error.message : String(error)
+  return { code, message, remedy: ERRORS[code].remedy, course: courseAfter(error), at: new Date(), error }
 }
 
 export const sourceMachine = setup({
@@ -70,7 +73,11 @@ export const sourceMachine = setup({
     release: ({ context }) => void context.lock?.release().catch(() => undefined),
     forgetLock: assign({ lock: undefined, plan: undefined }),
   },
-  delays: { backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS), drain: DRAIN_MS },
+  delays: {
+    backOff: ({ context: { attempt, lastError } }) =>
+      Math.min(FIRST_MS * 2 ** (attempt - 1), MAX_MS[lastError?.course === 'later' ? 'later' : 'soon']),
+    drain: DRAIN_MS,
+  },
 }).createMachine({
   id: 'source',
   context: ({ input }) => ({
@@ -91,7 +98,7 @@ export const sourceMachine = setup({
         onDone: { target: 'inspecting', actions: assign({ lock: ({ event }) => event.output }) },
         onError: [
           {
-            guard: ({ event }) => isRetryable(event.error),
+            guard: ({ event }) => courseAfter(event.error) !== 'stop',
             target: 'waiting',
             actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
           },
@@ -106,7 +113,7 @@ export const sourceMachine = setup({
         onDone: { target: 'streaming', actions: assign({ plan: ({ event }) => event.output }) },
         onError: [
           {
-            guard: ({ event }) => isRetryable(event.error),
+            guard: ({ event }) => courseAfter(event.error) !== 'stop',
             target: 'waiting',
             actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
           },
@@ -136,7 +143,7 @@ export const sourceMachine = setup({
             actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
           },
           {
-            guard: ({ event }) => isRetryable(event.error),
+            guard: ({ event }) => courseAfter(event.error) !== 'stop',
             target: 'waiting',
             actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
           },

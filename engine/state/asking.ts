@@ -1,5 +1,6 @@
-/** Asks the state database, with its failures as errors of the engine: the server is away, or it says no. */
+/** Asks the state database, with its failures as errors of the engine: it can't serve now, or it says no. */
 import { EngineError } from '../errors.ts'
+import { faultOf, sqlstateOf } from '../postgres/sqlstate.ts'
 import type { Query } from '../wal/connection/slot.ts'
 
 /** SQLSTATE of a row that is there already: another process was faster. */
@@ -11,13 +12,22 @@ export async function ask(query: Query, sql: string, params: readonly unknown[])
     return await query(sql, params)
   } catch (error) {
     if (error instanceof EngineError) throw error
-    const sqlstate = error instanceof Error && 'code' in error ? String(error.code) : ''
-    const refused = /^[0-9A-Z]{5}$/.test(sqlstate) && !/^(08|53|57)/.test(sqlstate) // the server answers, and says no
-    throw new EngineError(
-      refused ? 'INTERNAL' : 'STATE_UNAVAILABLE',
-      `the state database: ${error instanceof Error ? error.message : String(error)}`,
-      { sqlstate },
-      { cause: error },
-    )
+    const sqlstate = sqlstateOf(error) ?? ''
+    const text = `the state database: ${error instanceof Error ? error.message : String(error)}`
+    throw stateUnavailable(error) ?? new EngineError('INTERNAL', text, { sqlstate }, { cause: error })
   }
+}
+
+/**
+ * The state database is away, read-only, in recovery, out of connections, refuses the login or a right, or has undone a
+ * transaction: all of it passes, or a person mends it while work that needs the state waits.
+ * @returns undefined: it is the statement that was refused
+ */
+export function stateUnavailable(error: unknown): EngineError | undefined {
+  const sqlstate = sqlstateOf(error)
+  if (faultOf(sqlstate) === 'other') return undefined
+  const text = error instanceof Error ? error.message : String(error)
+  const message = `the state database: ${text}`
+  if (sqlstate === undefined) return new EngineError('STATE_UNAVAILABLE', message, {}, { cause: error })
+  return new EngineError('STATE_UNAVAILABLE', `${message} (${sqlstate})`, { sqlstate }, { cause: error })
 }

@@ -8,6 +8,7 @@ import { Client, Pool, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig } from '../postgres/client-config.ts'
 import { tlsRefusal } from '../postgres/tls-refusal.ts'
+import { stateUnavailable } from './asking.ts'
 import type { Connection } from './resources.ts'
 
 type Row = Record<string, unknown>
@@ -135,18 +136,14 @@ async function migrate(config: ClientConfig): Promise<void> {
 const isUnavailable = (error: unknown): boolean => error instanceof EngineError && error.code === 'STATE_UNAVAILABLE'
 
 /**
- * What the server says of a statement passes through. That it is away, overloaded, stopping or too slow (classes 08, 53,
- * 57) is ours to tell, as are failures without a SQLSTATE: of the socket, and of the driver's own limits.
+ * What the server says of a statement passes through. That it can't serve now is ours to tell, as are failures without a
+ * SQLSTATE: of the socket, and of the driver's own limits.
  */
 async function answered<T>(answer: Promise<T>): Promise<T> {
   try {
     return await answer
   } catch (error) {
     if (!(error instanceof Error) || error instanceof TypeError || error instanceof RangeError) throw error
-    const sqlstate = 'code' in error && typeof error.code === 'string' ? error.code : ''
-    if (/^[0-9A-Z]{5}$/.test(sqlstate) && sqlstate !== 'EPIPE' && !/^(08|53|57)/.test(sqlstate)) throw error
-    throw new EngineError('STATE_UNAVAILABLE', `the state database: ${error.message}`, sqlstate === '' ? {} : { sqlstate }, {
-      cause: error,
-    })
+    throw stateUnavailable(error) ?? error
   }
 }

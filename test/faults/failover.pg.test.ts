@@ -14,6 +14,7 @@ import { Service, SLOT } from './service.ts'
 import { Tally } from './tally.ts'
 
 const REPLAYED_WITHIN_MS = 60_000
+const WAITING_WITHIN_MS = 60_000
 
 for (const binaries of machinePostgres().slice(-1)) {
   test(`after a failover that lost commits (PostgreSQL ${binaries.version}) every commit of the new primary comes, and once`, async () => {
@@ -41,8 +42,9 @@ for (const binaries of machinePostgres().slice(-1)) {
     await tally.drain(150)
     await primary.kill()
     await standby.start()
-    await standby.promote()
     proxy.target = { host: '127.0.0.1', port: standby.port }
+    await untilWaitingFor(service, 'SOURCE_IN_RECOVERY') // its address may lead there before the promotion
+    await standby.promote()
 
     await using promoted = await connect(standby, source.name)
     for (let id = 151; id <= 300; id++) await promoted.query('insert into row values ($1)', [id])
@@ -51,6 +53,30 @@ for (const binaries of machinePostgres().slice(-1)) {
     tally.assertComplete(1, 300)
   })
 }
+
+test('a state database that is read-only for a while, as after a switchover, stops nothing for good', async () => {
+  await using source = await createDatabase('create table row (id int primary key)')
+  await using state = await createDatabase()
+  await using service = await Service.prepare({
+    source: source.connection,
+    stateUrl: state.url,
+    sinks: [{ name: 'rows', tables: ['public.row'] }],
+  })
+  await service.startReady()
+  await using tally = new Tally({ service, sink: 'rows', rows: 300 })
+  const draining = tally.drain(300)
+  const insert = async (from: number, to: number) => {
+    for (let id = from; id <= to; id++) await source.query('insert into row values ($1)', [id])
+  }
+  await insert(1, 100)
+  const makeWritable = await state.makeReadOnly()
+  await Promise.all([insert(101, 200), untilWaitingFor(service, 'STATE_UNAVAILABLE')])
+  await makeWritable()
+  await insert(201, 300)
+  await draining
+  tally.assertComplete(1, 300)
+  await service.untilReady()
+})
 
 async function untilReplayed(primary: TestServer): Promise<void> {
   await using client = await connect(primary, 'postgres')
@@ -64,6 +90,18 @@ async function untilReplayed(primary: TestServer): Promise<void> {
     if (performance.now() > deadline) throw new Error('the standby does not follow')
     await sleep(50)
   }
+}
+
+async function untilWaitingFor(service: Service, code: string): Promise<void> {
+  const deadline = performance.now() + WAITING_WITHIN_MS
+  let last: unknown
+  while (performance.now() < deadline) {
+    const { waiting = [] } = (await service.get('/health/ready')).body as { waiting?: { state: string; code: string | null }[] }
+    last = waiting[0]
+    if (waiting[0]?.code === code && waiting[0].state === 'waiting') return
+    await sleep(20)
+  }
+  throw service.failure(`not waiting for ${code}: ${JSON.stringify(last)}`)
 }
 
 async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {

@@ -4,8 +4,8 @@
  * tests that stop, kill or copy it. Everything ends with its scope, and with the process, however that ends.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { globSync } from 'node:fs'
-import { cp, mkdtemp, rm } from 'node:fs/promises'
+import { existsSync, globSync } from 'node:fs'
+import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { Client } from 'pg'
@@ -25,6 +25,11 @@ export interface TestDatabase extends AsyncDisposable {
   query<R extends Row = Row>(sql: string, params?: readonly unknown[]): Promise<R[]>
   /** A session of its own, ended with the database at the latest. */
   connect(): Promise<Client>
+  /**
+   * Ends all sessions but the one of `query`; new ones may only read, as on a primary that was demoted behind its name.
+   * @returns lets them write again, and ends those that may not
+   */
+  makeReadOnly(): Promise<() => Promise<void>>
 }
 
 export interface TestServer extends AsyncDisposable {
@@ -39,8 +44,8 @@ export interface TestServer extends AsyncDisposable {
   kill(): Promise<void>
   /** Its files as they are while it is stopped, to put it back to: what a snapshot of its disk does. */
   snapshot(): Promise<Readonly<{ putBack(): Promise<void> }>>
-  /** A streaming copy of it; only for servers of `machinePostgres()`, which have the programs for it. */
-  standby(): Promise<TestServer>
+  /** A streaming copy of it, which replays until it is promoted. Where the programs for a live one are missing it is stopped for a moment. */
+  standby(settings?: Settings): Promise<TestServer>
   /** Makes a standby the primary. */
   promote(): Promise<void>
 }
@@ -52,9 +57,9 @@ export function machinePostgres(): readonly Binaries[] {
     .map((postgres) => ({ postgres, initdb: join(dirname(postgres), 'initdb'), version: basename(dirname(dirname(postgres))) }))
 }
 
-export async function startPostgres(
-  options: Readonly<{ settings?: Readonly<Record<string, string | number>>; binaries?: Binaries }> = {},
-): Promise<TestServer> {
+type Settings = Readonly<Record<string, string | number>>
+
+export async function startPostgres(options: Readonly<{ settings?: Settings; binaries?: Binaries }> = {}): Promise<TestServer> {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
   const binaries = options.binaries ?? embeddedBinaries()
   const server = new PostgresServer({ binaries, folder, settings: { ...ROOM, fsync: 'off', ...options.settings } })
@@ -90,7 +95,7 @@ async function startedServer(server: PostgresServer, binaries: Binaries): Promis
         },
       }
     },
-    standby: async () => startedServer(await copyOf(server, binaries), binaries),
+    standby: async (settings) => startedServer(await copyOf(server, binaries, settings), binaries),
     promote: async () => {
       const client = await connect(urlOf(server.connection('postgres')))
       await client.query('select pg_promote(true)')
@@ -109,16 +114,26 @@ function endWithProcess(server: PostgresServer): void {
   spawn('sh', ['-c', script, 'sh', server.folder], { detached: true, stdio: 'ignore' }).unref()
 }
 
-async function copyOf(primary: PostgresServer, binaries: Binaries): Promise<PostgresServer> {
+async function copyOf(primary: PostgresServer, binaries: Binaries, settings: Settings = {}): Promise<PostgresServer> {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  const cluster = join(folder, 'cluster')
   const { port, password } = primary.connection('postgres')
-  const copied = spawnSync(
-    join(dirname(binaries.postgres), 'pg_basebackup'),
-    ['-D', join(folder, 'cluster'), '-h', '127.0.0.1', '-p', String(port), '-U', 'postgres', '-R', '-X', 'stream', '-c', 'fast'],
-    { encoding: 'utf8', env: { ...process.env, PGPASSWORD: password } },
-  )
-  if (copied.status !== 0) throw new Error(`pg_basebackup: ${copied.stderr}`)
-  return new PostgresServer({ binaries, folder, settings: { ...ROOM, fsync: 'off', hot_standby: 'on' }, password })
+  const program = join(dirname(binaries.postgres), 'pg_basebackup')
+  const options = ['-D', cluster, '-h', '127.0.0.1', '-p', String(port), '-U', 'postgres', '-R', '-X', 'stream', '-c', 'fast']
+  if (existsSync(program)) copied(spawnSync(program, options, { encoding: 'utf8', env: { ...process.env, PGPASSWORD: password } }))
+  else {
+    await primary.stop('fast')
+    copied(spawnSync('cp', ['-a', primary.cluster, cluster], { encoding: 'utf8' }))
+    await primary.start()
+    await writeFile(join(cluster, 'standby.signal'), '')
+  }
+  const from = `host=127.0.0.1 port=${port} user=postgres password=${password} dbname=postgres`
+  const asked = { ...ROOM, fsync: 'off', hot_standby: 'on', primary_conninfo: from, ...settings }
+  return new PostgresServer({ binaries, folder, settings: asked, password })
+}
+
+function copied({ status, stderr }: Readonly<{ status: number | null; stderr: string }>): void {
+  if (status !== 0) throw new Error(`a copy of the server could not be made: ${stderr}`)
 }
 
 let shared: Promise<string> | undefined
@@ -152,6 +167,16 @@ export async function createDatabase(ddl?: string, options: Readonly<{ server?: 
       const another = await connect(url)
       clients.push(another)
       return another
+    },
+    async makeReadOnly() {
+      const isReadOnly = async (setting: 'on' | 'off') => {
+        await client.query(`set default_transaction_read_only = off; alter database ${name} set default_transaction_read_only = ${setting}`)
+        await client.query(
+          `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`,
+        )
+      }
+      await isReadOnly('on')
+      return () => isReadOnly('off')
     },
     async [Symbol.asyncDispose]() {
       await Promise.all(clients.map((c) => c.end().catch(() => undefined)))

@@ -83,7 +83,7 @@ export class ReplicationConnection {
 
   /**
    * Settles when the server has begun to stream.
-   * @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING, SLOT_LOST, SLOT_IN_USE, or what `prepare` throws
+   * @throws EngineError SOURCE_UNREACHABLE, SOURCE_UNABLE, SOURCE_LOGIN_REFUSED, SOURCE_REFUSED, SLOT_IN_USE, or what `prepare` throws
    */
   async open(): Promise<void> {
     this.#phase = 'opening'

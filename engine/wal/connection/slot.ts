@@ -1,6 +1,6 @@
 /**
  * The slot and the server it belongs to: read once before each run, and judged by a pure function. Each way a slot can
- * be unfit has a code of its own and the SQL that mends it; only a slot in use is worth trying again.
+ * be unfit has a code of its own and the SQL that mends it; a slot in use, and a server in recovery, are worth trying again.
  */
 import { escapeIdentifier } from 'pg'
 import { EngineError } from '../../errors.ts'
@@ -10,6 +10,8 @@ export type Query = (sql: string, params?: readonly unknown[]) => Promise<Readon
 
 export type SlotFacts = Readonly<{
   serverVersion: number
+  /** the server replays what another one writes: a standby */
+  isInRecovery: boolean
   database: string
   walLevel: string
   publicationExists: boolean
@@ -27,6 +29,8 @@ export type SlotFacts = Readonly<{
         twoPhase: boolean
         /** 16 and later: why it was invalidated */
         invalidation: string | null
+        /** 17 and later: a standby keeps it like that of its primary, and nobody may read from it before the promotion */
+        isCopy: boolean
       }>
     | undefined
 }>
@@ -35,7 +39,7 @@ export type FitSlot = Readonly<{ confirmedLsn: Lsn; restartLsn: Lsn }>
 
 export async function readSlotFacts(query: Query, slot: string, publication: string): Promise<SlotFacts> {
   const { rows } = await query(
-    `select current_setting('server_version_num')::int as version, current_database() as database, current_setting('wal_level') as wal_level,
+    `select current_setting('server_version_num')::int as version, pg_is_in_recovery() as in_recovery, current_database() as database, current_setting('wal_level') as wal_level,
             exists (select from pg_publication where pubname = $2) as publication_exists,
             (select to_jsonb(s) from pg_replication_slots s where slot_name = $1) as slot,
             (select a.application_name from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1) as reader`,
@@ -47,6 +51,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
   const lsn = (value: unknown): Lsn | undefined => (typeof value === 'string' ? parseLsn(value) : undefined)
   return {
     serverVersion: Number(row.version),
+    isInRecovery: row.in_recovery === true,
     database: String(row.database),
     walLevel: String(row.wal_level),
     publicationExists: row.publication_exists === true,
@@ -61,6 +66,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
           walStatus: text(found.wal_status),
           twoPhase: found.two_phase === true,
           invalidation: text(found.invalidation_reason) ?? (found.conflicting === true ? 'conflict with recovery' : null),
+          isCopy: found.synced === true,
         }
       : undefined,
   }
@@ -69,7 +75,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
 /**
  * @param saved what was confirmed last, to name from where changes are missing
  * @returns the slot's positions when a run may start from it
- * @throws EngineError WAL_LEVEL_TOO_LOW, PUBLICATION_MISSING, SLOT_MISSING, SLOT_WRONG_PLUGIN, SLOT_WRONG_DATABASE,
+ * @throws EngineError SOURCE_IN_RECOVERY, WAL_LEVEL_TOO_LOW, PUBLICATION_MISSING, SLOT_MISSING, SLOT_WRONG_PLUGIN, SLOT_WRONG_DATABASE,
  *   SLOT_LOST, SLOT_TWO_PHASE, SLOT_IN_USE
  */
 export function judgeSlot(facts: SlotFacts, name: string, publication: string, saved: Lsn | undefined): FitSlot {
@@ -81,6 +87,14 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) =>
     new EngineError(code, text, { slot: name, publication })
 
+  // a standby with a slot of its own is read on purpose; what it lacks otherwise says nothing about the primary
+  if (facts.isInRecovery && (facts.serverVersion < READS_STANDBYS || !slot || slot.isCopy)) {
+    const waits = !slot ? 'has no such slot' : slot.isCopy ? 'has a copy of the slot, kept for its promotion' : 'can not be read from'
+    throw fail(
+      'SOURCE_IN_RECOVERY',
+      `the server is a standby and ${waits}: waiting until it is promoted, or the address leads to the primary`,
+    )
+  }
   if (facts.walLevel !== 'logical')
     throw fail('WAL_LEVEL_TOO_LOW', `wal_level is "${facts.walLevel}". Run: alter system set wal_level = logical; and restart Postgres`)
   if (!facts.publicationExists)
@@ -107,9 +121,9 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   if (slot.twoPhase) {
     const remedy =
       facts.serverVersion >= 180000
-        ? `on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${escapeIdentifier(name)} (TWO_PHASE false)`
-        : `${recreate}.${missingFrom}`
-    throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run ${remedy}`)
+        ? ` on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${escapeIdentifier(name)} (TWO_PHASE false)`
+        : `: ${withoutTwoPhase(name)}`
+    throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run${remedy}`)
   }
   if (slot.activePid !== null)
     throw fail(
@@ -117,6 +131,17 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
       `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
     )
   return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn }
+}
+
+/** Logical decoding on a standby. */
+const READS_STANDBYS = 160_000
+
+/** A copy has the position of the slot, and not its two_phase: unlike a slot that is made anew it leaves nothing out. */
+function withoutTwoPhase(name: string): string {
+  const [slot, copy] = [literal(name), literal(`${name.slice(0, 58)}_copy`)]
+  const copied = (from: string, to: string) => `select pg_copy_logical_replication_slot(${from}, ${to})`
+  const dropped = (one: string) => `select pg_drop_replication_slot(${one})`
+  return `${copied(slot, copy)}; ${dropped(slot)}; ${copied(copy, slot)}; ${dropped(copy)}`
 }
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`

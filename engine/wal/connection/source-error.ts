@@ -1,8 +1,9 @@
-/** What a failure of a connection to the source means: decided by SQLSTATE and error code, never by message text. */
-import { EngineError, type ErrorCode, type ErrorContext } from '../../errors.ts'
+/** What a failure of a connection to the source means, and what becomes of the source: decided by code, never by message text. */
+import { EngineError, ERRORS, type ErrorCode, type ErrorContext } from '../../errors.ts'
+import { faultOf, sqlstateOf, type Fault } from '../../postgres/sqlstate.ts'
 import { tlsRefusal } from '../../postgres/tls-refusal.ts'
 
-/** Where it happened decides what an "undefined object" is: at the start the slot, later the publication. */
+/** Where it happened: an "undefined object" in the stream is the publication. */
 export type Phase = 'connecting' | 'starting' | 'streaming'
 
 /** Messages that PostgreSQL, the socket or the pg library produced become one of ours; ours pass through. */
@@ -10,10 +11,10 @@ export function toSourceError(error: unknown, phase: Phase, context: ErrorContex
   if (error instanceof EngineError) return error
   const refusal = tlsRefusal(error)
   if (refusal) return refusal
-  const code = codeOf(error)
+  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
   const text = error instanceof Error ? error.message : String(error)
   return new EngineError(
-    classify(code, phase),
+    classify(sqlstateOf(error), phase),
     code ? `${text} (${code})` : text,
     { ...context, ...(code ? { sqlstate: code } : {}) },
     { cause: error },
@@ -22,23 +23,46 @@ export function toSourceError(error: unknown, phase: Phase, context: ErrorContex
 
 /** SQLSTATEs of a server that is going down: whoever holds a connection to it should let go. */
 export function isShutdown(error: unknown): boolean {
-  const code = codeOf(error)
+  const code = sqlstateOf(error)
   return code === '57P01' || code === '57P02' || code === '57P03'
 }
 
-function codeOf(error: unknown): string | undefined {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  return typeof code === 'string' ? code : undefined
+const CODE_OF: Readonly<Record<Fault, ErrorCode>> = {
+  away: 'SOURCE_UNREACHABLE',
+  unable: 'SOURCE_UNABLE',
+  login: 'SOURCE_LOGIN_REFUSED',
+  rights: 'SOURCE_REFUSED',
+  other: 'SOURCE_FAILED',
 }
 
-function classify(code: string | undefined, phase: Phase): ErrorCode {
-  if (code === undefined) return 'SOURCE_UNREACHABLE' // "Connection terminated unexpectedly" and the like come without a code
-  if (!/^[0-9A-Z]{5}$/.test(code) || code === 'EPIPE') return 'SOURCE_UNREACHABLE' // a socket's code: ECONNREFUSED, ENOTFOUND, ETIMEDOUT
-  if (code === '55006') return 'SLOT_IN_USE'
-  if (code === '55000' || code === '58P01') return 'SLOT_LOST' // 58P01: a segment of the log has been removed
-  if (code === '42704' && phase !== 'connecting') return phase === 'starting' ? 'SLOT_MISSING' : 'PUBLICATION_MISSING'
-  if (code === '22021' || code === '22P05') return 'SOURCE_ENCODING' // bytes that are none of the encoding, or have no counterpart in UTF-8
-  if (code.startsWith('28') || code === '3D000' || code === '42501') return 'SOURCE_REFUSED'
-  if (code.startsWith('08') || code.startsWith('53') || code.startsWith('57')) return 'SOURCE_UNREACHABLE'
-  return 'SOURCE_FAILED'
+/** That a slot is missing or lost is never concluded from here: the inspection before each try looks it up (slot.ts). */
+function classify(sqlstate: string | undefined, phase: Phase): ErrorCode {
+  if (sqlstate === '55006') return 'SLOT_IN_USE'
+  if (sqlstate === '42704') return phase === 'starting' ? 'SOURCE_UNABLE' : phase === 'streaming' ? 'PUBLICATION_MISSING' : 'SOURCE_FAILED'
+  if (sqlstate === '22021' || sqlstate === '22P05') return 'SOURCE_ENCODING' // bytes that are none of the encoding, or have no counterpart in UTF-8
+  return CODE_OF[faultOf(sqlstate)]
+}
+
+/**
+ * What a source does after a failure: `soon` and `later` try again, `later` with pauses that grow to minutes; `stop` waits for
+ * a person. What stands still makes its server keep its log until a disk is full, so only proven loss, memories that
+ * don't fit each other, and what nobody but a person can change stop a source (correctness 39).
+ */
+export type Course = 'soon' | 'later' | 'stop'
+
+/** Those that are no reason to stop although the same try may well fail again: what they mean is not known, or others mend it. */
+const LATER: ReadonlySet<ErrorCode> = new Set([
+  'INTERNAL',
+  'LOG_REFUSED',
+  'LSN_MALFORMED',
+  'MESSAGE_MALFORMED',
+  'PACK_MALFORMED',
+  'SOURCE_FAILED',
+  'SOURCE_LOGIN_REFUSED',
+  'TLS_REFUSED',
+])
+
+export function courseAfter(error: unknown): Course {
+  if (!(error instanceof EngineError) || LATER.has(error.code)) return 'later'
+  return ERRORS[error.code].retry ? 'soon' : 'stop'
 }

@@ -92,14 +92,18 @@ test('an error that trying again cannot mend stays, with code and remedy, until 
   actor.stop()
 })
 
-test('an error without a code is a defect: it is not repeated', async () => {
+test('an error that is not known is tried again for ever, after minutes at last', async () => {
   const { actor, clock, streams, reach } = setUp()
-  await reach('streaming')
-  streams[0]?.done.reject(new TypeError('x is undefined'))
-  const failed = await reach('failed')
-  assert.equal(failed.context.lastError?.code, 'INTERNAL')
-  clock.increment(3_600_000)
-  assert.equal(streams.length, 1)
+  for (let n = 1; n <= 15; n++) {
+    await reach('streaming')
+    assert.equal(streams.length, n)
+    streams.at(-1)?.done.reject(new TypeError('x is undefined'))
+    const waiting = await reach('waiting')
+    assert.equal(waiting.context.lastError?.code, 'INTERNAL')
+    clock.increment(180_000 - (n < 12 ? 0 : 1))
+    assert.equal(actor.getSnapshot().matches('waiting'), n >= 12)
+    clock.increment(1)
+  }
   actor.stop()
 })
 

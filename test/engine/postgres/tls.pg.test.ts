@@ -7,6 +7,7 @@ import { clientConfig } from '../../../engine/postgres/client-config.ts'
 import { provision } from '../../../engine/postgres/provision.ts'
 import type { Connection } from '../../../engine/state/resources.ts'
 import { openStore } from '../../../engine/state/store.ts'
+import { NetProxy } from '../../faults/net-proxy.ts'
 import { reaches, SourceFixture } from '../wal/source-fixture.ts'
 import { createDatabase, type TestServer } from '../../services/postgres.ts'
 import { authority, startTlsPostgres } from '../../services/tls-postgres.ts'
@@ -116,10 +117,14 @@ test('the stream comes over TLS, rows greater than a TLS record too, and pausing
   )
 })
 
-test('a source that can not trust its server fails with the remedy, and is not tried again for ever', async () => {
+test('a source that can not trust its server says so with the remedy, and streams once the right one answers', async () => {
   await using it = await SourceFixture.create({ ddl: 'create table item (id int primary key)', server: server.url })
-  const actor = it.start({}, { database: it.database({ ...to(server, 'verify-full', otherCa), database: it.db.name }) })
-  await reaches(actor, 'failed')
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: elsewhere.port })
+  const connection = { ...to(server, 'verify-full', ca), port: proxy.port, database: it.db.name }
+  const actor = it.start({}, { database: it.database(connection) })
+  await reaches(actor, 'waiting')
   assert.equal(actor.lastError?.code, 'TLS_REFUSED')
-  assert.match(actor.lastError.message, /ca_cert/)
+  assert.match(actor.lastError.message, /verify-ca/)
+  proxy.target = { host: '127.0.0.1', port: server.port }
+  await reaches(actor, 'streaming')
 })

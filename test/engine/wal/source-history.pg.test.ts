@@ -137,6 +137,52 @@ test('a slot made on a promoted standby stands above the switch: a gap, although
   await second.stop()
 })
 
+test('a failover slot on a standby that is not promoted yet is waited for, and streams without loss after the promotion', async () => {
+  await using primary = await startPostgres()
+  const admin = await session(primary, 'postgres')
+  await admin.query(`select pg_create_physical_replication_slot('standby', true)`)
+  await admin.end()
+  await using standby = await primary.standby({ primary_slot_name: 'standby', hot_standby_feedback: 'on' })
+  await using it = await SourceFixture.create({ ddl: TABLE, server: primary.url, createSlot: false })
+  await it.createSlot(', false, false, true')
+  const replica = await session(standby, 'postgres')
+  await eventually('the standby has a copy of the slot', async () => {
+    await it.db.query('select pg_log_standby_snapshot()') // a slot is copied once it needs no more than the standby has
+    await it.db.query('select pg_replication_slot_advance($1, pg_current_wal_lsn())', [it.slot])
+    await replica.query('select pg_sync_replication_slots()')
+    const { rows } = await replica.query('select from pg_replication_slots where slot_name = $1 and synced and not temporary', [it.slot])
+    return rows.length > 0 ? true : undefined
+  })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((seen) => seen.length >= 1)
+  await first.stop()
+  await it.db.query('insert into item values (2)')
+  const end = await it.walEnd()
+  await eventually('the standby has replayed', async () => {
+    const { rows } = await replica.query<{ at: string }>(`select (pg_last_wal_replay_lsn() - '0/0')::text as at`)
+    return BigInt(rows[0]?.at ?? 0) >= end ? true : undefined
+  })
+  await primary.kill()
+
+  const second = it.start({}, { database: it.database(standby.connection(it.db.name)) })
+  await reaches(second, 'waiting')
+  assert.equal(second.lastError?.code, 'SOURCE_IN_RECOVERY')
+  await replica.end()
+  await standby.promote()
+  await reaches(second, 'streaming')
+  const writer = await session(standby, it.db.name)
+  await writer.query('insert into item values (3)')
+  await writer.end()
+  const seen = await it.until((messages) => messages.length >= 3)
+  assert.deepEqual(
+    seen.map((m) => m.json.record.id),
+    [1, 2, 3],
+  )
+  await second.stop()
+})
+
 test('a cluster put back from an older copy, without a new timeline, is noticed; accepted, it goes on as a new history', async () => {
   await using server = await startPostgres()
   await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })

@@ -154,9 +154,9 @@ test('an idle server is not taken for a silent one', async () => {
 test('what keeps a stream from opening is named', async () => {
   await using db = await prepared()
   await assert.rejects(connection(db, { port: 1 }).open(), { code: 'SOURCE_UNREACHABLE' })
-  await assert.rejects(connection(db, { slot: 'not_there' }).open(), { code: 'SLOT_MISSING' })
+  await assert.rejects(connection(db, { slot: 'not_there' }).open(), { code: 'SOURCE_UNABLE', message: /not_there/ })
   const client = sourceClient({ ...db.connection, database: 'not_there' }, 'test')
-  await assert.rejects(connection(db, { client }).open(), { code: 'SOURCE_REFUSED' })
+  await assert.rejects(connection(db, { client }).open(), { code: 'SOURCE_LOGIN_REFUSED' })
   const first = connection(db)
   await first.open()
   await assert.rejects(connection(db).open(), { code: 'SLOT_IN_USE' })

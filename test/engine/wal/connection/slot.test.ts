@@ -13,9 +13,11 @@ const fit: NonNullable<SlotFacts['slot']> = {
   walStatus: 'reserved',
   twoPhase: false,
   invalidation: null,
+  isCopy: false,
 }
 const facts = (slot: Partial<NonNullable<SlotFacts['slot']>> | undefined, over: Partial<SlotFacts> = {}): SlotFacts => ({
   serverVersion: 150000,
+  isInRecovery: false,
   database: 'shop',
   walLevel: 'logical',
   publicationExists: true,
@@ -30,7 +32,7 @@ function refused(f: SlotFacts, code: ErrorCode, message: RegExp): void {
       assert.ok(error instanceof EngineError)
       assert.equal(error.code, code)
       assert.match(error.message, message)
-      assert.equal(isRetryable(error), code === 'SLOT_IN_USE')
+      assert.equal(isRetryable(error), code === 'SLOT_IN_USE' || code === 'SOURCE_IN_RECOVERY')
       return true
     },
   )
@@ -48,7 +50,24 @@ test('each way to be unfit has a code of its own and the SQL that mends it; only
   refused(facts({ restartLsn: undefined }), 'SLOT_LOST', /pg_drop_replication_slot/)
   refused(facts({ walStatus: 'lost' }), 'SLOT_LOST', /from 0\/1F on are then missing/)
   refused(facts({ invalidation: 'idle_timeout' }), 'SLOT_LOST', /idle_timeout/)
-  refused(facts({ twoPhase: true }), 'SLOT_TWO_PHASE', /pg_drop_replication_slot/)
+  refused(
+    facts({ twoPhase: true }),
+    'SLOT_TWO_PHASE',
+    /pg_copy_logical_replication_slot\('it', 'it_copy'\); select pg_drop_replication_slot\('it'\)/,
+  )
   refused(facts({ twoPhase: true }, { serverVersion: 180000 }), 'SLOT_TWO_PHASE', /ALTER_REPLICATION_SLOT "it" \(TWO_PHASE false\)/)
   refused(facts({ activePid: 42, reader: 'pg_recvlogical' }), 'SLOT_IN_USE', /42 \("pg_recvlogical"\).*pg_terminate_backend\(42\)/)
+})
+
+test('a standby is waited for, whatever it lacks; one of 16 or later with a slot of its own is read', () => {
+  const standby = { isInRecovery: true, walLevel: 'replica', publicationExists: false }
+  refused(facts({}, standby), 'SOURCE_IN_RECOVERY', /promoted/)
+  for (const serverVersion of [150000, 180000])
+    refused(facts(undefined, { ...standby, serverVersion }), 'SOURCE_IN_RECOVERY', /no such slot/)
+  refused(
+    facts({ isCopy: true, invalidation: 'wal_removed' }, { ...standby, serverVersion: 180000 }),
+    'SOURCE_IN_RECOVERY',
+    /a copy of the slot/,
+  )
+  assert.deepEqual(judge(facts({}, { isInRecovery: true, serverVersion: 180000 })), { confirmedLsn: 20n, restartLsn: 10n })
 })
