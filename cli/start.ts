@@ -65,6 +65,11 @@ export async function start(_args: readonly string[]): Promise<void> {
     return signal
   })
   const logger = createLogger(settings.log)
+  process.on('uncaughtException', (err) => {
+    const code = 'code' in err && typeof err.code === 'string' ? err.code : 'INTERNAL'
+    logger.fatal({ err, code }, 'a failure that nobody expected ends the service')
+    process.exit(1)
+  })
   for (const name of settings.ignored) logger.info({ variable: name }, 'this variable has no effect here')
   for (const name of settings.unknown) logger.warn({ variable: name }, 'this variable is not known; is it misspelt?')
   try {

@@ -60,7 +60,7 @@ export type StageOptions = Readonly<{
 
 /** What has become of each message of a run. */
 export interface StageOutcome {
-  /** kept, dropped or failed: `STATE` */
+  /** kept, dropped, failed, or left, which is none of them and goes back to where it was taken from: `STATE` */
   stateOf(i: number): (typeof STATE)[keyof typeof STATE]
   /** of a message that failed */
   failureOf(i: number): FunctionFailure
@@ -117,7 +117,7 @@ export class FunctionStage {
     } finally {
       lineMemory.give(memory)
     }
-    if (outcome.failures.size === 0) this.#passed.set(pack, filter.key)
+    if (outcome.failures.size === 0 && !outcome.hasLeft) this.#passed.set(pack, filter.key)
     const { states } = outcome
     const drops = new Uint8Array(pack.count)
     let any = false

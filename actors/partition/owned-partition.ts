@@ -241,16 +241,16 @@ export class OwnedPartition {
     this.#changed()
   }
 
-  /** Messages of another generation come back. */
-  releaseParked(refs: RefList, origin: Origin, lease?: number): void {
+  /** Messages of another generation come back. @param isUnseen no client has had them */
+  releaseParked(refs: RefList, origin: Origin, lease?: number, isUnseen?: boolean): void {
     if (this.#closed) return
-    this.#released(this.#dispatcher.releaseParked(refs, origin, lease))
+    this.#released(this.#dispatcher.releaseParked(refs, origin, lease, isUnseen))
   }
 
-  /** Messages come back. @param lease only those still held under it */
-  release(refs: RefList, lease?: number): void {
+  /** Messages come back. @param lease only those still held under it; @param isUnseen no client has had them */
+  release(refs: RefList, lease?: number, isUnseen?: boolean): void {
     if (this.#closed) return
-    this.#released(this.#dispatcher.release(refs, lease))
+    this.#released(this.#dispatcher.release(refs, lease, isUnseen))
   }
 
   /** What somebody decided of parked messages, or of those that were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */

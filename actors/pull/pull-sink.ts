@@ -18,14 +18,12 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, pull } from '../../sinks/pull.ts'
 import type { PullWire, Shape } from '../../sinks/sink.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
-import { giveBack, PullStage, type Taken } from './pull-stage.ts'
+import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
 import type { HeldSink, Receipt, Receive, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
 import { Waiters } from './waiters.ts'
 
-/** An answer has one message, or at most so many bytes. */
-const MAX_ANSWER_BYTES = 16 * 1024 * 1024
 /** A receive that could wait is held so long by a sink that is off, so that a client in a loop doesn't spin. */
 const OFF_HOLD_MS = 1_000
 /** So long a receive that doesn't wait looks for a message that passes the filter. */

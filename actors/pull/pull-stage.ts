@@ -1,9 +1,10 @@
 /**
  * Puts what a pull sink has taken through its functions: what they keep is for the client, what they drop is finished, what
- * fails in them is tried again after a while. Meanwhile it is nobody's, and goes back when its partition ends.
+ * fails in them is tried again after a while. Meanwhile it is nobody's, and goes back when its partition ends. What they make of
+ * it may be much more than it was: what doesn't fit into the answer goes back, too.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { refList } from '../../engine/dispatch/ack-id.ts'
+import { refList, type RefList } from '../../engine/dispatch/ack-id.ts'
 import { emptyBatch, type Batch, type Payloads } from '../../engine/dispatch/batch.ts'
 import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError } from '../../engine/errors.ts'
@@ -19,6 +20,8 @@ type Trouble = HealthCheck['error']
 
 /** Functions can't be run at the moment: so long before they are tried again. */
 const RETRY_MS = 250
+/** An answer has one message, or at most so many bytes. */
+export const MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 export class PullStage {
   readonly #host: Readonly<{ sink: Sink; stage: FunctionStage; stopping: boolean }>
@@ -43,7 +46,7 @@ export class PullStage {
   async run(taken: Taken): Promise<Taken | undefined> {
     let isGivenBack = false
     const returned = () => {
-      if (!isGivenBack) giveBack(taken)
+      if (!isGivenBack) giveBack(taken, true)
       isGivenBack = true
     }
     const ends = taken.map(({ owned }) => owned.borrow(returned))
@@ -68,20 +71,23 @@ export class PullStage {
     if (isGivenBack) return undefined
     const kept: { batch: Batch; owned: OwnedPartition }[] = []
     let base = 0
+    let maxBytes = MAX_ANSWER_BYTES
     for (const { batch, owned } of taken) {
-      const rest = this.#settle({ batch, owned, outcome, base })
+      const rest = this.#settle({ batch, owned, outcome, base, maxBytes, first: kept.length === 0 })
       base += batch.views.length
+      maxBytes -= rest.bytes
       if (rest.views.length > 0) kept.push({ batch: rest, owned })
     }
     return kept.length > 0 ? kept : undefined
   }
 
-  /** Tells what was dropped and what failed of a batch. @param base its first message in the outcome @returns what is kept */
-  #settle({ batch, owned, outcome, base }: { batch: Batch; owned: OwnedPartition; outcome: StageOutcome; base: number }): Batch {
+  /** Tells what was dropped and what failed of a batch. @returns what is kept */
+  #settle({ batch, owned, outcome, base, maxBytes, first }: Settled): Batch {
     const { generation, partition } = batch
     const origin = owned.names(batch) ? undefined : { generation, partition }
     const dropped = refList()
     const failed = refList()
+    const left = refList()
     const failures: Failed[] = []
     const payloads: Payloads = { texts: [], starts: [], ends: [] }
     const enrichments: (Uint8Array | undefined)[] = []
@@ -90,9 +96,11 @@ export class PullStage {
       const offset = batch.offsets[i] as number
       const index = batch.indexes[i] as number
       const state = outcome.stateOf(base + i)
-      if (state === STATE.kept) {
-        const place = batch.places[i] as number
-        const payload = outcome.payloadAt(base + i)
+      const place = batch.places[i] as number
+      const payload = state === STATE.kept ? outcome.payloadAt(base + i) : undefined
+      const bytes = payload ? payload.end - payload.start : view.bodyEnd(place) - view.bodyStart(place)
+      const isFirst = first && rest.views.length === 0
+      if (state === STATE.kept && (isFirst || rest.bytes + bytes <= maxBytes)) {
         rest.views.push(view)
         rest.places.push(place)
         rest.offsets.push(offset)
@@ -101,12 +109,12 @@ export class PullStage {
           payloads.texts.push(payload.text)
           payloads.starts.push(payload.start)
           payloads.ends.push(payload.end)
-          rest.bytes += payload.end - payload.start
-        } else rest.bytes += view.bodyEnd(place) - view.bodyStart(place)
+        }
+        rest.bytes += bytes
         enrichments.push(outcome.enrichmentOf(base + i))
         continue
       }
-      const refs = state === STATE.dropped ? dropped : failed
+      const refs = state === STATE.dropped ? dropped : state === STATE.failed ? failed : left
       refs.offsets.push(offset)
       refs.indexes.push(index)
       if (state === STATE.failed)
@@ -115,6 +123,7 @@ export class PullStage {
     if (rest.views.length > 0 && failures.length === 0) this.forget()
     if (dropped.offsets.length > 0) owned.drop(dropped, origin)
     if (failures.length > 0) owned.fail(failed, failures, origin)
+    if (left.offsets.length > 0) putBack(owned, left, batch, true)
     return { ...rest, ...(payloads.texts.length > 0 && { payloads }), ...(enrichments.some((row) => row) && { enrichments }) }
   }
 
@@ -133,9 +142,15 @@ export class PullStage {
   }
 }
 
-export function giveBack(taken: Taken): void {
-  for (const { batch, owned } of taken) {
-    if (owned.names(batch)) owned.release(batch, batch.lease)
-    else owned.releaseParked(batch, batch, batch.lease)
-  }
+/** @property base its first message in the outcome; @property maxBytes what may be kept; @property first nothing is kept before it */
+type Settled = Readonly<{ batch: Batch; owned: OwnedPartition; outcome: StageOutcome; base: number; maxBytes: number; first: boolean }>
+
+/** @param isUnseen no client has had it */
+export function giveBack(taken: Taken, isUnseen = false): void {
+  for (const { batch, owned } of taken) putBack(owned, batch, batch, isUnseen)
+}
+
+function putBack(owned: OwnedPartition, refs: RefList, batch: Batch, isUnseen: boolean): void {
+  if (owned.names(batch)) owned.release(refs, batch.lease, isUnseen)
+  else owned.releaseParked(refs, batch, batch.lease, isUnseen)
 }

@@ -104,7 +104,7 @@ export class PiecePreparation {
     const behind: number[] = []
     for (const [i, group] of groupsOf(piece, grouping).entries()) {
       const state = outcome.stateOf(i)
-      if (blocked.has(group)) behind.push(i)
+      if (blocked.has(group) || state === STATE.left) behind.push(i)
       else if (state === STATE.dropped) dropped.push(i)
       // no function has to do with half a row, and the delete must not wait for it
       else if (state === STATE.failed && takesDeletes() && piece.gone?.has(piece.views[i] as MessageView)) dropped.push(i)

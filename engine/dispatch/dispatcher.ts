@@ -305,13 +305,13 @@ export class Dispatcher {
   }
 
   /** Messages parked under another generation come back. @param lease only those still held under it */
-  releaseParked(refs: RefList, origin: Origin | undefined, lease?: number): Released {
-    return this.#settlement.releaseParked(refs, origin, lease)
+  releaseParked(...release: Parameters<Settlement['releaseParked']>): Released {
+    return this.#settlement.releaseParked(...release)
   }
 
-  /** Messages come back: deliverable at once. @param lease only those still held under it */
-  release(refs: RefList, lease?: number): Released {
-    return this.#settlement.release(refs, lease)
+  /** Messages come back: deliverable at once. @param lease only those still held under it; @param isUnseen no client has had them */
+  release(...release: Parameters<Settlement['release']>): Released {
+    return this.#settlement.release(...release)
   }
 
   /**

@@ -68,20 +68,25 @@ export class Settlement {
   }
 
   /** Messages parked under another generation come back. @param lease only those still held under it */
-  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number): Released {
+  releaseParked({ offsets, indexes }: RefList, origin: Origin | undefined, lease?: number, isUnseen = false): Released {
     let messages = 0
     let heldUntil = 0
     for (let i = 0; i < offsets.length; i++) {
       const ref = { offset: offsets[i] as number, index: indexes[i] as number, origin }
       const group = this.#parked.groupAt(ref.offset, ref.index, origin)
       if (!group || (lease !== undefined && group.lease !== lease) || !this.#parked.release(group, ref)) continue
+      if (isUnseen && group.deliveries > 0) group.deliveries--
       if (messages++ === 0) heldUntil = group.endsAt
     }
     return { messages, heldUntil }
   }
 
-  /** Messages come back: deliverable at once. @param lease only those still held under it */
-  release({ offsets, indexes }: RefList, lease?: number): Released {
+  /**
+   * Messages come back: deliverable at once.
+   * @param lease only those still held under it
+   * @param isUnseen no client has had them, so that this was no delivery; for an owner that doesn't send
+   */
+  release({ offsets, indexes }: RefList, lease?: number, isUnseen = false): Released {
     const w = this.#window
     let messages = 0
     let heldUntil = 0
@@ -90,7 +95,7 @@ export class Settlement {
       const index = indexes[i] as number
       const seq = w.seqOf(offset, index)
       if (seq < 0 || w.states[seq & w.mask] === STATE.finished) {
-        const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease)
+        const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease, isUnseen)
         if (messages === 0) heldUntil = parked.heldUntil
         messages += parked.messages
         continue
@@ -100,6 +105,8 @@ export class Settlement {
       if (w.states[slot] !== STATE.inFlight || (lease !== undefined && w.leases[slot] !== lease)) continue
       if (messages++ === 0) heldUntil = this.#open.leases.endOf(w.leases[slot] as number)
       this.#open.leases.letGo(w.leases[slot] as number)
+      const deliveries = w.deliveries[slot] as number
+      if (isUnseen && deliveries > 0 && deliveries < 0xffff) w.deliveries[slot] = deliveries - 1
       this.#open.free(seq)
     }
     return { messages, heldUntil }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, mkdtempDisposable, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
@@ -67,6 +67,34 @@ test('a command that fails tells its code and the remedy, not a stack', () => {
   assert.match(stderr, /^DEMO_MISSING: /)
   assert.match(stderr, /npm start/)
   assert.doesNotMatch(stderr, /\n\s+at /)
+})
+
+test('a failure that nobody catches ends the service with one line that has its code', async () => {
+  await using folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-main-'))
+  const broken = `process.on('newListener', (name) => name === 'uncaughtException' && setImmediate(() => { throw new RangeError('broken') }))`
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, 'cli', 'tailrace.mjs'), 'start'], {
+    encoding: 'utf8',
+    env: {
+      ...{
+        PATH: process.env['PATH'],
+        TAILRACE_DATA: folder.path,
+        SERVER_PORT: '0',
+        TAILRACE_METRICS_PORT: '0',
+        TAILRACE_LOG_FORMAT: 'json',
+      },
+      ...{
+        PG_URL: 'postgresql://nobody:none@127.0.0.1:1/none',
+        NODE_OPTIONS: `--import data:text/javascript,${encodeURIComponent(broken)}`,
+      },
+    },
+  })
+  assert.equal(status, 1, stderr)
+  const lines = stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+  assert.deepEqual(lines.map(({ level, code }) => [level, code]), [['fatal', 'INTERNAL']]) // prettier-ignore
+  assert.equal((lines[0]?.['err'] as { message?: string }).message, 'broken')
 })
 
 test('"demo write" while nothing runs says so, not a stack', async () => {

@@ -25,12 +25,15 @@ export const TOKEN = 'fault-test-token'
 export type SinkOptions = Readonly<{ name: string; tables?: readonly string[] } & Readonly<Record<string, unknown>>>
 
 export type ServiceOptions = Readonly<{
+  /** owns all of it; absent: the one whose token is TOKEN */
+  account?: string
   source: Connection
   /** URL of the state database */
   stateUrl: string
   sinks: readonly SinkOptions[]
   /** HTTP endpoints that sinks send to */
   endpoints?: readonly object[]
+  functions?: readonly object[]
   slot?: string
   env?: Readonly<Record<string, string>>
 }>
@@ -57,7 +60,7 @@ export class Service implements AsyncDisposable {
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-faults-'))
     await mkdir(join(folder, 'data'))
     const config = join(folder, 'config.yaml')
-    await writeFile(config, stringify(configOf(options)))
+    await writeFile(config, configFile(options))
     const port = await freePort()
     const env = {
       PATH: process.env['PATH'] ?? '',
@@ -248,11 +251,14 @@ export class Service implements AsyncDisposable {
 /** Slot names are unique in a server, and test files that run side by side share one. */
 export const SLOT = `tailrace_faults_${process.pid}`
 
-function configOf({ source, sinks, endpoints = [], slot = SLOT }: ServiceOptions): object {
+/** The configuration as a file. */
+export const configFile = (options: ServiceOptions): string => stringify(configOf(options))
+
+function configOf({ account, source, sinks, endpoints = [], functions = [], slot = SLOT }: ServiceOptions): object {
   const { caCert: _, ...connection } = source
   return {
-    account: { name: 'faults' },
-    api_tokens: [{ name: 'test', token: TOKEN }],
+    account: { name: account ?? 'faults' },
+    api_tokens: [{ name: 'test', token: account === undefined ? TOKEN : `${account}-${TOKEN}` }],
     databases: [
       {
         name: 'source',
@@ -262,6 +268,7 @@ function configOf({ source, sinks, endpoints = [], slot = SLOT }: ServiceOptions
       },
     ],
     http_endpoints: endpoints,
+    functions,
     sinks: sinks.map(({ tables, ...sink }) => ({
       database: 'source',
       source: tables ? { include_tables: tables } : {},

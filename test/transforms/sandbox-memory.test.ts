@@ -10,6 +10,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { LONG } from '../faults/size.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
+import { STATE } from '../../transforms/sandbox/wire.ts'
 import { batch, batchOf, fn, MEMORY_MB, pool, rows, TAIL } from './function-fixture.ts'
 
 const MB = 1024 * 1024
@@ -146,4 +147,27 @@ test('a message of megabytes goes through between small ones', async () => {
   const small = (id: number) => JSON.stringify({ record: { id }, changes: null, action: 'insert', metadata: {} })
   const outcome = await shared.run([fn('export default (a, r) => (r.text ?? "").length')], batchOf([small(1), big, small(3)]))
   assert.deepEqual([0, 1, 2].map((i) => outcome.resultText(0, i)), ['0', String(6 * MB), '0']) // prettier-ignore
+})
+
+test('results of 16 MB for each message are held a few at a time, and every message has its turn', async (t) => {
+  const count = LONG ? 1_000 : 30
+  const text = JSON.stringify({ record: {}, changes: null, action: 'insert', metadata: {} })
+  const large = fn("const text = 'é'.repeat(8e6)\nexport default () => text")
+  const before = (await resident()).engine
+  let largest = 0
+  const looking = setInterval(() => (largest = Math.max(largest, process.memoryUsage.rss() / MB)), 20).unref()
+  let runs = 0
+  for (let done = 0; done < count; runs++) {
+    const outcome = await shared.run([large], batchOf(Array.from({ length: count - done }, () => text)))
+    assert.equal(outcome.failures.size, 0)
+    const [first] = outcome.states
+    assert.equal(first, STATE.kept)
+    const left = outcome.states.indexOf(STATE.left)
+    const run = left < 0 ? outcome.count : left
+    for (let i = 0; i < run; i++) assert.equal(outcome.result(0, i).end - outcome.result(0, i).start, 16_000_002)
+    done += run
+  }
+  clearInterval(looking)
+  t.diagnostic(`${runs} runs, at most ${(largest - before).toFixed(0)} MB more`)
+  assert.ok(largest < before + 300, `it has grown by ${(largest - before).toFixed(0)} MB`)
 })

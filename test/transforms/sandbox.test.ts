@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict'
+import { mkdtempDisposable, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { STATE } from '../../transforms/sandbox/wire.ts'
-import type { Callable } from '../../transforms/sandbox/sandbox.ts'
+import { Sandbox, type Callable, type SandboxEnded } from '../../transforms/sandbox/sandbox.ts'
 import { batch, batchOf, fn, pool, rows, TAIL } from './function-fixture.ts'
 
 const shared = pool()
@@ -230,4 +233,16 @@ test('a new function runs within 50 ms', async () => {
     times.push(performance.now() - started)
   }
   assert.ok(Math.min(...times) < 50, `${times}`) // what a busy machine adds is not in all of them
+})
+
+test('what is larger than an answer may be ends its sandbox, not the engine', async () => {
+  await using folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-sandbox-'))
+  const impostor = join(folder.path, 'node')
+  await writeFile(impostor, `#!/bin/sh\nprintf '\\377\\377\\377\\177\\377\\377\\377\\177' >&4\nexec sleep 60\n`, { mode: 0o755 })
+  const { execPath } = process
+  process.execPath = impostor
+  const sandbox = new Sandbox({ threads: 1, memoryMb: 64 })
+  process.execPath = execPath
+  await assert.rejects(sandbox.ready, ({ reason }: SandboxEnded) => reason === 'memory')
+  assert.equal((await sandbox.ended).reason, 'memory')
 })

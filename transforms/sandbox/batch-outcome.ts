@@ -37,6 +37,10 @@ export class BatchOutcome {
   readonly tookUs: number[]
   /** messages that are decided, from the first */
   done = 0
+  /** of what was said of them */
+  bytes = 0
+  /** the rest of its messages is left for another time */
+  hasLeft = false
   readonly #functions: readonly NamedFunction[]
   readonly #results: (Results | undefined)[]
 
@@ -53,7 +57,13 @@ export class BatchOutcome {
   }
 
   get isDone(): boolean {
-    return this.done === this.count
+    return this.hasLeft || this.done === this.count
+  }
+
+  /** What it has is enough for once: what is not decided is as if it had not been asked about. */
+  leaveRest(): void {
+    this.states.fill(STATE.left, this.done)
+    this.hasLeft = this.done < this.count
   }
 
   /** Where the result of a function for a message stands. @param step place of the function; the message must be kept */
@@ -89,6 +99,7 @@ export class BatchOutcome {
     const from = this.done
     const done = Math.min(count, answered - at)
     if (done <= 0) return
+    this.bytes += body.byteLength
     const steps = tookUs.map((_, k) => firstStep + k)
     const resultSteps = steps.filter((step) => this.#results[step] !== undefined)
     const statesAt = resultSteps.length * asked * 8
@@ -115,6 +126,7 @@ export class BatchOutcome {
     for (const [message, , texts] of logs) {
       if (message < at || message >= at + done) continue
       const i = from + message - at
+      for (const { length } of texts) this.bytes += length
       this.logs.set(i, [...(this.logs.get(i) ?? []), ...texts])
     }
     for (const [k, us] of tookUs.entries()) this.tookUs[firstStep + k] = (this.tookUs[firstStep + k] ?? 0) + (us * done) / answered

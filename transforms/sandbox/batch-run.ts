@@ -7,13 +7,13 @@
  *  - What the isolates say is written where it is sent from, in memory that stays.
  */
 import { isAscii } from 'node:buffer'
-import { messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
+import { MAX_RESULT, messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
 import type { Isolates, KeyedSource } from './isolates.ts'
 import { quoteLongIntegers } from './long-integers.ts'
 import { MESSAGE_END, STATE, type MessageFailure, type RunResponse } from './wire.ts'
 
-/** @property bytes `{…}` and MESSAGE_END for each message */
-export type Lines = Readonly<{ bytes: Buffer; count: number; tail: string }>
+/** @property bytes `{…}` and MESSAGE_END for each message; @property maxBytes what a function says of them ends there, and with one message more */
+export type Lines = Readonly<{ bytes: Buffer; count: number; tail: string; maxBytes: number }>
 /** @property parts the body of the answer: `wire.ts`; valid until the next batch */
 export type Ran = Pick<RunResponse, 'done' | 'tookUs' | 'failures' | 'logs' | 'textBytes'> & Readonly<{ parts: readonly Uint8Array[] }>
 
@@ -32,7 +32,7 @@ type Found = {
   done: number
 }
 
-export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail }: Lines, isolates: Isolates): Ran {
+export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, maxBytes }: Lines, isolates: Isolates): Ran {
   const found: Found = { done: count, states: new Uint8Array(count), failures: [], logs: [] }
   const tookUs: number[] = []
   const results: { places: Uint32Array; start: number; end: number }[] = []
@@ -43,7 +43,7 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail }
     const started = performance.now()
     const live = keptOf(found)
     const start = said.length
-    runLines(source, { bytes: linesOf(quoted?.bytes ?? bytes, live, count), tail, longIntegers }, isolates)
+    runLines(source, { bytes: linesOf(quoted?.bytes ?? bytes, live, count), tail, longIntegers, most: start + maxBytes }, isolates)
     const places = readLines(said.from(start), live, { step, file: source.file }, found)
     if (source.kind === 'filter') said.clear(start)
     else results.push({ places, start, end: said.length })
@@ -62,16 +62,17 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail }
   }
 }
 
-type PieceLines = Readonly<{ bytes: Buffer; tail: string; longIntegers: LongIntegers }>
+/** @property most where what is said ends */
+type PieceLines = Readonly<{ bytes: Buffer; tail: string; longIntegers: LongIntegers; most: number }>
 
-/** Says the runtime's lines, of fewer messages when time is up. */
+/** Says the runtime's lines, of fewer messages when time is up or they are enough. */
 function runLines(source: KeyedSource, { bytes, ...others }: PieceLines, isolates: Isolates): void {
   const until = Date.now() + SLICE_MS
   for (let at = 0; at < bytes.length;) {
     const end = pieceEnd(bytes, at)
     const isLeft = runPiece(source, { bytes: bytes.subarray(at, end), until, ...others }, isolates)
     at = end
-    if (isLeft || Date.now() >= until) return
+    if (isLeft || Date.now() >= until || said.length >= others.most) return
   }
 }
 
@@ -82,12 +83,12 @@ function pieceEnd(lines: Buffer, at: number): number {
   return (last >= at ? last : lines.indexOf(MESSAGE_END, at)) + 1
 }
 
-/** @returns of fewer messages, for the time is over */
+/** @returns of fewer messages, for the time is over or they are enough */
 function runPiece(source: KeyedSource, piece: PieceLines & Readonly<{ until: number }>, isolates: Isolates): boolean {
-  const { bytes, tail, longIntegers, until } = piece
+  const { bytes, tail, longIntegers, until, most } = piece
   const lines = bytes.toString(isAscii(bytes) ? 'latin1' : 'utf8')
   try {
-    const { out, left } = isolates.of(source).run({ text: lines, longIntegers }, tail, until)
+    const { out, left } = isolates.of(source).run({ text: lines, longIntegers }, { tail, until, most: most - said.length })
     said.add(out)
     return left
   } catch (error) {
@@ -101,12 +102,12 @@ function runPiece(source: KeyedSource, piece: PieceLines & Readonly<{ until: num
   do {
     const end = lines.indexOf(END, at) + 1
     try {
-      said.add(isolates.of(source).run({ text: lines.slice(at, end), longIntegers }, tail, 0).out)
+      said.add(isolates.of(source).run({ text: lines.slice(at, end), longIntegers }, { tail, until: 0, most: 0 }).out)
     } catch (error) {
       said.add(error instanceof NotBuilt ? notBuilt(error) : OUT_OF_MEMORY)
     }
     at = end
-  } while (at < lines.length && Date.now() < until)
+  } while (at < lines.length && Date.now() < until && said.length < most)
   return at < lines.length
 }
 
@@ -211,7 +212,10 @@ function readLines(text: Buffer, live: Uint32Array, { step, file }: { step: numb
     const message = live[read++] as number
     if (printed) logs.push([message, step, printed])
     printed = undefined
-    if (sign === PLUS) {
+    if (sign === PLUS && end - at > MAX_RESULT) {
+      states[message] = STATE.failed
+      failures.push({ message, step, code: 'FUNCTION_FAILED', text: `the result has ${end - at - 1} bytes, more than ${MAX_RESULT}` })
+    } else if (sign === PLUS) {
       places[message] = at + 1
       places[count + message] = end
     } else if (sign === MINUS) {

@@ -15,8 +15,10 @@ import { MESSAGE_END } from './wire.ts'
 
 /** Heap of one isolate. */
 const HEAP_MB = 64
-/** Result of one message, in characters. */
-const MAX_RESULT = 16 * 1024 * 1024
+/** Result of one message, in characters and in bytes. */
+export const MAX_RESULT = 16 * 1024 * 1024
+/** What comes out of the isolate at once, in characters, and one more result. */
+const MAX_OUT = 1024 * 1024
 const ENCODINGS = `(${encodings.toString()})`
 const RUNTIME = `(${runtime.toString()})`
 
@@ -35,6 +37,9 @@ export type BuildFailure = Readonly<{ message: string; line?: number; column?: n
 export type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
 /** Where integers are quoted (`long-integers.ts`): in members of these names, or they may be at any depth. */
 export type LongIntegers = readonly string[] | 'anywhere' | 'nowhere'
+
+/** What an isolate said of a piece. */
+type Ran = { out: string; left: boolean }
 
 /** The thread that an isolate runs in. */
 export type Host = Readonly<{
@@ -96,9 +101,11 @@ export class FunctionIsolate {
   /**
    * Runs messages until `until` (ms since the epoch), at least one.
    * @param tail of their metadata, JSON
-   * @returns the runtime's lines; `left`: of fewer messages, for the time is over
+   * @param most it ends when it has so many characters, too
+   * @returns the runtime's lines; `left`: of fewer messages, for the time is over or they are enough
    */
-  run({ text: lines, longIntegers }: Piece, tail: string, until: number): { out: string; left: boolean } {
+  run({ text: lines, longIntegers }: Piece, { tail, until, most }: Readonly<{ tail: string; until: number; most: number }>): Ran {
+    const maxOut = Math.min(most, MAX_OUT)
     const keys = typeof longIntegers === 'string' ? longIntegers : JSON.stringify(longIntegers)
     let out = ''
     for (let done = 0; ;) {
@@ -106,7 +113,7 @@ export class FunctionIsolate {
       let more: string
       let left = true
       try {
-        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT, keys], { timeout: this.#host.callMs })
+        more = this.#run.applySync(undefined, [lines, tail, done, until, MAX_RESULT, maxOut, keys], { timeout: this.#host.callMs })
         left = more[0] === '!'
         more = more.slice(1)
       } catch (error) {
@@ -119,7 +126,7 @@ export class FunctionIsolate {
         this.#host.leave()
       }
       out += more
-      if (!left || Date.now() >= until) return { out, left }
+      if (!left || Date.now() >= until || out.length >= most) return { out, left }
       done += linesIn(more)
     }
   }

@@ -11,13 +11,14 @@
  *  I1. Of one function at most all threads but one are in use: a slow one never stands in the way of the others.
  *  I2. A function that was found to have ended a sandbox runs on trial from then on, and after three times not at all.
  *  I3. Code that nobody has saved yet is built and run on trial only.
- *  I4. What waits is bounded by who calls.
+ *  I4. What waits is bounded by who calls; what comes out of functions by what is held of it already: the rest of a batch is left.
  *  I5. Batches that wait for the same functions go out in one call: what a call costs beside its messages is paid once.
  *  I6. A sandbox has as few threads as keep up: one more begins when something has waited a while for those that are there.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
 import { BatchOutcome } from './batch-outcome.ts'
+import { heldResults } from './held-results.ts'
 import { Sandbox, SandboxEnded, type Callable, type Checked, type EndReason, type SandboxSettings } from './sandbox.ts'
 import { STATE } from './wire.ts'
 
@@ -51,6 +52,8 @@ type Share = Readonly<{ job: Job; from: number; count: number }>
 /** Messages of one call, and their bytes unless it has one message. */
 const MAX_CALL = 2_000
 const MAX_CALL_BYTES = 512 * 1024
+/** What an answer may have, of each function, and one message more. */
+const MAX_ANSWER_BYTES = 4 * 1024 * 1024
 const MAX_STRIKES = 3
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250
@@ -86,7 +89,8 @@ export class FunctionPool {
   }
 
   /**
-   * Runs functions one after the other on messages; each sees what the one before it kept.
+   * Runs functions one after the other on messages; each sees what the one before it kept. The outcome may leave some at the end,
+   * not the first, when what was said of the others is much: they are asked about when they are taken again.
    * @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message
    */
   run(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
@@ -212,12 +216,14 @@ export class FunctionPool {
       await main.sandbox.ready
       const count = shares.reduce((sum, share) => sum + share.count, 0)
       const lines = shares.map((share) => linesOf(share.job.batch, share.from, share.count))
-      const answer = await main.sandbox.run({ functions, count, lines, tail: batch.tail })
+      const answer = await main.sandbox.run({ functions, count, lines, tail: batch.tail, maxBytes: roomOf(shares) })
+      heldResults.add(answer.body.buffer)
       let at = 0
       for (const share of shares) {
         const { outcome } = share.job
         outcome.add(answer, { asked: count, at, count: share.count, firstStep: 0 })
         outcome.done += Math.max(0, Math.min(share.count, answer.header.done - at))
+        endWhenFull(outcome)
         at += share.count
       }
       if (answer.header.resident > this.#settings.memoryMb * MB * WORN) void this.#replace(main)
@@ -292,7 +298,8 @@ export class FunctionPool {
         break
       }
       try {
-        const answer = await sandbox.run({ functions: [fn], count: 1, lines: [lines], tail: batch.tail })
+        const answer = await sandbox.run({ functions: [fn], count: 1, lines: [lines], tail: batch.tail, maxBytes: 0 })
+        heldResults.add(answer.body.buffer)
         outcome.add(answer, { asked: 1, at: 0, count: 1, firstStep: step })
       } catch (error) {
         if (!(error instanceof SandboxEnded) || error.reason === 'stopped') throw error
@@ -301,6 +308,7 @@ export class FunctionPool {
       }
     }
     outcome.done++
+    endWhenFull(outcome)
   }
 
   /** One at a time, in a sandbox that has started. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
@@ -350,6 +358,14 @@ function callFrom({ count, lineEnds }: Batch, from: number): number {
 
 /** Of all messages from one on. */
 const bytesOf = ({ lines, lineEnds }: Batch, from: number): number => lines.length - (from === 0 ? 0 : (lineEnds[from - 1] as number))
+
+/** What an answer to these may have. */
+const roomOf = (shares: readonly Share[]): number =>
+  Math.min(MAX_ANSWER_BYTES, ...shares.map(({ job: { outcome } }) => Math.max(0, heldResults.room - outcome.bytes)))
+
+function endWhenFull(outcome: BatchOutcome): void {
+  if (outcome.bytes > 0 && outcome.bytes >= heldResults.room) outcome.leaveRest()
+}
 
 const isSameCall = (one: Job, other: Job): boolean =>
   one.batch.tail === other.batch.tail &&

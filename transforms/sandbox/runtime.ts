@@ -19,10 +19,11 @@ export type Runtime = Readonly<{
   /**
    * Not one named object: what crosses into an isolate crosses cheaply when it is primitive.
    * @param tail rest of the metadata, the same for all; @param from first message to run; @param until ms since the epoch
+   * @param maxResult characters of one result; @param maxOut it ends when its lines have so many
    * @param longIntegers where integers are quoted: names of members as a JSON list, `anywhere` or `nowhere`
    * @returns the lines, behind a `.`, or `!` when messages are left
    */
-  run: (lines: string, tail: string, from: number, until: number, maxResult: number, longIntegers: string) => string
+  run: (lines: string, tail: string, from: number, until: number, maxResult: number, maxOut: number, longIntegers: string) => string
   /** What was done when the last run was cut off, and then forgets it. */
   rest: () => string
 }>
@@ -262,7 +263,7 @@ export function runtime(mark: string): Runtime {
       fn = value as typeof fn
       return ''
     },
-    run(lines, tail, from, until, maxResult, longIntegers) {
+    run(lines, tail, from, until, maxResult, maxOut, longIntegers) {
       out = ''
       logs = []
       logged = 0
@@ -297,7 +298,7 @@ export function runtime(mark: string): Runtime {
           logged = 0
         }
         out += result
-        if ((out.length > maxResult || now() >= until) && start < lines.length) return `!${out}`
+        if ((out.length > maxOut || now() >= until) && start < lines.length) return `!${out}`
       }
       return `.${out}`
     },

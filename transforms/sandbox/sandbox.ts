@@ -35,6 +35,8 @@ export type Call = Readonly<{
   lines: readonly Uint8Array[]
   /** rest of their metadata, JSON */
   tail: string
+  /** the answer is of fewer messages when it has so many */
+  maxBytes: number
 }>
 export type Answer = Readonly<{ header: RunResponse; body: Uint8Array<ArrayBuffer> }>
 export type Checked = Readonly<{ failure: BuildFailure } | { failure?: undefined; code: string }>
@@ -104,6 +106,8 @@ export class Sandbox {
   #words = ''
   #reason: EndReason = 'not started'
   #gone: SandboxEnded | undefined
+  /** it said what is no answer: nothing more of it is read */
+  #isRefused = false
 
   constructor({ threads, memoryMb, callMs = CALL_MS, builds = false, threadReady }: SandboxOptions) {
     const bytes = memoryMb * MB
@@ -122,7 +126,7 @@ export class Sandbox {
     const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header) => {
       if (header.type === 'killed') this.#reason = header.reason
     })
-    this.#pipe.on('data', (chunk: Buffer) => reader.push(chunk))
+    this.#pipe.on('data', (chunk: Buffer) => this.#read(reader, chunk))
     this.#pipe.on('error', () => undefined) // its end says the same
     this.#threads = pipes.map((pipe) => this.#thread(pipe))
     this.#process.stderr?.setEncoding('utf8').on('data', (text: string) => (this.#words = (this.#words + text).slice(-WORDS)))
@@ -170,7 +174,7 @@ export class Sandbox {
   }
 
   /** Needs a thread that isn't busy; one that has run these functions goes first. @throws SandboxEnded */
-  async run({ functions, count, lines, tail }: Call): Promise<Answer> {
+  async run({ functions, count, lines, tail, maxBytes }: Call): Promise<Answer> {
     const thread = this.#idleThread(functions)
     for (const { key, name, kind, code } of functions) {
       if (thread.defined.has(key)) continue
@@ -178,7 +182,9 @@ export class Sandbox {
       this.#write(thread, { type: 'define', key, file: name, kind }, [Buffer.from(code)])
     }
     const keys = functions.map(({ key }) => key)
-    const { header, body } = await this.#ask(thread, (call) => this.#write(thread, { type: 'run', call, keys, count, tail }, lines))
+    const { header, body } = await this.#ask(thread, (call) =>
+      this.#write(thread, { type: 'run', call, keys, count, tail, maxBytes }, lines),
+    )
     return { header: header as RunResponse, body }
   }
 
@@ -207,10 +213,21 @@ export class Sandbox {
     await this.ended
   }
 
+  /** What can't be an answer, or is larger than one may be, ends it as what else can't be borne of it: the engine goes on. */
+  #read(reader: FrameReader<Response, Uint8Array<ArrayBuffer>>, chunk: Buffer): void {
+    if (this.#isRefused) return
+    try {
+      reader.push(chunk)
+    } catch {
+      this.#isRefused = true
+      this.kill('memory')
+    }
+  }
+
   #thread(pipe: Duplex): Thread {
     const thread: Thread = { pipe, defined: new Set(), isReady: false, open: undefined }
     const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header, body) => this.#take(thread, header, body))
-    pipe.on('data', (chunk: Buffer) => reader.push(chunk))
+    pipe.on('data', (chunk: Buffer) => this.#read(reader, chunk))
     pipe.on('error', () => undefined) // the end of the process says the same
     return thread
   }

@@ -82,9 +82,9 @@ class SandboxThread {
         return this.#pipe.write({ type: 'checked', call: request.call, ...(failure && { failure }) }, [Buffer.from(code)])
       }
       case 'run': {
-        const { call, keys, count, tail } = request
+        const { call, keys, count, tail, maxBytes } = request
         const used = keys.map((key) => this.#sources.get(key) as KeyedSource)
-        const { parts, ...told } = this.#atWork(() => runBatch(used, { bytes: body, count, tail }, this.#isolates))
+        const { parts, ...told } = this.#atWork(() => runBatch(used, { bytes: body, count, tail, maxBytes }, this.#isolates))
         this.#pipe.write({ type: 'ran', call, ...told, resident: this.#shared.resident[0] as number }, parts)
       }
     }

@@ -15,8 +15,11 @@ export type Request =
   | Readonly<{ type: 'forget'; key: string }>
   /** Builds a function and says what is wrong with it; the body is its text, TypeScript or JavaScript. */
   | Readonly<{ type: 'check'; call: number; file: string; kind: FunctionKind }>
-  /** Runs functions one after the other on messages; the body is their lines: `{…}` and MESSAGE_END each. */
-  | Readonly<{ type: 'run'; call: number; keys: readonly string[]; count: number; tail: string }>
+  /**
+   * Runs functions one after the other on messages; the body is their lines: `{…}` and MESSAGE_END each. The answer is of
+   * fewer messages once it has maxBytes, of each function.
+   */
+  | Readonly<{ type: 'run'; call: number; keys: readonly string[]; count: number; tail: string; maxBytes: number }>
 
 /** From the sandbox. */
 export type Response =
@@ -50,8 +53,8 @@ export type RunResponse = Readonly<{
 /** Ends each message on its way in: the record separator of RFC 7464, which no JSON text can hold, so that nothing has to be escaped. */
 export const MESSAGE_END = 0x1e
 
-/** Where in the sandbox a message stands after the call. */
-export const STATE = { kept: 0, dropped: 1, failed: 2 } as const
+/** Where in the sandbox a message stands after the call; left: nobody has asked about it yet, for the results before it are enough for once. */
+export const STATE = { kept: 0, dropped: 1, failed: 2, left: 3 } as const
 
 export type MessageFailure = Readonly<{
   message: number

@@ -228,6 +228,29 @@ test('a returned message is not discarded: only a visibility time that lapses co
   assert.deepEqual(bench.take(), ['0.0'])
 })
 
+test('what comes back and no client has had counts as no delivery, in the window and parked', () => {
+  const bench = new Bench()
+  const { dispatcher, pending } = bench
+  bench.offer(messages(1))
+  for (let time = 0; time < 3; time++) {
+    const { lease } = dispatcher.take(1, ANY) ?? {}
+    assert.equal(dispatcher.deliveriesOf(0, 0), 1)
+    dispatcher.release(refs(['0.0']), lease, true)
+    assert.equal(pending.count, 0)
+  }
+  bench.take()
+  dispatcher.fail(refs(['0.0']), [{ attempts: 1, retryInMs: 0, error: 'no', record: {} }])
+  dispatcher.parking.moved(dispatcher.parking.toFail())
+  dispatcher.lapse(++bench.now)
+  for (let time = 0; time < 3; time++) {
+    const [group] = dispatcher.parked.toLoad(10)
+    if (group) dispatcher.parked.loaded(group, { offset: 0, index: 0 }, bench.view)
+    const { lease } = dispatcher.take(1, ANY) ?? {}
+    assert.equal(dispatcher.deliveriesOf(0, 0), 2)
+    assert.equal(dispatcher.release(refs(['0.0']), lease, true).messages, 1)
+  }
+})
+
 test('tombstones are finished at once by a sink without keys, and delivered by one with keys', () => {
   const both: Message[] = [{ group: 1, part: PART.tombstone }, { group: 2 }]
   const pull = new Bench()
