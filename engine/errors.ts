@@ -603,6 +603,12 @@ export const ERRORS = {
     meaning: 'A port that the service should listen on is taken, or may not be used.',
     remedy: 'Stop what listens there, or set another port; the message names the variable.',
   },
+  CONFIG_BUSY: {
+    retry: true,
+    status: 429,
+    meaning: 'Several configurations of the account are being read or applied already, one after the other.',
+    remedy: 'Send the request again when they have been answered.',
+  },
   CONFIG_INVALID: {
     retry: false,
     status: 422,

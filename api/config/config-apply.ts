@@ -23,7 +23,7 @@ import { changesOf, type ResourceChange } from './config-changes.ts'
 import { exportedResources, type ExportedResource } from './config-export.ts'
 import { builtFunction, writtenOf } from './configured-functions.ts'
 import type { ConfigDocument } from './config-document.ts'
-import type { ConfiguredDatabase } from './configured-databases.ts'
+import { MAX_AWAIT_MS, type ConfiguredDatabase } from './configured-databases.ts'
 import { ON_EXAMPLE, rehearse } from '../functions/function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
 
@@ -174,10 +174,12 @@ class Application {
 
   async provision(known: Awaited<ReturnType<ResourceStore['connections']>>, signal: AbortSignal): Promise<void> {
     this.#connections = known
+    const latest = performance.now() + MAX_AWAIT_MS
     for (const database of this.#document.databases) {
       const { name, connection } = database.input
       try {
-        const made = await provisioned(database, { isKnown: known.has(name), isTrial: this.#ways.isTrial ?? false, signal })
+        signal.throwIfAborted()
+        const made = await provisioned(database, { latest, isKnown: known.has(name), isTrial: this.#ways.isTrial ?? false, signal })
         this.#made.push(made)
         const { publicationName, slotName } = database.input
         if (made.publicationCreated) this.actions.push(`create the publication "${publicationName}" in the database "${name}"`)
@@ -372,9 +374,9 @@ class Application {
 /** Waits for a server that is still starting, when the file says so. */
 async function provisioned(
   { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
-  { isKnown, isTrial, signal }: Readonly<{ isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
+  { latest, isKnown, isTrial, signal }: Readonly<{ latest: number; isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
 ): Promise<Provisioned> {
-  const deadline = performance.now() + awaitMs
+  const deadline = Math.min(latest, performance.now() + awaitMs)
   for (;;) {
     try {
       return await provision(input.connection, {

@@ -76,12 +76,14 @@ const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
 /**
  * @property file named in errors @property env for variables; undefined: they were replaced before
  * @property stored of the account that the document is for; absent: it names one itself
+ * @property maxEntries of all sections together; absent: any number
  */
 export type Reading = Readonly<{
   file: string
   env: Readonly<Record<string, string | undefined>> | undefined
   read?: ((path: string) => string) | undefined
   stored?: StoredResources
+  maxEntries?: number
 }>
 
 /** The text with its variables replaced, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
@@ -98,10 +100,12 @@ export function interpolated(source: string, file: string, env: Reading['env']):
  */
 export function readDocument(
   source: string,
-  { file, env, read, stored = NOTHING }: Reading,
+  { file, env, read, stored = NOTHING, maxEntries = Infinity }: Reading,
 ): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
   const reader = interpolated(source, file, env)
   const root = rootOf(reader)
+  const entries = Object.values(root).reduce((sum: number, forms) => sum + (Array.isArray(forms) ? forms.length : 0), 0)
+  if (entries > maxEntries) reader.fail(0, `has ${entries} entries, more than ${maxEntries}: apply it in parts`)
   for (const key of Object.keys(root)) checkSection(reader, key)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = each(reader, root, 'api_tokens', configuredToken)
@@ -112,13 +116,11 @@ export function readDocument(
   const functions = each(reader, root, section, (_reader, form, i) => configuredFunction(reader, form, [section, i], read))
   const endpoints = each(reader, root, 'http_endpoints', (_reader, form, i) => configuredEndpoint(reader, form, i, stored.endpoints))
   const sinks = each(reader, root, 'sinks', (_reader, form, i) => configuredSink(reader, form, i, stored.sinks))
-  const slots = databases.map((database) => database && slotKey(database))
-  for (const [i, slot] of slots.entries())
-    if (slot !== undefined && slots.indexOf(slot) !== i)
-      reader.wrong(
-        reader.at('databases', i, 'slot'),
-        `the slot "${databases[i]?.input.slotName}" is already another database's: each needs its own`,
-      )
+  for (const i of repeated(databases.map((database) => database && slotKey(database))))
+    reader.wrong(
+      reader.at('databases', i, 'slot'),
+      `the slot "${databases[i]?.input.slotName}" is already another database's: each needs its own`,
+    )
   const { problems } = reader
   const readable = functions.filter((fn) => fn !== undefined)
   if (problems.length > 0) return { document: undefined, functions: readable, problems }
@@ -193,10 +195,19 @@ function each<T>(
     return []
   }
   const names = forms.map((form: unknown) => (isObject(form) ? form['name'] : undefined))
-  for (const [i, name] of names.entries())
-    if (typeof name === 'string' && names.indexOf(name) !== i)
-      reader.wrong(reader.at(section, i), `${section}: the name "${name}" stands there twice`)
+  for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${names[i] as string}" stands there twice`)
   return forms.map((form, i) => configured(reader, form, i))
+}
+
+/** @returns where a text stands that stood before */
+function repeated(texts: readonly unknown[]): number[] {
+  const seen = new Set<unknown>()
+  return texts.flatMap((text, i) => {
+    if (typeof text !== 'string') return []
+    if (seen.has(text)) return [i]
+    seen.add(text)
+    return []
+  })
 }
 
 function configuredToken(reader: ConfigReader, form: unknown, i: number): ConfigDocument['tokens'][number] | undefined {

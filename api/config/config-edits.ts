@@ -1,10 +1,12 @@
 /** Configuration as code for an account of a running service: planned, applied and exported. */
+import { EngineError } from '../../engine/errors.ts'
 import type { ResourceStore, Resources } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
 import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { changeByConfig, type ConfigOutcome } from './config-apply.ts'
-import { readDocument, type ConfigDocument, type StoredResources } from './config-document.ts'
+import type { ConfigDocument, StoredResources } from './config-document.ts'
+import { readGivenConfig } from './config-reading.ts'
 import { exportedResources, exportYaml } from './config-export.ts'
 import { refusal } from './config-reader.ts'
 import { functionProblems } from './configured-functions.ts'
@@ -30,23 +32,34 @@ export type GivenConfig = Readonly<{
   files?: Readonly<Record<string, string>> | undefined
 }>
 
+/** Of one account, behind the one that is read or applied. */
+const MAX_WAITING = 4
+
 export class ConfigEdits {
   readonly #options: ConfigEditsOptions
+  /** Those of an account come one after the other: what they hold or wait for is then bounded for each. */
+  readonly #turns = new Map<string, { count: number; last: Promise<unknown> }>()
 
   constructor(options: ConfigEditsOptions) {
     this.#options = options
   }
 
-  /** What `apply` would do. @throws EngineError CONFIG_INVALID */
-  plan(account: Account, given: GivenConfig): Promise<ConfigOutcome> {
-    return this.#change(account, given, true)
+  /** What `apply` would do. @param gone aborted when the client no longer waits @throws EngineError CONFIG_INVALID, CONFIG_BUSY */
+  plan(account: Account, given: GivenConfig, gone: AbortSignal): Promise<ConfigOutcome> {
+    return this.#inTurn(account, () => this.#change(account, given, { isTrial: true, gone }))
   }
 
-  /** It has taken effect here when this settles. @throws EngineError CONFIG_INVALID: nothing of it was done */
-  async apply(account: Account, given: GivenConfig): Promise<ConfigOutcome> {
-    const outcome = await this.#change(account, given, false)
-    await this.#options.reload()
-    return outcome
+  /**
+   * It has taken effect here when this settles.
+   * @param gone aborted when the client no longer waits: what isn't stored by then never is
+   * @throws EngineError CONFIG_INVALID, CONFIG_BUSY: nothing of it was done
+   */
+  apply(account: Account, given: GivenConfig, gone: AbortSignal): Promise<ConfigOutcome> {
+    return this.#inTurn(account, async () => {
+      const outcome = await this.#change(account, given, { isTrial: false, gone })
+      await this.#options.reload()
+      return outcome
+    })
   }
 
   /** @returns YAML */
@@ -55,18 +68,36 @@ export class ConfigEdits {
     return exportYaml(exportedResources(await resources.load(store.query), id), { showSensitive })
   }
 
-  async #change(account: Account, given: GivenConfig, isTrial: boolean): Promise<ConfigOutcome> {
-    const { store, resources, pool, signal } = this.#options
-    const document = await this.#read(given, storedOf(await resources.load(store.query), account))
+  async #inTurn<T>({ id }: Account, work: () => Promise<T>): Promise<T> {
+    const turn = this.#turns.get(id) ?? { count: 0, last: Promise.resolve() }
+    if (turn.count > MAX_WAITING)
+      throw new EngineError('CONFIG_BUSY', `${turn.count} configurations of this account are being read or applied; they come one after the other.`) // prettier-ignore
+    turn.count++
+    this.#turns.set(id, turn)
+    const done = turn.last.then(work)
+    turn.last = done.catch(() => {})
+    try {
+      return await done
+    } finally {
+      if (--turn.count === 0) this.#turns.delete(id)
+    }
+  }
+
+  async #change(
+    account: Account,
+    given: GivenConfig,
+    { isTrial, gone }: Readonly<{ isTrial: boolean; gone: AbortSignal }>,
+  ): Promise<ConfigOutcome> {
+    const { store, resources, pool } = this.#options
+    const signal = AbortSignal.any([this.#options.signal, gone])
+    if (signal.aborted) throw new EngineError('STOPPING', 'the client has gone before the turn of its configuration came')
+    const document = await this.#read(given, storedOf(await resources.load(store.query), account), signal)
     return changeByConfig(document, account, { store, resources, pool, signal, isTrial })
   }
 
-  async #read({ yaml, file = 'yaml', variables, files }: GivenConfig, stored: StoredResources): Promise<ConfigDocument> {
-    const read = (path: string): string => {
-      if (files && Object.hasOwn(files, path)) return files[path] as string
-      throw new Error('it is not among the files of the request')
-    }
-    const { document, functions, problems } = readDocument(yaml, { file, env: variables, stored, ...(files && { read }) })
+  async #read(given: GivenConfig, stored: StoredResources, signal: AbortSignal): Promise<ConfigDocument> {
+    const { file = 'yaml' } = given
+    const { document, functions, problems } = await readGivenConfig({ ...given, file }, stored, signal)
     if (document) return document
     throw refusal([...problems, ...(await functionProblems(functions, file, this.#options.pool))])
   }

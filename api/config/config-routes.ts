@@ -1,9 +1,10 @@
 /** Configuration as code over HTTP (contract 9.5, 11.1): what a file would change, changing it, and what is there as a file. */
-import type { FastifyRequest } from 'fastify'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type, type Static } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigEdits } from './config-edits.ts'
+import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from './config-reading.ts'
 import { objectBody, type Operation } from '../operation.ts'
 import { invalid, reasonsOf } from '../schema-reasons.ts'
 
@@ -14,7 +15,7 @@ const MAX_BYTES = 16_777_216
 const texts = (description: string) => Type.Optional(Type.Record(Type.String(), Type.String(), { description }))
 const ConfigIn = Type.Object(
   {
-    yaml: Type.String({ description: 'the configuration file' }),
+    yaml: Type.String({ description: `the configuration file: up to ${MAX_CONFIG_BYTES} bytes and ${MAX_CONFIG_ENTRIES} entries` }),
     file: Type.Optional(Type.String({ minLength: 1, maxLength: 1000, description: 'its name, for errors' })),
     variables: texts('what `${VAR}` in values of the file stands for; absent: `${VAR}` is a text'),
     files: texts('files that functions name as their `file`, by that name; bundled already'),
@@ -66,9 +67,9 @@ export function configOperations(port: ConfigPort): Operation[] {
       body: ConfigIn,
       maxBodyBytes: MAX_BYTES,
       answer: { description: 'What would change.', schema: PlanOut },
-      errors: [400, 413, 422, 503],
-      handle: async (request, _reply, account) => {
-        const { changes, actions, notices } = await port.plan(account, given(request))
+      errors: [400, 413, 422, 429, 503],
+      handle: async (request, reply, account) => {
+        const { changes, actions, notices } = await port.plan(account, given(request), goneWith(reply))
         return { changes, actions: described(actions), notices }
       },
     },
@@ -83,9 +84,9 @@ export function configOperations(port: ConfigPort): Operation[] {
       body: ConfigIn,
       maxBodyBytes: MAX_BYTES,
       answer: { description: 'What was changed.', schema: ApplyOut },
-      errors: [400, 413, 422, 503],
-      handle: async (request, _reply, account) => {
-        const { resources, changes, actions, notices } = await port.apply(account, given(request))
+      errors: [400, 413, 422, 429, 503],
+      handle: async (request, reply, account) => {
+        const { resources, changes, actions, notices } = await port.apply(account, given(request), goneWith(reply))
         return {
           resources: resources.map(({ type, id, shown }) => ({ resource_type: type, id, ...shown })),
           ...{ changes, actions: described(actions), notices },
@@ -112,6 +113,13 @@ function given(request: FastifyRequest): Static<typeof ConfigIn> {
   const body = objectBody(request)
   if (checkConfig(body)) return body as Static<typeof ConfigIn>
   throw invalid(reasonsOf(checkConfig.errors ?? []))
+}
+
+/** Aborted when the client has closed its connection before the answer. */
+function goneWith({ raw }: FastifyReply): AbortSignal {
+  const gone = new AbortController()
+  raw.once('close', () => gone.abort())
+  return gone.signal
 }
 
 /** @throws EngineError REQUEST_INVALID */

@@ -12,6 +12,9 @@ import { isObject } from '../schema-reasons.ts'
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
+/** for all databases of a document together */
+export const MAX_AWAIT_MS = 300_000
+
 export const DatabaseForm = Type.Object(
   {
     name: Name,
@@ -40,7 +43,10 @@ export const DatabaseForm = Type.Object(
     publication_name: Type.Optional(text('older form of publication.name')),
     await_database: Type.Optional(
       Type.Object(
-        { timeout_ms: Type.Optional(Type.Integer({ minimum: 0 })), interval_ms: Type.Optional(Type.Integer({ minimum: 1 })) },
+        {
+          timeout_ms: Type.Optional(Type.Integer({ minimum: 0, maximum: MAX_AWAIT_MS })),
+          interval_ms: Type.Optional(Type.Integer({ minimum: 500, maximum: MAX_AWAIT_MS })),
+        },
         strict,
       ),
     ),

@@ -187,7 +187,7 @@ test('a server that can not be reached is told with its address', async () => {
 test('the wait for a server that is still starting ends when the start is called off', async () => {
   await using s = await stage()
   const file = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')
-  const waiting = file.replace('ssl: false', 'ssl: false\n    await_database: { timeout_ms: 600000, interval_ms: 300000 }')
+  const waiting = file.replace('ssl: false', 'ssl: false\n    await_database: { timeout_ms: 300000, interval_ms: 200000 }')
   await assert.rejects(s.apply(waiting, AbortSignal.timeout(200)), { code: 'STOPPING' })
 })
 

@@ -1,8 +1,11 @@
 /** Configuration as code over HTTP, on the real service: what a file changes, what takes effect, what an export is good for. */
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
 import { after, before, test } from 'node:test'
 import { parse, stringify } from 'yaml'
-import { Service, SLOT } from '../../faults/service.ts'
+import { Service, SLOT, TOKEN } from '../../faults/service.ts'
+import { calmMs } from '../../services/calm-clock.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
 const WHSEC = `whsec_${Buffer.alloc(24, 7).toString('base64')}`
@@ -203,4 +206,44 @@ users: []
   assert.equal((await service.get('/api/config/export?show-sensitive=perhaps')).status, 400)
   const { paths } = (await service.get('/api/openapi.json')).body as { paths: Record<string, object> }
   assert.deepEqual(['plan', 'apply', 'export'].map((verb) => Object.keys(paths[`/api/config/${verb}`] ?? {})), [['post'], ['post'], ['get']]) // prettier-ignore
+})
+
+test('a configuration that is large, or slow to read, is refused, and everyone else is answered meanwhile', async () => {
+  const many = (count: number, entry: (i: number) => string) => Array.from({ length: count }, (_, i) => entry(i)).join('')
+  const large = await call('plan', `# ${'x'.repeat(1_100_000)}`)
+  assert.deepEqual([large.status, large.summary], [422, 'yaml: it has 1100002 bytes, more than 1048576'])
+  const entries = await call('plan', `http_endpoints:\n${many(1001, (i) => `- {name: e${i}, url: "http://h/"}\n`)}`)
+  assert.deepEqual([entries.status, entries.summary], [422, 'yaml:1:1: has 1001 entries, more than 1000: apply it in parts'])
+  const read = new AbortController()
+  const slow = call(
+    'apply',
+    many(40_000, (i) => `k${i}: 1\n`),
+  ).finally(() => read.abort())
+  while (!read.signal.aborted) assert.ok((await calmMs(() => service.get('/health'))) < 1_000)
+  assert.match((await slow).summary, /^yaml: reading it takes longer than 10 s; has it very many keys, anchors or aliases\?$/)
+})
+
+test('whoever goes while a database is awaited ends the waiting, and it is never asked without a pause', async () => {
+  let asked = 0
+  await using server = createServer((socket) => void (asked++, socket.destroy())).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const awaited = (await_database: object) => ({
+    databases: [{ name: 'late', hostname: '127.0.0.1', port: (server.address() as AddressInfo).port, database: 'd', ssl: false, slot: { name: 'late' }, publication: { name: 'late' }, await_database }],
+  }) // prettier-ignore
+  const endless = await call('apply', awaited({ timeout_ms: 9e12, interval_ms: 1 }))
+  assert.equal(endless.status, 422)
+  assert.match(endless.summary, /timeout_ms must be .* 300000\n.*interval_ms must be .* 500/)
+  assert.equal(asked, 0)
+  const client = new AbortController()
+  const gone = fetch(`${service.origin}/api/config/apply`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${TOKEN}` },
+    body: JSON.stringify({ yaml: stringify(awaited({ timeout_ms: 300_000 })) }),
+    signal: client.signal,
+  })
+  await once(server, 'connection')
+  client.abort()
+  await assert.rejects(gone)
+  assert.equal((await call('plan', '{}')).status, 200) // those of one account come one after the other
+  assert.equal(asked, 1)
 })

@@ -1,0 +1,25 @@
+/** The thread in which `readGivenConfig` reads one configuration: it says that it is there, gets the text, and answers once. */
+import { parentPort, type MessagePort } from 'node:worker_threads'
+import { EngineError } from '../../engine/errors.ts'
+import { readDocument } from './config-document.ts'
+import type { Asked, Told } from './config-reading.ts'
+
+/* oxlint-disable unicorn/require-post-message-target-origin -- a thread has no origin */
+
+function told({ yaml, file, variables, files, stored, maxEntries }: Asked): Told {
+  const read = (path: string): string => {
+    if (files && Object.hasOwn(files, path)) return files[path] as string
+    throw new Error('it is not among the files of the request')
+  }
+  try {
+    return readDocument(yaml, { file, env: variables, stored, maxEntries, ...(files && { read }) })
+  } catch (error) {
+    if (!(error instanceof EngineError)) throw error
+    const { code, message, context } = error
+    return { code, message, context }
+  }
+}
+
+const engine = parentPort as MessagePort
+engine.once('message', (asked: Asked) => engine.postMessage(told(asked)))
+engine.postMessage('ready')
