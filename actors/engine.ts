@@ -263,7 +263,10 @@ export class Engine {
     const source = this.#sources.get(databaseId)
     if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
     const accepted = await source.acceptGap()
-    this.#options.logger.warn({ database: this.#database(databaseId).name, accepted }, 'a gap was accepted')
+    const database = this.#database(databaseId)
+    this.#options.logger.warn({ database: database.name, accepted }, 'a gap was accepted')
+    // its sinks may go on, and look sooner than by themselves
+    for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.update(sink, database)
     return accepted
   }
 

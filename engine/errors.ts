@@ -391,6 +391,13 @@ export const ERRORS = {
     remedy:
       'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and touch the rows of its tables.',
   },
+  LOG_WENT_BACK: {
+    retry: false,
+    status: 409,
+    meaning: 'The log is an older copy of the one this source has been writing to: what was appended since is not in it.',
+    remedy:
+      'Put the newer data folder back, and let the source go on: npx tailrace source retry NAME, with the name of the database. If it is gone, "npx tailrace source accept-gap NAME" goes on with the copy: what it holds is delivered, some of it again, and what was appended since and not yet delivered is missing. Touch the rows of its tables then.',
+  },
   LOG_APPEND_FAILED: {
     retry: true,
     status: 503,

@@ -3,11 +3,11 @@ import { Client } from 'pg'
 import { createActor, type ActorRefFrom } from 'xstate'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
+import { mustBeSameLog } from '../../engine/log/same-log.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Database, RoutedSink, RoutingVersion } from '../../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
 import { ReadingGate } from '../../engine/wal/gate.ts'
-import { acceptRemedy } from '../../engine/wal/history.ts'
 import { emitRoutingMark, saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
 import { SourceRun } from '../../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
@@ -152,9 +152,10 @@ export class SourceActor implements Running {
     const { database, state, log } = this.#options
     const { code, message, error } = this.lastError ?? {}
     const slotAt = error instanceof EngineError ? error.context.slotConfirmed : undefined
-    if (this.#state !== 'failed' || message === undefined || (code !== 'LOG_CHANGED' && typeof slotAt !== 'string'))
+    const isOfLog = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK'
+    if (this.#state !== 'failed' || message === undefined || (!isOfLog && typeof slotAt !== 'string'))
       throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
-    if (code === 'LOG_CHANGED') await acceptLog(state, database.id, log.identity)
+    if (isOfLog) await acceptLog(state, database.id, log.identity)
     else await acceptGap(state, database.id, parseLsn(String(slotAt)))
     this.retry()
     return message
@@ -287,8 +288,7 @@ export class SourceActor implements Running {
         const store = await SourceStore.takeOver(state, database.id, holder)
         await lock.terminateLeftover(signal)
         const saved = await store.load()
-        if (saved.logIdentity !== undefined && saved.logIdentity !== log.identity)
-          throw logChanged(database, saved.logIdentity, log.identity)
+        if (saved.log) await mustBeSameLog(log, { id: database.id, name: database.name, log: saved.log })
         return { store, saved, slot: judgeSlot(await readSlotFacts(lock.query, name, publication), name, publication, saved.confirmed) }
       },
       stream: (input, signal) => this.#stream(input, signal),
@@ -366,11 +366,3 @@ const stateOf = (value: string | Readonly<Record<string, unknown>>): SourceState
   (typeof value === 'string' ? value : value.streaming === 'opening' ? 'opening' : 'streaming') as SourceState
 
 const bytesBetween = (from: Lsn, to: Lsn): number => (to > from ? Number(to - from) : 0)
-
-const logChanged = (database: Database, saved: string, found: string): EngineError =>
-  new EngineError(
-    'LOG_CHANGED',
-    `the source "${database.name}" has been writing to log ${saved}, this is log ${found}: what the former one holds undelivered is not in it. ` +
-      `To go on without it, ${acceptRemedy(database.name)}`,
-    { database: database.name, saved, found },
-  )

@@ -48,6 +48,8 @@ export type EmbeddedLogOptions = Readonly<{
 type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
 type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
+/** @property appends of the source so far; absent in logs of versions that did not count */
+type StoredProgress = StoredReached & Readonly<{ appends?: number }>
 
 export async function openEmbeddedLog(folder: string, options: EmbeddedLogOptions = {}): Promise<Log> {
   return EmbeddedLog.open(folder, options)
@@ -61,6 +63,8 @@ class EmbeddedLog implements Log {
   readonly #commits: RootDatabase<StoredCommit, string>
   readonly #topics = new Map<TopicName, Topic>()
   readonly #failed = new Set<string>()
+  /** of each source, those that are durable */
+  readonly #appends = new Map<string, number>()
   readonly #cache: TailCache
   readonly #compress: boolean
   readonly #room: DiskRoom
@@ -181,8 +185,10 @@ class EmbeddedLog implements Log {
       for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
         last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
-      last = this.#meta.put(`progress:${progress.source}`, reachedToJson(progress))
+      const appends = this.appendCount(progress.source) + 1
+      last = this.#meta.put(progressKey(progress.source), { ...reachedToJson(progress), appends } satisfies StoredProgress)
       await this.#disk.flushed(last)
+      this.#appends.set(progress.source, appends)
       for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
       for (const [state, { next }] of touched) {
         for (const item of placed) if (item.topic.partitions[item.record.partition] === state) state.bytes += item.record.pack.length
@@ -198,8 +204,19 @@ class EmbeddedLog implements Log {
   }
 
   async progress(source: string): Promise<Reached | undefined> {
-    const stored = readOf(this.#root, () => this.#meta.get(`progress:${source}`))
-    return stored === undefined ? undefined : reachedFromJson(stored as StoredReached)
+    const stored = this.#storedProgress(source)
+    return stored && reachedFromJson(stored)
+  }
+
+  appendCount(source: string): number {
+    let appends = this.#appends.get(source)
+    if (appends === undefined) this.#appends.set(source, (appends = this.#storedProgress(source)?.appends ?? 0))
+    return appends
+  }
+
+  async lacks(source: string, appends: number): Promise<string | undefined> {
+    const kept = this.appendCount(source)
+    return kept < appends ? `it ends with append ${kept} of the source, and had ${appends}` : undefined
   }
 
   async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
@@ -297,6 +314,10 @@ class EmbeddedLog implements Log {
     await Promise.all([this.#root.close(), this.#commits.close()])
   }
 
+  #storedProgress(source: string): StoredProgress | undefined {
+    return readOf(this.#root, () => this.#meta.get(progressKey(source))) as StoredProgress | undefined
+  }
+
   #stored(record: AppendRecord): AppendRecord {
     return this.#compress ? { ...record, pack: compressPack(record.pack) } : record
   }
@@ -388,5 +409,6 @@ const REMOVE_SLICE = 1000
 const NEAR_RECORDS = 16
 const WEIGH_SLICE = 5000
 
+const progressKey = (source: string) => `progress:${source}`
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`

@@ -86,6 +86,15 @@ export interface Log extends AsyncDisposable {
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Reached | undefined>
+  /** How many appends of a source are durable, as what is remembered elsewhere to know an older copy of the log by. */
+  appendCount(source: string): number
+  /**
+   * Whether the log has what is remembered of a source.
+   * @param appends so many it had once
+   * @param only of this partition, where the log can tell
+   * @returns what it lacks, in words; undefined: nothing that is known
+   */
+  lacks(source: string, appends: number, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined>
   /**
    * Every record from `from` (or from the first kept one above it), then waits for new ones until aborted.
    * @param before for who looks and doesn't follow: ends there

@@ -167,7 +167,8 @@ export class ChangePacker implements PgoutputHandler {
   begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
     const cursor = this.#cursor
     cursor.begin(lsn, xid, commitTimeUs)
-    this.finishSwitch(this.#routing.begin(cursor.history, lsn))
+    const ended = this.#routing.begin(cursor.history, lsn)
+    this.finishSwitch(cursor.isDurable ? ended : [...ended, ...this.#routing.closeLate(cursor.position)])
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
   }
 

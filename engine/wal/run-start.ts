@@ -13,6 +13,7 @@ import type { RelationAt } from './decode/known-relations.ts'
 import { Landmark, type TransactionName } from './landmark.ts'
 import { countMessagesFrom } from './phantoms.ts'
 import { topicOf } from './routing/routing.ts'
+import type { EndingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
 import type { PlacedVersion, SavedSource, SourceStore } from './source-store.ts'
@@ -21,6 +22,8 @@ export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
   versions: readonly PlacedVersion[]
+  /** generations that have ended, and whose last pack may never have been appended */
+  undrained: readonly EndingTopic[]
   /** what is known of the tables, oldest first */
   relations: readonly RelationAt[]
   /** how far the log has everything */
@@ -59,15 +62,17 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
   if (durable && durable.position.history > current) throw logAhead(durable.position, current)
-  await store.saveStart(start, database.slot.name, log.identity)
+  await store.saveStart(start, database.slot.name, { identity: log.identity, appends: log.appendCount(database.id) })
   const history = historyAt(incarnations, start.confirmed)
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)
+  const undrained = await store.undrained()
+  for (const { topic, partitions } of undrained) await log.createTopic(topic, partitions) // with a lost log it is gone
   const landmark = new Landmark(comesAgain(durable, incarnations, start.confirmed), (found) =>
     wentBack({ database: database.name, slot: database.slot.name, slotConfirmed: slot.confirmedLsn }, found),
   )
-  return { incarnations, versions, relations: await store.relations(), durable, landmark, confirmed: start.confirmed }
+  return { incarnations, versions, undrained, relations: await store.relations(), durable, landmark, confirmed: start.confirmed }
 }
 
 /** @returns the log's last transaction, if a slot at `confirmed` sends it again and it is of this server's past */

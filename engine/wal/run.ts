@@ -198,7 +198,7 @@ export class SourceRun {
   async #start(system: System): Promise<void> {
     const { database, log, store, saved, slot, settings, observer, gate, shedding, marks, watcher } = this.#options
     await formerAppend(log, database.id, settings.appendTimeoutMs)
-    const { incarnations, versions, relations, durable, landmark, confirmed } = await prepareRun({
+    const { incarnations, versions, undrained, relations, durable, landmark, confirmed } = await prepareRun({
       database,
       log,
       store,
@@ -207,7 +207,7 @@ export class SourceRun {
       observer,
       system,
     })
-    this.#routing = new RoutingState(versions)
+    this.#routing = new RoutingState(versions, undrained)
     this.#history = incarnations.at(-1)?.history ?? 0
     this.#startLsn = confirmed
     this.#landmark = landmark
@@ -243,7 +243,7 @@ export class SourceRun {
     })
     this.#confirmer = new Confirmer({
       start: confirmed,
-      save: (lsn) => store.saveConfirmed(lsn),
+      save: (lsn) => store.saveConfirmed(lsn, log.appendCount(database.id)),
       send: () => this.#confirmed(),
       failed: (error) => this.#fail(error),
       everyMs: settings.confirmEveryMs,

@@ -6,17 +6,21 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
+import { rememberedLog, type RememberedLog } from '../log/same-log.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
 import type { Query } from './connection/slot.ts'
+import { topicOf } from './routing/routing.ts'
+import type { EndingTopic } from './routing/routing-state.ts'
 
 export type SavedSource = Readonly<{
   /** undefined before the first run */
   confirmed: Lsn | undefined
   slotName: string | undefined
-  logIdentity: string | undefined
+  /** the log it has been writing to, and how many appends that had when it was last confirmed */
+  log: RememberedLog | undefined
   acceptedGap: Lsn | undefined
   /** oldest first */
   incarnations: readonly Incarnation[]
@@ -58,35 +62,36 @@ export class SourceStore {
   async load(): Promise<SavedSource> {
     const source = await ask(
       this.#query,
-      'select slot_name, log_identity, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1',
+      'select slot_name, log_identity, log_appends, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1',
       [this.databaseId],
     )
     const row = source.rows[0]
     return {
       confirmed: row ? parseLsn(String(row.confirmed_lsn)) : undefined,
       slotName: row ? String(row.slot_name) : undefined,
-      logIdentity: row ? String(row.log_identity) : undefined,
+      log: row && rememberedLog(row),
       acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
       incarnations: await incarnationsOf(this.#query, this.databaseId),
     }
   }
 
   /** Saves from where a run goes on, with its new incarnations, in one step: before the first append. */
-  async saveStart(start: Start, slotName: string, logIdentity: string): Promise<void> {
+  async saveStart(start: Start, slotName: string, log: RememberedLog): Promise<void> {
     await this.#write(
       `, added as (
          insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
          select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at
-         from owner, jsonb_to_recordset($6::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
+         from owner, jsonb_to_recordset($7::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
        )
-       insert into tailrace.source as s (database_id, slot_name, log_identity, confirmed_lsn)
-       select $1::text::uuid, $3, $4, $5::pg_lsn from owner
+       insert into tailrace.source as s (database_id, slot_name, log_identity, log_appends, confirmed_lsn)
+       select $1::text::uuid, $3, $4, $5::bigint, $6::pg_lsn from owner
        on conflict (database_id) do update
-         set slot_name = excluded.slot_name, log_identity = excluded.log_identity, confirmed_lsn = excluded.confirmed_lsn,
-             accepted_gap = null, updated_at = now()`,
+         set slot_name = excluded.slot_name, log_identity = excluded.log_identity, log_appends = excluded.log_appends,
+             confirmed_lsn = excluded.confirmed_lsn, accepted_gap = null, updated_at = now()`,
       [
         slotName,
-        logIdentity,
+        log.identity,
+        log.appends,
         formatLsn(start.confirmed),
         JSON.stringify(
           start.added.map((i) => ({
@@ -114,10 +119,11 @@ export class SourceStore {
     )
   }
 
-  async saveConfirmed(lsn: Lsn): Promise<void> {
+  /** @param appends how many the log has by now */
+  async saveConfirmed(lsn: Lsn, appends: number): Promise<void> {
     await this.#write(
-      `update tailrace.source set confirmed_lsn = $3::pg_lsn, updated_at = now() from owner where database_id = $1::text::uuid`,
-      [formatLsn(lsn)],
+      `update tailrace.source set confirmed_lsn = $3::pg_lsn, log_appends = $4::bigint, updated_at = now() from owner where database_id = $1::text::uuid`,
+      [formatLsn(lsn), appends],
     )
   }
 
@@ -245,6 +251,33 @@ export class SourceStore {
     return toPosition(rows[0] ?? {}) ?? position
   }
 
+  /**
+   * Generations that end at a position and are not drained: their last pack may have gone with what the source never sees
+   * again, or with a log.
+   */
+  async undrained(): Promise<readonly EndingTopic[]> {
+    const { rows } = await ask(
+      this.#query,
+      `select g.sink_id, g.generation, (g.shape ->> 'partitions')::int as partitions, n.history, n.lsn, n.idx
+       from tailrace.generation g
+       join tailrace.sink s on s.id = g.sink_id
+       join lateral (
+         select n.history, n.lsn, n.idx from tailrace.generation n
+         where n.sink_id = g.sink_id and n.generation > g.generation and n.lsn is not null order by n.generation limit 1
+       ) n on true
+       where s.database_id = $1 and g.drained_at is null and g.lsn is not null
+         and (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation)
+           < (g.shape ->> 'partitions')::int
+       order by g.sink_id, g.generation`,
+      [this.databaseId],
+    )
+    return rows.map((row) => {
+      const generation = Number(row.generation)
+      const topic = topicOf({ sinkId: String(row.sink_id), generation })
+      return { topic, generation, partitions: Number(row.partitions), endsAt: toPosition(row) as Position }
+    })
+  }
+
   /** A source that starts before it has sinks routes nothing: said by a version of its own, so that each run says the same. */
   async addEmptyVersion(position: Position): Promise<void> {
     await this.#write(
@@ -292,9 +325,43 @@ export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): 
   await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
 }
 
-/** The same of a log: what another one held undelivered is given up. */
+/**
+ * A user takes it that messages of another log, or of this one as it was before it was set back, are missing. Each sink of
+ * the source begins another generation, so that no name of what is missing (of parked and discarded messages, of replay
+ * points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them and what
+ * is parked, under the old names. One version routes to the new ones, from where the next run starts.
+ */
 export async function acceptLog(query: Query, databaseId: string, logIdentity: string): Promise<void> {
-  await ask(query, 'update tailrace.source set log_identity = $2 where database_id = $1', [databaseId, logIdentity])
+  for (;;) {
+    try {
+      await ask(
+        query,
+        `with accepted as (update tailrace.source set log_identity = $2, log_appends = 0, updated_at = now() where database_id = $1::uuid returning database_id),
+         locked as materialized (select s.id from tailrace.sink s, accepted a where s.database_id = a.database_id order by s.id for no key update of s),
+         begun as (
+           insert into tailrace.generation (sink_id, generation, shape)
+           select g.sink_id, g.generation + 1, g.shape
+           from locked cross join lateral (
+             select * from tailrace.generation g where g.sink_id = locked.id order by g.generation desc limit 1
+           ) g
+           returning sink_id, generation
+         ),
+         ended as (update tailrace.generation g set dropped_at = coalesce(g.dropped_at, now()) from locked where g.sink_id = locked.id),
+         points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
+         rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
+         former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
+         insert into tailrace.routing_version (database_id, version, sinks)
+         select $1::uuid, n.version + 1, (
+           select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), '[]')
+           from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
+         ) from (select * from former order by version desc limit 1) n`,
+        [databaseId, logIdentity],
+      )
+      return
+    } catch (error) {
+      if (!isTaken(error)) throw error // another process was faster, with an edit of a sink: again with what it saved
+    }
+  }
 }
 
 /** Of a row with history, lsn and idx; undefined while it has none. */

@@ -178,6 +178,14 @@ class KafkaLog implements Log {
     return this.#progress.of(source)
   }
 
+  appendCount(): number {
+    return 0
+  }
+
+  async lacks(): Promise<string | undefined> {
+    return undefined
+  }
+
   async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
     if (from >= before) return
     const { connection } = this.#options

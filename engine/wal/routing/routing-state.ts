@@ -21,6 +21,9 @@ export type RelationTarget = Readonly<{
 /** The last generation of a sink, as its topic. */
 export type EndedTopic = Readonly<{ topic: string; generation: number; partitions: number }>
 
+/** A generation that ends at a position, and may not have got its last pack. */
+export type EndingTopic = EndedTopic & Readonly<{ endsAt: Position }>
+
 const NOTHING: RoutingVersion = { databaseId: '', version: 0, sinks: [] }
 
 export class RoutingState {
@@ -30,10 +33,13 @@ export class RoutingState {
   #next = 0
   /** each sink as the last version that had it named it: one that was off meanwhile may come back with another generation */
   readonly #last = new Map<string, RoutedSink>()
+  #unclosed: EndingTopic[]
   readonly #targets = new Map<Relation, readonly RelationTarget[]>()
 
-  constructor(versions: readonly PlacedVersion[]) {
+  /** @param unclosed generations whose last pack may be missing: each gets one, where its place has been passed */
+  constructor(versions: readonly PlacedVersion[], unclosed: readonly EndingTopic[] = []) {
     this.#placed = versions.filter((version) => version.position !== undefined)
+    this.#unclosed = [...unclosed]
   }
 
   get active(): RoutingVersion {
@@ -47,7 +53,8 @@ export class RoutingState {
 
   /**
    * What has its place up to here holds.
-   * @returns the topics whose generation ends within this transaction: what ended before it was closed with what was confirmed
+   * @returns the topics whose generation ends within this transaction: what ended before it was closed with what was
+   *   confirmed, or is closed late
    */
   reach(position: Position): readonly EndedTopic[] {
     const ended: EndedTopic[] = []
@@ -59,6 +66,19 @@ export class RoutingState {
       this.#activate(next.routing)
     }
     return ended
+  }
+
+  /**
+   * What ended before here, and may never have been closed: its place did not come again in a change of history, in an
+   * accepted gap, or with another log. Everything that is its own has been appended by now. @returns it, once
+   */
+  closeLate(position: Position): readonly EndedTopic[] {
+    if (this.#unclosed.length === 0) return []
+    const { late = [], open = [] } = Object.groupBy(this.#unclosed, ({ endsAt }) =>
+      comparePositions(endsAt, position) <= 0 ? 'late' : 'open',
+    )
+    this.#unclosed = open
+    return late
   }
 
   /** A version takes effect. @returns the topics whose generation ends here */
@@ -97,11 +117,13 @@ export class RoutingState {
 
   /** Sinks that go on with another generation: their old topics get a last pack. */
   #endedBy(version: RoutingVersion): EndedTopic[] {
-    return version.sinks.flatMap(({ sinkId, generation }) => {
+    const ended = version.sinks.flatMap(({ sinkId, generation }) => {
       const former = this.#last.get(sinkId)
       return former && former.generation !== generation
         ? [{ topic: topicOf(former), generation: former.generation, partitions: former.partitions }]
         : []
     })
+    this.#unclosed = this.#unclosed.filter(({ topic }) => !ended.some((each) => each.topic === topic))
+    return ended
   }
 }

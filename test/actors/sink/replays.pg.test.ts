@@ -375,8 +375,9 @@ test('the topic of an ended generation is deleted when its window is over, or an
   await s.append(4, 'g1')
   await ackAll(s, 1)
   const query = queryOf(s.db)
-  await query(`insert into tailrace.source (database_id, slot_name, log_identity, confirmed_lsn) values ($1, 's', 'l', '1/0')`, [
+  await query(`insert into tailrace.source (database_id, slot_name, log_identity, confirmed_lsn) values ($1, 's', $2, '1/0')`, [
     SINK.databaseId,
+    s.f.log.identity,
   ])
   const kept = await deleteOldTopics(query, s.f.log, 1_000_000)
   assert.deepEqual(kept.deleted, [])

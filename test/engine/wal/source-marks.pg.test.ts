@@ -1,7 +1,10 @@
 /** What the source writes into its own log: heartbeats and the marks of routing versions. */
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
 import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
+import type { AppendRecord } from '../../../engine/log/log.ts'
+import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
 import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
@@ -56,4 +59,55 @@ test('a mark of a version that stands elsewhere switches nothing, in this run an
   await it.db.query('insert into item values (3)')
   await it.until((seen) => seen.length === 3)
   assert.deepEqual(await it.messages('other.1'), [])
+})
+
+test('a generation whose last pack was refused, and whose mark never comes again, gets one after the gap', async () => {
+  const sinkId = randomUUID()
+  await using it = await SourceFixture.create({ ddl: TABLE, sinks: [routedSink({ sinkId })] })
+  await it.state.query(
+    `insert into tailrace.sink (id, account_id, database_id, name, status, settings, destination)
+     select $1, account_id, id, 'items', 'active', '{}', '{}' from tailrace.source_database`,
+    [sinkId],
+  )
+  const begin = (generation: number, partitions: number) =>
+    it.state.query('insert into tailrace.generation (sink_id, generation, shape) values ($1, $2, $3)', [
+      sinkId,
+      generation,
+      JSON.stringify(shapeOf({ partitions, message_grouping: true, tables: [] })),
+    ])
+  await begin(1, 1)
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)')
+  await it.until((seen) => seen.length === 1, `${sinkId}.1`)
+  const closing = (records: readonly AppendRecord[]) =>
+    records.filter(({ topic, pack }) => topic === `${sinkId}.1` && (pack.readUInt8(3) & 2) !== 0)
+  const closed = () => it.log.appends.flatMap(({ records }) => closing(records))
+  it.log.before = (records) => {
+    if (closing(records).length > 0) throw new Error('refused')
+  }
+  await begin(2, 2)
+  await first.route([routedSink({ sinkId, generation: 2, partitions: 2 })])
+  await reaches(first, 'waiting')
+  await first.stop()
+  it.log.before = undefined
+  assert.deepEqual(closed(), [])
+  const { rows } = await it.state.query('select from tailrace.generation where generation = 2 and lsn is not null')
+  assert.equal(rows.length, 1, 'the switch has its place')
+  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
+  await it.createSlot()
+  const second = it.start()
+  await reaches(second, 'failed')
+  await second.acceptGap()
+  await reaches(second, 'streaming')
+  await it.db.query('insert into item values (3)')
+  await it.until((seen) => seen.length === 1, `${sinkId}.2`)
+  assert.equal(closed().length, 1)
+  await second.stop()
+  await it.state.query(`insert into tailrace.drained_partition (sink_id, generation, partition) values ($1, 1, 0)`, [sinkId])
+  await reaches(it.start(), 'streaming')
+  await it.db.query('insert into item values (4)')
+  await it.until((seen) => seen.length === 2, `${sinkId}.2`)
+  assert.equal(closed().length, 1, 'what is drained needs no other')
 })

@@ -1,0 +1,125 @@
+/** Log and state database are swapped or set back under each other: it goes on without loss, or is told, and what is accepted begins with clean names. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { eventually } from '../engine/wal/source-fixture.ts'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { LogFolder, StateCopies, untilRefused } from './memories.ts'
+import { ReplayClient, type Item } from './replay-client.ts'
+import { Service, SLOT, type SinkOptions } from './service.ts'
+
+async function open(...sinks: SinkOptions[]) {
+  await using parts = new AsyncDisposableStack()
+  const source = parts.use(await createDatabase('create table item (id int primary key, version int not null default 1)'))
+  const state = parts.use(await StateCopies.create())
+  const tables = ['public.item']
+  const service = parts.use(
+    await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: sinks.map((sink) => ({ tables, ...sink })) }),
+  )
+  await service.startReady()
+  service.forgetConfigFile()
+  const all = parts.move()
+  const insert = (from: number, to: number) => source.query('insert into item select generate_series($1::int, $2::int)', [from, to])
+  return { source, state, service, log: new LogFolder(service), insert, [Symbol.asyncDispose]: () => all.disposeAsync() }
+}
+
+/** Settles when everything written so far is confirmed: the log has it, and Postgres has forgotten it. */
+async function untilConfirmed({ source }: Readonly<{ source: TestDatabase }>): Promise<void> {
+  const [end] = await source.query<{ lsn: string }>('select pg_current_wal_flush_lsn() as lsn')
+  await eventually('what was written is confirmed', async () => {
+    const [slot] = await source.query<{ is: boolean }>(
+      'select confirmed_flush_lsn >= $2::pg_lsn as is from pg_replication_slots where slot_name = $1',
+      [SLOT, end?.lsn],
+    )
+    return slot?.is ? true : undefined
+  })
+}
+
+const idsOf = (messages: readonly Item[]) => messages.map(({ record }) => record.id)
+const upTo = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)
+const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
+
+test('a lost log is given up with its names: what was replayed, parked or discarded of it hides no new message, and no old ack ends one', async () => {
+  await using s = await open({ name: 'replayed' }, { name: 'discarding', max_retry_count: 1, ack_wait_ms: 1_000 }, { name: 'stale' })
+  const { service, log } = s
+  const [replayed, discarding, stale] = ['replayed', 'discarding', 'stale'].map((name) => new ReplayClient(service, name)) as [
+    ReplayClient,
+    ReplayClient,
+    ReplayClient,
+  ]
+  for (let id = 1; id <= 20; id++) await s.insert(id, id) // a record each
+  const acked = await replayed.ackAll(20)
+  const back = await replayed.replay({ lsn: acked.find(({ record }) => record.id === 11)?.metadata.commit_lsn })
+  assert.deepEqual([back.status, back.body.messages], [200, 10])
+  await replayed.ackAll(10)
+  const held: Item[] = []
+  while (held.length < 20) held.push(...(await stale.receive(20, 1_000)))
+  const failed: Item[] = []
+  while (failed.length < 20) failed.push(...(await discarding.receive(20, 1_000)))
+  const discarded = async () => {
+    const { data } = (await service.get('/api/sinks/discarding/messages?state=discarded')).body as { data: { id: string }[] }
+    return data
+  }
+  while ((await discarded()).length < 20) await discarding.receive(1, 100)
+  assert.equal((await service.patch('/api/sinks/discarding', { status: 'paused' })).status, 200)
+  const [one, other] = (await discarded()) as [{ id: string }, { id: string }]
+  const redeliver = (id: string) => service.post('/api/sinks/discarding/messages/redeliver', { ids: [id] })
+  assert.equal((await redeliver(one.id)).status, 200)
+
+  await service.stop()
+  await log.lose()
+  service.start()
+  assert.equal(await untilRefused(service), 'LOG_CHANGED')
+  assert.equal((await service.post('/api/postgres_databases/source/accept_gap', {})).status, 200)
+  await service.untilReady()
+  for (let id = 101; id <= 120; id++) await s.insert(id, id)
+  await stale.ack(held)
+  assert.deepEqual(idsOf(await replayed.ackAll(20)), upTo(101, 120))
+  assert.deepEqual(sorted(idsOf(await stale.ackAll(20))), upTo(101, 120))
+  assert.equal((await service.patch('/api/sinks/discarding', { status: 'active' })).status, 200)
+  const came = idsOf(await discarding.ackAll(21))
+  assert.deepEqual(sorted(came.filter((id) => id > 100)), upTo(101, 120))
+  assert.equal(came.filter((id) => id <= 20).length, 1, 'what was to be delivered again is')
+  assert.equal((await redeliver(other.id)).status, 200)
+  await discarding.ackAll(1)
+  assert.equal((await discarded()).length, 18)
+  const again = await replayed.replay({ offset: 0 })
+  assert.deepEqual([again.status, again.body.messages], [200, 20], 'and it can be replayed as before')
+  assert.deepEqual(idsOf(await replayed.ackAll(20)), upTo(101, 120))
+})
+
+test('an older copy of the log is refused before anything of it is delivered; the newer one goes on without loss, and the copy, if accepted, with what it holds', async () => {
+  await using s = await open({ name: 'items', ack_wait_ms: 1_000 })
+  const { service, log } = s
+  const client = new ReplayClient(service, 'items')
+  await s.insert(1, 20)
+  await client.receive(20, 10_000) // it has them, and does not say so before the copy is made
+  await service.stop()
+  await log.keep('older')
+  await service.startReady()
+  await s.insert(21, 40)
+  await client.ackUntil((all) => all.some(({ record }) => record.id === 40))
+  await s.insert(41, 60)
+  await untilConfirmed(s)
+  await service.stop()
+  await log.keep('newer')
+
+  await log.putBack('older')
+  service.start()
+  assert.equal(await untilRefused(service), 'LOG_WENT_BACK')
+  const nothing = await service.post('/api/http_pull_consumers/items/receive', { batch_size: 100, wait_for: 200 })
+  assert.deepEqual((nothing.body as { data?: unknown[] }).data ?? [], [])
+  await service.stop()
+  await log.putBack('newer')
+  await service.startReady()
+  assert.deepEqual(sorted(idsOf(await client.ackUntil((all) => all.some(({ record }) => record.id === 60)))).slice(-20), upTo(41, 60))
+  await service.stop()
+
+  await log.putBack('older')
+  service.start()
+  assert.equal(await untilRefused(service), 'LOG_WENT_BACK')
+  assert.equal((await service.post('/api/postgres_databases/source/accept_gap', {})).status, 200)
+  await service.untilReady()
+  await s.insert(61, 80)
+  const came = sorted(idsOf(await client.ackUntil((all) => all.some(({ record }) => record.id === 80))))
+  assert.deepEqual(came, [...upTo(1, 20), ...upTo(61, 80)])
+})
