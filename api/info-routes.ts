@@ -5,6 +5,11 @@ import type { EnginePort } from './engine-port.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './operation.ts'
 
+const About = Type.Object({
+  ...{ name: Type.String(), version: Type.String(), about: Type.String() },
+  ...{ api: Type.String(), openapi: Type.String(), health: Type.String(), documentation: Type.String() },
+})
+
 const Waiting = Type.Object({
   kind: Type.String(),
   name: Type.String(),
@@ -20,6 +25,19 @@ export function infoOperations({
 }: Readonly<{ engine: EnginePort; identity: Identity; nodes?: () => Promise<readonly KnownNode[]> }>): Operation[] {
   const { version } = identity
   return [
+    {
+      id: 'about',
+      methods: ['GET'],
+      paths: ['/'],
+      summary: 'What this is',
+      description: 'Where to go from here. Probes that ask for the root of a service get their 200.',
+      auth: false,
+      answer: { description: 'Its name, and its addresses.', schema: About },
+      handle: () => ({
+        ...{ name: 'Tailrace', version, about: 'Postgres change data capture' },
+        ...{ api: '/api', openapi: '/api/openapi.json', health: '/health', documentation: 'the folder docs/ of the program' },
+      }),
+    },
     {
       id: 'health',
       methods: ['GET'],

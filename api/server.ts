@@ -19,6 +19,7 @@ import { accountOf } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { FailedRequests } from './failed-requests.ts'
+import { withoutNulls } from './form.ts'
 import { configOperations, type ConfigPort } from './config/config-routes.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPort } from './functions/function-routes.ts'
@@ -197,7 +198,7 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
 }
 
 function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort): void {
-  const { methods, paths, auth, maxBodyBytes, exactNumbers, head, handle } = operation
+  const { methods, paths, auth, body, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
       method: [...methods],
@@ -212,7 +213,10 @@ function addRoutes(app: FastifyInstance, operation: Operation, resources: Resour
           done()
         },
       }),
-      handler: (request, reply) => handle(request, reply, request.account ?? NO_ACCOUNT),
+      handler: (request, reply) => {
+        if (body) request.body = withoutNulls(body, request.body)
+        return handle(request, reply, request.account ?? NO_ACCOUNT)
+      },
     })
   }
 }

@@ -145,7 +145,7 @@ async function storedCode(query: Query, account: string): Promise<ReadonlyMap<st
 type Ways = Readonly<{ account?: Account; isTrial?: boolean }>
 
 class Application {
-  readonly notices: string[] = []
+  readonly notices: string[]
   /** made on the servers of databases, in words */
   readonly actions: string[] = []
   readonly tokenChanges: ResourceChange[] = []
@@ -165,6 +165,7 @@ class Application {
     this.#document = document
     this.#resources = resources
     this.#ways = ways
+    this.notices = [...document.notices]
   }
 
   /** its name */

@@ -5,7 +5,7 @@
  *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
-import { Type, type Static } from 'typebox'
+import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
 import { DESTINATIONS, secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
@@ -18,23 +18,28 @@ import { secretsMeant } from '../sinks/secret-form.ts'
 import { kindOf } from '../sinks/destination-form.ts'
 import { flatFunction } from '../functions/function-form.ts'
 import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
-import { isObject } from '../schema-reasons.ts'
+import { isObject, readOnly, withoutNulls } from '../form.ts'
 import { newSink, SinkPatch } from '../sinks/sink-form.ts'
 
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
-export const Account = Type.Object({ name: text('name of the account') }, strict)
-export const Token = Type.Object({ name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }) }, strict)
+export const Account = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
+export const Token = Type.Object(
+  { name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }), ...readOnly() },
+  strict,
+)
 
 export type ConfigDocument = Readonly<{
   file: string
   account: string
-  tokens: readonly (Static<typeof Token> & Readonly<{ line: number }>)[]
+  tokens: readonly Readonly<{ name: string; token: string; line: number }>[]
   databases: readonly ConfiguredDatabase[]
   functions: readonly ConfiguredFunction[]
   endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
   sinks: readonly Readonly<{ line: number; database: string; input: SinkInput }>[]
+  /** what stops nothing, and should be known */
+  notices: readonly string[]
 }>
 
 const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
@@ -42,6 +47,11 @@ const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'ht
 const OLDER = new Set(['transforms'])
 const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
 const SINK_NOT_YET = ['initial_backfill']
+
+/** Of the sections whose entries are read as they stand. */
+const FORMS: ReadonlyMap<string, TSchema> = new Map(
+  Object.entries({ api_tokens: Token, databases: DatabaseForm, http_endpoints: EndpointIn, sinks: SinkPatch }),
+)
 
 const checkAccount = schemaCheck(Account)
 const checkToken = schemaCheck(Token)
@@ -106,7 +116,7 @@ export function readDocument(
   const root = rootOf(reader)
   const entries = Object.values(root).reduce((sum: number, forms) => sum + (Array.isArray(forms) ? forms.length : 0), 0)
   if (entries > maxEntries) reader.fail(0, `has ${entries} entries, more than ${maxEntries}: apply it in parts`)
-  for (const key of Object.keys(root)) checkSection(reader, key)
+  for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = each(reader, root, 'api_tokens', configuredToken)
   const databases = each(reader, root, 'databases', (_reader, form, i) => configuredDatabase(reader, form, i, stored.databases))
@@ -132,6 +142,7 @@ export function readDocument(
     functions: readable,
     endpoints: endpoints.filter((endpoint) => endpoint !== undefined),
     sinks: sinks.filter((sink) => sink !== undefined),
+    notices: reader.notices,
   }
   return { document, functions: readable, problems }
 }
@@ -157,29 +168,34 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
     return reader.fail(0, error instanceof Error ? error.message : String(error))
   }
   if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
-  return isObject(root) ? root : reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
+  if (!isObject(root)) return reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
+  return Object.fromEntries(Object.entries(root).filter(([, section]) => section !== null))
 }
 
 /** A document for an account that is there need not name it. */
 function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount | undefined): string {
   if (form === undefined && stored) return stored.name
   if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
-  else if (fits(reader, checkAccount, form, ['account'])) {
-    const { name } = form as Static<typeof Account>
+  else if (fits(reader, checkAccount, withoutNulls(Account, form), ['account'])) {
+    const { name } = form as { name: string }
     if (!stored || name === stored.name) return name
     reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the token is of the account "${stored.name}"`)
   }
   return ''
 }
 
-function checkSection(reader: ConfigReader, key: string): void {
+/** @param held what stands there */
+function checkSection(reader: ConfigReader, key: string, held: unknown): void {
   if (SECTIONS.has(key) || OLDER.has(key)) return
   const offset = reader.keyOffset(key)
   if (NOT_YET.has(key)) return reader.wrong(offset, `the section "${key}" is not supported yet`)
-  // any other key may hold anchors for the sections below it; without one it is most likely misspelt. Of a misspelt section
-  // a single value may well have an anchor, so inside only a mapping or a list with one makes a holder of them
-  if (!reader.isAnchorHolder(key))
-    reader.wrong(offset, `unknown section "${key}"; known are ${[...SECTIONS].join(', ')}, and any mapping with an &anchor`)
+  // any other key may hold anchors for the sections below it. Of a misspelt section a single value may well have an anchor, so
+  // inside only a mapping or a list with one makes a holder of them
+  if (reader.isAnchorHolder(key)) return
+  const known = `known are ${[...SECTIONS].join(', ')}`
+  // whoever sent the file may have put in what its anchors hold, and left them out: a mapping is taken for such a holder
+  if (isObject(held)) reader.notice(offset, `"${key}" is not a section and is ignored; ${known}`)
+  else reader.wrong(offset, `unknown section "${key}"; ${known}, and mappings of other names are ignored`)
 }
 
 /** @returns what became of each; undefined where something is wrong */
@@ -196,7 +212,8 @@ function each<T>(
   }
   const names = forms.map((form: unknown) => (isObject(form) ? form['name'] : undefined))
   for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${names[i] as string}" stands there twice`)
-  return forms.map((form, i) => configured(reader, form, i))
+  const schema = FORMS.get(section)
+  return forms.map((form, i) => configured(reader, schema ? withoutNulls(schema, form) : form, i))
 }
 
 /** @returns where a text stands that stood before */
@@ -212,7 +229,8 @@ function repeated(texts: readonly unknown[]): number[] {
 
 function configuredToken(reader: ConfigReader, form: unknown, i: number): ConfigDocument['tokens'][number] | undefined {
   if (!fits(reader, checkToken, form, ['api_tokens', i])) return undefined
-  return { ...(form as Static<typeof Token>), line: reader.line(reader.at('api_tokens', i)) }
+  const { name, token } = form as { name: string; token: string }
+  return { name, token, line: reader.line(reader.at('api_tokens', i)) }
 }
 
 function configuredSink(

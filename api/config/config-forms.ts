@@ -2,7 +2,7 @@
 import type { SchemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigReader } from './config-reader.ts'
-import { reasonsOf } from '../schema-reasons.ts'
+import { reasonsOf } from '../../engine/schema-reasons.ts'
 
 /** @returns whether the form has the shape of its schema; tells what is wrong at its place */
 export function fits(reader: ConfigReader, check: SchemaCheck, form: unknown, path: readonly (string | number)[]): boolean {

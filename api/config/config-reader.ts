@@ -27,6 +27,7 @@ export class ConfigReader {
   readonly #source: string
   readonly #lines = new LineCounter()
   readonly #problems: { offset: number; reason: string }[] = []
+  readonly #notices: string[] = []
   /** where a variable is not set: what else is wrong there follows from it */
   readonly #unset = new Set<number>()
 
@@ -98,6 +99,14 @@ export class ConfigReader {
 
   wrong(offset: number, reason: string): undefined {
     if (!this.#unset.has(offset)) this.#problems.push({ offset, reason })
+  }
+
+  /** For what should be known, and stops nothing. */
+  notice(offset: number, text: string): void {
+    this.#notices.push(`${this.file}:${this.line(offset)}: ${text}`)
+  }
+  get notices(): readonly string[] {
+    return this.#notices
   }
 
   /** @throws EngineError CONFIG_INVALID: something was wrong */

@@ -6,7 +6,8 @@ import { EngineError } from '../../engine/errors.ts'
 import type { ConfigEdits } from './config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from './config-reading.ts'
 import { objectBody, type Operation } from '../operation.ts'
-import { invalid, reasonsOf } from '../schema-reasons.ts'
+import { reasonsOf } from '../../engine/schema-reasons.ts'
+import { invalid } from '../form.ts'
 
 export type ConfigPort = Pick<ConfigEdits, 'plan' | 'apply' | 'export'>
 

@@ -7,7 +7,7 @@ import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import { fits } from './config-forms.ts'
 import type { ConfigReader } from './config-reader.ts'
 import { secretsMeant } from '../sinks/secret-form.ts'
-import { isObject } from '../schema-reasons.ts'
+import { isObject, readOnly } from '../form.ts'
 
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
@@ -54,6 +54,7 @@ export const DatabaseForm = Type.Object(
     use_local_tunnel: Type.Optional(Type.Literal(false)),
     queue_interval: Type.Optional(Type.Integer()),
     queue_target: Type.Optional(Type.Integer()),
+    ...readOnly(),
   },
   strict,
 )
@@ -88,9 +89,10 @@ export function configuredDatabase(
   let isWhole = true
   const fields: Record<string, unknown> = { ...given }
   for (const key of NOT_YET) {
-    if (fields[key] === undefined) continue
-    reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
+    const { [key]: value } = fields
     delete fields[key]
+    if (value === undefined || value === null) continue
+    reader.wrong(reader.at('databases', i, key), `${key} is not supported yet`)
     isWhole = false
   }
   if (!fits(reader, checkDatabase, fields, ['databases', i])) return undefined

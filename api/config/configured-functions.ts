@@ -9,6 +9,7 @@ import { looksLikeElixir } from '../../transforms/elixir.ts'
 import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { checked, fits } from './config-forms.ts'
 import type { ConfigReader, Place, Problem } from './config-reader.ts'
+import { readOnly, withoutNulls } from '../form.ts'
 import { flatFunction, sinkTypeOf } from '../functions/function-form.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })
@@ -21,6 +22,7 @@ export const FunctionForm = Type.Object(
     file: Type.Optional(text('file that holds it, beside this one')),
     path: Type.Optional(text('of type path: such as record.id')),
     sink_type: Type.Optional(text('of type routing: type of the sinks that it routes to')),
+    ...readOnly('used_by', 'warnings'),
   },
   { additionalProperties: false },
 )
@@ -42,7 +44,7 @@ export function configuredFunction(
   [section, i]: readonly [section: string, i: number],
   read: ((path: string) => string) | undefined,
 ): ConfiguredFunction | undefined {
-  const form = flatFunction(given)
+  const form = withoutNulls(FunctionForm, flatFunction(given))
   if (!fits(reader, checkFunction, form, [section, i])) return undefined
   const { name, type, description = null, code, file, path, sink_type } = form as Static<typeof FunctionForm>
   const wrong = (field: string, reason: string) => reader.wrong(reader.at(section, i, field), `${field} ${reason}`)

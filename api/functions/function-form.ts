@@ -3,8 +3,8 @@ import { EngineError } from '../../engine/errors.ts'
 import type { DestinationKind } from '../../engine/state/destinations.ts'
 import type { FunctionType } from '../../engine/state/functions.ts'
 import { PUSH_TYPES } from '../../sinks/push-types.ts'
-import { kindOf } from '../sinks/destination-form.ts'
-import { isObject } from '../schema-reasons.ts'
+import { kindOf, unknownType } from '../sinks/destination-form.ts'
+import { isObject } from '../form.ts'
 
 const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
 
@@ -13,7 +13,8 @@ export function sinkTypeOf(given: string | null | undefined): DestinationKind | 
   if (given === undefined || given === null) return null
   const kind = kindOf({ type: given })
   if (kind !== undefined && ROUTED.includes(kind)) return kind
-  throw wrong('sink_type', `must be one of ${ROUTED.join(', ')}`)
+  const can = `functions route to ${ROUTED.join(', ')}`
+  throw wrong('sink_type', kind === undefined ? unknownType(given, can) : `must be one of ${ROUTED.join(', ')}`)
 }
 
 /** Older files have the fields below `transform` or `function`, and the type "function" for a transform. */

@@ -18,7 +18,8 @@ import { codeOf, sinkTypeOf } from './function-form.ts'
 import { enriched, rehearsalOf } from './function-rehearsal.ts'
 import { objectBody, pathParameter, type Operation } from '../operation.ts'
 import { routeTrial } from './route-trial.ts'
-import { reasonsOf } from '../schema-reasons.ts'
+import { reasonsOf } from '../../engine/schema-reasons.ts'
+import { invalid, readOnly } from '../form.ts'
 
 export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test' | 'rehearse'> &
   Readonly<{
@@ -79,10 +80,7 @@ const table = Type.Optional(
       'instead of messages: the last ones of this table (schema.table) of the database that sinks have read; while there are none, one made up for its columns',
   }),
 )
-/** So that an answer can be sent back. */
-const ignored = Object.fromEntries(
-  ['id', 'used_by', 'warnings'].map((name) => [name, Type.Optional(Type.Unknown({ description: 'of answers; without effect' }))]),
-)
+const ignored = readOnly('used_by', 'warnings')
 const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields, ...ignored }, strict)
 const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields, ...ignored }, strict)
 const TestIn = Type.Object(
@@ -138,12 +136,7 @@ function checker<S extends TSchema>(schema: S): (body: Readonly<Record<string, u
   const check = schemaCheck(schema)
   return (body) => {
     if (check(body)) return body as Static<S>
-    const reasons = reasonsOf(check.errors ?? [])
-    throw new EngineError(
-      'VALIDATION_FAILED',
-      `Validation failed: ${reasons.map(([field, reason]) => `${field} ${reason}`).join('; ').slice(0, 500)}.`, // prettier-ignore
-      Object.fromEntries(reasons),
-    )
+    throw invalid(reasonsOf(check.errors ?? []))
   }
 }
 const checkIn = checker(FunctionIn)

@@ -5,7 +5,8 @@
 import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
-import { isObject, reasonsOf, type Reason } from '../schema-reasons.ts'
+import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
+import { isObject } from '../form.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
 /** Spellings of a type that are taken in. */
@@ -27,25 +28,44 @@ export function kindOf(form: unknown): DestinationKind | undefined {
   return Object.hasOwn(ALIASES, type) ? ALIASES[type] : Object.hasOwn(DESTINATIONS, type) ? (type as DestinationKind) : undefined
 }
 
+/** Types that are known where this service takes over from another, and that it doesn't have. */
+const NOT_YET = new Set([
+  ...['kafka', 'redis_stream', 'redis_string', 'sqs', 'sns', 'kinesis', 's2', 'rabbitmq', 'nats', 'gcp_pubsub'],
+  ...['azure_event_hub', 'typesense'],
+])
+
+/** Why a type can't be taken. @param can those that can, whoever has them */
+export function unknownType(type: unknown, can: string): string {
+  if (type === undefined) return `is missing: ${can}`
+  if (typeof type !== 'string') return `must be a text: ${can}`
+  return `is "${type.slice(0, 60)}", which is ${NOT_YET.has(type) ? 'not supported yet' : 'no type of destination'}: ${can}`
+}
+
 /**
  * @param form as it came
- * @param before as it is stored: what the form leaves out stays
+ * @param sink that it is for; what the form leaves out of its destination, as it is stored, stays
  * @returns the destination with its defaults, and what is wrong with it
  */
-export function destinationOf(form: unknown, before?: Destination): Readonly<{ destination: Destination; reasons: readonly Reason[] }> {
+export function destinationOf(
+  form: unknown,
+  { name, destination: before }: Readonly<{ name: unknown; destination?: Destination }>,
+): Readonly<{ destination: Destination; reasons: readonly Reason[] }> {
   const nothing = { destination: form as Destination }
   if (form === undefined) return { ...nothing, reasons: [['destination', 'is missing']] }
   if (!isObject(form)) return { ...nothing, reasons: [['destination', 'must be an object']] }
   const kind = kindOf(form) ?? (form['type'] === undefined ? before?.type : undefined)
-  if (kind === undefined) return { ...nothing, reasons: [['destination.type', `must be one of ${Object.keys(DESTINATIONS).join(', ')}`]] }
+  if (kind === undefined) {
+    const can = `${typeof name === 'string' ? `the sink "${name.slice(0, 60)}"` : 'a sink'} can have ${Object.keys(DESTINATIONS).join(', ')}`
+    return { ...nothing, reasons: [['destination.type', unknownType(form['type'], can)]] }
+  }
   if (before && kind !== before.type) return { ...nothing, reasons: [['destination.type', 'cannot be changed']] }
   const given: Record<string, unknown> = Object.fromEntries(
     Object.entries({ ...before, ...form, type: kind }).filter(([, value]) => value !== null),
   )
   const reasons: Reason[] = []
   const known: Readonly<Record<string, unknown>> = before ?? {}
-  for (const name of secretFields(kind)) given[name] = secretsMeant(given[name], known[name], (reason) => reasons.push([name, reason]))
-  for (const [name, value] of Object.entries(given)) if (value === undefined) delete given[name]
+  for (const field of secretFields(kind)) given[field] = secretsMeant(given[field], known[field], (reason) => reasons.push([field, reason]))
+  for (const [field, value] of Object.entries(given)) if (value === undefined) delete given[field]
   const check = checks.get(kind)
   if (!check?.(given))
     reasons.push(...reasonsOf(check?.errors ?? []).filter(([field]) => !reasons.some(([told]) => field.startsWith(told))))

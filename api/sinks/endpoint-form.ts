@@ -9,7 +9,8 @@ import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name } from '../../engine/state/resources.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
-import { invalid, isObject, type Reason } from '../schema-reasons.ts'
+import { type Reason } from '../../engine/schema-reasons.ts'
+import { invalid, isObject, readOnly } from '../form.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
 const HeaderMap = Type.Record(Type.String(), Type.String())
@@ -45,9 +46,7 @@ export const EndpointIn = Type.Object(
         description: 'makes an address at a public test service',
       }),
     ),
-    ...Object.fromEntries(
-      ['id', 'inserted_at', 'updated_at', 'account_id'].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))]),
-    ),
+    ...readOnly(),
   },
   { additionalProperties: false },
 )

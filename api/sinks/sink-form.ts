@@ -23,7 +23,8 @@ import { loginProblem } from '../../sinks/elasticsearch-auth.ts'
 import { PUSH_TYPES } from '../../sinks/push-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from '../engine-port.ts'
-import { invalid, reasonsOf, refused, type Reason } from '../schema-reasons.ts'
+import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
+import { invalid, readOnly } from '../form.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
@@ -105,8 +106,10 @@ export function idleHealth(sink: Sink): Health {
   return { name: 'Consumer health', status, checks: [{ name: 'Sink configuration', status }] }
 }
 
-/** Parts of an output, and keys of older versions: taken in and left out, so that an output can be sent back. */
-const LEFT_OUT = new Set(['id', 'health', 'active_backfill', 'active_backfills', 'consumer_start', 'message_kind'])
+/** Parts of an output, and keys of older versions: taken in and left out. */
+const LEFT_OUT = readOnly(
+  ...['active_backfill', 'active_backfills', 'replication_slot_id', 'sequence_id', 'consumer_start', 'message_kind'],
+)
 const ATTACHED = ['filter', 'transform', 'routing', 'enrichment'] as const
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64
@@ -122,7 +125,9 @@ export const SinkPatch = Type.Object(
     tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
     destination: Type.Optional(DestinationIn),
     database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
-    ...Object.fromEntries([...LEFT_OUT].map((name) => [name, Type.Optional(Type.Unknown({ description: 'ignored' }))])),
+    table: Type.Optional(Type.String({ description: 'older than source: its one table' })),
+    schema: Type.Optional(Type.String({ description: 'older than source: the schema of its table, or its one schema' })),
+    ...LEFT_OUT,
   },
   { additionalProperties: false },
 )
@@ -139,17 +144,9 @@ const check = schemaCheck(
  */
 export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>): SinkChanges {
   if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
-  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
-  if (unknown.length > 0) {
-    const names = unknown.slice(0, 10).map((name) => name.slice(0, 60))
-    throw refused(
-      `Unknown field: ${names.join(', ')}.`,
-      names.map((name) => [name, 'is not a field of a sink'] as const),
-    )
-  }
   const changes = settableOf(body)
-  const reasons: Reason[] = [...fixedFields(sink, body), ...(check(changes) ? [] : reasonsOf(check.errors ?? []))]
-  const named = body['destination'] === undefined ? undefined : destinationOf(body['destination'], sink.destination)
+  const reasons: Reason[] = [...oddFields(body), ...fixedFields(sink, body), ...(check(changes) ? [] : reasonsOf(check.errors ?? []))]
+  const named = body['destination'] === undefined ? undefined : destinationOf(body['destination'], sink)
   if (named) reasons.push(...named.reasons)
   const whole = { ...changes, ...(named ? { destination: named.destination } : {}) } as SinkChanges
   if (reasons.length === 0) reasons.push(...acrossFields({ ...sink, ...whole }, whole))
@@ -164,15 +161,14 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
  */
 export function newSink(body: Readonly<Record<string, unknown>>): Readonly<{ settings: SinkSettingsInput; destination: Destination }> {
   if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
-  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name) && name !== 'table' && name !== 'schema')
   const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
-  const reasons: Reason[] = unknown.map((name) => [name.slice(0, 60), 'is not a field of a sink'] as const)
-  if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []).filter(([field]) => !unknown.includes(field)))
-  const { destination, reasons: wrong } = destinationOf(body['destination'])
+  const reasons = oddFields(body)
+  if (!checkSettings(settings)) reasons.push(...reasonsOf(checkSettings.errors ?? []))
+  const { destination, reasons: wrong } = destinationOf(body['destination'], { name: body['name'] })
   reasons.push(...wrong)
   const sink = { settings: settings as SinkSettingsInput, destination }
   if (reasons.length === 0) reasons.push(...acrossFields({ ...sink.settings, destination }, sink.settings))
-  if (reasons.length > 0) throw refused(reasons.map(([field, reason]) => `${field} ${reason}`).join('; '), reasons)
+  if (reasons.length > 0) throw invalid(reasons)
   return sink
 }
 const checkSettings = schemaCheck(
@@ -180,31 +176,37 @@ const checkSettings = schemaCheck(
   { useDefaults: true, formats: { uuid: true } },
 )
 
-/** Leaves out what has no effect and brings older spellings to the resource's form. */
+/** Only so many of them are named. */
+const MAX_UNKNOWN = 10
+
+/** What is wrong beside the fields that can be set. */
+function oddFields(body: Readonly<Record<string, unknown>>): Reason[] {
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name))
+  const reasons = unknown.slice(0, MAX_UNKNOWN).map((name): Reason => [name.slice(0, 60), 'is not a field of a sink'])
+  for (const name of ['table', 'schema'])
+    if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
+  return reasons
+}
+
+/** Takes what can be set, and brings older spellings to the resource's form. */
 function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const changes: Record<string, unknown> = {}
-  for (const [name, value] of Object.entries(body)) {
-    if (LEFT_OUT.has(name) || name === 'destination' || name === 'database' || name === 'table' || name === 'schema') continue
-    changes[name] = value
-  }
+  for (const [name, value] of Object.entries(body)) if (Object.hasOwn(settable, name)) changes[name] = value
   for (const field of ATTACHED) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
-  if (changes['source'] === null) changes['source'] = {}
   if (changes['tables'] === null) changes['tables'] = []
   if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')
     changes['message_grouping'] = changes['message_grouping'] === 'true'
   const { table, schema } = body // older than source
-  if (changes['source'] === undefined && typeof table === 'string')
-    changes['source'] = { include_tables: [`${typeof schema === 'string' ? schema : 'public'}.${table}`] }
-  else if (changes['source'] === undefined && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
+  const isOlder = (changes['source'] ?? undefined) === undefined
+  if (isOlder && typeof table === 'string')
+    changes['source'] = { include_tables: [typeof schema === 'string' ? `${schema}.${table}` : qualified(table)] }
+  else if (isOlder && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
+  else if (changes['source'] === null) changes['source'] = {}
   return changes
 }
 
 function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
-  const reasons: Reason[] = []
-  if (body['database'] !== undefined && body['database'] !== sink.database) reasons.push(['database', 'cannot be changed'])
-  for (const name of ['table', 'schema'])
-    if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
-  return reasons
+  return body['database'] !== undefined && body['database'] !== sink.database ? [['database', 'cannot be changed']] : []
 }
 
 /** @param sink as it is to be */

@@ -24,6 +24,14 @@ test('liveness, readiness and version answer anyone; readiness names what does n
   assert.equal((await ask('/health')).status, 200, 'a database that is down restarts no process')
 })
 
+test('the root says what this is, to anyone', async () => {
+  await using s = await serve()
+  const { status, body } = await s.call('/', { token: null, headers: { accept: 'text/html,*/*;q=0.8' } })
+  const { name, openapi } = body as { name: string; openapi: string }
+  assert.deepEqual([status, name], [200, 'Tailrace'])
+  assert.equal((await s.call(openapi, { token: null })).status, 200)
+})
+
 test('info shows every actor of the account with its state and last error, without secrets', async () => {
   await using s = await serve()
   const at = new Date('2025-02-03T04:05:06Z')

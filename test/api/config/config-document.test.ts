@@ -2,6 +2,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { stringify } from 'yaml'
 import { parseConfig } from '../../../api/config/config-document.ts'
+import { DatabaseForm } from '../../../api/config/configured-databases.ts'
+import { FunctionForm } from '../../../api/config/configured-functions.ts'
+import { EndpointIn } from '../../../api/sinks/endpoint-form.ts'
+import { SinkPatch } from '../../../api/sinks/sink-form.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { authority } from '../../services/tls-postgres.ts'
 import fc from '../../services/fast-check.ts'
@@ -90,6 +94,48 @@ sinks:
   )
 })
 
+test('what a sender who put in what anchors hold leaves of their mapping is ignored, and told; a list is most likely misspelt', () => {
+  const { sinks, notices } = parse(`
+account: { name: a }
+base_sink: { batch_size: 3, actions: [insert] }
+databases: [{ name: d, hostname: h, database: d, slot: { name: s }, publication: { name: p } }]
+sinks: [{ name: n, database: d, batch_size: 3, actions: [insert], destination: { type: stream } }]
+`)
+  assert.equal(sinks[0]?.input.settings.batch_size, 3)
+  assert.deepEqual(notices, [
+    'tailrace.yaml:3: "base_sink" is not a section and is ignored; known are account, api_tokens, databases, functions, http_endpoints, sinks',
+  ])
+  refused(`${VALID}snks: [{ name: n }]\n`, /unknown section "snks"/)
+})
+
+test('null is the same as absent, in every field that may be left out', () => {
+  const nullsOf = ({ properties }: { properties: object }) => Object.fromEntries(Object.keys(properties).map((name) => [name, null]))
+  const file = (nulls: boolean) => {
+    const all = <T extends object>(form: { properties: object }, entry: T, more: object = {}) => ({
+      ...(nulls && { ...nullsOf(form), ...more }),
+      ...entry,
+    })
+    const slot = { name: 's', ...(nulls && { create_if_not_exists: null }) }
+    const database = { name: 'shop', hostname: 'h', database: 'd', slot, publication: { name: 'p', ...(nulls && { init_sql: null }) } }
+    const sink = { name: 'goods', database: 'shop', source: {}, destination: { type: 'stream', ...(nulls && { api_key: null }) } }
+    return stringify({
+      ...(nulls && { users: null, change_retentions: null, transforms: null, base: null }),
+      account: { name: 'a' },
+      databases: [all(DatabaseForm, database, { primary: null })],
+      functions: [all(FunctionForm, { name: 'key', type: 'path', path: 'record.id' })],
+      http_endpoints: [all(EndpointIn, { name: 'hook', url: 'http://127.0.0.1/in' })],
+      sinks: [all(SinkPatch, sink, { initial_backfill: null })],
+    })
+  }
+  const placeless = (source: string) =>
+    JSON.parse(JSON.stringify(parse(source), (key, value: unknown) => (['line', 'at'].includes(key) ? undefined : value))) as object
+  const { filter, transform, routing, enrichment, ...settings } = (placeless(file(true)) as { sinks: { input: { settings: Record<string, unknown> } }[] }).sinks[0]!.input.settings // prettier-ignore
+  assert.deepEqual([filter, transform, routing, enrichment], [null, null, null, null], 'these say so themselves: none')
+  const plain = placeless(file(false)) as { sinks: { input: { settings: object } }[] }
+  assert.deepEqual(settings, plain.sinks[0]?.input.settings)
+  assert.deepEqual({ ...placeless(file(true)), sinks: [] }, { ...plain, sinks: [] })
+})
+
 test('an anchor on a value inside does not excuse a misspelt section; one on a mapping or list does, or on the value itself', () => {
   refused(VALID.replace('sinks:', 'snks:').replace('name: goods', 'name: &name goods'), /^tailrace\.yaml:17:1: unknown section "snks"/)
   refused(`<<: { extra: 1 }\n${VALID}`, /unknown section "extra"/)
@@ -110,7 +156,10 @@ sinks:
   const wrong = (from: string, to: string) => VALID.replace(/sinks:[^]*/, routed.trimStart()).replace(from, to)
   refused(wrong('routing: by-tenant, ', ''), /destination\.index_name is missing/)
   refused(wrong('sink_type: meilisearch, ', ''), /sink_type is missing/)
-  refused(wrong('sink_type: meilisearch', 'sink_type: kafka'), /sink_type must be one of webhook, /)
+  refused(
+    wrong('sink_type: meilisearch', 'sink_type: kafka'),
+    /sink_type is "kafka", which is not supported yet: functions route to webhook, /,
+  )
   refused(wrong('type: routing, ', 'type: filter, '), /sink_type is of functions of type routing/)
   refused(VALID.replace('source: {', 'routing: by-tenant\n    source: {'), /routing is not supported by sinks of type sequin_stream/)
 })
@@ -200,13 +249,13 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:16:57: publication.create_if_not_exists must be true or false, got a text',
         'tailrace.yaml:16:70: publication.colour is not a known field',
         'tailrace.yaml:20:15: source.include_tables must have at least one item or be null',
-        'tailrace.yaml:21:26: destination.type must be one of sequin_stream, webhook, elasticsearch, meilisearch',
+        'tailrace.yaml:21:26: destination.type is "kafka", which is not supported yet: the sink "goods" can have sequin_stream, webhook, elasticsearch, meilisearch',
         'tailrace.yaml:22:5: database is missing',
         'tailrace.yaml:22:5: destination is missing',
         'tailrace.yaml:22:13: name must be a text, got a number',
         'tailrace.yaml:22:24: colour is not a field of a sink',
         'tailrace.yaml:22:41: batch_size must be at least 1, got 0',
-        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and any mapping with an &anchor',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
         'tailrace.yaml:24:1: the section "users" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
@@ -225,7 +274,10 @@ test('every mistake is named with file, line and what was expected', () => {
   refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "change_retentions" is not supported yet/)
   refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: port must be a whole number/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
-  refused(VALID.replace('sequin_stream', 'kafka'), /^tailrace\.yaml:21:\d+: destination\.type must be one of sequin_stream, webhook/)
+  refused(
+    VALID.replace('sequin_stream', 'kafka'),
+    /^tailrace\.yaml:21:\d+: destination\.type is "kafka", .* the sink "goods" can have sequin_stream, webhook/,
+  )
   refused(
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),
     /^tailrace\.yaml:20:17: .*batch_size must be at least 1/,

@@ -124,6 +124,23 @@ test('an applied file is at work when the answer comes, and the next one changes
   assert.equal((await received('other')).data[0].record.id, 1)
 })
 
+test('a file as the client of the original sends it is taken: anchors put in, exported keys, nulls, the schema before a table', async () => {
+  const exported = { id: 'x', account_id: 'x', inserted_at: '2025-02-03T04:05:06Z', health: { status: 'healthy' }, batch_size: null }
+  const legacy = { name: 'legacy', database: 'source', table: 'public.goods', destination: { type: 'sequin_stream' } }
+  const file = {
+    base_sink_config: { database: 'source', actions: ['insert'] },
+    users: null,
+    functions: [{ id: 'x', name: 'its', description: null, function: { type: 'path', path: 'record.id', code: null } }],
+    sinks: [{ ...exported, active_backfills: [], replication_slot_id: 'x', sequence_id: null, max_retry_count: null, source: null, tables: null, ...legacy }],
+  } // prettier-ignore
+  const outcome = await call('apply', file)
+  assert.equal(outcome.status, 200, outcome.summary)
+  assert.deepEqual(outcome.notices.map((text) => text.slice(0, 50)), ['yaml:1: "base_sink_config" is not a section and is']) // prettier-ignore
+  const { source: filter } = (await service.get('/api/sinks/legacy')).body as { source: { include_tables: unknown } }
+  assert.deepEqual(filter.include_tables, ['public.goods'])
+  assert.deepEqual(told(await call('plan', file)), [])
+})
+
 test('an export planned again is empty, with its secrets shown or not, and applied again it keeps them', async () => {
   assert.equal((await call('apply', FILE)).status, 200)
   const secrets = () =>

@@ -97,6 +97,8 @@ test('spellings of the original are taken in: stream types, "none", older keys',
     consumer_start: { position: 'beginning' },
     message_kind: 'event',
     table: 'goods',
+    ...{ account_id: SHOP.id, inserted_at: '2025-02-03T04:05:06Z', updated_at: null, replication_slot_id: 'x', sequence_id: null },
+    ...{ batch_size: null, annotations: null, status: null },
   }
   assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body })).status, 200)
   assert.deepEqual(s.engine.updates[0]?.changes, {
@@ -106,6 +108,22 @@ test('spellings of the original are taken in: stream types, "none", older keys',
     routing: null,
     source: { include_tables: ['public.goods'] },
   })
+})
+
+test('a table is named with its schema, which ends at the first dot, or is of the schema public', async () => {
+  await using s = await serve()
+  for (const [body, name] of [
+    [{ table: 'goods' }, 'public.goods'],
+    [{ table: 'public.users' }, 'public.users'],
+    [{ table: 'inventory.a.b' }, 'inventory.a.b'],
+    [{ schema: 'inventory', table: 'a.b' }, 'inventory.a.b'],
+    [{ schema: null, table: 'public.users' }, 'public.users'],
+    [{ source: { include_tables: ['public.users'] } }, 'public.users'],
+  ] as const) {
+    const { body: sink } = await s.call('/api/sinks/goods', { method: 'PATCH', body })
+    assert.deepEqual((sink as typeof GOODS).source.include_tables, [name], JSON.stringify(body))
+  }
+  assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body: { table: 7 } })).status, 422)
 })
 
 test('a wrong field is 422 with its reason at its place, and nothing is changed', async () => {
@@ -170,6 +188,28 @@ async function withDatabase() {
   s.engine.databases = [DATABASE]
   return s
 }
+
+test('POST and PATCH tell an unknown field, and a type of destination that is not there, in the same words', async () => {
+  await using s = await withDatabase()
+  const body = { colour: 'red', batch_size: 0, destination: { type: 'kafka', hosts: 'h:1' } }
+  const told = async (path: string, method: string, more: object) => {
+    const answer = await s.call(path, { method, body: { ...more, ...body } })
+    return [answer.status, (answer.body as SinkBody).summary, (answer.body as SinkBody).validation_errors]
+  }
+  const type = 'is "kafka", which is not supported yet: the sink "goods" can have sequin_stream, webhook, elasticsearch, meilisearch'
+  const words = { colour: 'is not a field of a sink', batch_size: 'must be at least 1, got 0' }
+  assert.deepEqual(await told('/api/sinks/goods', 'PATCH', {}), [
+    422,
+    `Validation failed: colour ${words.colour}; batch_size ${words.batch_size}; destination.type ${type}.`,
+    { colour: [words.colour], batch_size: [words.batch_size], destination: { type: [type] } },
+  ])
+  assert.deepEqual(await told('/api/sinks', 'POST', { name: 'goods', database: 'shop.main' }), await told('/api/sinks/goods', 'PATCH', {}))
+  const odd = await s.call('/api/sinks', { body: { ...newHook, destination: { type: 'pigeon' } } })
+  assert.match(
+    (odd.body as SinkBody).summary,
+    /type is "pigeon", which is no type of destination: the sink "partner" can have sequin_stream/,
+  )
+})
 
 test('a sink is created with its defaults, read, and deleted', async () => {
   await using s = await withDatabase()

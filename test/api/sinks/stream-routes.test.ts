@@ -208,7 +208,7 @@ test('GET on ack and nack, and any path that is not there, is 404 with errors.de
     [NACK, 'GET'],
     [RECEIVE, 'DELETE'],
     ['/api/nothing', 'GET'],
-    ['/', 'GET'],
+    ['/nothing', 'GET'],
     ['/api/nothing', 'POST'],
   ] as const) {
     const { status, body } = await s.call(path, { method, ...(method === 'POST' && { raw: '{broken' }) })
