@@ -373,14 +373,14 @@ export class Engine {
     const { log, logger, store, nodes, source: settings } = this.#options
     return {
       ...{ log, logger, query: store.query, nodes, settings },
-      saveRouting: (id) => this.#saveRouting(id),
       streaming: () => this.#publications.ring(),
     }
   }
 
   #health(id: string, running: RunningSink): Health {
     const sink = this.#sinkNow(id)
-    const configuration = this.#functions.check(sink) ?? this.#publications.check(id)
+    const unplaced = this.#sources.get(sink.databaseId)?.routingCheck()
+    const configuration = this.#functions.check(sink) ?? unplaced ?? this.#publications.check(id)
     const checks: HealthCheck[] = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? [])]
     return { name: 'Consumer health', status: worst(checks), checks }
   }

@@ -371,6 +371,14 @@ export const ERRORS = {
     remedy:
       'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then touch the rows of its tables.',
   },
+  ROUTING_NOT_PLACED: {
+    retry: true,
+    status: 503,
+    meaning:
+      'A change of what a sink is to receive is saved, and stands not yet in the log of its source: until then it receives as before.',
+    remedy:
+      'Nothing to do but what the message says: it is tried again by itself. Most often the source database takes no more connections, or refuses the login, while the stream goes on.',
+  },
   NO_GAP: {
     retry: false,
     status: 409,

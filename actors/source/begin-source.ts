@@ -4,7 +4,6 @@ import type { Logger } from '../../engine/logger.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
 import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Database } from '../../engine/state/resources.ts'
-import type { SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
@@ -17,13 +16,12 @@ export type SourceHome = Readonly<{
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** where they are not as usual */
   settings: Partial<SourceSettings> | undefined
-  saveRouting: (databaseId: string) => Promise<SavedVersion>
   /** it streams */
   streaming: () => void
 }>
 
 export function beginSource(database: Database, meter: SourceMeter, home: SourceHome): SourceActor {
-  const { log, query, nodes, settings, saveRouting, streaming } = home
+  const { log, query, nodes, settings, streaming } = home
   const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
   const logger = home.logger.child({ database: database.name, slot: database.slot.name })
   const source = new SourceActor({
@@ -36,9 +34,6 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
     onStandby: (owner) => {
       const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
       nodes.nameOf(owner).then(told, () => told()) // asked: the list of live nodes may not be read yet
-      // what this process stored before it knew that its own run would not write the marks
-      const mark = async () => source.mark(await saveRouting(database.id))
-      mark().catch((err: unknown) => logger.warn({ err }, 'the routing could not be marked'))
     },
     observer: {
       ingested: (changes, bytes) => meter.ingested(changes, bytes),

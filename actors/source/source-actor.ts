@@ -8,7 +8,7 @@ import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Database, RoutedSink, RoutingVersion } from '../../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
 import { ReadingGate } from '../../engine/wal/gate.ts'
-import { emitRoutingMark, saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
+import { saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
 import { SourceRun } from '../../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
 import { Shedding } from '../../engine/wal/routing/shedding.ts'
@@ -16,9 +16,10 @@ import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type S
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
 import { acceptGap, acceptLog, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
+import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
-import type { ActorStatus } from '../status.ts'
+import type { ActorStatus, HealthCheck } from '../status.ts'
 import type { Running } from '../supervised.ts'
 
 export type SourceActorOptions = Readonly<{
@@ -60,6 +61,7 @@ export class SourceActor implements Running {
   readonly #actor: ActorRefFrom<typeof sourceMachine>
   readonly #ended = Promise.withResolvers<void>()
   readonly #slot = new SlotWatch(() => this.#askSlot())
+  readonly #marks: RoutingMarks
   readonly #listeners = new Set<(state: SourceState) => void>()
   readonly #standbyListeners = new Set<() => void>()
   #run: SourceRun | undefined
@@ -74,6 +76,15 @@ export class SourceActor implements Running {
   constructor(options: SourceActorOptions) {
     this.#options = options
     this.gate = options.gate ?? new ReadingGate()
+    const { database, state: query, observer } = options
+    this.#marks = new RoutingMarks({
+      databaseId: database.id,
+      state: query,
+      source: (sql, params) => (this.#run ? this.#run.query(sql, params) : withSession(database, (ask) => ask(sql, params))),
+      active: () => this.#run?.figures.routingVersion,
+      isStreamed: () => this.#run !== undefined || this.standby !== undefined,
+      notice: (text) => observer?.notice?.(text),
+    })
     // the machine knows neither lock nor plan: both come from this work and go back to it
     this.#actor = createActor(sourceMachine, { input: { work: this.#work() as unknown as SourceWork } })
     this.#actor.subscribe((snapshot) => {
@@ -86,6 +97,7 @@ export class SourceActor implements Running {
       }
       if (state !== 'stopped') return
       this.#slot[Symbol.dispose]()
+      this.#marks[Symbol.dispose]()
       this.#ended.resolve()
     })
     this.#actor.start()
@@ -168,40 +180,21 @@ export class SourceActor implements Running {
 
   /**
    * Saves what goes where and writes its mark: it holds for what commits from then on.
-   * @returns `isMarked` false: the source can't be reached now; the mark is written when it streams again
+   * @returns `isMarked` false: the source can't be reached now; it is tried again until the mark is written
    */
   async route(sinks: readonly RoutedSink[]): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
     return this.mark(await saveRoutingVersion(this.#options.state, this.#options.database.id, sinks))
   }
 
   /** Writes the mark of a version that was saved, unless one has come back already; from any process. */
-  async mark({
-    isPlaced,
-    databaseId,
-    version: number,
-    sinks,
-  }: SavedVersion): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
-    const { database } = this.#options
-    const version = { databaseId, version: number, sinks }
-    if (isPlaced) return { version, isMarked: true }
-    try {
-      if (this.#run) await emitRoutingMark(this.#run.query, version)
-      else await withSession(database, (query) => emitRoutingMark(query, version))
-      return { version, isMarked: true }
-    } catch {
-      return { version, isMarked: false }
-    }
+  async mark(saved: SavedVersion): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
+    const { databaseId, version, sinks } = saved
+    return { version: { databaseId, version, sinks }, isMarked: await this.#marks.write(saved) }
   }
 
-  /** Versions saved while the source could not be reached, or by a process that died before it wrote their marks. */
-  async #writePendingMarks(run: SourceRun, store: SourceStore): Promise<void> {
-    try {
-      const versions = await store.routingVersions()
-      const newest = versions.findLastIndex(({ position }) => position !== undefined) // what is older holds with it, or never will
-      for (const { routing } of versions.slice(newest + 1)) await emitRoutingMark(run.query, routing)
-    } catch (error) {
-      this.#options.observer?.notice?.(`routing marks: ${error instanceof Error ? error.message : String(error)}`)
-    }
+  /** What was saved of the routing and has not taken effect, for the health of sinks. */
+  routingCheck(): HealthCheck | undefined {
+    return this.#marks.check()
   }
 
   /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
@@ -304,7 +297,9 @@ export class SourceActor implements Running {
     const owner = await SourceStore.owner(state, database.id).catch(() => undefined)
     if (owner === undefined || owner === standby.owner) return
     standby.owner = owner
-    if (this.#standby === standby) onStandby?.(owner)
+    if (this.#standby !== standby) return
+    this.#marks.streams() // of what this process saved before it knew that its own run would not write the marks
+    onStandby?.(owner)
   }
 
   async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {
@@ -330,7 +325,7 @@ export class SourceActor implements Running {
     })
     this.#run = run
     opened()
-    void this.#writePendingMarks(run, plan.store)
+    this.#marks.streams()
     const cut = () => void run.stop()
     const finish = () => void run.drain()
     signal.addEventListener('abort', cut)

@@ -67,7 +67,7 @@ export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineP
       paths: ['/api/sinks/{id_or_name}'],
       summary: 'Update a sink',
       description:
-        'Both methods are partial: what is absent stays. The answer comes when the change has taken effect. With another number of partitions, or other groups, that is for messages committed from then on: those before are delivered first.',
+        'Both methods are partial: what is absent stays. The answer comes when the change has taken effect, or with ROUTING_NOT_PLACED in `health` when the source can’t be told of it at the moment; it is told as soon as it can be. With another number of partitions, or other groups, that is for messages committed from then on: those before are delivered first.',
       auth: true,
       body: SinkPatch,
       maxBodyBytes: MAX_SINK_BYTES,

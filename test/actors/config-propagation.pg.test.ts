@@ -220,3 +220,29 @@ test('a file whose function can not be built is refused with its line and the pl
   })
   assert.equal((await s.db.query('select from tailrace.function')).length, 0)
 })
+
+test('an edit whose mark can not be written is named in health, and takes effect by itself once it can', async () => {
+  await using s = await stage()
+  await using node = await startNode({ name: 'a', state: s.state })
+  await streaming(node)
+  const admit = await s.shop.refuseSessions()
+  await node.engine.updateSink(idOf(node, 'goods'), { source: { include_tables: ['public.users'] } })
+  const health = () => node.engine.sink(idOf(node, 'goods'))?.health() ?? assert.fail('it does not run')
+  const { status, checks } = health()
+  assert.equal(status, 'warning')
+  assert.match(
+    checks.find(({ error }) => error?.code === 'ROUTING_NOT_PLACED')?.error?.message ?? '',
+    /version 2 .*not currently accepting/,
+  )
+  assert.deepEqual(
+    actorsOf(node, 'source').map(({ state }) => state),
+    ['streaming'],
+  )
+  await admit()
+  await eventually('it has taken effect', async () => (health().status === 'healthy' ? true : undefined))
+  await s.shop.query('insert into goods values (1); insert into users values (2)')
+  assert.deepEqual(
+    (await take(node, 'goods')).map(({ record }) => record.id),
+    [2],
+  )
+})

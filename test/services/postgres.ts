@@ -25,6 +25,8 @@ export interface TestDatabase extends AsyncDisposable {
   query<R extends Row = Row>(sql: string, params?: readonly unknown[]): Promise<R[]>
   /** A session of its own, ended with the database at the latest. */
   connect(): Promise<Client>
+  /** Refuses new sessions, as a server does that is out of them, and ends what there are; who streams, and its lock, goes on. @returns lets them in again */
+  refuseSessions(): Promise<() => Promise<void>>
   /**
    * Ends all sessions but the one of `query`; new ones may only read, as on a primary that was demoted behind its name.
    * @returns lets them write again, and ends those that may not
@@ -167,6 +169,13 @@ export async function createDatabase(ddl?: string, options: Readonly<{ server?: 
       const another = await connect(url)
       clients.push(another)
       return another
+    },
+    async refuseSessions() {
+      await once(serverUrl, `alter database ${name} allow_connections false`)
+      const others = `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = current_database()
+        and pid <> pg_backend_pid() and backend_type = 'client backend' and application_name not like '% lock %'`
+      while ((await client.query(others)).rows.length > 0); // one that had just been let in is found by another look
+      return () => once(serverUrl, `alter database ${name} allow_connections true`)
     },
     async makeReadOnly() {
       const isReadOnly = async (setting: 'on' | 'off') => {

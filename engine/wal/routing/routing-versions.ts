@@ -3,7 +3,7 @@
  * log, which is where they take effect (correctness 6, 15). The first mark of a version counts; a repeated one, or one
  * of an older version, says nothing. So a mark may be written again whenever its fate is unknown.
  */
-import { UNIQUE_VIOLATION } from '../../state/asking.ts'
+import { ask, UNIQUE_VIOLATION } from '../../state/asking.ts'
 import type { RoutedSink, RoutingVersion } from '../../state/resources.ts'
 import type { Query } from '../connection/slot.ts'
 
@@ -36,6 +36,21 @@ export async function saveRoutingVersion(state: Query, databaseId: string, sinks
       if (!(error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION)) throw error // another process was faster: look again
     }
   }
+}
+
+/**
+ * The versions that take effect nowhere yet, oldest first: what is older than one that does holds with it, or never will.
+ * @param state queries on the state database
+ */
+export async function unplacedVersions(state: Query, databaseId: string): Promise<readonly number[]> {
+  const { rows } = await ask(
+    state,
+    `select version from tailrace.routing_version v where database_id = $1 and lsn is null and not exists (
+       select from tailrace.routing_version n where n.database_id = $1 and n.version > v.version and n.lsn is not null
+     ) order by version`,
+    [databaseId],
+  )
+  return rows.map(({ version }) => Number(version))
 }
 
 /**

@@ -1,0 +1,126 @@
+/**
+ * Sees to it that every routing version that was saved gets its mark into the source's log, for that is where it takes effect
+ * (correctness 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
+ * long while the stream goes on. Marks may be written more than once; the first one of a version counts.
+ */
+import { emitRoutingMark, unplacedVersions, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
+import { Bell } from '../bell.ts'
+import type { HealthCheck } from '../status.ts'
+
+const FIRST_RETRY_MS = 500
+const MAX_RETRY_MS = 30_000
+/** What another process saved, and could not mark, is found by a look so often. */
+const LOOK_EVERY_MS = 30_000
+/** A mark that was written is met at once, unless the source is behind: that is told after this. */
+const MET_WITHIN_MS = 5_000
+
+export type RoutingMarksOptions = Readonly<{
+  databaseId: string
+  /** queries on the state database */
+  state: Query
+  /** queries on a session of the source database with synchronous_commit = local */
+  source: Query
+  /** of the run that streams here: the version that holds; undefined: none streams */
+  active: () => number | undefined
+  /** the source is streamed, here or elsewhere; else marks wait until it is */
+  isStreamed: () => boolean
+  notice: (text: string) => void
+}>
+
+/** @property error why the mark could not be written; undefined: it is written, and the stream has not come to it */
+type Unplaced = Readonly<{ version: number; since: number; error?: unknown }>
+
+export class RoutingMarks implements Disposable {
+  readonly #options: RoutingMarksOptions
+  readonly #bell = new Bell()
+  readonly #ended = new AbortController()
+  /** in this run of the source */
+  readonly #written = new Set<number>()
+  #unplaced: Unplaced | undefined
+  #failures = 0
+
+  constructor(options: RoutingMarksOptions) {
+    this.#options = options
+    void this.#run()
+  }
+
+  /** Writes the mark of a version that was saved. @returns whether it is written; if not, it is tried again */
+  async write({ version, isPlaced }: SavedVersion): Promise<boolean> {
+    if (isPlaced) return true
+    const isWritten = await this.#write([version])
+    this.#bell.ring()
+    return isWritten
+  }
+
+  /** A run begins, here or elsewhere: its server may be one that has never met what was written to another. */
+  streams(): void {
+    this.#written.clear()
+    this.#bell.ring()
+  }
+
+  /** For the health of sinks; undefined: what was saved last has taken effect, or is about to. */
+  check(): HealthCheck | undefined {
+    const { active } = this.#options
+    if (!this.#unplaced || (active() ?? -1) >= this.#unplaced.version) return undefined
+    const { version, since, error } = this.#unplaced
+    const name = 'Sink configuration'
+    const code = 'ROUTING_NOT_PLACED'
+    if (error !== undefined) {
+      const message = `the change saved as routing version ${version} can not be written to the source yet, and is tried again: ${textOf(error)}`
+      return { name, status: 'warning', error: { code, message } }
+    }
+    if (performance.now() - since < MET_WITHIN_MS) return undefined
+    const message = `the change saved as routing version ${version} takes effect when the source has read up to it`
+    return { name, status: 'notice', error: { code, message } }
+  }
+
+  [Symbol.dispose](): void {
+    this.#ended.abort()
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#ended
+    let waitMs = Infinity
+    while (!signal.aborted) {
+      await this.#bell.wait(signal, waitMs)
+      waitMs = signal.aborted || !this.#options.isStreamed() ? Infinity : await this.#look()
+    }
+  }
+
+  /** @returns when to look again, in ms */
+  async #look(): Promise<number> {
+    const { state, databaseId } = this.#options
+    const unplaced = await unplacedVersions(state, databaseId).catch(() => undefined) // what asks the state for more tells why
+    if (unplaced?.length === 0) {
+      this.#unplaced = undefined
+      this.#failures = 0
+      return LOOK_EVERY_MS
+    }
+    const isWritten = unplaced !== undefined && (await this.#write(unplaced.filter((version) => !this.#written.has(version))))
+    this.#failures = isWritten ? 0 : this.#failures + 1
+    return isWritten ? MET_WITHIN_MS : Math.min(FIRST_RETRY_MS * 2 ** (this.#failures - 1), MAX_RETRY_MS)
+  }
+
+  async #write(versions: readonly number[]): Promise<boolean> {
+    const { databaseId, source, notice } = this.#options
+    const version = versions.at(-1)
+    if (version === undefined) return true
+    const since = this.#unplaced?.version === version ? this.#unplaced.since : performance.now()
+    try {
+      for (const one of versions) {
+        await emitRoutingMark(source, { databaseId, version: one })
+        this.#written.add(one)
+      }
+      this.#unplaced = { version, since }
+      return true
+    } catch (error) {
+      if (this.#unplaced?.version !== version || this.#unplaced.error === undefined)
+        notice(`the mark of routing version ${version} could not be written, and is tried again: ${textOf(error)}`)
+      this.#unplaced = { version, since, error }
+      return false
+    }
+  }
+}
+
+const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
