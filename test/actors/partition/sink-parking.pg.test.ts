@@ -1,6 +1,8 @@
 /** Parking and discarding through a running pull sink, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
+import type { Log } from '../../../engine/log/log.ts'
 import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
@@ -264,4 +266,65 @@ test('messages without groups are parked one by one', async () => {
   assert.deepEqual(new Set(idsOf(again)), new Set(idsOf(first.filter((_, i) => i % 2 === 1))))
   await f.sink.ack(acksOf(again))
   assert.deepEqual(await rows(db, 'open'), [])
+})
+
+test('whoever takes a partition over owns it before the commit and the parked rows are read: what they say can change no more', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  const key = { sinkId: SINK.id, generation: 1, partition: 0 }
+  const former = await ParkedStore.takeOver(queryOf(db), key, { grouping: true, holder: 'former' })
+  const writes: Record<string, string> = {}
+  const write = async (at: string) => {
+    writes[at] ??= await former.recordDrained().then(
+      () => 'written',
+      (error: { code: string }) => error.code,
+    )
+  }
+  const log = new Proxy(f.log, {
+    get: (target, name) => {
+      const value: unknown = Reflect.get(target, name)
+      if (name !== 'committed') return typeof value === 'function' ? value.bind(target) : value
+      return async (...args: Parameters<Log['committed']>) => (await write('the commit'), target.committed(...args))
+    },
+  })
+  const query: Query = async (sql, params) => {
+    if (/select .* from tailrace\.parked where/s.test(sql)) await write('parked rows')
+    return queryOf(db)(sql, params)
+  }
+  await f.start({ log, query })
+  assert.deepEqual(writes, { 'the commit': 'PARTITION_FENCED', 'parked rows': 'PARTITION_FENCED' })
+})
+
+test('a parked message that was delivered is known until a commit has it: a crash before brings it no more', async () => {
+  await using db = await stateDatabase()
+  const seen: string[] = []
+  const query: Query = async (sql, params) => {
+    const answer = await queryOf(db)(sql, params)
+    if (params?.includes('done')) seen.push('ended')
+    if (sql.includes('delete from tailrace.parked') && sql.includes(`'done'`)) seen.push('removed')
+    if (!sql.includes('insert into tailrace.parked (')) return answer
+    seen.push('parked')
+    f.process.gate = new Promise(() => undefined) // no commit is durable any more
+    return answer
+  }
+  await using f = await Fixture.open({ max_memory_mb: SMALL_MB, ack_wait_ms: 1_500 }, { query })
+  await jam(f, 34)
+  const first = await f.receive(1, LONG_MS)
+  const never = f.receive(1, LONG_MS) // looks at what the window holds
+  const until = async (order: string) => {
+    while (!seen.join().includes(order)) await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  await until('parked')
+  f.sink.ack(acksOf(first)).catch(() => undefined)
+  await until('ended,removed')
+  f.crash()
+  await never
+  await f.start({ query: queryOf(db) })
+  const came: number[] = []
+  while (!came.includes(33)) {
+    const got = await f.receive(1, LONG_MS)
+    came.push(...idsOf(got))
+    await f.sink.ack(acksOf(got))
+  }
+  assert.deepEqual(came.filter((id) => id < 1_000), Array.from({ length: 33 }, (_, i) => i + 1)) // prettier-ignore
 })

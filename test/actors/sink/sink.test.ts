@@ -1,6 +1,6 @@
 /** Contract 3.3–3.6 through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { mock, test } from 'node:test'
 import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
@@ -411,4 +411,21 @@ test('status shows how far each partition is', async () => {
       [1, 'running', 0, 0, 0, 0],
     ],
   )
+})
+
+test('a clock that jumps ends no visibility time and holds nothing back', async () => {
+  await using f = await Fixture.open({ ack_wait_ms: 30_000 })
+  await f.append([{ id: 1 }])
+  const first = await f.receive(10, LONG_MS)
+  const { now } = Date
+  for (const jump of [1, -1]) {
+    const jumped = mock.method(Date, 'now', () => now() + jump * 86_400_000)
+    try {
+      assert.deepEqual(await f.receive(10, 50), [])
+      await f.sink.nack(acksOf(first))
+      assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [1])
+    } finally {
+      jumped.mock.restore()
+    }
+  }
 })

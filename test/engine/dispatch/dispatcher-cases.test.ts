@@ -5,6 +5,7 @@ import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
+import { LONGEST_BACK_OFF_MS } from '../../../engine/dispatch/restored.ts'
 import { ORIGIN, PART, type Part } from '../../../engine/position.ts'
 
 type Message = Readonly<{ group: number; part?: Part; bytes?: number; tooLarge?: boolean }>
@@ -432,4 +433,29 @@ test('an owner that sends batches has several of a group in one; one that sends 
     assert.equal(bench.take().length, perGroup === 1 ? 1 : 2)
     assert.equal(bench.take().length, 0)
   }
+})
+
+test('without a commit nothing up to where the generation opens is accepted', () => {
+  const opensAt = { history: 0, lsn: 2n, idx: 1, part: PART.row }
+  const restore = { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [], opensAt }
+  const bench = new Bench({}, { restore })
+  bench.offer(messages(3)) // at position 1
+  bench.offer(messages(3))
+  bench.offer(messages(1))
+  assert.deepEqual(bench.take(), ['1.2', '2.0'])
+})
+
+test('a next try that was stored by a clock ahead of ours holds its message no longer than the longest back-off', () => {
+  const failed = { key: 1, offset: 0, index: 0, open: 1, deliveries: 1, commitTimeUs: 0 }
+  const parkedRefs = { offsets: [0], indexes: [0] }
+  const wanted = (hiddenMs: number, atMs: number) => {
+    const restore = { commit: undefined, head: 1, parkedRefs, parkedGroups: [{ ...failed, hiddenMs }] }
+    const bench = new Bench({}, { sends: true, restore })
+    bench.now = atMs
+    bench.dispatcher.lapse(atMs)
+    return bench.dispatcher.parked.wantsLoading
+  }
+  assert.deepEqual([wanted(60_000, 59_999), wanted(60_000, 60_000)], [false, true])
+  const aYear = 365 * 86_400_000
+  assert.deepEqual([wanted(aYear, LONGEST_BACK_OFF_MS - 1), wanted(aYear, LONGEST_BACK_OFF_MS)], [false, true])
 })

@@ -6,6 +6,7 @@ import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engi
 import type { AppendRecord } from '../../../engine/log/log.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
+import { startPostgres } from '../../services/postgres.ts'
 import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key)'
@@ -110,4 +111,18 @@ test('a generation whose last pack was refused, and whose mark never comes again
   await it.db.query('insert into item values (4)')
   await it.until((seen) => seen.length === 2, `${sinkId}.2`)
   assert.equal(closed().length, 1, 'what is drained needs no other')
+})
+
+test('marks and heartbeats wait for no standby: one that is gone holds up no edit', async () => {
+  await using server = await startPostgres({ settings: { synchronous_standby_names: 'nobody', synchronous_commit: 'local' } })
+  await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+  await it.db.query(`alter database ${it.db.name} set synchronous_commit = on`) // for sessions from here on
+  const notices: string[] = []
+  const actor = it.start({ heartbeatMs: 50 }, { observer: { notice: (text) => notices.push(text) } })
+  await reaches(actor, 'streaming')
+  assert.equal((await actor.route(BOTH)).isMarked, true, notices.join())
+  await it.db.query('insert into item values (1)')
+  await it.until((seen) => seen.length === 1, 'other.1')
+  await actor.stop()
+  assert.equal((await actor.route([routedSink()])).isMarked, true)
 })

@@ -6,6 +6,7 @@ import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import type { ErrorCode } from '../../../engine/errors.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { calmMs } from '../../services/calm-clock.ts'
+import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
 import { acceptRemedy } from '../../../engine/wal/history.ts'
 import { eventually, reaches, SourceFixture } from './source-fixture.ts'
@@ -266,4 +267,59 @@ test('a Postgres that crashes and comes back goes on without loss and without re
     seen.map((m) => m.json.record.id),
     Array.from({ length: 60 }, (_, i) => i + 1),
   )
+})
+
+test('a slot that somebody moves while the source starts is noticed before anything is read from where it stands then', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  await it.db.query('insert into item values (1)')
+  let moved = false
+  const { inner } = it.log
+  it.log.beginRun = async (source) => {
+    if (!moved) await it.db.query('select pg_replication_slot_advance($1, pg_current_wal_lsn())', [it.slot])
+    moved = true
+    return inner.beginRun(source)
+  }
+  const second = it.start()
+  await reaches(second, 'waiting')
+  assert.equal(second.lastError?.code, 'SLOT_IN_USE')
+  await fails(second, 'SLOT_GAP')
+})
+
+test('what is prepared comes when it is committed, and never when it is rolled back: a slot that would send it before is refused', async () => {
+  await using server = await startPostgres({ settings: { max_prepared_transactions: 4 } })
+  await using it = await SourceFixture.create({ ddl: TABLE, createSlot: false, server: server.url })
+  await it.createSlot(', false, true')
+  const actor = it.start()
+  const remedy = remedyOf(await fails(actor, 'SLOT_TWO_PHASE'))
+  const replication = new Client({ connectionString: it.db.url, ...{ replication: 'database' } })
+  await replication.connect()
+  await replication.query(remedy)
+  await replication.end()
+  actor.retry()
+  await reaches(actor, 'streaming')
+  const ids = async (last: number) => (await it.until((seen) => seen.some((m) => m.json.record.id === last))).map((m) => m.json.record.id)
+  for (const [id, name] of [
+    [1, 'kept'],
+    [2, 'undone'],
+  ])
+    await it.db.query(`begin; insert into item values (${id}); prepare transaction '${name}'`)
+  await it.db.query('insert into item values (3)')
+  assert.deepEqual(await ids(3), [3])
+  await it.db.query(`rollback prepared 'undone'`)
+  await it.db.query(`commit prepared 'kept'`)
+  await it.db.query('insert into item values (4)')
+  assert.deepEqual(await ids(4), [3, 1, 4])
+})
+
+test('a server gives up a silent source after the time the source asks for, whatever its own is: the slot is free for the next', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  await it.db.query(`alter database ${it.db.name} set wal_sender_timeout = 0`)
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: it.db.connection.port })
+  const database = it.database({ ...it.db.connection, hostname: '127.0.0.1', port: proxy.port })
+  await reaches(it.start({ walSenderTimeoutMs: 500 }, { database }), 'streaming')
+  proxy.fallSilent()
+  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
 })

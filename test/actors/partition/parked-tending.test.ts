@@ -1,0 +1,70 @@
+/** The order in which parking writes: what is finished below a row is durable before the row is. The store and the commit are scripted. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { ParkedTending } from '../../../actors/partition/parked-tending.ts'
+import { DiscardedMessages } from '../../../actors/partition/discarded-messages.ts'
+import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
+import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import type { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
+import { Pack } from '../../../engine/log/pack.ts'
+import { Counts, packOf } from '../sink-fixture.ts'
+
+const ANY = { max: Infinity, overhead: 0, first: true }
+const none = { messages: 0, lastAt: new Date(0) }
+
+/** One group that fills the window. @returns what is written, in its order */
+async function tended(sends: boolean, happens: (dispatcher: Dispatcher) => void): Promise<readonly string[]> {
+  const written: string[] = []
+  const both = Promise.withResolvers<void>()
+  let now = 0
+  const dispatcher = new Dispatcher({
+    ...{ generation: 1, partition: 0, grouping: true, keyed: false, sends, pending: new AckPending(1_000) },
+    settings: { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 },
+    restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
+    clock: () => now,
+  })
+  dispatcher.committed(dispatcher.commitPoint(1))
+  const store: Pick<ParkedStore, 'insert' | 'removeDone'> = {
+    insert: async () => {
+      written.push('row')
+      both.resolve()
+    },
+    removeDone: async () => undefined,
+  }
+  const tending = new ParkedTending({
+    ...{ dispatcher, store: store as ParkedStore, observer: new Counts(), clock: () => now, isClosed: () => false, moved: () => undefined },
+    commit: async () => void written.push('commit'),
+    committed: () => ({ offset: 0, index: 0 }),
+    ...{ drainAfterMs: 30_000, parkAfterMs: 0, beforeDrained: async () => undefined, drained: () => undefined },
+    discarded: new DiscardedMessages({ bySize: none, others: none }),
+  })
+  for (const offset of [0, 1]) dispatcher.offer(offset, Pack.decode(packOf(BigInt(offset + 1) * 16n, [{ id: offset, group: 'hot' }])))
+  happens(dispatcher)
+  const end = new AbortController()
+  const running = tending.run(end.signal)
+  tending.changed()
+  now += 60_000
+  tending.changed()
+  await both.promise
+  end.abort()
+  await running
+  return written
+}
+
+test('what is finished below a message that is parked is durable before its row: a crash between the two would bring it back behind', async () => {
+  const written = await tended(false, (dispatcher) => {
+    dispatcher.take(1, ANY)
+    dispatcher.take(1, ANY) // looks at what waits behind it
+  })
+  assert.deepEqual(written, ['commit', 'row'])
+})
+
+test('so it is with a message that failed to be delivered', async () => {
+  const written = await tended(true, (dispatcher) => {
+    const batch = dispatcher.take(1, ANY)
+    assert.ok(batch)
+    const failed = { attempts: 1, retryInMs: 200, error: 'refused', record: {} }
+    dispatcher.fail({ offsets: batch.offsets, indexes: batch.indexes }, [failed])
+  })
+  assert.deepEqual(written, ['commit', 'row'])
+})
