@@ -367,7 +367,8 @@ export const ERRORS = {
   SLOT_GAP: {
     retry: false,
     status: 409,
-    meaning: 'The replication slot stands above what was made durable: changes between the two positions are lost to it.',
+    meaning:
+      'The replication slot stands above what was made durable: changes between the two positions are lost to it. Or it belongs to another server or database than what was read until now.',
     remedy:
       'The message names both positions. Accept the gap by "npx tailrace source accept-gap NAME" with the name of the database, then touch the rows of its tables.',
   },

@@ -90,6 +90,8 @@ export type StartFacts = Readonly<{
   system: System
   /** greatest LSN that the log holds of the newest known history */
   durableLsn: Lsn | undefined
+  /** the slot is of another database than what was read before, or may be */
+  isElsewhere: boolean
   /** the slot position up to which a user accepted a gap */
   acceptedGap: Lsn | undefined
 }>
@@ -106,7 +108,8 @@ export type Start = Readonly<{
 
 /**
  * Whether the slot continues where the last run ended.
- * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach;
+ * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach, or the slot is of another
+ *   database;
  *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it; one that was written
  *   past that end shows by its landmark (landmark.ts)
  */
@@ -116,6 +119,11 @@ export function decideStart(facts: StartFacts): Start {
   const isAccepted = facts.acceptedGap === slotConfirmed
   if (saved === undefined) return { confirmed: slotConfirmed, added, gapAccepted: false, phantomsFrom: undefined }
 
+  if (facts.isElsewhere && !foreign) {
+    if (!isAccepted) throw elsewhere(facts, saved)
+    const next = nextOf([...known, ...added], slotConfirmed)
+    return { confirmed: slotConfirmed, added: [...added, next], gapAccepted: true, phantomsFrom: undefined }
+  }
   const seen = facts.durableLsn !== undefined && facts.durableLsn > saved ? facts.durableLsn : saved
   const phantomsFrom = forkedAt !== undefined && !foreign && forkedAt < seen ? forkedAt : undefined
   if (foreign || forkedAt !== undefined) {
@@ -127,17 +135,17 @@ export function decideStart(facts: StartFacts): Start {
   if (system.flushedLsn < seen || (isAccepted && slotConfirmed <= saved)) {
     if (!isAccepted)
       throw wentBack(facts, `its log ends at ${formatLsn(system.flushedLsn)}, and it had sent changes up to ${formatLsn(seen)}`)
-    const newest = known.at(-1) as Incarnation
-    return {
-      confirmed: slotConfirmed,
-      added: [{ ...newest, history: newest.history + 1, beginsAt: slotConfirmed }],
-      gapAccepted: true,
-      phantomsFrom: slotConfirmed,
-    }
+    return { confirmed: slotConfirmed, added: [nextOf(known, slotConfirmed)], gapAccepted: true, phantomsFrom: slotConfirmed }
   }
   if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved)
   // a slot below what was saved forgot it in a crash: what comes again is known to the log, and confirmed as it comes
   return { confirmed: slotConfirmed, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
+}
+
+/** The same server, from `beginsAt` on as another incarnation. */
+function nextOf(known: readonly Incarnation[], beginsAt: Lsn): Incarnation {
+  const newest = known.at(-1) as Incarnation
+  return { ...newest, history: newest.history + 1, beginsAt }
 }
 
 /** What a user says to go on although changes are missing; the source starts again by it. */
@@ -156,6 +164,16 @@ function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
     saved: savedAt,
     slotConfirmed: slotAt,
   })
+}
+
+function elsewhere(facts: StartFacts, saved: Lsn): EngineError {
+  const slotAt = formatLsn(facts.slotConfirmed)
+  return new EngineError(
+    'SLOT_GAP',
+    `slot "${facts.slot}" stands at ${slotAt} and belongs to another database than the one that was read until now, up to ${formatLsn(saved)}: ` +
+      `what that one has written since would never come. Point the source back to it; or, to go on with this one from its slot's position, ${acceptRemedy(facts.database)}`,
+    { slot: facts.slot, saved: formatLsn(saved), slotConfirmed: slotAt },
+  )
 }
 
 /** @param why what shows it */

@@ -16,7 +16,7 @@ import { topicOf } from './routing/routing.ts'
 import type { EndingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
-import type { PlacedVersion, SavedSource, SourceStore } from './source-store.ts'
+import type { Origin, PlacedVersion, SavedSource, SourceStore } from './source-store.ts'
 
 export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
@@ -48,6 +48,8 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const { database, log, store, saved, slot, system } = facts
   await log.beginRun(database.id)
   const durable = await log.progress(database.id)
+  const { databaseOid, publicationOid } = slot
+  const origin = { slotName: database.slot.name, databaseOid, publicationOid }
   const former = saved.incarnations.at(-1)?.history ?? 0
   const start = decideStart({
     database: database.name,
@@ -57,12 +59,13 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     known: saved.incarnations,
     system,
     durableLsn: durable?.position.history === former ? durable.position.lsn : undefined,
+    isElsewhere: saved.origin !== undefined && isElsewhere(saved.origin, origin),
     acceptedGap: saved.acceptedGap,
   })
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
   if (durable && durable.position.history > current) throw logAhead(durable.position, current)
-  await store.saveStart(start, database.slot.name, { identity: log.identity, appends: log.appendCount(database.id) })
+  await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) })
   const history = historyAt(incarnations, start.confirmed)
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
@@ -73,6 +76,11 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     wentBack({ database: database.name, slot: database.slot.name, slotConfirmed: slot.confirmedLsn }, found),
   )
   return { incarnations, versions, undrained, relations: await store.relations(), durable, landmark, confirmed: start.confirmed }
+}
+
+/** Another slot of one database goes on where the former one was; of which database that was, an older version didn't save. */
+function isElsewhere(saved: Origin, now: Origin): boolean {
+  return saved.databaseOid === undefined ? saved.slotName !== now.slotName : saved.databaseOid !== now.databaseOid
 }
 
 /** @returns the log's last transaction, if a slot at `confirmed` sends it again and it is of this server's past */

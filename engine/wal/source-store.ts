@@ -18,13 +18,17 @@ import type { EndingTopic } from './routing/routing-state.ts'
 export type SavedSource = Readonly<{
   /** undefined before the first run */
   confirmed: Lsn | undefined
-  slotName: string | undefined
+  /** what was read; undefined before the first run */
+  origin: Origin | undefined
   /** the log it has been writing to, and how many appends that had when it was last confirmed */
   log: RememberedLog | undefined
   acceptedGap: Lsn | undefined
   /** oldest first */
   incarnations: readonly Incarnation[]
 }>
+
+/** What a source reads. The oids are undefined where a version saved it that didn't keep them. */
+export type Origin = Readonly<{ slotName: string; databaseOid: number | undefined; publicationOid: number | undefined }>
 
 /** A version and where it took effect: undefined until its mark came back. */
 export type PlacedVersion = Readonly<{ routing: RoutingVersion; position: Position | undefined }>
@@ -62,13 +66,18 @@ export class SourceStore {
   async load(): Promise<SavedSource> {
     const source = await ask(
       this.#query,
-      'select slot_name, log_identity, log_appends, confirmed_lsn, accepted_gap from tailrace.source where database_id = $1',
+      `select slot_name, database_oid, publication_oid, log_identity, log_appends, confirmed_lsn, accepted_gap
+       from tailrace.source where database_id = $1`,
       [this.databaseId],
     )
     const row = source.rows[0]
     return {
       confirmed: row ? parseLsn(String(row.confirmed_lsn)) : undefined,
-      slotName: row ? String(row.slot_name) : undefined,
+      origin: row && {
+        slotName: String(row.slot_name),
+        databaseOid: row.database_oid === null ? undefined : Number(row.database_oid),
+        publicationOid: row.publication_oid === null ? undefined : Number(row.publication_oid),
+      },
       log: row && rememberedLog(row),
       acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
       incarnations: await incarnationsOf(this.#query, this.databaseId),
@@ -76,20 +85,23 @@ export class SourceStore {
   }
 
   /** Saves from where a run goes on, with its new incarnations, in one step: before the first append. */
-  async saveStart(start: Start, slotName: string, log: RememberedLog): Promise<void> {
+  async saveStart(start: Start, { slotName, databaseOid, publicationOid }: Origin, log: RememberedLog): Promise<void> {
     await this.#write(
       `, added as (
          insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
          select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at
-         from owner, jsonb_to_recordset($7::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
+         from owner, jsonb_to_recordset($9::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
        )
-       insert into tailrace.source as s (database_id, slot_name, log_identity, log_appends, confirmed_lsn)
-       select $1::text::uuid, $3, $4, $5::bigint, $6::pg_lsn from owner
+       insert into tailrace.source as s (database_id, slot_name, database_oid, publication_oid, log_identity, log_appends, confirmed_lsn)
+       select $1::text::uuid, $3, $4::bigint, $5::bigint, $6, $7::bigint, $8::pg_lsn from owner
        on conflict (database_id) do update
-         set slot_name = excluded.slot_name, log_identity = excluded.log_identity, log_appends = excluded.log_appends,
+         set slot_name = excluded.slot_name, database_oid = excluded.database_oid, publication_oid = excluded.publication_oid,
+             log_identity = excluded.log_identity, log_appends = excluded.log_appends,
              confirmed_lsn = excluded.confirmed_lsn, accepted_gap = null, updated_at = now()`,
       [
         slotName,
+        databaseOid,
+        publicationOid,
         log.identity,
         log.appends,
         formatLsn(start.confirmed),

@@ -13,8 +13,10 @@ export type SlotFacts = Readonly<{
   /** the server replays what another one writes: a standby */
   isInRecovery: boolean
   database: string
+  databaseOid: number
   walLevel: string
-  publicationExists: boolean
+  /** undefined: no publication of this name */
+  publicationOid: number | undefined
   /** undefined: no slot of this name */
   slot:
     | Readonly<{
@@ -35,12 +37,14 @@ export type SlotFacts = Readonly<{
     | undefined
 }>
 
-export type FitSlot = Readonly<{ confirmedLsn: Lsn; restartLsn: Lsn }>
+/** The slot as a run starts from it, with what it reads: of other oids, it is another one of the name. */
+export type FitSlot = Readonly<{ confirmedLsn: Lsn; restartLsn: Lsn; databaseOid: number; publicationOid: number }>
 
 export async function readSlotFacts(query: Query, slot: string, publication: string): Promise<SlotFacts> {
   const { rows } = await query(
     `select current_setting('server_version_num')::int as version, pg_is_in_recovery() as in_recovery, current_database() as database, current_setting('wal_level') as wal_level,
-            exists (select from pg_publication where pubname = $2) as publication_exists,
+            (select oid::int8 from pg_database where datname = current_database())::float8 as database_oid,
+            (select oid::int8 from pg_publication where pubname = $2)::float8 as publication_oid,
             (select to_jsonb(s) from pg_replication_slots s where slot_name = $1) as slot,
             (select a.application_name from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1) as reader`,
     [slot, publication],
@@ -53,8 +57,9 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
     serverVersion: Number(row.version),
     isInRecovery: row.in_recovery === true,
     database: String(row.database),
+    databaseOid: Number(row.database_oid),
     walLevel: String(row.wal_level),
-    publicationExists: row.publication_exists === true,
+    publicationOid: typeof row.publication_oid === 'number' ? row.publication_oid : undefined,
     slot: found
       ? {
           plugin: text(found.plugin),
@@ -97,7 +102,7 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
   }
   if (facts.walLevel !== 'logical')
     throw fail('WAL_LEVEL_TOO_LOW', `wal_level is "${facts.walLevel}". Run: alter system set wal_level = logical; and restart Postgres`)
-  if (!facts.publicationExists)
+  if (facts.publicationOid === undefined)
     throw fail(
       'PUBLICATION_MISSING',
       `database "${facts.database}" has no publication "${publication}". Run: create publication ${escapeIdentifier(publication)} for all tables with (publish_via_partition_root = true)`,
@@ -130,7 +135,8 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
       'SLOT_IN_USE',
       `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
     )
-  return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn }
+  const { databaseOid, publicationOid } = facts
+  return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn, databaseOid, publicationOid }
 }
 
 /** Logical decoding on a standby. */

@@ -28,6 +28,7 @@ const facts = (over: Partial<StartFacts>): StartFacts => ({
   known: [one],
   system: system(1),
   durableLsn: undefined,
+  isElsewhere: false,
   acceptedGap: undefined,
   ...over,
 })

@@ -142,7 +142,7 @@ export class SourceFixture implements AsyncDisposable {
     await this.db.query(`select pg_create_logical_replication_slot($1, 'pgoutput'${more})`, [this.slot])
   }
 
-  database(connection: Connection = this.db.connection): Database {
+  database(connection: Connection = this.db.connection, slot = this.slot): Database {
     return {
       id: this.id,
       accountId: 'account',
@@ -150,7 +150,7 @@ export class SourceFixture implements AsyncDisposable {
       connection,
       poolSize: 2,
       annotations: {},
-      slot: { id: 'slot', name: this.slot, publication: 'pub', status: 'active' },
+      slot: { id: 'slot', name: slot, publication: 'pub', status: 'active' },
     }
   }
 

@@ -58,6 +58,41 @@ test('a slot that was dropped and made again is a gap until the named one is acc
   )
 })
 
+test('a source pointed at another database of the server stops before it reads; back it goes on, accepted all of the slot comes', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  await using other = await createDatabase(TABLE)
+  await other.query('create publication pub for all tables')
+  const otherSlot = `${it.slot.slice(0, 50)}_other`
+  await other.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [otherSlot])
+  await other.query('insert into item select generate_series(11, 30)')
+  const elsewhere = { database: it.database(other.connection, otherSlot) }
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await it.db.query('insert into item values (1)') // above all that waits in the other database
+  await it.until((s) => s.length >= 1)
+  await first.stop()
+
+  const second = it.start({}, elsewhere)
+  assert.match(await fails(second, 'SLOT_GAP'), /belongs to another database .* Point the source back to it; or, .* accept-gap test/)
+  await second.stop()
+  const back = it.start()
+  await reaches(back, 'streaming')
+  await it.db.query('insert into item values (2)')
+  await it.until((s) => s.length >= 2)
+  await back.stop()
+
+  const third = it.start({}, elsewhere)
+  await fails(third, 'SLOT_GAP')
+  await third.acceptGap()
+  await reaches(third, 'streaming')
+  const seen = await it.until((s) => s.length >= 22)
+  assert.deepEqual(
+    seen.map((m) => [m.position.history, m.json.record.id]),
+    [[0, 1], [0, 2], ...Array.from({ length: 20 }, (_, i) => [1, i + 11])],
+  )
+  await third.stop()
+})
+
 test('a slot that another program reads is waited for, and its process named', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const other = new Client({

@@ -20,7 +20,8 @@ const facts = (slot: Partial<NonNullable<SlotFacts['slot']>> | undefined, over: 
   isInRecovery: false,
   database: 'shop',
   walLevel: 'logical',
-  publicationExists: true,
+  databaseOid: 5,
+  publicationOid: 6,
   slot: slot && { ...fit, ...slot },
   ...over,
 })
@@ -38,11 +39,12 @@ function refused(f: SlotFacts, code: ErrorCode, message: RegExp): void {
   )
 }
 
-test('a fit slot gives its positions', () => assert.deepEqual(judge(facts({})), { confirmedLsn: 20n, restartLsn: 10n }))
+test('a fit slot gives its positions', () =>
+  assert.deepEqual(judge(facts({})), { confirmedLsn: 20n, restartLsn: 10n, databaseOid: 5, publicationOid: 6 }))
 
 test('each way to be unfit has a code of its own and the SQL that mends it; only one in use is tried again', () => {
   refused(facts({}, { walLevel: 'replica' }), 'WAL_LEVEL_TOO_LOW', /alter system set wal_level = logical/)
-  refused(facts({}, { publicationExists: false }), 'PUBLICATION_MISSING', /create publication "Pub" for all tables/)
+  refused(facts({}, { publicationOid: undefined }), 'PUBLICATION_MISSING', /create publication "Pub" for all tables/)
   refused(facts(undefined), 'SLOT_MISSING', /pg_create_logical_replication_slot\('it', 'pgoutput'\).*from 0\/1F on/)
   refused(facts({ plugin: 'wal2json' }), 'SLOT_WRONG_PLUGIN', /"wal2json".*pg_drop_replication_slot\('it'\)/)
   refused(facts({ plugin: null }), 'SLOT_WRONG_PLUGIN', /is physical/)
@@ -60,7 +62,7 @@ test('each way to be unfit has a code of its own and the SQL that mends it; only
 })
 
 test('a standby is waited for, whatever it lacks; one of 16 or later with a slot of its own is read', () => {
-  const standby = { isInRecovery: true, walLevel: 'replica', publicationExists: false }
+  const standby = { isInRecovery: true, walLevel: 'replica', publicationOid: undefined }
   refused(facts({}, standby), 'SOURCE_IN_RECOVERY', /promoted/)
   for (const serverVersion of [150000, 180000])
     refused(facts(undefined, { ...standby, serverVersion }), 'SOURCE_IN_RECOVERY', /no such slot/)
@@ -69,5 +71,10 @@ test('a standby is waited for, whatever it lacks; one of 16 or later with a slot
     'SOURCE_IN_RECOVERY',
     /a copy of the slot/,
   )
-  assert.deepEqual(judge(facts({}, { isInRecovery: true, serverVersion: 180000 })), { confirmedLsn: 20n, restartLsn: 10n })
+  assert.deepEqual(judge(facts({}, { isInRecovery: true, serverVersion: 180000 })), {
+    confirmedLsn: 20n,
+    restartLsn: 10n,
+    databaseOid: 5,
+    publicationOid: 6,
+  })
 })
