@@ -8,7 +8,7 @@ import type { Egress } from '../engine/net/egress.ts'
 import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { loginOf } from './elasticsearch-auth.ts'
 import { idOf, type Operation } from './elasticsearch-documents.ts'
-import { jsonOf, UNAVAILABLE } from './http-answers.ts'
+import { beginningOf, bytesAbout, elementsOf, jsonOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
@@ -22,9 +22,6 @@ export type BulkEnd =
 type Fault = Readonly<{ type?: unknown; reason?: unknown; caused_by?: Fault; root_cause?: unknown }>
 type Item = Readonly<Record<string, Readonly<{ status?: unknown; error?: Fault | string }>>>
 
-const KEPT_BYTES = 64 * 1024
-/** ten thousand items that all failed at length */
-const KEPT_ITEMS_BYTES = 128 * 1024 * 1024
 /** where an answer says whether any item failed */
 const HEAD_BYTES = 128
 const ID_FIELD = Buffer.from('"_id":')
@@ -54,26 +51,34 @@ export class ElasticsearchApi {
 
   /** @param operations those of the body, in its order */
   async bulk(index: string, operations: readonly Operation[], body: Buffer, signal: AbortSignal): Promise<BulkEnd> {
+    const keepBytes = bytesAbout(operations.length)
     const { answer, failure } = await this.#call(`/${encodeURIComponent(index)}/_bulk?${WANTED}`, {
-      ...{ type: 'application/x-ndjson', body, keepBytes: KEPT_ITEMS_BYTES, signal },
+      ...{ type: 'application/x-ndjson', body, keepBytes, signal },
     })
     if (failure === 'aborted') return { kind: 'aborted' }
     if (failure) return { kind: 'failed', failure }
+    if (answer.isCut) {
+      const words = `the answer is longer than ${keepBytes} bytes, for ${operations.length} documents: is this an Elasticsearch?`
+      return { kind: 'failed', failure: this.verbatim.answered('refused', beginningOf(answer), words) }
+    }
     if (saysAllDone(answer.body, operations.length)) return { kind: 'answered', status: answer.status, failures: undefined }
     const failures = this.#failures(answer, operations)
     if (failures) return { kind: 'answered', status: answer.status, failures }
-    return { kind: 'failed', failure: this.verbatim.answered('refused', answer, 'the answer tells of no items: is this an Elasticsearch?') }
+    return {
+      kind: 'failed',
+      failure: this.verbatim.answered('refused', beginningOf(answer), 'the answer tells of no items: is this an Elasticsearch?'),
+    }
   }
 
   /** @param index undefined: none is known, and it is asked who it is, which says whether it knows us. @returns undefined: it is there */
   async test(index: string | undefined, signal: AbortSignal): Promise<Answer | undefined> {
     if (index === undefined) {
-      const { failure } = await this.#call('/', { type: 'application/json', keepBytes: 0, signal })
+      const { failure } = await this.#call('/', { type: 'application/json', signal })
       if (failure === 'aborted') return this.verbatim.about('unavailable', 0, 'no answer in time').answer
       return failure?.answer.status === 403 ? undefined : failure?.answer // a login may do no more than write
     }
     const body = Buffer.from('{"size":0}')
-    const { failure } = await this.#call(`/${encodeURIComponent(index)}/_search`, { type: 'application/json', body, keepBytes: 0, signal })
+    const { failure } = await this.#call(`/${encodeURIComponent(index)}/_search`, { type: 'application/json', body, signal })
     return failure === 'aborted' ? this.verbatim.about('unavailable', 0, 'no answer in time').answer : failure?.answer
   }
 
@@ -83,23 +88,24 @@ export class ElasticsearchApi {
 
   async #call(
     path: string,
-    { type, body, keepBytes, signal }: Readonly<{ type: string; body?: Buffer; keepBytes: number; signal: AbortSignal }>,
+    { type, body, keepBytes = KEPT_BYTES, signal }: Readonly<{ type: string; body?: Buffer; keepBytes?: number; signal: AbortSignal }>,
   ): Promise<Readonly<{ answer: HttpAnswer; failure?: undefined }> | Readonly<{ answer?: undefined; failure: Failure | 'aborted' }>> {
     const { answer, failure } = await this.#pool.request({
       ...{ path: `${this.#base}${path}`, headers: [...this.#headers, 'content-type', type] },
       ...(body ? { method: 'POST', body } : { method: 'GET' }),
-      ...{ timeoutMs: this.#timeoutMs, keepBytes: Math.max(keepBytes, KEPT_BYTES), signal },
+      ...{ timeoutMs: this.#timeoutMs, keepBytes, signal },
     })
     if (failure) return { failure: failure.phase === 'aborted' ? 'aborted' : this.verbatim.unanswered(failure) }
     if (answer.status >= 200 && answer.status <= 299) return { answer }
-    const fault = (jsonOf(answer) as { error?: Fault | string } | undefined)?.error
-    return { failure: this.verbatim.answered(blameOf(answer.status), answer, fault === undefined ? undefined : wordsOf(fault)) }
+    const short = beginningOf(answer)
+    const fault = (jsonOf(short) as { error?: Fault | string } | undefined)?.error
+    return { failure: this.verbatim.answered(blameOf(answer.status), short, fault === undefined ? undefined : wordsOf(fault)) }
   }
 
   /** @returns undefined: it is no answer to a bulk request */
   #failures(answer: HttpAnswer, operations: readonly Operation[]): readonly (Failure | undefined)[] | undefined {
-    const items = (jsonOf(answer) as { items?: Item[] } | undefined)?.items
-    if (!Array.isArray(items)) return undefined
+    const items = elementsOf(answer, 'items', operations.length) as readonly Item[] | 'unreadable' | undefined
+    if (!items || items === 'unreadable') return undefined
     // a truncated request is answered for its whole lines only
     return operations.map((operation, n) => this.#failure(operation, items[n]))
   }

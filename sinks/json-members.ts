@@ -1,6 +1,7 @@
 /**
- * Looks into an object of JSON bytes without parsing it: where the value of a member stands, and what a strict reader on
- * the other side would stumble over. The bytes are known to be JSON, for Postgres or a function has made them.
+ * Looks into an object or a list of JSON bytes without parsing it: where the value of a member stands, and what a strict reader on
+ * the other side would stumble over. Bytes that Postgres or a function has made are known to be JSON; of those that somebody else
+ * sent, what is found may still be none, and whoever reads them is ready for a RangeError.
  */
 const QUOTE = 0x22
 const BACKSLASH = 0x5c
@@ -52,13 +53,37 @@ export class JsonMembers {
     return name
   }
 
-  /** The value that stands here. */
-  value(): Span {
+  /** The elements of the list whose bracket stands at or after `start`. @returns undefined: it is no list */
+  static list(bytes: Buffer, start: number): JsonMembers | undefined {
+    const elements = new JsonMembers(bytes, start)
+    if (elements.#space() !== OPEN_LIST) return undefined
+    elements.#at++
+    return elements
+  }
+
+  /** The next element of a list, or undefined at its end. @throws RangeError: it is longer than so many bytes */
+  element(most?: number): Span | undefined {
+    if (this.#space() === COMMA) this.#at++
+    return this.#space() === CLOSE_LIST ? undefined : this.value(most)
+  }
+
+  /** The value that stands here. @throws RangeError: it is longer than so many bytes */
+  value(most = Infinity): Span {
     this.#space()
     const start = this.#at
-    do this.#token()
-    while (this.#depth > 0)
+    do {
+      this.#token()
+      if (this.#at - start > most) throw new RangeError(`a value of more than ${most} bytes`)
+    } while (this.#depth > 0)
     return { start, end: this.#at }
+  }
+
+  /** The text, number, true, false or null that stands here; undefined: an object or a list does, which is passed. */
+  scalar(): string | number | boolean | null | undefined {
+    const byte = this.#space()
+    const { start, end } = this.value()
+    if (byte === OPEN_OBJECT || byte === OPEN_LIST) return undefined
+    return JSON.parse(this.#bytes.toString('utf8', start, end)) as string | number | boolean | null
   }
 
   /** Where the value stands whose name was read. */

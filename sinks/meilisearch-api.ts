@@ -5,7 +5,8 @@
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { MeilisearchDestination } from '../engine/state/destinations.ts'
-import { jsonOf, UNAVAILABLE } from './http-answers.ts'
+import { beginningOf, jsonOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
+import { JsonMembers } from './json-members.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
@@ -26,15 +27,16 @@ export type Refusal = Readonly<{
   code: string | undefined
   /** never: nothing was sent · unknown: it may have been taken in · answered: it was refused · aborted: by the signal */
   phase: 'never' | 'unknown' | 'answered' | 'aborted'
+  /** what it answered is more than was to be expected of so many tasks: of fewer it may not be */
+  isTooLong?: boolean
 }>
 export type Taken = Readonly<{ uid: number; refusal?: undefined }> | Readonly<{ uid?: undefined; refusal: Refusal }>
 export type TaskPage =
   | Readonly<{ tasks: readonly TaskView[]; next: number | null; refusal?: undefined }>
   | Readonly<{ tasks?: undefined; next?: undefined; refusal: Refusal }>
 
-const KEPT_BYTES = 64 * 1024
-/** many tasks, of which each may hold a whole function or document */
-const KEPT_TASK_BYTES = 64 * 1024 * 1024
+/** What an answer may say of one task, beside what was sent for it: one of them may tell a whole function or document. */
+const TASK_BYTES = 16 * 1024
 export const JSON_TYPE = 'application/json'
 export const NDJSON_TYPE = 'application/x-ndjson'
 
@@ -44,6 +46,7 @@ export class MeilisearchApi {
   readonly #base: string
   readonly #headers: readonly string[]
   readonly timeoutMs: number
+  #largestBody = 0
 
   constructor(settings: MeilisearchDestination, { egress, connections }: Readonly<{ egress: Egress; connections: number }>) {
     const { endpoint_url, api_key, timeout_seconds, ca_cert } = settings
@@ -57,6 +60,7 @@ export class MeilisearchApi {
 
   /** Enqueues a task. @param path behind the index, with its query */
   async write(index: string, path: string, body: Buffer, options: Readonly<{ type: string; signal: AbortSignal }>): Promise<Taken> {
+    this.#largestBody = Math.max(this.#largestBody, body.length)
     const { answer, refusal } = await this.#call({
       method: 'POST',
       path: `/indexes/${encodeURIComponent(index)}/documents${path}`,
@@ -72,13 +76,19 @@ export class MeilisearchApi {
   }
 
   /** Tasks that a query chooses, newest first. */
-  async tasks(query: Readonly<Record<string, string | number>>, signal: AbortSignal): Promise<TaskPage> {
+  async tasks(query: Readonly<{ limit: number } & Record<string, string | number>>, signal: AbortSignal): Promise<TaskPage> {
     const text = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
-    const { answer, refusal } = await this.#call({ method: 'GET', path: `/tasks?${text.join('&')}`, keepBytes: KEPT_TASK_BYTES, signal })
+    const keepBytes = KEPT_BYTES + query.limit * TASK_BYTES + this.#largestBody
+    const { answer, refusal } = await this.#call({ method: 'GET', path: `/tasks?${text.join('&')}`, keepBytes, signal })
     if (refusal) return { refusal }
-    const page = jsonOf(answer) as { results?: TaskView[]; next?: number | null } | undefined
-    if (Array.isArray(page?.results)) return { tasks: page.results, next: page.next ?? null }
-    const failure = this.verbatim.answered('refused', answer, 'the answer holds no tasks: is this a Meilisearch?')
+    if (answer.isCut) {
+      const words = `the answer is longer than ${keepBytes} bytes, for ${query.limit} tasks: is this a Meilisearch?`
+      const failure = this.verbatim.answered('refused', beginningOf(answer), words)
+      return { refusal: { failure, code: undefined, phase: 'answered', isTooLong: true } }
+    }
+    const page = pageOf(answer.body, query.limit)
+    if (page) return page
+    const failure = this.verbatim.answered('refused', beginningOf(answer), 'the answer holds no tasks: is this a Meilisearch?')
     return { refusal: { failure, code: undefined, phase: 'answered' } }
   }
 
@@ -121,11 +131,69 @@ export class MeilisearchApi {
       return { refusal: { failure: this.verbatim.unanswered(failure), code: undefined, phase } }
     }
     if (answer.status >= 200 && answer.status <= 299) return { answer }
-    const fault = jsonOf(answer) as Partial<EngineFault> | undefined
+    const short = beginningOf(answer)
+    const fault = jsonOf(short) as Partial<EngineFault> | undefined
     const code = typeof fault?.code === 'string' ? fault.code : undefined
     const message = typeof fault?.message === 'string' ? fault.message : undefined
-    return { refusal: { failure: this.verbatim.answered(blameOf(answer.status, code), answer, message), code, phase: 'answered' } }
+    return { refusal: { failure: this.verbatim.answered(blameOf(answer.status, code), short, message), code, phase: 'answered' } }
   }
+}
+
+/** Reads of each task what is looked at: what else it tells may be long, and of any form. */
+function pageOf(body: Buffer, limit: number): Extract<TaskPage, { next: number | null }> | undefined {
+  try {
+    let tasks: TaskView[] | undefined
+    let next: unknown
+    const page = JsonMembers.of(body, 0)
+    if (!page) return undefined
+    for (let name = page.name(); name; name = page.name()) {
+      if (page.is(name, 'next')) next = page.scalar()
+      else if (page.is(name, 'results')) {
+        const results = JsonMembers.list(body, page.at)
+        if (!results) return undefined
+        tasks = []
+        for (let span = results.element(); span && tasks.length < limit; span = results.element()) tasks.push(taskOf(body, span.start))
+        page.value()
+      } else page.value()
+    }
+    return tasks && { tasks, next: typeof next === 'number' ? next : null }
+  } catch {
+    return undefined // no JSON
+  }
+}
+
+/** @throws RangeError: it is no task */
+function taskOf(body: Buffer, at: number): TaskView {
+  const { uid, status, canceledBy, customMetadata, error } = membersOf(body, at, ['uid', 'status', 'canceledBy', 'customMetadata'], 'error')
+  if (typeof uid !== 'number') throw new RangeError('a task without a uid')
+  const told = error === undefined ? undefined : membersOf(body, error, ['message', 'code', 'type', 'link'])
+  return {
+    uid,
+    status: status as TaskView['status'],
+    error: told ? { ...(told as Partial<EngineFault>), message: String(told['message'] ?? ''), code: String(told['code'] ?? '') } : null,
+    canceledBy: typeof canceledBy === 'number' ? canceledBy : null,
+    ...(typeof customMetadata === 'string' && { customMetadata }),
+  }
+}
+
+type Scalar = string | number | boolean | null
+
+/** Texts and numbers of an object, by name. @param place of which the place is told, where it is an object */
+function membersOf<Place extends string = never>(body: Buffer, at: number, names: readonly string[], place?: Place) {
+  const found: Record<string, Scalar | undefined> = {}
+  let placeAt: number | undefined
+  const members = JsonMembers.of(body, at)
+  if (!members) throw new RangeError('no object')
+  for (let name = members.name(); name; name = members.name()) {
+    const known = names.find((one) => members.is(name, one))
+    if (known !== undefined) found[known] = members.scalar()
+    else {
+      const { start } = members.value()
+      if (place !== undefined && members.is(name, place) && body[start] === 0x7b) placeAt = start // {
+    }
+  }
+  return { ...found, ...(place !== undefined && { [place]: placeAt }) } as Record<string, Scalar | undefined> &
+    Record<Place, number | undefined>
 }
 
 /** Whatever is sent, it is not the documents that are wrong: as an answer, or as the end of a task. */

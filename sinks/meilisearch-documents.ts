@@ -156,7 +156,7 @@ function primaryKeyJson({ views, places }: Load, i: number): string | undefined 
 
 /** The name of a document, of its identifier as JSON. @returns undefined: Meilisearch takes no such identifier */
 function nameOf(idJson: string): string | undefined {
-  if (/^-?\d+$/.test(idJson)) {
+  if (/^-?\d{1,20}$/.test(idJson)) {
     const value = BigInt(idJson)
     return value >= I64_MIN && value <= U64_MAX ? idJson : undefined
   }

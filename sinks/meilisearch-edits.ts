@@ -36,7 +36,7 @@ type Known = number | 'done' | 'gone' | Readonly<{ lostAt: number }>
 const MAX_KNOWN = 10_000
 const PAGE = 200
 /** Edits of others may lie between. */
-const MAX_PAGES = 5
+const MAX_TASKS = 5 * PAGE
 /** Meilisearch learnt to keep names with 1.26. */
 const NAMELESS = 'this Meilisearch is older than 1.26: an edit whose answer is lost can’t be recognised, and waits to be discarded by hand'
 const UNKNOWN = 'it isn’t known whether this edit was done, and it can’t be looked up; discard the message when you have seen to it'
@@ -98,13 +98,19 @@ export class MeilisearchEdits {
     if (this.#read.has(index) && lost === undefined) return undefined
     if (lost !== undefined) await delay(Math.max(0, lost + api.timeoutMs - performance.now()), undefined, { signal }).catch(() => undefined)
     let from: number | null = null
-    for (let page = 0; page < MAX_PAGES; page++) {
+    let limit = PAGE
+    for (let seen = 0; seen < MAX_TASKS;) {
       const at: Record<string, number> = from === null ? {} : { from }
-      const { tasks, next, refusal }: TaskPage = await api.tasks({ types: 'documentEdition', indexUids: index, limit: PAGE, ...at }, signal)
+      const { tasks, next, refusal }: TaskPage = await api.tasks({ types: 'documentEdition', indexUids: index, limit, ...at }, signal)
+      if (refusal?.isTooLong && limit > 1) {
+        limit = Math.ceil(limit / 2)
+        continue
+      }
       if (refusal) return refusal
       for (const task of tasks) this.#recognise(task)
       if (next === null) break
       from = next
+      seen += limit
     }
     this.#read.add(index)
     if (lost !== undefined && lossOf(this.#known.get(name)) !== undefined && this.#keepsNames) this.#known.delete(name) // it never came

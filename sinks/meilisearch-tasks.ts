@@ -77,21 +77,27 @@ export class MeilisearchTasks {
     this.#since = performance.now()
     let failingSince: number | undefined
     let pauseMs = 0
+    let most = MAX_ASKED
     while (this.#waiters.size > 0) {
       await delay(Math.max(this.#intervalMs(), pauseMs), undefined, { signal: this.#closed.signal }).catch(() => undefined)
       pauseMs = 0
       // they end in this order, more or less
-      const uids = [...this.#waiters.keys()].sort((a, b) => a - b).slice(0, MAX_ASKED)
+      const uids = [...this.#waiters.keys()].sort((a, b) => a - b).slice(0, most)
       if (uids.length === 0) break
       const asked = performance.now()
       const { tasks, refusal } = await this.#api.tasks({ uids: uids.join(','), limit: uids.length }, this.#closed.signal)
       if (tasks) {
         failingSince = undefined
+        most = Math.min(MAX_ASKED, most * 2)
         this.#heard()
         this.#tell(uids, tasks)
         continue
       }
-      const { failure } = refusal
+      const { failure, isTooLong = false } = refusal
+      if (isTooLong && uids.length > 1) {
+        most = Math.ceil(uids.length / 2)
+        continue
+      }
       failingSince ??= asked
       if (failure.blame === 'throttled') pauseMs = Math.min(failure.retryAfterMs ?? LONGEST_MS * 2, LONGEST_ASKED_MS)
       else if (failure.blame === 'refused' || performance.now() - failingSince >= PATIENCE_MS) this.#endAll({ kind: 'unanswered', failure })

@@ -9,7 +9,7 @@ import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-p
 import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
-import { UNAVAILABLE } from './http-answers.ts'
+import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 import { webhookRouting } from './webhook-routing.ts'
@@ -20,9 +20,6 @@ const TAIL = Buffer.from(']}')
 const COMMA = 0x2c
 /** most that a body holds beside one message */
 const MAX_BODY_BYTES = 16 * 1024 * 1024
-/** of an answer, enough to read what failed */
-const KEPT_BYTES = 64 * 1024
-const KEPT_RESULT_BYTES = 4 * 1024 * 1024
 
 export const webhook: PushType = {
   type: 'webhook',
@@ -102,7 +99,7 @@ class Webhook implements PushWire {
       headers: this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders,
       body: method === 'GET' || method === 'HEAD' ? null : plain,
       timeoutMs: this.#timeoutMs,
-      keepBytes: this.#settings.item_results ? KEPT_RESULT_BYTES : KEPT_BYTES,
+      keepBytes: this.judgesEach ? bytesAbout(load.views.length) : KEPT_BYTES,
       signal,
     }
     const answered = (result: HttpResult) => ended(this.#outcome(result, load))
@@ -117,8 +114,11 @@ class Webhook implements PushWire {
   #outcome({ answer, failure }: HttpResult, load: Load): Outcome {
     if (failure) return failure.phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure: this.#verbatim.unanswered(failure) }
     if (answer.status < 200 || answer.status > 299)
-      return { kind: 'failed', failure: this.#verbatim.answered(blameOf(answer, load.views.length, load.route !== undefined), answer) }
-    return this.#settings.item_results && this.#settings.batch
+      return {
+        kind: 'failed',
+        failure: this.#verbatim.answered(blameOf(answer, load.views.length, load.route !== undefined), beginningOf(answer)),
+      }
+    return this.judgesEach
       ? this.#results(answer, load.views.length)
       : { kind: 'delivered', status: answer.status, answer: this.#kept.keep(answer) }
   }
@@ -152,12 +152,14 @@ class Webhook implements PushWire {
   }
 
   /** `{"failures":[{"index":2,"error":"…"}]}`; an answer of another form says that none failed. */
-  #results({ status, body }: HttpAnswer, count: number): Outcome {
-    let named: unknown
-    try {
-      named = (JSON.parse(body.toString('utf8')) as { failures?: unknown } | null)?.failures
-    } catch {} // no JSON: an answer that has nothing to say
-    if (!Array.isArray(named) || named.length === 0) return { kind: 'delivered', status }
+  #results(answer: HttpAnswer, count: number): Outcome {
+    const { status } = answer
+    const named = answer.isCut ? 'unreadable' : elementsOf(answer, 'failures', count + 1)
+    if (named === 'unreadable' || (named && named.length > count)) {
+      const words = `the answer says more than can be read of ${count} messages: at most ${bytesAbout(count)} bytes, and a failure for each`
+      return { kind: 'failed', failure: this.#verbatim.answered('refused', beginningOf(answer), words) }
+    }
+    if (!named || named.length === 0) return { kind: 'delivered', status }
     const failures = Array.from({ length: count }, (): ReturnType<Verbatim['about']> | undefined => undefined)
     for (const entry of named as ({ index?: unknown; error?: unknown } | null)[]) {
       const index = entry?.index

@@ -188,6 +188,8 @@ export class HttpPool {
 }
 
 const NO_BODY = Buffer.alloc(0)
+/** for an answer that comes in pieces */
+const MEMORY_BYTES = 16 * 1024
 const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', message: 'called off' } }
 
 /** One request under way. */
@@ -205,7 +207,8 @@ class Call implements Dispatcher.DispatchHandler, Member {
   #started = false
   #status = 0
   #headers: HttpAnswer['headers'] = {}
-  #chunks: Buffer[] = []
+  /** what is kept of the body: the only piece as it came, or memory that all are copied into, however small they are */
+  #body: Buffer = NO_BODY
   #bytes = 0
 
   /** @param underWay where it is until it is settled. @param freed told when it needs its client no more */
@@ -254,16 +257,27 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    const { keepBytes } = this.#request
-    if (this.#bytes < keepBytes)
-      this.#chunks.push(this.#bytes + chunk.length > keepBytes ? chunk.subarray(0, keepBytes - this.#bytes) : chunk)
+    this.#keep(chunk)
     this.#bytes += chunk.length
     if (this.#bytes > MAX_ANSWER_BYTES) controller.abort(new Error(`an answer of more than ${MAX_ANSWER_BYTES} bytes`))
   }
 
+  #keep(chunk: Buffer): void {
+    const { keepBytes } = this.#request
+    const kept = Math.min(chunk.length, keepBytes - this.#bytes)
+    if (kept <= 0) return
+    if (this.#bytes === 0) return void (this.#body = chunk)
+    const bytes = this.#bytes + kept
+    if (bytes > this.#body.length) {
+      const memory = Buffer.allocUnsafeSlow(Math.min(keepBytes, Math.max(MEMORY_BYTES, bytes * 2)))
+      this.#body.copy(memory, 0, 0, this.#bytes)
+      this.#body = memory
+    }
+    chunk.copy(this.#body, this.#bytes, 0, kept)
+  }
+
   onResponseEnd(): void {
-    const { length } = this.#chunks
-    const body = length === 0 ? NO_BODY : length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks)
+    const body = this.#body.subarray(0, Math.min(this.#bytes, this.#request.keepBytes))
     const isCut = this.#bytes > this.#request.keepBytes
     this.#end() // before it is told: what is begun then finds its client free
     if (this.#leave()) this.#tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })

@@ -4,15 +4,22 @@
  */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { HostileService } from './hostile.ts'
 
-const SCHEMA = 'create table large (id int primary key); create table pushed (id int primary key)'
+const SCHEMA = ['large', 'pushed', 'searched'].map((name) => `create table ${name} (id int primary key)`).join(';')
+/** JSON that takes twenty times as much memory as there are bytes of it. */
+const LISTS = Buffer.from('[],'.repeat(40_000_000))
 let hostile: HostileService
 let receiver: HttpReceiver
 
 before(async () => {
-  receiver = await HttpReceiver.start()
+  receiver = await HttpReceiver.start(({ path, method }) => {
+    if (path.includes('/_bulk')) return { body: Buffer.concat([Buffer.from('{"errors":true,"items":['), LISTS, Buffer.from('[]]}')]) }
+    if (path.startsWith('/tasks')) return { body: Buffer.concat([Buffer.from('{"results":['), LISTS, Buffer.from('[]]}')]) }
+    return method === 'POST' && path.startsWith('/indexes') ? { status: 202, body: '{"taskUid":1}' } : {}
+  })
   hostile = await HostileService.start(SCHEMA, {
     endpoints: [{ name: 'elsewhere', url: receiver.url }],
     functions: [
@@ -29,6 +36,14 @@ before(async () => {
       {
         ...{ name: 'pushed', tables: ['public.pushed'], transform: 'large', batch_size: 1000 },
         destination: { type: 'webhook', http_endpoint: 'elsewhere' },
+      },
+      {
+        ...{ name: 'elasticsearch', tables: ['public.searched'] },
+        destination: { type: 'elasticsearch', endpoint_url: receiver.url, index_name: 'rows', auth_type: 'none' },
+      },
+      {
+        ...{ name: 'meilisearch', tables: ['public.searched'] },
+        destination: { type: 'meilisearch', endpoint_url: receiver.url, index_name: 'rows', primary_key: 'id', api_key: 'none-of-them' },
       },
     ],
   })
@@ -54,5 +69,37 @@ test('a transform that makes 16 MB of each message is received a message at a ti
   await hostile.proof(context, async () => {
     await hostile.source.query(`insert into large select generate_series(1, ${rows})`)
     await receive('large', rows)
+  })
+})
+
+test('what a transform makes of messages is pushed a few at a time', async (context) => {
+  const rows = 20
+  const { handler } = receiver
+  let bytes = 0
+  await hostile.proof(context, async () => {
+    receiver.handler = ({ body }) => {
+      bytes += body.length
+      return {}
+    }
+    await hostile.source.query(`insert into pushed select generate_series(1, ${rows})`)
+    await receiver.until(() => bytes >= rows * 16_000_000)
+  })
+  receiver.handler = handler
+  receiver.requests.length = 0
+})
+
+test('destinations that answer at length are refused', async (context) => {
+  const refusalOf = async (sink: string) => {
+    for (;;) {
+      const { body } = await hostile.service.get(`/api/sinks/${sink}`)
+      const { checks } = (body as { health: { checks: { error?: { code: string; message: string } }[] } }).health
+      const found = checks.find(({ error }) => error?.code === 'DESTINATION_REFUSED')?.error
+      if (found) return found.message
+      await sleep(100)
+    }
+  }
+  await hostile.proof(context, async () => {
+    await hostile.source.query('insert into searched select generate_series(1, 49)')
+    for (const sink of ['elasticsearch', 'meilisearch']) assert.match(await refusalOf(sink), /the answer is longer than \d+ bytes/)
   })
 })

@@ -208,6 +208,18 @@ test('an answer that is none of a bulk request delivers nothing', async () => {
   }
 })
 
+test('an answer longer than one about so many documents is refused, and no more of its items are read than were sent', async () => {
+  let body = `{"errors":true,"items":[${'[],'.repeat(60_000)}[]]}`
+  await using receiver = await HttpReceiver.start(() => ({ body }))
+  await using wire = open(receiver.url)
+  const send = async () => wordsOf(await wire.send(loadOf(keys('1', '2')), NEVER))
+  assert.match(String(await send()), /^refused: .*the answer is longer than 73728 bytes, for 2 documents/)
+  body = `{"errors":true,"items":[${'[],'.repeat(20_000)}no JSON any more`
+  assert.deepEqual(await send(), [1, 2].map((id) => `unavailable: index of document "${id}": the answer does not tell of it`)) // prettier-ignore
+  body = `{"errors":true,"items":[{"index":{"status":400,"error":[${'[],'.repeat(22_000)}[]]}}]}`
+  assert.match(String(await send()), /^refused: .*is this an Elasticsearch\?$/)
+})
+
 test('a document that holds the words of a success does not make one of a failure', async () => {
   const reason = '"errors":false "_id": {"_id":1}'
   const item = { index: { _id: '1', status: 400, error: { type: 'document_parsing_exception', reason } } }

@@ -21,7 +21,7 @@ export const destination = (url: string, settings: Partial<MeilisearchDestinatio
   ...settings,
 })
 export const open = (
-  server: Meilisearch,
+  server: Pick<Meilisearch, 'url'>,
   settings: Partial<MeilisearchDestination> = {},
   sink: Partial<Sink> = {},
   options: Partial<PushOptions> = {},

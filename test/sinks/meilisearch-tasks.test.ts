@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { meilisearch } from '../../sinks/meilisearch.ts'
 import { calmMs } from '../services/calm-clock.ts'
+import { HttpReceiver } from '../services/http-receiver.ts'
 import { Meilisearch } from '../services/meilisearch.ts'
 import { withMoreTime } from '../services/more-time.ts'
 import { failureOf, ids, madeOf, open, wordsOf, writes } from './meilisearch-bench.ts'
@@ -52,6 +53,29 @@ test('a task that ends at once is seen at once', async () => {
   for (let i = 0; i < 10; i++) times.push(await calmMs(() => wire.send(numbered(1, i), NEVER)))
   const median = times.toSorted((a, b) => a - b)[5] ?? Infinity
   assert.ok(median < 200, `${times}`)
+})
+
+test('an answer that is too long for so many tasks is asked for again of fewer, and refused for one', async () => {
+  const asked: number[] = []
+  const longest = { each: 80_000 }
+  await using server = await HttpReceiver.start(({ method, path }) => {
+    if (method === 'POST') return { status: 202, body: JSON.stringify({ taskUid: uid++ }) }
+    const uids = new URL(path, 'http://x').searchParams.get('uids')?.split(',').map(Number) ?? []
+    asked.push(uids.length)
+    const results = uids.map(
+      (id) => `{"uid":${id},"status":"succeeded","error":null,"details":[${'[],'.repeat(longest.each / 3)}[]],"canceledBy":null}`,
+    )
+    return { body: `{"results":[${results.join()}],"next":null}` }
+  })
+  let uid = 0
+  await using wire = open(server)
+  const sends = await Promise.all(Array.from({ length: 6 }, (_, i) => wire.send(numbered(1, i), NEVER)))
+  assert.deepEqual([...new Set(sends.map(({ kind }) => kind))], ['delivered'])
+  assert.ok(asked.includes(1) && Math.max(...asked) > 1, `${asked}`)
+  longest.each = 300_000
+  const { blame, answer } = failureOf(await wire.send(numbered(1), NEVER))
+  assert.equal(blame, 'refused')
+  assert.match(answer.message, /the answer is longer than 8\d+ bytes, for 1 tasks/)
 })
 
 test('a poison document of another client does no harm but a second try', async () => {

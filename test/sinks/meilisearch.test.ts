@@ -5,8 +5,9 @@ import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
 import { meilisearch } from '../../sinks/meilisearch.ts'
 import type { Load } from '../../sinks/push.ts'
+import { calmMs } from '../services/calm-clock.ts'
 import { Meilisearch } from '../services/meilisearch.ts'
-import type { Received } from '../services/http-receiver.ts'
+import { HttpReceiver, type Received } from '../services/http-receiver.ts'
 import { conforms, SECRET } from './conformance.ts'
 import { destination, failureOf, ids, madeOf, open, stored, wordsOf, writes } from './meilisearch-bench.ts'
 import { keys, loadOf, NEVER, wireOf, type Row } from './load.ts'
@@ -57,6 +58,14 @@ test('digits are not lost, neither of keys nor of values', async () => {
   const load = madeOf(['{"id":9223372036854775807,"n":18446744073709551615}'])
   assert.equal((await wire.send(load, NEVER)).kind, 'delivered')
   assert.deepEqual(stored(server), [{ id: 9223372036854775807n, n: 18446744073709551615n }])
+})
+
+test('an identifier of millions of digits is none, which is seen without reading it as a number', async () => {
+  await using server = await HttpReceiver.start(() => ({ status: 400, body: '{"message":"no","code":"invalid_document_id"}' }))
+  await using wire = open(server)
+  const load = madeOf([`{"id":${'7'.repeat(15_000_000)}}`], [{ action: ACTION.delete }])
+  const ms = await calmMs(async () => assert.equal((await wire.send(load, NEVER)).kind, 'failed'))
+  assert.ok(ms < 2_000, `${ms} ms`)
 })
 
 test('one rule names the document for index and delete: the field, the column, or the primary key joined with "-"', async () => {

@@ -206,6 +206,22 @@ test('with item_results the answer may name the messages that failed', async () 
   assert.equal((await plain.send(load, NEVER)).kind, 'delivered', 'only for those who asked for it')
 })
 
+test('with item_results an answer that says more than there is to say of the messages is none', async () => {
+  const entry = JSON.stringify({ index: 0, error: 'no' })
+  const tooMany = `{"failures":[${Array.from({ length: 4 }, () => entry).join()}]}`
+  const empties = `{"failures":[${'[],'.repeat(30_000)}[]]}`
+  const tooLong = `{"failures":[${entry.slice(0, -2)}${'o'.repeat(70_000)}"}]}`
+  await using receiver = await HttpReceiver.start()
+  await using wire = wireOf(webhook, { ...HOOK, item_results: true }, {}, { endpoint: endpoint(receiver.url) })
+  for (const body of [tooMany, empties, tooLong]) {
+    receiver.handler = () => ({ body })
+    const outcome = await wire.send(loadOf(keys('1', '2', '3')), NEVER)
+    assert.ok(outcome.kind === 'failed', body.slice(0, 40))
+    assert.equal(outcome.failure.blame, 'refused')
+    assert.match(outcome.failure.answer.message, /the answer says more than can be read of 3 messages/)
+  }
+})
+
 test('what is everybody’s trouble, and what is most likely the messages’: by status, and by who chose the path', async () => {
   let status = 0
   await using receiver = await HttpReceiver.start(() => ({ status }))
