@@ -15,6 +15,8 @@ import { Egress, type EgressMode, type EgressOptions } from '../engine/net/egres
 import type { Connection } from '../engine/state/resources.ts'
 import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
 
+type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
+
 export type Settings = Readonly<{
   server: Readonly<{ host: string; port: number }>
   log: Readonly<{ level: LogLevel; format: LogFormat }>
@@ -36,7 +38,8 @@ export type Settings = Readonly<{
   /** larger messages are not kept */
   maxMessageMb: number
   /** where sinks may send */
-  egress: Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
+  egress: Reach
+  databaseEgress: Reach
   /** variables that are set and known but have no effect here */
   ignored: readonly string[]
   /** variables that look like ours and are not known: most likely misspelt */
@@ -116,7 +119,8 @@ export const VARIABLES = {
     oneOf(EGRESS_MODES),
     'where sinks may send: private = everywhere but to link-local and metadata addresses, public = to public addresses only (private)',
   ),
-  EGRESS_ALLOW: variable(text, 'hosts, *.suffixes, addresses and ranges that EGRESS lets through all the same, with commas between'),
+  EGRESS_ALLOW: variable(text, 'hosts, *.suffixes, addresses and ranges that both let through all the same, with commas between'),
+  EGRESS_DATABASES: variable(oneOf(EGRESS_MODES), 'the same for the databases that sources read (as EGRESS)'),
   TAILRACE_FUNCTION_THREADS: variable(
     Type.Integer({ minimum: 1, maximum: 64 }),
     'threads that run functions (as many as cores, from 3 to 8); one function has all of them but one at most',
@@ -201,6 +205,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     egress,
+    databaseEgress: { ...egress, mode: (string('EGRESS_DATABASES') ?? egress.mode) as EgressMode },
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(
       (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),

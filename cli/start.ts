@@ -28,6 +28,7 @@ import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { Egress } from '../engine/net/egress.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
+import { guardDatabases } from '../engine/postgres/guarded-socket.ts'
 import { PostgresServer } from '../engine/postgres/server.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
@@ -94,6 +95,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const server = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
   const state = settings.state ?? { connection: (server as PostgresServer).connection(STATE_DATABASE), poolSize: 10 }
   if (server) await ensureDatabase(server.connection('postgres'), STATE_DATABASE)
+  guardDatabases({ egress: new Egress({ ...settings.databaseEgress, setting: 'EGRESS_DATABASES' }), own: server?.connection('postgres') })
   const store = parts.use(
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
@@ -163,7 +165,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
     functions: functionPort,
-    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, reload }),
+    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, reload, logger }),
     makeTestUrl: () => makeTestUrl(egress),
     logger,
     metrics,

@@ -521,8 +521,8 @@ export const ERRORS = {
   EGRESS_REFUSED: {
     retry: false,
     status: 422,
-    meaning: 'The address of a destination is one that this process may not send to.',
-    remedy: 'Name another host, or let this one through with EGRESS_ALLOW; EGRESS says which addresses are allowed.',
+    meaning: 'The address of a destination or of a database is one that this process may not reach.',
+    remedy: 'Name another host, or let this one through with EGRESS_ALLOW; EGRESS and EGRESS_DATABASES say which addresses are allowed.',
   },
   DESTINATION_UNREACHABLE: {
     retry: true,

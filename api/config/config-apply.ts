@@ -9,7 +9,8 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import { isDeepStrictEqual } from 'node:util'
 import { EngineError } from '../../engine/errors.ts'
-import { provision, type Provisioned } from '../../engine/postgres/provision.ts'
+import type { Logger } from '../../engine/logger.ts'
+import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../../engine/postgres/source-names.ts'
 import type { DatabaseInput, ResourceStore, SinkInput } from '../../engine/state/resource-store.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
@@ -70,10 +71,10 @@ class Undone extends Error {
 export async function changeByConfig(
   document: ConfigDocument,
   account: Account,
-  { isTrial, ...place }: Place & Readonly<{ isTrial: boolean }>,
+  { isTrial, logger, ...place }: Place & Readonly<{ isTrial: boolean; logger: Pick<Logger, 'warn'> }>,
 ): Promise<ConfigOutcome> {
   const { store, resources } = place
-  const application = new Application(document, resources, { account, isTrial })
+  const application = new Application(document, resources, { account, isTrial, logger })
   const isNamed = namedIn(document)
   return applied(application, place, () =>
     store
@@ -141,8 +142,11 @@ async function storedCode(query: Query, account: string): Promise<ReadonlyMap<st
   return new Map(rows.map(({ name, code }) => [name, code]))
 }
 
-/** @property account that it is for; absent: the document's own, made if need be */
-type Ways = Readonly<{ account?: Account; isTrial?: boolean }>
+/**
+ * @property account that it is for; absent: the document's own, made if need be
+ * @property logger told why servers can't be reached; absent: whoever gave the document may know that
+ */
+type Ways = Readonly<{ account?: Account; isTrial?: boolean; logger?: Pick<Logger, 'warn'> }>
 
 class Application {
   readonly notices: string[]
@@ -189,11 +193,25 @@ class Application {
         if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
         const code = error instanceof EngineError ? error.code : undefined
         if (code !== 'SLOT_MISSING') this.#away.add(name)
-        const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isDeepStrictEqual(known.get(name), connection)
-        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(error)}; all else goes on without its source "${name}"`)
-        else this.#wrong(database.line, error)
+        const isAsBefore = isDeepStrictEqual(known.get(name), connection)
+        const told = isAsBefore ? error : this.#withoutNetwork(error, database)
+        const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isAsBefore
+        if (known.has(name) && isItsOwn) this.#notice(database.line, `${textOf(told)}; all else goes on without its source "${name}"`)
+        else this.#wrong(database.line, told)
       }
     }
+  }
+
+  /** Who has a token may name any address: the answer doesn't tell what is there, and the log does. */
+  #withoutNetwork(error: unknown, { input: { name, connection } }: ConfiguredDatabase): unknown {
+    const { logger } = this.#ways
+    if (!logger || !isOfConnecting(error)) return error
+    const { hostname, port, database } = connection
+    logger.warn({ err: error, account: this.account, database: name }, 'a database of a configuration could not be reached')
+    return new EngineError(
+      'SOURCE_UNREACHABLE',
+      `the database ${database} at ${hostname}:${port} could not be reached, or let us not in; the log of the service says why`,
+    )
   }
 
   /**

@@ -1,5 +1,6 @@
 /** Configuration as code for an account of a running service: planned, applied and exported. */
 import { EngineError } from '../../engine/errors.ts'
+import type { Logger } from '../../engine/logger.ts'
 import type { ResourceStore, Resources } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
@@ -17,6 +18,8 @@ export type ConfigEditsOptions = Readonly<{
   pool: FunctionPool
   /** aborted when the service stops */
   signal: AbortSignal
+  /** told why a database can't be reached, which is no matter of the client's */
+  logger: Pick<Logger, 'warn'>
   /** makes what is stored take effect here */
   reload: () => Promise<void>
 }>
@@ -88,11 +91,11 @@ export class ConfigEdits {
     given: GivenConfig,
     { isTrial, gone }: Readonly<{ isTrial: boolean; gone: AbortSignal }>,
   ): Promise<ConfigOutcome> {
-    const { store, resources, pool } = this.#options
+    const { store, resources, pool, logger } = this.#options
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client has gone before the turn of its configuration came')
     const document = await this.#read(given, storedOf(await resources.load(store.query), account), signal)
-    return changeByConfig(document, account, { store, resources, pool, signal, isTrial })
+    return changeByConfig(document, account, { store, resources, pool, signal, isTrial, logger })
   }
 
   async #read(given: GivenConfig, stored: StoredResources, signal: AbortSignal): Promise<ConfigDocument> {

@@ -137,6 +137,7 @@ function connectionOf(form: DatabaseForm, known: string | undefined, here: Tell)
   if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
     here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
   const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
+  if (form.hostname?.includes('/')) here('hostname', 'must be a name or an address, not a folder of sockets')
   if (form.url === undefined) {
     if (form.hostname === undefined) here('hostname', 'is missing (or give url)')
     if (form.database === undefined) here('database', 'is missing (or give url)')

@@ -72,22 +72,29 @@ const NOT_PUBLIC: readonly Range[] = [
   ] as const),
 ]
 
+/** All of IPv6 that is given out for the public internet. */
+const GLOBAL: readonly Range[] = [['2000::', 3]]
+
 export type EgressOptions = Readonly<{
   mode: EgressMode
   /** hosts, `*.suffix`, addresses and ranges */ allow?: readonly string[]
   resolve?: Resolve
+  /** the variable that set the mode, for its refusals */ setting?: string
 }>
 
 export class Egress {
   readonly mode: EgressMode
   readonly #resolve: Resolve
+  readonly #setting: string
   readonly #never = blockList(NEVER)
   readonly #notPublic = blockList(NOT_PUBLIC)
+  readonly #global = blockList(GLOBAL)
   readonly #allowed = new BlockList()
   readonly #allowedNames: readonly string[]
 
   /** @throws EngineError SETTING_INVALID: an entry of the allow list is none of the four forms */
-  constructor({ mode, allow = [], resolve = resolveAll }: EgressOptions) {
+  constructor({ mode, allow = [], resolve = resolveAll, setting = 'EGRESS' }: EgressOptions) {
+    this.#setting = setting
     this.mode = mode
     this.#resolve = resolve
     const names: string[] = []
@@ -116,7 +123,7 @@ export class Egress {
     throw new EngineError(
       'EGRESS_REFUSED',
       this.mode === 'public'
-        ? `"${host.slice(0, 255)}" is not a public address, and EGRESS is "public"`
+        ? `"${host.slice(0, 255)}" is not a public address, and ${this.#setting} is "public"`
         : `"${host.slice(0, 255)}" is a link-local, metadata or reserved address`,
       { host: host.slice(0, 255) },
     )
@@ -133,7 +140,8 @@ export class Egress {
     const kind = family === 4 ? 'ipv4' : 'ipv6'
     const plain = withoutZone(address)
     if (this.#allowed.check(plain, kind)) return true
-    return !this.#never.check(plain, kind) && (this.mode === 'private' || !this.#notPublic.check(plain, kind))
+    if (this.#never.check(plain, kind)) return false
+    return this.mode === 'private' || (!this.#notPublic.check(plain, kind) && (family === 4 || this.#global.check(plain, kind)))
   }
 }
 
@@ -148,7 +156,7 @@ function blockList(ranges: readonly Range[]): BlockList {
   return list
 }
 
-/** The IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4). */
+/** The IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4, ISATAP). */
 function innerAddress(address: string): string | undefined {
   const words = wordsOf(address)
   if (!words) return undefined
@@ -161,6 +169,7 @@ function innerAddress(address: string): string | undefined {
   if (zeros(6) && ((words[6] as number) !== 0 || (words[7] as number) > 1)) return low(6)
   if (a === 0x64 && b === 0xff9b && (c === 1 || words.slice(2, 6).every((word) => word === 0))) return low(6)
   if (a === 0x2002) return low(1)
+  if (words[5] === 0x5efe && (words[4] === 0 || words[4] === 0x200)) return low(6)
   return undefined
 }
 

@@ -1,6 +1,19 @@
 /** How a checked connection becomes the driver's configuration. */
 import type { ClientConfig } from 'pg'
 import type { Connection } from '../state/resources.ts'
+import { GuardedSocket } from './guarded-socket.ts'
+
+/**
+ * Of a database that an account names: reached through the guard, and with its own password alone. Where that is empty, pg would take
+ * PGPASSWORD or a line of .pgpass from the service's environment and give it to whatever server is named.
+ */
+export function accountClient(connection: Connection, applicationName: string, options?: string): ClientConfig {
+  return {
+    ...clientConfig(connection, applicationName, options),
+    password: () => connection.password,
+    stream: () => new GuardedSocket(),
+  }
+}
 
 /** @param options startup options, such as PINNED_OPTIONS of a source's connections */
 export function clientConfig(connection: Connection, applicationName: string, options?: string): ClientConfig {

@@ -5,7 +5,7 @@
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
-import { clientConfig } from './client-config.ts'
+import { accountClient } from './client-config.ts'
 import { tlsRefusal } from './tls-refusal.ts'
 
 export type Provision = Readonly<{
@@ -20,24 +20,25 @@ export type Provisioned = Readonly<{ slotCreated: boolean; publicationCreated: b
 /** A slot waits for transactions that were open when it was asked for. */
 const SLOT_LIMIT_MS = 15_000
 const QUERY_CANCELED = '57014'
+const CONNECTING = 'connecting'
 
 /** @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
   const { isTrial = false } = wanted
-  const client = new Client(clientConfig(connection, 'tailrace set-up'))
+  const client = new Client(accountClient(connection, 'tailrace set-up'))
   client.on('error', () => {}) // the query under way tells it
   try {
     await client.connect()
   } catch (cause) {
     const { hostname, port, database } = connection
     const where = `the database ${database} at ${hostname}:${port}`
-    const refusal = tlsRefusal(cause, where)
-    if (refusal) throw refusal
+    const untrusted = tlsRefusal(cause, where)
     const text = cause instanceof Error ? cause.message : String(cause)
+    const own = untrusted ?? (cause instanceof EngineError ? cause : undefined)
     throw new EngineError(
-      isRefusal(cause) ? 'SOURCE_REFUSED' : 'SOURCE_UNREACHABLE',
-      `${where}: ${text}`,
-      { hostname, port, database },
+      own?.code ?? (isRefusal(cause) ? 'SOURCE_REFUSED' : 'SOURCE_UNREACHABLE'),
+      untrusted?.message ?? `${where}: ${text}`,
+      { hostname, port, database, step: CONNECTING },
       { cause },
     )
   }
@@ -63,6 +64,9 @@ export async function provision(connection: Connection, wanted: Provision): Prom
     await client.end()
   }
 }
+
+/** Whether the server could not be reached, or let nobody in: which of these tells what stands in a network. */
+export const isOfConnecting = (error: unknown): error is EngineError => error instanceof EngineError && error.context['step'] === CONNECTING
 
 /** Login, database or right: waiting does not mend it. */
 const isRefusal = (error: unknown): boolean => /^28|^3D000$|^42501$/.test(String((error as { code?: unknown }).code ?? ''))
@@ -136,7 +140,7 @@ async function oldestTransaction(client: Client): Promise<string> {
 
 async function undoOn(connection: Connection, made: Readonly<{ slot?: string; publication?: string }>): Promise<void> {
   if (made.slot === undefined && made.publication === undefined) return
-  const client = new Client(clientConfig(connection, 'tailrace set-up'))
+  const client = new Client(accountClient(connection, 'tailrace set-up'))
   client.on('error', () => {})
   await client.connect()
   try {

@@ -7,7 +7,7 @@ import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection, SinkSettings } from '../state/resources.ts'
 import { qualified } from '../state/table-name.ts'
-import { clientConfig } from './client-config.ts'
+import { accountClient } from './client-config.ts'
 
 /**
  * `field` is that of the sink, for errors; `column` belongs to the table. `ofOldRow`: Postgres must tell the column of old
@@ -49,7 +49,7 @@ export function newNames<T extends SourceName>(names: readonly T[], before: Para
 export async function missingNames(connection: Connection, names: readonly SourceName[]): Promise<readonly Missing[]> {
   if (names.length === 0) return []
   const client = new Client({
-    ...clientConfig(connection, 'tailrace set-up'),
+    ...accountClient(connection, 'tailrace set-up'),
     connectionTimeoutMillis: LIMIT_MS,
     query_timeout: LIMIT_MS,
   })

@@ -28,6 +28,7 @@ test('with nothing set, everything has its default and the state database is the
     functions: { threads: undefined, memoryMb: 512 },
     maxMessageMb: 64,
     egress: { mode: 'private', allow: [] },
+    databaseEgress: { mode: 'private', allow: [] },
     ignored: [],
     unknown: [],
   } satisfies Settings)
@@ -184,6 +185,9 @@ test('with KAFKA_BROKERS the log is in Kafka; what belongs to it is checked toge
 test('EGRESS says where sinks may send, EGRESS_ALLOW what is let through all the same', () => {
   const { egress } = readSettings({ EGRESS: 'public', EGRESS_ALLOW: ' hooks.internal, 10.0.0.0/8 ,,*.svc.local' })
   assert.deepEqual(egress, { mode: 'public', allow: ['hooks.internal', '10.0.0.0/8', '*.svc.local'] })
+  const modes = ({ egress: sinks, databaseEgress: databases }: Settings) => [sinks.mode, databases.mode]
+  assert.deepEqual(modes(readSettings({ EGRESS: 'public' })), ['public', 'public'])
+  assert.deepEqual(modes(readSettings({ EGRESS: 'public', EGRESS_DATABASES: 'private' })), ['public', 'private'])
   assert.throws(() => readSettings({ EGRESS: 'everywhere' }), /EGRESS: "everywhere" came; takes one of private, public/)
   assert.throws(() => readSettings({ EGRESS_ALLOW: 'http://x/' }), /EGRESS_ALLOW/)
 })

@@ -7,9 +7,10 @@
  *  - A frame's bytes are valid during the call.
  */
 import { EventEmitter } from 'node:events'
-import { Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { Connection, type ClientConfig } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
+import { GuardedSocket } from '../../postgres/guarded-socket.ts'
 import { FrameSplitter, type OnFrame } from './frame-splitter.ts'
 
 const COPY_DATA = 0x64 // d
@@ -31,7 +32,7 @@ export class ReplicationWire extends PgConnection {
 
   /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
   constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
-    const socket = client.ssl ? new Socket() : reusingSocket()
+    const socket = client.ssl ? new GuardedSocket() : reusingSocket()
     super({ ...client, stream: () => socket })
     this.#socket = socket
     this.#onCopyData = onCopyData
@@ -64,7 +65,7 @@ export class ReplicationWire extends PgConnection {
 
 /** Its chunks are events as of any socket, but all of them views of the same memory. */
 function reusingSocket(): Socket {
-  const socket: Socket = new Socket({
+  const socket: Socket = new GuardedSocket({
     onread: {
       buffer: Buffer.allocUnsafeSlow(READ_BYTES),
       callback: (bytes, buffer) => socket.emit('data', buffer.subarray(0, bytes)),

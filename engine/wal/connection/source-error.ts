@@ -52,6 +52,7 @@ export type Course = 'soon' | 'later' | 'stop'
 
 /** Those that are no reason to stop although the same try may well fail again: what they mean is not known, or others mend it. */
 const LATER: ReadonlySet<ErrorCode> = new Set([
+  'EGRESS_REFUSED', // names get other addresses
   'INTERNAL',
   'LOG_REFUSED',
   'LSN_MALFORMED',

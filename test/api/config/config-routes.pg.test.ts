@@ -264,3 +264,23 @@ test('whoever goes while a database is awaited ends the waiting, and it is never
   assert.equal((await call('plan', '{}')).status, 200) // those of one account come one after the other
   assert.equal(asked, 1)
 })
+
+test('what a database that is not known answers with, or whether it is there, is told to the log alone', async () => {
+  await using closing = createServer((socket) => void socket.destroy()).listen(0, '127.0.0.1')
+  await once(closing, 'listening')
+  const { port } = source.connection
+  const places = [
+    ['127.0.0.1', 1],
+    ['127.0.0.1', (closing.address() as AddressInfo).port],
+    ['127.0.0.1', port],
+    ['169.254.169.254', 80],
+  ] as const
+  for (const [hostname, at] of places) {
+    const database = { name: 'unknown', hostname, port: at, database: 'd', username: 'nobody_of_this_name', ssl: false, slot: { name: 's' }, publication: { name: 'p' } } // prettier-ignore
+    const { status, summary } = await call('apply', { databases: [database] })
+    assert.deepEqual([status, summary], [422, `yaml:2: the database d at ${hostname}:${at} could not be reached, or let us not in; the log of the service says why`]) // prettier-ignore
+  }
+  assert.match(service.log(), /ECONNREFUSED[^]*EGRESS_REFUSED/)
+  const folder = await call('plan', { databases: [{ name: 'unknown', hostname: '/var/run', database: 'd', slot: { name: 's' }, publication: { name: 'p' } }] }) // prettier-ignore
+  assert.match(folder.summary, /hostname must be a name or an address, not a folder of sockets/)
+})

@@ -1,0 +1,51 @@
+/**
+ * Connections to the databases of accounts, which whoever has a token may name: only to where the egress guard lets through, on the
+ * addresses that it has checked, and never to a socket in a folder. The process has one guard for all of them, as it has one
+ * network; the state database and the embedded server are named by its operator, and are reached without it.
+ */
+import { isIP, Socket, type LookupFunction } from 'node:net'
+import { EngineError } from '../errors.ts'
+import { Egress } from '../net/egress.ts'
+
+/** @property own the embedded server, whose demo is a database of an account too */
+type Guard = Readonly<{ egress: Pick<Egress, 'addressesOf'>; own?: Readonly<{ hostname: string; port: number }> | undefined }>
+
+let guard: Guard = { egress: new Egress({ mode: 'private' }) }
+
+/** Called once, before the first connection. */
+export function guardDatabases(those: Guard): void {
+  guard = those
+}
+
+const lookup: LookupFunction = (hostname, { all }, callback) => {
+  guard.egress.addressesOf(hostname).then(
+    (addresses) => {
+      const [first] = addresses
+      if (all) callback(null, [...addresses])
+      else callback(null, first?.address ?? '', first?.family)
+    },
+    (error: Error) => callback(error, ''),
+  )
+}
+
+export class GuardedSocket extends Socket {
+  /** As pg calls it: with port and host, or with the path of a socket. */
+  override connect(...given: unknown[]): this {
+    const [port, host] = given
+    if (typeof port === 'number' && typeof host === 'string') this.#connectTo(host, port)
+    else
+      this.destroy(new EngineError('EGRESS_REFUSED', 'a database of an account is reached by host and port, not by a socket in a folder'))
+    return this
+  }
+
+  #connectTo(host: string, port: number): void {
+    const { egress, own } = guard
+    const isOwn = own?.hostname === host && own.port === port
+    if (isOwn || isIP(host) === 0) return void super.connect({ port, host, lookup })
+    egress.addressesOf(host).then(
+      // an address is not looked up
+      () => this.destroyed || super.connect({ port, host }),
+      (error: Error) => this.destroy(error),
+    )
+  }
+}
