@@ -121,10 +121,10 @@ export class Dispatcher {
   /** Commit time of the oldest unfinished message, µs since the epoch; Infinity: everything read is finished. */
   oldestUs(): number {
     const { window: w, parked } = this
-    if (parked.size > 0) return parked.oldestUs() // below the window, all of them
-    if (w.base === w.end) return Infinity
+    const oldest = parked.oldestUs() // of those that failed some may lie above the window's base
+    if (w.base === w.end) return oldest
     const { view, firstSeq } = w.packOf(w.base)
-    return (view as PackView).commitTimeUs(w.base - firstSeq)
+    return Math.min(oldest, (view as PackView).commitTimeUs(w.base - firstSeq))
   }
 
   /**
@@ -312,6 +312,11 @@ export class Dispatcher {
   /** Messages come back: deliverable at once. @param lease only those still held under it; @param isUnseen no client has had them */
   release(...release: Parameters<Settlement['release']>): Released {
     return this.#settlement.release(...release)
+  }
+
+  /** Everything that is in flight comes back. @returns how many deliveries */
+  releaseAll(): number {
+    return this.#settlement.releaseAll()
   }
 
   /**

@@ -68,8 +68,10 @@ export class Intake {
     for (let i = 0; i < accepted; i++) this.#open.makeVoid(pack, firstSeq + i)
     if (accepted < count) this.#filter = view.position(count - 1)
     if (!this.#keyed) for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
+    this.#restoring &&= this.#restored.concerns(offset)
+    if (this.#restoring) this.#restoreFinished(pack) // whatever the filter says by now
     if (drops) this.#drop(pack, accepted, drops)
-    if (this.#restoring) this.#restore(pack, view)
+    if (this.#restoring) this.#restoreOpen(pack, view)
     for (let i = accepted; i < count; i++) if (isTooLarge(view, i)) this.#giveUp(firstSeq + i, tooLarge(view, i))
     this.#open.settle()
   }
@@ -86,15 +88,17 @@ export class Intake {
     if ((states[seq & mask] as number) < STATE.moving) this.#parking.fail(seq, failed)
   }
 
-  /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */
-  #restore(pack: WindowPack, view: PackView): void {
-    const { offset, firstSeq, count } = pack
-    const restored = this.#restored
-    this.#restoring = restored.concerns(offset)
-    if (!this.#restoring) return
+  /** What a former owner finished, or the parked store has, stays finished here. */
+  #restoreFinished({ offset, firstSeq, count }: WindowPack): void {
     const { states, mask } = this.#window
-    for (const [from, to] of restored.finishedIn(offset, count))
+    for (const [from, to] of this.#restored.finishedIn(offset, count))
       for (let seq = firstSeq + from; seq < firstSeq + to; seq++) if (states[seq & mask] === STATE.fresh) this.#open.close(seq)
+  }
+
+  /** Inside the former owner's zone every message is looked at as it is read, so that groups keep their order. */
+  #restoreOpen({ offset, firstSeq, count }: WindowPack, view: PackView): void {
+    const restored = this.#restored
+    const { states, mask } = this.#window
     const held = new Map<number, number[]>()
     for (let index = 0; index < count; index++) {
       const seq = firstSeq + index

@@ -105,6 +105,11 @@ export class Restored {
     this.#parked.delete(offset)
   }
 
+  /** Whether the parked store had a message at the take-over whose record has not been read yet. */
+  isParkedAhead(offset: number, index: number): boolean {
+    return this.#parked.get(offset)?.includes(index) === true
+  }
+
   /** Until when an open message stays invisible (monotonic ms), by index; 0: it is visible. */
   invisibleUntil(offset: number, index: number): number {
     const exact = this.#inFlight.get(offset)?.get(index)

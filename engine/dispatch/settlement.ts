@@ -57,8 +57,7 @@ export class Settlement {
         if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
         if (ended) ended(w.packOf(seq).view as PackView, index, offset, w.deliveries[seq & w.mask] as number)
         this.#open.end(seq)
-      } else if (state === STATE.moving || ((seq < 0 || state === STATE.finished) && offset < w.nextOffset && this.#parked.openRows > 0)) {
-        // what failed is parked where it stood: messages before it may be open
+      } else if (state === STATE.moving || this.#mayBeParked(state, offset, index)) {
         elsewhere.offsets.push(offset)
         elsewhere.indexes.push(index)
       } else if (offset >= w.nextOffset && compareRefs({ offset, index }, this.#restored.ackableBelow) < 0) early = true
@@ -94,7 +93,7 @@ export class Settlement {
       const offset = offsets[i] as number
       const index = indexes[i] as number
       const seq = w.seqOf(offset, index)
-      if (seq < 0 || w.states[seq & w.mask] === STATE.finished) {
+      if (seq < 0 || (w.states[seq & w.mask] as number) >= STATE.finished) {
         const parked = this.releaseParked({ offsets: [offset], indexes: [index] }, undefined, lease, isUnseen)
         if (messages === 0) heldUntil = parked.heldUntil
         messages += parked.messages
@@ -110,6 +109,21 @@ export class Settlement {
       this.#open.free(seq)
     }
     return { messages, heldUntil }
+  }
+
+  /** Everything that is in flight comes back: whoever had it has told the end of all that it knows of. @returns how many deliveries */
+  releaseAll(): number {
+    const w = this.#window
+    const { leases } = this.#open
+    const held: number[] = []
+    for (const { number, seqs } of leases.held())
+      for (const seq of seqs)
+        if (seq >= w.base && w.states[seq & w.mask] === STATE.inFlight && w.leases[seq & w.mask] === number) held.push(seq)
+    for (const seq of held) {
+      leases.letGo(w.leases[seq & w.mask] as number)
+      this.#open.free(seq)
+    }
+    return held.length + this.#parked.releaseAll()
   }
 
   /**
@@ -169,6 +183,16 @@ export class Settlement {
   /** When the next visibility time ends (monotonic ms), or Infinity. */
   nextLapse(): number {
     return Math.min(this.#open.leases.nextEnd(), this.#parked.nextEnd())
+  }
+
+  /**
+   * Whether the parked store may have a message that the window has not as open: what is parked stands there as finished, or as
+   * void; what was parked by a former owner may lie ahead of the reader, which has no say in it.
+   * @param state -1: the window doesn't hold it
+   */
+  #mayBeParked(state: number, offset: number, index: number): boolean {
+    if (this.#parked.openRows === 0 || (state >= 0 && state < STATE.finished)) return false
+    return offset < this.#window.nextOffset || this.#restored.isParkedAhead(offset, index)
   }
 
   #wasDelivered(seq: number, offset: number, index: number): boolean {

@@ -199,6 +199,18 @@ export class ParkedGroups {
     return true
   }
 
+  /** Whatever was taken comes back. @returns of how many groups */
+  releaseAll(): number {
+    const taken = this.#held.filter(({ state }) => state === 'inFlight')
+    for (const group of taken) {
+      for (const name of group.taken) this.#byName.delete(name)
+      group.taken.clear()
+      this.#unhold(group)
+      this.#idle(group)
+    }
+    return taken.length
+  }
+
   /** A message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). */
   backOff(group: ParkedGroup, { offset, index, origin }: Omit<ParkedRef, 'key'>, deliveries: number, until: number): void {
     const name = nameOf(offset, index, origin)

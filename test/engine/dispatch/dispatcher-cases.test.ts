@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
+import type { Commit } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 import { LONGEST_BACK_OFF_MS } from '../../../engine/dispatch/restored.ts'
@@ -458,4 +459,23 @@ test('a next try that was stored by a clock ahead of ours holds its message no l
   assert.deepEqual([wanted(60_000, 59_999), wanted(60_000, 60_000)], [false, true])
   const aYear = 365 * 86_400_000
   assert.deepEqual([wanted(aYear, LONGEST_BACK_OFF_MS - 1), wanted(aYear, LONGEST_BACK_OFF_MS)], [false, true])
+})
+
+test('what a former owner finished stays finished, although the filter of its next one drops it and that of the one after doesn’t', () => {
+  const first = new Bench()
+  first.offer(messages(3))
+  assert.deepEqual(first.take(), ['0.0', '0.1', '0.2'])
+  first.finish('0.1')
+  const restart = (commit: Commit, drops?: Uint8Array) => {
+    const restore = { commit, head: 1, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] }
+    const bench = new Bench({}, { restore })
+    bench.offer(messages(3), drops)
+    return bench
+  }
+  const { finished } = first.commit()
+  const second = restart(first.commit(), Uint8Array.of(0, 1, 0))
+  assert.deepEqual(second.commit().finished, finished)
+  const third = restart(second.commit())
+  third.now = settings.ackWaitMs
+  assert.deepEqual(third.take(), ['0.0', '0.2'])
 })

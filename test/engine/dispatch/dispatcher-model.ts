@@ -1,13 +1,15 @@
 /**
  * The dispatcher beside a naive model of it: the model keeps one object a message, scans everything, and knows nothing of
- * windows, chains, heaps or parking. Every step is checked against it.
+ * windows, chains, heaps or parking. Every step is checked against it. The owner is one whose clients ask, or one that sends: then
+ * nothing lapses, the owner tells the end of each delivery once, and what failed is parked until its next try.
  */
 import assert from 'node:assert/strict'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { refList, type RefList } from '../../../engine/dispatch/ack-id.ts'
-import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { Dispatcher, type Lane } from '../../../engine/dispatch/dispatcher.ts'
 import { refKey, type ParkedGroupFacts, type ParkedRef } from '../../../engine/dispatch/parked/parked-group.ts'
 import { compareRefs } from '../../../engine/dispatch/restored.ts'
+import type { Failed } from '../../../engine/dispatch/parked/parking.ts'
 import type { Commit, MessageRef } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, Pack } from '../../../engine/log/pack.ts'
@@ -22,7 +24,11 @@ type Known = {
   readonly accepted: boolean
   readonly tombstone: boolean
   done: boolean
-  /** invisible until then */
+  /** read by this owner while the sink's filter drops its group */
+  isVoid: boolean
+  /** for that it counts as done: it is not in the parked store */
+  dropped: boolean
+  /** invisible until then; Infinity: the owner sends it */
   until: number
   /** handed out at least once, ever */
   delivered: boolean
@@ -30,34 +36,53 @@ type Known = {
   pending: boolean
 }
 
+type Row = { state: 'open' | 'done'; attempts: number; /** backs off until then */ until: number }
+export type WorldOptions = Readonly<{
+  grouping: boolean
+  windowBytes: number
+  maxPending: number
+  sends?: boolean
+  /** an owner that sends takes so many of a group together */
+  perGroup?: number
+}>
+
 export const ACK_WAIT_MS = 1_000
+const BACK_OFF_MS = 500
 const UNBOUND = { max: Infinity, overhead: 0, first: true }
 
 export class World {
   readonly grouping: boolean
   readonly #windowBytes: number
   readonly #maxPending: number
+  readonly #perGroup: number
+  readonly sends: boolean
   #now = 0
+  /** of the group that the sink's filter drops; 0: it has none */
+  #droppedGroup = 0
   #lsn = 0
   readonly #log: { pack: Buffer; known: Known[] }[] = []
   readonly #source: Written[] = []
   #filter: Position = ORIGIN
   #durable: { commit: Commit; done: Set<Known> } | undefined
   /** the parked store: its rows survive a crash */
-  readonly #rows = new Map<number, 'open' | 'done'>()
+  readonly #rows = new Map<number, Row>()
   #restored: MessageRef = { offset: 0, index: 0 }
   #dispatcher!: Dispatcher
+  #pending!: AckPending
   #term = 0
   /** a commit without the exact set in flight is durable since the take-over */
   #mayHandOut = false
   readonly handedOut: Known[] = []
   deliveries = 0
   parks = 0
+  failures = 0
 
-  constructor(options: { grouping: boolean; windowBytes: number; maxPending: number }) {
-    this.grouping = options.grouping
-    this.#windowBytes = options.windowBytes
-    this.#maxPending = options.maxPending
+  constructor({ grouping, windowBytes, maxPending, sends = false, perGroup = 1 }: WorldOptions) {
+    this.grouping = grouping
+    this.sends = sends
+    this.#windowBytes = windowBytes
+    this.#maxPending = maxPending
+    this.#perGroup = perGroup
     this.#start()
   }
 
@@ -94,6 +119,8 @@ export class World {
         accepted,
         tombstone,
         done: tombstone || !accepted,
+        isVoid: false,
+        dropped: false,
         until: 0,
         delivered: false,
         pending: false,
@@ -109,43 +136,115 @@ export class World {
       const offset = this.#dispatcher.window.nextOffset
       const record = this.#log[offset]
       if (!record) return
-      this.#dispatcher.offer(offset, Pack.decode(record.pack))
+      const drops = Uint8Array.from(record.known, ({ group }) => Number(group === this.#droppedGroup))
+      this.#dispatcher.offer(offset, Pack.decode(record.pack), this.#droppedGroup === 0 ? undefined : drops)
+      for (const m of record.known) {
+        m.isVoid = m.group === this.#droppedGroup
+        if (!m.isVoid || m.done || this.#rows.has(keyOf(m))) continue
+        m.done = m.dropped = true
+        m.until = 0
+      }
     }
   }
 
-  take(max: number): void {
+  /** The sink gets a filter: what is read from here on of this group is dropped. */
+  filter(group: number): void {
+    this.#droppedGroup ||= group // one that is lifted brings back, at the next restart, what it has dropped of the window
+  }
+
+  take(max: number, lane: Lane = 'all'): void {
     this.#load()
-    const expected = this.#expected(max)
-    const batch = this.#dispatcher.take(max, UNBOUND)
-    const got = (batch?.offsets ?? []).map((offset, i) => ({ offset, index: batch?.indexes[i] as number }))
-    assert.deepEqual(
-      got,
-      expected.map((m) => m.ref),
-      'what is handed out, in order',
-    )
-    for (const [i, message] of expected.entries()) {
+    const isTogether = this.sends && this.grouping && this.#perGroup > 1
+    const expected = isTogether ? [] : this.#expected(max, lane)
+    const batch = this.#dispatcher.take(max, UNBOUND, lane)
+    const got = (batch?.offsets ?? []).map((offset, i) => this.#log[offset]?.known[batch?.indexes[i] as number] as Known)
+    if (isTogether) this.#checkTogether(got, max, lane)
+    else
+      assert.deepEqual(
+        got.map((m) => m.ref),
+        expected.map((m) => m.ref),
+        'what is handed out, in order',
+      )
+    for (const [i, message] of got.entries()) {
       const view = batch?.views[i]
       const place = batch?.places[i] as number
       const body = view?.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))
       assert.equal(body, `body of ${message.position.lsn}`)
-      message.until = this.#now + ACK_WAIT_MS
+      message.until = this.sends ? Infinity : this.#now + ACK_WAIT_MS
       message.delivered = true
       message.pending = true
       this.deliveries++
       this.handedOut.push(message)
     }
-    const inFlight = this.#visible().filter((m) => !m.done && m.until > this.#now).length
+    const inFlight = this.#visible().filter((m) => !m.done && (this.sends ? m.until === Infinity : m.until > this.#now)).length
     if (this.parks === 0) assert.equal(this.#dispatcher.inFlight, inFlight, 'in flight') // of a parked group only the first is counted
   }
 
   ack(chosen: readonly Known[]): void {
-    this.#finish(chosen)
-    for (const message of chosen) if (this.#isRead(message)) this.#end(message)
+    const some = this.sends ? this.#sentWith(chosen) : chosen
+    const known = some.filter((m) => this.#isKnown(m))
+    this.#finish(some)
+    for (const message of known) this.#end(message)
   }
 
   nack(chosen: readonly Known[]): void {
-    this.#dispatcher.release(refsOf(chosen))
-    for (const message of chosen) if (!message.done && this.#isKnown(message) && !this.#isParkedBehind(message)) message.until = 0
+    this.#release(this.sends ? this.#sentWith(chosen) : chosen)
+  }
+
+  #release(some: readonly Known[]): void {
+    this.#dispatcher.release(refsOf(some))
+    for (const message of some)
+      if (!message.done && this.#isKnown(message) && (this.sends || !this.#isParkedBehind(message))) message.until = 0
+  }
+
+  /** Of each of these groups an answer takes the first ones, refuses the next, and the rest comes again behind it. */
+  fail(chosen: readonly Known[]): void {
+    const done: Known[] = []
+    const behind: Known[] = []
+    const bad: Known[] = []
+    for (const [, sent] of Map.groupBy(this.#sentWith(chosen), (m) => (this.grouping ? m.group : keyOf(m)))) {
+      const at = Math.floor(sent.length / 2)
+      done.push(...sent.slice(0, at))
+      bad.push(sent[at] as Known)
+      behind.push(...sent.slice(at + 1))
+    }
+    this.#release(behind)
+    const failures = bad.map((m): Failed => {
+      const attempts = (this.#rows.get(keyOf(m))?.attempts ?? 0) + 1
+      return { attempts, retryInMs: BACK_OFF_MS, error: 'no', record: {} }
+    })
+    const { elsewhere, elsewhereFailed } = this.#dispatcher.fail(refsOf(bad), failures)
+    this.#finish(done)
+    for (const m of done) this.#end(m)
+    this.#recordFailures(elsewhere, elsewhereFailed)
+    this.failures += bad.length
+    for (const m of bad) {
+      m.until = this.#now + BACK_OFF_MS
+      m.pending = false
+    }
+  }
+
+  #recordFailures({ offsets, indexes }: RefList, again: readonly Failed[]): void {
+    const { parking, parked } = this.#dispatcher
+    const until = this.#now + BACK_OFF_MS
+    const moves = parking.toFail()
+    if (moves.length > 0) this.commit()
+    for (const { offset, index } of moves) this.#rows.set(refKey(offset, index), { state: 'open', attempts: 1, until })
+    parking.moved(moves)
+    for (const [i, { attempts }] of again.entries()) {
+      const ref = { offset: offsets[i] as number, index: indexes[i] as number }
+      this.#rows.set(refKey(ref.offset, ref.index), { state: 'open', attempts, until })
+      const group = parked.groupAt(ref.offset, ref.index)
+      if (group) parking.backOff(group, ref, attempts, until)
+    }
+  }
+
+  /** What is being sent of the groups of these, lowest first: an answer tells of all of a group that it brought. */
+  #sentWith(chosen: readonly Known[]): Known[] {
+    const sent = chosen.filter((m) => !m.done && m.until === Infinity)
+    if (!this.grouping) return sent
+    const groups = new Set(sent.map(({ group }) => group))
+    return this.#all().filter((m) => !m.done && m.until === Infinity && groups.has(m.group))
   }
 
   pass(ms: number): void {
@@ -156,7 +255,7 @@ export class World {
   commit(clean = false): Commit {
     const commit = this.#dispatcher.commitPoint(this.#term, clean)
     this.#checkCommit(commit)
-    this.#durable = { commit, done: new Set(this.#all().filter((m) => m.done)) }
+    this.#durable = { commit, done: new Set(this.#all().filter((m) => m.done && !m.dropped)) }
     this.#dispatcher.committed(commit)
     if (!commit.inFlight) this.#mayHandOut = true
     return commit
@@ -167,18 +266,24 @@ export class World {
     const moves = this.#dispatcher.parking.toPark(this.#windowBytes)
     if (moves.length > 0) this.commit() // what is finished below them must not come back after them
     const late = refList()
-    if (during.length > 0) {
-      const { elsewhere } = this.#dispatcher.finish(refsOf(during))
+    const ended = this.sends ? this.#sentWith(during) : during
+    const known = ended.filter((m) => this.#isKnown(m))
+    if (ended.length > 0) {
+      const { elsewhere } = this.#dispatcher.finish(refsOf(ended))
       late.offsets.push(...elsewhere.offsets)
       late.indexes.push(...elsewhere.indexes)
     }
     if (works) {
-      for (const { offset, index } of moves) this.#rows.set(refKey(offset, index), 'open')
+      for (const { offset, index } of moves) this.#rows.set(refKey(offset, index), { state: 'open', attempts: 0, until: 0 })
       this.#dispatcher.parking.moved(moves)
       this.parks += moves.length
-    } else this.#dispatcher.parking.notMoved(moves, ACK_WAIT_MS)
+    } else {
+      this.#dispatcher.parking.notMoved(moves, ACK_WAIT_MS)
+      // what is being sent may be sent twice then: the model forgets the first
+      if (this.sends) for (const { offset, index } of moves) (this.#log[offset]?.known[index] as Known).until = 0
+    }
     if (late.offsets.length > 0) this.#finishRefs(late)
-    for (const message of during) if (this.#isRead(message)) this.#end(message)
+    for (const message of known) this.#end(message)
   }
 
   // ── the end of an owner ─────────────────────────────────────────────────────────────────────────
@@ -191,9 +296,14 @@ export class World {
     const below = compareRefs(handedOut, head) < 0 ? handedOut : head
     const known = this.#durable?.commit.inFlight
     for (const message of this.#all()) {
-      message.done = message.tombstone || !message.accepted || done.has(message) || this.#rows.get(keyOf(message)) === 'done'
+      const row = this.#rows.get(keyOf(message))
+      // what is dropped is finished only together with what is recorded as finished: else the filter of that time says it anew
+      message.dropped &&= this.#isFinishedIn(message.ref)
+      message.done = message.tombstone || !message.accepted || message.dropped || row?.state === 'done' || (!row && done.has(message))
       message.pending = false
-      if (!known) message.until = !message.done && compareRefs(message.ref, below) < 0 ? this.#now + ACK_WAIT_MS : 0
+      message.isVoid = false
+      if (this.sends) message.until = row?.state === 'open' ? row.until : 0
+      else if (!known) message.until = !message.done && compareRefs(message.ref, below) < 0 ? this.#now + ACK_WAIT_MS : 0
       else {
         const held = known.find((k) => compareRefs(k.message, message.ref) === 0)
         message.until = held && !message.done ? this.#now + held.invisibleForMs : 0
@@ -204,6 +314,7 @@ export class World {
 
   /** Stops as it should: everything is told to the next owner. */
   stop(): void {
+    if (this.sends) this.nack(this.#all())
     const commit = this.commit(true)
     const before = new Map(this.#all().map((m) => [m, m.until]))
     this.crash()
@@ -222,13 +333,15 @@ export class World {
       this.park(true, [])
       this.commit()
       this.take(100)
+      if (this.sends) this.take(100, 'failed')
       this.ack(this.handedOut.filter((m) => !m.done))
     }
     this.read(this.#log.length)
+    assert.deepEqual([this.#dispatcher.inFlight, this.#dispatcher.unfinished, this.#pending.count], [0, 0, 0], 'nothing is left open')
     const { next, finished } = this.commit()
     assert.deepEqual(next, { offset: this.#log.length, index: 0 })
     assert.deepEqual(finished, [])
-    for (const m of this.#all()) if (m.accepted && !m.tombstone) assert.ok(m.delivered, `message ${m.position.lsn} came`)
+    for (const m of this.#all()) if (m.accepted && !m.tombstone && !m.dropped) assert.ok(m.delivered, `message ${m.position.lsn} came`)
   }
 
   // ── the model ───────────────────────────────────────────────────────────────────────────────────
@@ -240,14 +353,14 @@ export class World {
     return message.ref.offset < this.#dispatcher.window.nextOffset
   }
   #isKnown(message: Known): boolean {
-    return this.#isRead(message) || this.#rows.get(keyOf(message)) === 'open'
+    return this.#isRead(message) || this.#rows.get(keyOf(message))?.state === 'open'
   }
   #visible(): Known[] {
     return this.#all().filter((m) => this.#isKnown(m))
   }
   /** Of a parked group only the first message can come back before its time; later ones were delivered before a crash at most. */
   #isParkedBehind(message: Known): boolean {
-    const isOpenRow = (m: Known) => this.#rows.get(keyOf(m)) === 'open'
+    const isOpenRow = (m: Known) => this.#rows.get(keyOf(m))?.state === 'open'
     return (
       this.grouping &&
       isOpenRow(message) &&
@@ -255,16 +368,37 @@ export class World {
     )
   }
 
-  #expected(max: number): Known[] {
+  /** Whether the last durable commit says that a message is finished. */
+  #isFinishedIn(ref: MessageRef): boolean {
+    const { next, finished } = this.#durable?.commit as Commit
+    return compareRefs(ref, next) < 0 || finished.some(({ from, to }) => compareRefs(from, ref) <= 0 && compareRefs(ref, to) < 0)
+  }
+
+  /** Of each group its lowest open messages go, all of its earlier ones with them, and none is left that may go. */
+  #checkTogether(got: readonly Known[], max: number, lane: Lane): void {
     const open = this.#visible().filter((m) => !m.done)
-    const promised = this.#durable?.commit.handedOut ?? { offset: 0, index: 0 }
+    for (const [group, of] of Map.groupBy(got, (m) => m.group))
+      assert.deepEqual(of, open.filter((m) => m.group === group).slice(0, of.length), 'the first of a group, in order')
+    for (const m of got) assert.ok(m.until <= this.#now, 'it is not sent already')
+    assert.ok(got.length <= max)
+    for (const [, [first]] of got.length === max ? [] : Map.groupBy(open, (m) => m.group))
+      if (first && first.until <= this.#now && this.#laneOf(first) === lane) assert.ok(got.includes(first), 'what may go is taken')
+  }
+
+  #laneOf(m: Known): Lane {
+    return (this.#rows.get(keyOf(m))?.attempts ?? 0) > 0 ? 'failed' : 'all'
+  }
+
+  #expected(max: number, lane: Lane): Known[] {
+    const open = this.#visible().filter((m) => !m.done)
+    const promised = this.sends ? { offset: Infinity, index: 0 } : (this.#durable?.commit.handedOut ?? { offset: 0, index: 0 })
     let pending = this.#all().filter((m) => !m.done && m.pending).length
     const chosen: Known[] = []
-    if (!this.#mayHandOut) return chosen
+    if (!this.#mayHandOut && !this.sends) return chosen
     for (const m of open) {
       if (chosen.length >= max) break
       if (compareRefs(m.ref, promised) >= 0) break
-      if (m.until > this.#now) continue
+      if (m.until > this.#now || this.#laneOf(m) !== lane) continue
       if (this.grouping && open.some((o) => o.group === m.group && compareRefs(o.ref, m.ref) < 0)) continue
       if (!m.pending && pending >= this.#maxPending) continue
       if (!m.pending) pending++
@@ -296,7 +430,7 @@ export class World {
     else assert.equal(this.#dispatcher.oldestUs(), oldest, 'the oldest unfinished one')
     const inRange = (ref: MessageRef) => commit.finished.some(({ from, to }) => compareRefs(from, ref) <= 0 && compareRefs(ref, to) < 0)
     for (const m of read) {
-      if (!m.accepted || m.tombstone || compareRefs(m.ref, commit.next) < 0) continue
+      if (!m.accepted || m.tombstone || m.isVoid || compareRefs(m.ref, commit.next) < 0) continue
       assert.equal(inRange(m.ref), finished(m), `message ${m.position.lsn} ${finished(m) ? 'is' : "isn't"} finished`)
     }
   }
@@ -307,27 +441,30 @@ export class World {
     const from = this.#durable?.commit.next ?? { offset: 0, index: 0 }
     this.#restored = from
     const parkedRefs = refList()
-    const groups = new Map<number, { key: number; open: number; offset: number; index: number; deliveries: number; commitTimeUs: number }>()
+    const groups = new Map<number, ParkedGroupFacts & { open: number }>()
     for (const m of this.#all()) {
-      const state = this.#rows.get(keyOf(m))
-      if (state && m.ref.offset >= from.offset) {
+      const row = this.#rows.get(keyOf(m))
+      if (row && m.ref.offset >= from.offset) {
         parkedRefs.offsets.push(m.ref.offset)
         parkedRefs.indexes.push(m.ref.index)
       }
-      if (state !== 'open') continue
+      if (row?.state !== 'open') continue
       const key = this.grouping ? m.group : keyOf(m)
-      const facts = groups.get(key) ?? { key, open: 0, ...m.ref, deliveries: 0, commitTimeUs: Number(m.position.lsn) }
+      const first = { ...m.ref, deliveries: row.attempts, commitTimeUs: Number(m.position.lsn), hiddenMs: row.until - this.#now }
+      const facts = groups.get(key) ?? { key, open: 0, ...first }
       facts.open++
       groups.set(key, facts)
     }
     const parkedGroups: ParkedGroupFacts[] = [...groups.values()]
+    this.#pending = new AckPending(this.#maxPending)
     this.#dispatcher = new Dispatcher({
       generation: 1,
       partition: 0,
-      settings: { ackWaitMs: ACK_WAIT_MS, maxDeliveries: null, windowBytes: this.#windowBytes },
+      settings: { ackWaitMs: ACK_WAIT_MS, maxDeliveries: null, windowBytes: this.#windowBytes, perGroup: this.#perGroup },
       grouping: this.grouping,
       keyed: false,
-      pending: new AckPending(this.#maxPending),
+      sends: this.sends,
+      pending: this.#pending,
       restore: { commit: this.#durable?.commit, head: this.#log.length, parkedRefs, parkedGroups },
       clock: () => this.#now,
     })
@@ -345,8 +482,9 @@ export class World {
     const rows: ParkedRef[] = []
     for (const [i, offset] of elsewhere.offsets.entries()) {
       const index = elsewhere.indexes[i] as number
-      if (this.#rows.get(refKey(offset, index)) !== 'open') continue
-      this.#rows.set(refKey(offset, index), 'done')
+      const row = this.#rows.get(refKey(offset, index))
+      if (row?.state !== 'open') continue
+      row.state = 'done'
       const group = this.#log[offset]?.known[index]?.group as number
       rows.push({ key: this.grouping ? group : refKey(offset, index), offset, index })
     }
@@ -357,12 +495,16 @@ export class World {
   #load(): void {
     const { parked } = this.#dispatcher
     for (const group of parked.toLoad(1_000)) {
-      const first = this.#all().find(
-        (m) => this.#rows.get(keyOf(m)) === 'open' && (this.grouping ? m.group === group.key : keyOf(m) === group.key),
-      )
+      const isOfGroup = (m: Known) => (this.grouping ? m.group === group.key : keyOf(m) === group.key)
+      const rows = this.#all().filter((m) => this.#rows.get(keyOf(m))?.state === 'open' && isOfGroup(m))
+      const [first, ...others] = rows.map((m) => {
+        const pack = Pack.decode(this.#log[m.ref.offset]?.pack as Buffer)
+        return { ...m.ref, view: onlyOne(pack, m.ref.index), attempts: this.#rows.get(keyOf(m))?.attempts ?? 0 }
+      })
       assert.ok(first, 'a parked group has an open message')
-      const pack = Pack.decode(this.#log[first.ref.offset]?.pack as Buffer)
-      parked.loaded(group, first.ref, onlyOne(pack, first.ref.index))
+      const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
+      const behind = (end < 0 ? others : others.slice(0, end)).slice(0, this.#perGroup - 1)
+      parked.loaded(group, first, first.view, { ...first, behind })
     }
   }
 }

@@ -29,9 +29,17 @@ const endings = [
   fc.record({ kind: fc.constant('stop' as const) }),
   fc.record({ kind: fc.constant('park' as const), works: fc.boolean(), picks }),
   fc.record({ kind: fc.constant('park' as const), works: fc.constant(true), picks: fc.constant([]) }),
+  fc.record({ kind: fc.constant('filter' as const), group: fc.integer({ min: 1, max: 2 }) }),
+]
+/** of an owner that sends */
+const failures = [
+  fc.record({ kind: fc.constant('fail' as const), picks }),
+  fc.record({ kind: fc.constant('fail' as const), picks }),
+  fc.record({ kind: fc.constant('retry' as const), max: fc.integer({ min: 1, max: 5 }) }),
 ]
 const anyStep = fc.oneof(...common, ...endings)
-type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never
+const anySenderStep = fc.oneof(...common, ...endings, ...failures)
+type Step = typeof anySenderStep extends fc.Arbitrary<infer T> ? T : never
 
 function play(world: World, steps: readonly Step[]): void {
   const chosen = (list: readonly number[]) => {
@@ -55,6 +63,9 @@ function play(world: World, steps: readonly Step[]): void {
     else if (step.kind === 'commit') world.commit()
     else if (step.kind === 'crash') world.crash()
     else if (step.kind === 'stop') world.stop()
+    else if (step.kind === 'filter') world.filter(step.group)
+    else if (step.kind === 'fail') world.fail(chosen(step.picks))
+    else if (step.kind === 'retry') world.take(step.max, 'failed')
     else world.park(step.works, chosen(step.picks))
   }
   world.finish()
@@ -84,5 +95,19 @@ for (const grouping of [true, false]) {
       { numRuns: RUNS },
     )
     assert.ok(parks > 100, `only ${parks} messages were parked: the window is too large to try it`)
+  })
+
+  test(`${kind}: the same of an owner that sends, to which failures are told, of one message of a group at a time or several`, () => {
+    let failures = 0
+    const sizes = fc.record({ windowBytes: fc.integer({ min: 400, max: 6_000 }), perGroup: fc.integer({ min: 1, max: 3 }) })
+    fc.assert(
+      fc.property(fc.array(anySenderStep, { maxLength: 120, size: 'max' }), sizes, (steps, size) => {
+        const world = new World({ grouping, ...size, maxPending: 1_000_000, sends: true })
+        play(world, steps)
+        failures += world.failures
+      }),
+      { numRuns: RUNS },
+    )
+    assert.ok(failures > 100, `only ${failures} messages failed`)
   })
 }
