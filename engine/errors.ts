@@ -503,6 +503,12 @@ export const ERRORS = {
     remedy:
       'GET /api/sinks/NAME/messages?state=discarded lists the newest 1,000 with the reason. Mend it, then POST {"state": "discarded"} to /api/sinks/NAME/messages/redeliver.',
   },
+  MESSAGES_FORGOTTEN: {
+    retry: false,
+    status: 500,
+    meaning: 'Messages of a sink were held as under way although no request had them. They were sent again, so they may have come twice.',
+    remedy: 'Nothing for the messages. It is a defect of Tailrace: please report it with the log of the ten minutes before.',
+  },
   MESSAGES_DROPPED: {
     retry: false,
     status: 503,

@@ -10,6 +10,7 @@ export class SinkMeter implements Disposable {
   failures = 0
   bytesDelivered = 0
   discarded = 0
+  forgotten = 0
   readonly #forget: () => void
   constructor(forget: () => void) {
     this.#forget = forget

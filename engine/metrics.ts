@@ -225,6 +225,11 @@ export class Metrics {
       (s) => s.meter.discarded,
     )
     counter(
+      'tailrace_messages_forgotten_count',
+      'Messages that a sink held as under way although no request had them: sent again, and a defect to be reported',
+      (s) => s.meter.forgotten,
+    )
+    counter(
       'tailrace_messages_dropped_count',
       'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)',
       (s) => s.now?.dropped,

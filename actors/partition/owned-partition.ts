@@ -187,16 +187,16 @@ export class OwnedPartition {
   /**
    * Messages taken are dropped by the sink's filter: finished, and nobody's delivery. Their end will be durable.
    * @param origin of those that another generation has named
+   * @returns settles when those of the parked store are ended there, or are with us again; undefined: there are none
    */
-  drop(refs: RefList, origin?: Origin): void {
-    if (this.#closed) return
+  drop(refs: RefList, origin?: Origin): Promise<void> | undefined {
+    if (this.#closed) return undefined
     const { finished, elsewhere } = origin ? { finished: 0, elsewhere: refs } : this.#dispatcher.finish(refs)
     if (finished > 0) this.#moved()
-    if (elsewhere.offsets.length === 0) return
+    if (elsewhere.offsets.length === 0) return undefined
     // until the store has ended them they stay with us; if it can't, they come again
-    this.#parked
-      .inTurn(() => this.#parked.finish(elsewhere, origin))
-      .catch(() => (origin ? this.releaseParked(refs, origin) : this.release(elsewhere)))
+    const ended = origin ? this.#parked.inTurn(() => this.#parked.finish(elsewhere, origin)) : this.#ends.add(elsewhere)
+    return ended.catch(() => (origin ? this.releaseParked(refs, origin) : this.release(elsewhere)))
   }
 
   /** How often a message that was taken has been handed out, now included. */
@@ -220,6 +220,18 @@ export class OwnedPartition {
       this.#mustLive()
       await this.#parked.finish(refs, origin)
     })
+  }
+
+  /** Messages in flight although whoever sends has told the end of all that it took; 0 while an end is on its way to the store. */
+  get forgotten(): number {
+    return this.#closed || !this.#parked.isIdle ? 0 : this.#dispatcher.inFlight
+  }
+
+  /** Those come back. @throws EngineError INTERNAL: they can't be found */
+  releaseForgotten(): void {
+    this.#released({ messages: this.#dispatcher.releaseAll(), heldUntil: 0 })
+    const { inFlight } = this.#dispatcher
+    if (inFlight !== 0) throw new EngineError('INTERNAL', `${inFlight} messages are counted as in flight, and none is`, { inFlight })
   }
 
   /** Messages read that no take has looked at, and parked ones that are ready. */

@@ -67,6 +67,8 @@ export class ParkedTending {
   readonly #options: TendingOptions
   readonly #bell = new Bell()
   #turn: Promise<unknown> = Promise.resolve()
+  /** that wait for their turn, or have it */
+  #steps = 0
   /** since when the window is full and everything in it was looked at; redeliveries don't change that */
   #fullSince: number | undefined
   #parkedAt = -Infinity
@@ -149,9 +151,16 @@ export class ParkedTending {
 
   /** Runs a step with the store when those before it have ended. */
   inTurn<T>(step: () => Promise<T>): Promise<T> {
+    this.#steps++
     const turn = this.#turn.then(step, step)
-    this.#turn = turn.catch(() => undefined)
+    const ended = () => void this.#steps--
+    this.#turn = turn.then(ended, ended)
     return turn
+  }
+
+  /** Nothing is on its way to the store, and nothing waits for it. */
+  get isIdle(): boolean {
+    return this.#steps === 0 && this.#failedAgain.length === 0 && !this.#options.dispatcher.parking.hasFailures
   }
 
   /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation has named */

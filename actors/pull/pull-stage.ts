@@ -121,7 +121,7 @@ export class PullStage {
         failures.push(this.#failed(outcome.failureOf(base + i), outcome.logsOf(base + i), owned.deliveriesOf(offset, index, origin)))
     }
     if (rest.views.length > 0 && failures.length === 0) this.forget()
-    if (dropped.offsets.length > 0) owned.drop(dropped, origin)
+    if (dropped.offsets.length > 0) void owned.drop(dropped, origin)
     if (failures.length > 0) owned.fail(failed, failures, origin)
     if (left.offsets.length > 0) putBack(owned, left, batch, true)
     return { ...rest, ...(payloads.texts.length > 0 && { payloads }), ...(enrichments.some((row) => row) && { enrichments }) }

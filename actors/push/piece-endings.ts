@@ -1,13 +1,18 @@
 /**
  * What becomes of the messages of a piece: the partition is told, each message once, and those whose end is not told
  * are counted, for they are under way.
+ *
+ *  E1. An end is told until it is written: only another owner, or a stop, makes it void. A message in flight has no time to
+ *      lapse, so nobody else would ever end it.
+ *  E2. While none is under way here the partition holds none in flight. It is looked whether that is so, and what was forgotten is given back.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { Failed } from '../../engine/dispatch/parked/parking.ts'
-import { EngineError } from '../../engine/errors.ts'
+import { EngineError, isFenced } from '../../engine/errors.ts'
 import { MESSAGE_LONGEST_MS, messageBackOff } from '../back-off.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
+import type { HealthCheck } from '../status.ts'
 import { refsOf, type Piece } from './pieces.ts'
 
 /**
@@ -22,9 +27,12 @@ type EndingsOptions = Readonly<{
   underWay: AckPending
   limits: () => Readonly<{ maxRetries: number | null }>
   random: () => number
+  /** so many messages were in flight that nothing here knew of; they go again */
+  forgotten: (messages: number) => void
 }>
 
-const STATE_RETRY_MS = 1_000
+/** The pauses between two tries to write an end double so often: from about 1 s to 16 s. */
+const MAX_DOUBLINGS = 4
 
 export class PieceEndings {
   readonly #owned: OwnedPartition
@@ -33,6 +41,10 @@ export class PieceEndings {
   readonly #signal: AbortSignal
   /** messages that were taken here and whose end is not told */
   #inFlight = 0
+  /** ends that are told, and not yet written by the store */
+  #unwritten = 0
+  /** why the store doesn't write them, until it does */
+  #trouble: HealthCheck['error']
   #isClosed = false
 
   constructor(owned: OwnedPartition, options: EndingsOptions, signal: AbortSignal) {
@@ -56,7 +68,8 @@ export class PieceEndings {
   /** Nothing is to be delivered of them. */
   drop(piece: Piece): void {
     this.#count(-piece.views.length)
-    this.#owned.drop(refsOf(piece), piece.origin)
+    const dropped = this.#owned.drop(refsOf(piece), piece.origin)
+    if (dropped) void this.#whileUnwritten(dropped)
   }
 
   /** They are parked with the attempt on record, or given up. */
@@ -79,10 +92,25 @@ export class PieceEndings {
     const end = () => (piece.origin ? this.#owned.finishParked(refsOf(piece), piece.origin) : this.#owned.delivered(refsOf(piece)))
     try {
       const ending = end()
-      return ending && this.#untilFinished(ending, async () => end())
-    } catch {
-      return undefined // another owner goes on
+      return ending && this.#whileUnwritten(this.#untilWritten(ending, async () => end()))
+    } catch (error) {
+      if (isVoid(error)) return undefined
+      throw error
     }
+  }
+
+  /** What keeps ends from being written. */
+  get trouble(): HealthCheck['error'] {
+    return this.#trouble
+  }
+
+  /** Looks for messages that are in flight although their end was told (E2), and gives them back. @throws EngineError INTERNAL: they can't be found */
+  look(): void {
+    if (this.#isClosed || this.#inFlight > 0 || this.#unwritten > 0) return
+    const { forgotten } = this.#owned
+    if (forgotten === 0) return
+    this.#options.forgotten(forgotten)
+    this.#owned.releaseForgotten()
   }
 
   /** Whoever still has messages has no say any more. */
@@ -97,18 +125,36 @@ export class PieceEndings {
     this.#options.underWay.count += by
   }
 
-  async #untilFinished(first: Promise<void>, again: () => Promise<void>): Promise<void> {
+  async #whileUnwritten(ending: Promise<void>): Promise<void> {
+    this.#unwritten++
+    try {
+      await ending
+    } finally {
+      this.#unwritten--
+    }
+  }
+
+  async #untilWritten(first: Promise<void>, again: () => Promise<void>): Promise<void> {
     let ending = first
-    for (;;) {
+    for (let doublings = 0; ; doublings++) {
       try {
-        return await ending
+        await ending
+        this.#trouble = undefined
+        return
       } catch (error) {
-        const code = error instanceof EngineError ? error.code : undefined
-        if (code !== 'STATE_UNAVAILABLE') return // the commit's own loop tells, or another owner goes on
-        await delay(STATE_RETRY_MS, undefined, { signal: this.#signal }).catch(() => undefined)
+        if (isVoid(error)) return
+        this.#trouble = {
+          code: error instanceof EngineError ? error.code : 'INTERNAL',
+          message: error instanceof Error ? error.message : String(error),
+        }
+        const pauseMs = messageBackOff(1 + Math.min(doublings, MAX_DOUBLINGS), this.#options.random())
+        await delay(pauseMs, undefined, { signal: this.#signal }).catch(() => undefined)
         if (this.#signal.aborted) return
         ending = again()
       }
     }
   }
 }
+
+/** Another owner has the message now, or will: this one's word of it counts no more. */
+const isVoid = (error: unknown): boolean => isFenced(error) || (error instanceof EngineError && error.code === 'STOPPING')

@@ -22,6 +22,8 @@ export type PushPartitionOptions = PreparationOptions &
     random: () => number
     /** told of each request that was answered */
     sent: (sent: Sent) => void
+    /** so many messages were in flight that nothing of the partition knew of; they go again */
+    forgotten: (messages: number) => void
     /** nothing can be sent: perhaps no partition has anything left but suspects */
     exhausted: () => void
   }>

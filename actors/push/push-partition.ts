@@ -29,6 +29,8 @@ import type { Figures, HealthCheck } from '../status.ts'
 
 /** A stop waits so long for answers. */
 const DRAIN_MS = 7_000
+/** How often it is looked for messages whose end was forgotten. */
+const LOOK_EVERY_MS = 1_000
 
 export class PushPartition implements HostedPartition {
   readonly #owned: OwnedPartition
@@ -72,7 +74,7 @@ export class PushPartition implements HostedPartition {
     return this.#owned.partition
   }
   get trouble(): HealthCheck['error'] | undefined {
-    return this.#owned.trouble
+    return this.#owned.trouble ?? this.#endings.trouble
   }
   get discarded(): Discards | undefined {
     return this.#owned.discarded
@@ -142,10 +144,12 @@ export class PushPartition implements HostedPartition {
     signal.addEventListener('abort', stop, { once: true })
     if (signal.aborted) stop()
     this.#giveUp = reject
+    const looking = setInterval(() => this.#look(), LOOK_EVERY_MS).unref()
     this.#work()
     try {
       await promise
     } finally {
+      clearInterval(looking)
       this.#giveUp = undefined
       signal.removeEventListener('abort', stop)
       this.#timer.stop()
@@ -164,6 +168,14 @@ export class PushPartition implements HostedPartition {
       this.#timer.by(Math.min(destination.nextAt(lookedAt), this.#queue.fillsAt))
     } catch (error) {
       this.#giveUp(error)
+    }
+  }
+
+  #look(): void {
+    try {
+      if (this.#sends === 0) this.#endings.look()
+    } catch (error) {
+      this.#giveUp?.(error)
     }
   }
 

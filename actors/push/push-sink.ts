@@ -50,6 +50,8 @@ class PushSink implements RunningSink {
   #turn = 0
   #lastKept: KeptAnswer | undefined
   #downSince: Date | undefined
+  /** messages whose end was forgotten, since it runs here */
+  #forgotten: { messages: number; lastAt: Date } | undefined
 
   constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
     const { sink, database, observer, clock = () => performance.now() } = options
@@ -88,6 +90,10 @@ class PushSink implements RunningSink {
             clock,
             random: Math.random,
             sent: (sent) => this.#sent(sent),
+            forgotten: (messages) => {
+              this.#forgotten = { messages: messages + (this.#forgotten?.messages ?? 0), lastAt: new Date() }
+              observer.forgotten(messages)
+            },
             exhausted: () => this.#settleSuspects(),
           }),
         deliverable: () => this.#wake(),
@@ -127,7 +133,7 @@ class PushSink implements RunningSink {
   }
 
   health(): readonly HealthCheck[] {
-    return this.#host.health({ name: 'Message delivery', ...this.#delivery() }, this.#failing())
+    return [...this.#host.health({ name: 'Message delivery', ...this.#delivery() }, this.#failing()), ...this.#accounting()]
   }
 
   status(): ActorStatus {
@@ -250,6 +256,15 @@ class PushSink implements RunningSink {
     return { code, message: `${what} tried again, and what follows of the same row waits; the last failure: ${message}` }
   }
 
+  /** A defect of ours: it is told until the process ends. */
+  #accounting(): readonly HealthCheck[] {
+    if (!this.#forgotten) return []
+    const { messages, lastAt } = this.#forgotten
+    const what = messages === 1 ? 'a message was' : `${messages} messages were`
+    const message = `${what} held although no request had them, the last time at ${lastAt.toISOString()}; they were sent again`
+    return [{ name: 'Messages under way', status: 'warning', error: { code: 'MESSAGES_FORGOTTEN', message } }]
+  }
+
   #changed(): void {
     const { phase, failure } = this.#destination
     const { warn } = this.#surroundings
@@ -300,6 +315,7 @@ function withoutEnds(observer: SinkObserver): SinkObserver {
     lapsed: () => undefined,
     parked: (messages) => observer.parked(messages),
     discarded: (messages, why) => observer.discarded(messages, why),
+    forgotten: (messages) => observer.forgotten(messages),
   }
 }
 

@@ -16,6 +16,8 @@ export interface SinkObserver {
   parked(messages: number): void
   /** given up, on record: too many attempts, too large to be kept, or by hand */
   discarded(messages: number, why: Discarded): void
+  /** of a sink that sends: held as under way although nothing has them; they are sent again */
+  forgotten(messages: number): void
 }
 
 /** Into the metrics, and what an operator should see into the log. */
@@ -35,6 +37,10 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
     discarded: (messages, why) => {
       meter.discarded += messages
       logger.warn({ sink, messages }, `messages were discarded: ${WHY[why]}`)
+    },
+    forgotten: (messages) => {
+      meter.forgotten += messages
+      logger.error({ sink, messages, code: 'MESSAGES_FORGOTTEN' }, 'messages were held although no request had them; they are sent again')
     },
   }
 }

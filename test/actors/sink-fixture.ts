@@ -154,6 +154,7 @@ export class Counts implements SinkObserver {
   returns = 0
   parks = 0
   discards = 0
+  forgottenMessages = 0
   #waiting: (() => void)[] = []
   delivered({ messages }: { messages: number }): void {
     this.messages += messages
@@ -177,6 +178,10 @@ export class Counts implements SinkObserver {
   }
   discarded(messages: number, _why: Discarded): void {
     this.discards += messages
+    this.#tell()
+  }
+  forgotten(messages: number): void {
+    this.forgottenMessages += messages
     this.#tell()
   }
   /** Settles once the counts are as asked. */

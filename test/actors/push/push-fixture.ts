@@ -2,6 +2,7 @@
 import { Egress } from '../../../engine/net/egress.ts'
 import type { WebhookDestination } from '../../../engine/state/destinations.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
+import type { Query } from '../../../engine/wal/connection/slot.ts'
 import type { SinkOptions } from '../../../actors/sink/sink.ts'
 import { HttpReceiver, jsonOf, type Received, type Reply } from '../../services/http-receiver.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
@@ -22,6 +23,8 @@ export class PushFixture implements AsyncDisposable {
   readonly delivered: Delivery[] = []
   readonly warnings: string[] = []
   answer: Answer
+  /** the SQLSTATE with which the state database refuses a statement; undefined: it takes it */
+  refuse: (sql: string) => string | undefined = () => undefined
   /** of the sink, from the next start on */
   functions: SinkOptions['functions'] | undefined
   #waiting: (() => void)[] = []
@@ -44,7 +47,12 @@ export class PushFixture implements AsyncDisposable {
     const receiver = await HttpReceiver.start()
     const destination: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', batch, item_results }
     const all = { batch_size: 10, ...sink, destination }
-    const f = await Fixture.open(all, { query: queryOf(db), start: false })
+    const query: Query = async (sql, params) => {
+      const code = fixture.refuse(sql)
+      if (code) throw Object.assign(new Error(`refused: ${code}`), { code })
+      return queryOf(db)(sql, params)
+    }
+    const f = await Fixture.open(all, { query, start: false })
     const fixture = new PushFixture(f, receiver, db, answer)
     fixture.functions = functions
     await fixture.start()

@@ -1,6 +1,7 @@
 /** Messages that have failed and are tried again: beside each other, never beside those that haven't, and none at another's cost. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { OwnedPartition } from '../../../actors/partition/owned-partition.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { HttpReceiver } from '../../services/http-receiver.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
@@ -114,4 +115,62 @@ test('a message whose answer asks for a pause waits for so long, and for 3 minut
   assert.deepEqual(rows.map(({ attempt_log }) => attempt_log.length), [1, 1]) // prettier-ignore
   const [first, second] = rows.map(({ next }) => Math.round((next ?? 0) / 10_000) * 10)
   assert.deepEqual([first, second], [60, 180])
+})
+
+test('a message that failed ends when it is delivered, although its next owner has not read up to it', async () => {
+  let isBad = true
+  const open = Promise.withResolvers<object>()
+  await using p = await PushFixture.open({ batch_size: 1, ack_wait_ms: 60_000 }, ([id]) =>
+    id === 0 ? open.promise : id === 1 && isBad ? { status: 422, body: 'no' } : {},
+  )
+  await p.append([{ id: 0, pad: 100_000 }]) // it stays open, and with it the commit
+  await p.append(range(9, 1).map((id) => ({ id })))
+  await p.untilDelivered(8)
+  await p.untilRows('open', 1)
+  p.f.update({ max_memory_mb: 0.05 }) // of the next owner the window is full with the first record
+  p.f.crash()
+  isBad = false
+  await p.start()
+  await p.untilDelivered(9)
+  await p.untilRows('open', 0)
+  const [figures] = p.f.sink.status().partitions ?? []
+  assert.deepEqual([figures?.['read'], figures?.['inFlight']], [1, 1], 'nothing but the first one was read, and is under way')
+  open.resolve({})
+})
+
+test('an end is written until the state database takes it, whatever it says meanwhile', async () => {
+  let isBad = true
+  const refusals = ['40P01', '25006']
+  await using p = await PushFixture.open({ batch_size: 1 }, () => (isBad ? { status: 422, body: 'no' } : {}))
+  p.refuse = (sql) => (!isBad && /set state = \$10/.test(sql) ? refusals.shift() : undefined)
+  await p.append(inGroups(1, 1))
+  await p.append(inGroups(1, 1, 1))
+  await p.untilRows('open', 1)
+  isBad = false
+  await p.untilDelivered(1)
+  const pending = () => p.f.sink.health().find(({ name }) => name === 'Messages pending delivery')
+  while (pending()?.error?.message !== 'the state database: refused: 25006') await new Promise((resolve) => setTimeout(resolve, 10))
+  await p.untilDelivered(2) // what waits behind it goes on
+  await p.untilRows('open', 0)
+  assert.deepEqual([refusals, p.ids, p.f.counts.forgottenMessages], [[], [0, 1], 0])
+})
+
+test('messages whose end was forgotten are found, told and sent again', async (context) => {
+  let isBad = false
+  await using p = await PushFixture.open({ batch_size: 3 }, () => (isBad ? { status: 422, body: 'no' } : {}))
+  const forget = () => context.mock.method(OwnedPartition.prototype, 'delivered', () => undefined, { times: 1 })
+  const accounting = () => p.f.sink.health().find(({ error }) => error?.code === 'MESSAGES_FORGOTTEN')
+  forget()
+  await p.append(inGroups(3, 3))
+  await p.f.counts.until(({ forgottenMessages }) => forgottenMessages === 3)
+  await p.until(() => p.ids.length === 6)
+  assert.match(accounting()?.error?.message ?? '', /^3 messages were held although no request had them, .* they were sent again$/)
+  isBad = true
+  await p.append(inGroups(1, 1, 3))
+  await p.untilRows('open', 1)
+  forget() // of a parked one
+  isBad = false
+  await p.f.counts.until(({ forgottenMessages }) => forgottenMessages === 4)
+  await p.untilRows('open', 0)
+  assert.deepEqual(p.ids, [0, 1, 2, 0, 1, 2, 3, 3])
 })
