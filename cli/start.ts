@@ -92,7 +92,8 @@ type Serving = Readonly<{
 async function serve({ settings, document, logger, stopped, stopping }: Serving): Promise<void> {
   await using parts = new AsyncDisposableStack()
   const folder = parts.use(openDataFolder(settings.dataFolder))
-  const server = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
+  const embedded = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
+  const server = embedded?.server
   const state = settings.state ?? { connection: (server as PostgresServer).connection(STATE_DATABASE), poolSize: 10 }
   if (server) await ensureDatabase(server.connection('postgres'), STATE_DATABASE)
   guardDatabases({ egress: new Egress({ ...settings.databaseEgress, setting: 'EGRESS_DATABASES' }), own: server?.connection('postgres') })
@@ -189,15 +190,29 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   flushCompileCache() // now, for a process that is killed writes none
   if (access) await access.announce(api.url)
 
-  logger.info({ signal: await stopped }, 'stopping')
+  logger.info({ signal: await Promise.race([stopped, ...(embedded ? [embedded.failed] : [])]) }, 'stopping')
 }
 
-async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposableStack): Promise<PostgresServer> {
+/** @property failed rejects when it has ended and does not start again */
+type Embedded = Readonly<{ server: PostgresServer; failed: Promise<never> }>
+
+async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposableStack): Promise<Embedded> {
   const server = new PostgresServer({ binaries: embeddedBinaries(), folder: join(folder, 'postgres') })
   const how = await server.start()
   parts.defer(() => server.stop())
-  logger.info({ port: server.port, pid: server.pid ?? 0 }, `embedded PostgreSQL ${how}`)
-  return server
+  const told = () => ({ port: server.port, pid: server.pid ?? 0 })
+  logger.info(told(), `embedded PostgreSQL ${how}`)
+  const stopping = new AbortController()
+  const kept = server.keepRunning(stopping.signal, {
+    ended: (restarts) => logger.error({ ...told(), restarts }, 'the embedded PostgreSQL has ended by itself, and is started again'),
+    restarted: () => logger.warn(told(), 'the embedded PostgreSQL runs again'),
+  })
+  kept.catch(() => undefined) // who serves hears of it
+  parts.defer(async () => {
+    stopping.abort()
+    await kept.catch(() => undefined)
+  })
+  return { server, failed: kept.then(() => new Promise<never>(() => undefined)) }
 }
 
 /** Looked at before anything is started, so that a mistake is told at once; then those of its functions are told with it. */

@@ -52,6 +52,21 @@ const LEFTOVERS_LIMIT_MS = 10_000
 const POLL_MS = 25
 const LOG_BYTES = 10 * 1024 * 1024
 const STILL_STARTING = '57P03'
+/** How often it is looked whether it still runs: of one that was adopted no event tells. */
+const LOOK_EVERY_MS = 250
+/** It is started again so often, with growing pauses, which adds up to half a minute; one that has run for this long has a clean record. */
+const MAX_RESTARTS = 8
+const FIRST_PAUSE_MS = 250
+const MAX_PAUSE_MS = 10_000
+const STABLE_MS = 60_000
+
+export type Keeping = Readonly<{
+  /** it runs no more, and nobody has stopped it */
+  ended: (restarts: number) => void
+  restarted: () => void
+  /** only tests say another than the product's */
+  firstPauseMs?: number
+}>
 
 export class PostgresServer {
   readonly folder: string
@@ -97,9 +112,48 @@ export class PostgresServer {
    * @throws EngineError EMBEDDED_POSTGRES_FAILED: with the end of its log; nothing runs then
    */
   async start(): Promise<'started' | 'adopted'> {
+    return this.#start(() => this.#freePort())
+  }
+
+  /**
+   * Looks after it until aborted: whenever it ends by itself (the kernel is out of memory, somebody kills it) it is started
+   * again, on its port, for connections are made to that.
+   * @throws EngineError EMBEDDED_POSTGRES_FAILED: it does not stay up
+   */
+  async keepRunning(signal: AbortSignal, { ended, restarted, firstPauseMs = FIRST_PAUSE_MS }: Keeping): Promise<void> {
+    const port = this.#port
+    const wait = (ms: number) => pause(ms, undefined, { signal }).catch(() => undefined)
+    let restarts = 0
+    let upSince = performance.now()
+    for (;;) {
+      await wait(LOOK_EVERY_MS)
+      if (signal.aborted) return
+      if (this.#runs()) {
+        if (performance.now() - upSince > STABLE_MS) restarts = 0
+        continue
+      }
+      ended(restarts)
+      let failure: unknown
+      for (;;) {
+        if (restarts === MAX_RESTARTS) throw failure ?? this.#failed(`it ended again and again, ${restarts + 1} times in all`)
+        await wait(Math.min(firstPauseMs * 2 ** restarts++, MAX_PAUSE_MS))
+        if (signal.aborted) return
+        try {
+          await this.#start(async () => (await listensOn(port)) ?? Promise.reject(this.#failed(`its port ${port} is taken`)))
+          break
+        } catch (error) {
+          failure = error
+        }
+      }
+      upSince = performance.now()
+      restarted()
+    }
+  }
+
+  async #start(freePort: () => Promise<number>): Promise<'started' | 'adopted'> {
     if (await this.#adopt()) return 'adopted'
     for (let attempt = 1; ; attempt++) {
-      this.#port = await this.#freePort()
+      this.#port = await freePort()
       this.#launchServer()
       const reason = await this.#untilAnswering()
       if (reason === undefined) break

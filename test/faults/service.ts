@@ -28,8 +28,8 @@ export type ServiceOptions = Readonly<{
   /** owns all of it; absent: the one whose token is TOKEN */
   account?: string
   source: Connection
-  /** URL of the state database */
-  stateUrl: string
+  /** URL of the state database; without one it is in the embedded PostgreSQL */
+  stateUrl?: string
   sinks: readonly SinkOptions[]
   /** HTTP endpoints that sinks send to */
   endpoints?: readonly object[]
@@ -68,7 +68,7 @@ export class Service implements AsyncDisposable {
       TAILRACE_METRICS_PORT: '0',
       TAILRACE_LOG_FORMAT: 'json',
       TAILRACE_DATA: join(folder, 'data'),
-      PG_URL: options.stateUrl,
+      ...(options.stateUrl === undefined ? {} : { PG_URL: options.stateUrl }),
       CONFIG_FILE_PATH: config,
       ...options.env,
     }

@@ -90,6 +90,34 @@ test('a server that does not start says why, with the end of its log', async () 
   }
 })
 
+test('a server that is kept running and does not come up again is given up, with why', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-server-'))
+  try {
+    const found = embeddedBinaries()
+    let { postgres } = found
+    const binaries = {
+      ...found,
+      get postgres() {
+        return postgres
+      },
+    }
+    const server = new PostgresServer({ binaries, folder, settings: { fsync: 'off' } })
+    await server.start()
+    const told: string[] = []
+    const kept = server.keepRunning(new AbortController().signal, {
+      ended: () => told.push('ended'),
+      restarted: () => told.push('restarted'),
+      firstPauseMs: 1,
+    })
+    postgres = '/bin/false'
+    process.kill(server.pid!, 'SIGKILL')
+    await assert.rejects(kept, { code: 'EMBEDDED_POSTGRES_FAILED', message: /it ended at once/ })
+    assert.deepEqual(told, ['ended'])
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+})
+
 test('each test database is empty, logical and gone afterwards, its slots too', async () => {
   let name: string
   await using other = await createDatabase()
