@@ -211,13 +211,15 @@ export const ERRORS = {
     retry: true,
     status: 422,
     meaning: 'A function got past its limits of time or memory, so the process it ran in was ended.',
-    remedy: 'The message says which limit. The function runs apart from others from now on, and is switched off the third time.',
+    remedy:
+      'It says which limit, and at which message, which waits and is tried again by itself. The function runs apart from others from now on, and is switched off when it does so at messages of three groups with none that it finished in between.',
   },
   FUNCTION_OFF: {
     retry: true,
     status: 422,
-    meaning: 'A function is switched off because three times the process it ran in had to be ended.',
-    remedy: 'Change the function: its new text starts with a clean record, and its messages are tried again.',
+    meaning:
+      'A function is switched off because the process it ran in had to be ended at three messages of three groups, and it finished none in between.',
+    remedy: 'It says at which messages. Change the function: its new text starts with a clean record, and its messages are tried again.',
   },
   FUNCTION_INVALID: {
     retry: true,

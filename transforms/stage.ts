@@ -22,6 +22,7 @@ import { Routes, type ReadRoute, type Route } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
 import type { FunctionPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
+import type { MessageName } from './sandbox/strikes.ts'
 import { STATE } from './sandbox/wire.ts'
 import { placeText } from './source-position.ts'
 
@@ -45,6 +46,8 @@ export type StageOptions = Readonly<{
   functions: StageFunctions
   /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
   tail: string
+  /** the sink's name, by which people know whose messages they are */
+  sinkName?: string
   /**
    * transformed: like any other message. named: the transform is asked what names the document that goes, and where it can't
    * say of an old row, the row's key does. keyed: it isn't asked
@@ -111,7 +114,7 @@ export class FunctionStage {
     const { memory, ...batch } = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata, memory: lineMemory })
     let outcome: BatchOutcome
     try {
-      outcome = await pool.run([filter], { ...batch, count: pack.count, tail })
+      outcome = await pool.run([filter], { ...batch, count: pack.count, tail, named: (i) => this.#named(pack, i) })
     } catch {
       return undefined
     } finally {
@@ -160,6 +163,12 @@ export class FunctionStage {
     return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched, isSensitive })
   }
 
+  #named(view: MessageView, place: number): MessageName {
+    const { sinkName = '' } = this.#options
+    const { lsn, idx } = view.position(place)
+    return { text: `commit_lsn ${lsn}, commit_idx ${idx} of sink "${sinkName}"`, group: `${sinkName} ${view.group(place)}` }
+  }
+
   async #runPart(messages: Messages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
     const { filter, routing, transform, isDelete, chosen } = part
     const { pool, tail } = this.#options
@@ -173,7 +182,11 @@ export class FunctionStage {
       ...(enriched && { enrichment: (i: number) => enriched.rows[i] }),
     })
     try {
-      const outcome = await pool.run(functions, { ...batch, count: chosen.length, tail })
+      const named = (k: number) => {
+        const i = chosen[k] as number
+        return this.#named(messages.views[i] as MessageView, messages.places[i] as number)
+      }
+      const outcome = await pool.run(functions, { ...batch, count: chosen.length, tail, named })
       if (isDelete) excuse(outcome)
       return outcome
     } finally {

@@ -59,7 +59,7 @@ export class SinkFunctions {
     const query = this.#named(sink, sink.enrichment)
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return { pool: this.#pool, functions, tail, deletes, enricher, readRoute, isSensitive: sink.sensitive }
+    return { pool: this.#pool, functions, tail, sinkName: sink.name, deletes, enricher, readRoute, isSensitive: sink.sensitive }
   }
 
   /** @returns undefined: nothing stands in the way of its functions */

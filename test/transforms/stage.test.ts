@@ -40,3 +40,18 @@ test('of a sensitive sink neither what a function prints nor what it throws is t
   assert.deepEqual([code, text, line], ['FUNCTION_FAILED', 'TypeError; its words are not kept, for the sink is sensitive', 3])
   assert.deepEqual(hushed.logsOf(0), [])
 })
+
+test('a message that ends the sandbox is named by its position and its sink', async () => {
+  const transform = { ...fn(`export default (a, r) => 'a'.repeat(2 ** 28).split('').length`), usesMetadata: false }
+  const messages = loadOf([{ key: ['1'], record: { email: 'a@b.c' }, lsn: 4096n }])
+  const stage = new FunctionStage({
+    pool: shared,
+    functions: { transform },
+    tail: JSON.stringify(TAIL),
+    deletes: 'transformed',
+    sinkName: 'orders',
+  })
+  const { code, text } = (await stage.run(messages)).failureOf(0)
+  assert.equal(code, 'FUNCTION_KILLED')
+  assert.match(text, /^its sandbox was ended at commit_lsn 4096, commit_idx \d+ of sink "orders": /)
+})

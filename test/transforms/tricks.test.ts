@@ -89,7 +89,7 @@ test('meanwhile every message of another function came through, and the engine h
   assert.ok(grown < GROWTH_BYTES, `${Math.round(grown / MB)} MB`)
 })
 
-test('a function that ended its sandbox three times is switched off, and another text of it begins anew', async () => {
+test('a function that ended its sandbox at three messages is switched off, and another text of it begins anew', async () => {
   const bomb = fn(`export default (a, r) => { if (r.id > 1) return 'a'.repeat(2 ** 28).split('').length; return 1 }`)
   const outcome = await shared.run([bomb], batch(rows(6)))
   assert.deepEqual([...outcome.states], [STATE.kept, ...Array.from({ length: 5 }, () => STATE.failed)])
@@ -100,4 +100,19 @@ test('a function that ended its sandbox three times is switched off, and another
   assert.equal(shared.strikes(bomb.key)?.isOff, true)
   const mended = await shared.run([fn('export default (a, r) => r.id')], batch(rows(6)))
   assert.equal(mended.failures.size, 0)
+})
+
+test('a message that ends its sandbox each time it is tried counts once, and messages of two groups switch nothing off', async () => {
+  const bomb = fn(`export default (a, r) => { if (r.bomb) return 'a'.repeat(2 ** 28).split('').length; return r.id }`)
+  const run = async (...messages: readonly { id: number; group: number; bomb: boolean }[]) => {
+    const named = (i: number) => ({ text: `row ${messages[i]?.id}`, group: `group ${messages[i]?.group}` })
+    const outcome = await shared.run([bomb], { ...batch(messages.map((record) => ({ record }))), named })
+    return messages.map((_, i) => outcome.failures.get(i)?.code ?? outcome.resultText(0, i))
+  }
+  const bad = (id: number, group = id) => ({ id, group, bomb: true })
+  for (let times = 0; times < 3; times++) assert.deepEqual(await run(bad(1)), ['FUNCTION_KILLED'])
+  assert.deepEqual(await run({ id: 2, group: 2, bomb: false }), ['2'], 'others go on')
+  assert.deepEqual(await run(bad(1), bad(3, 2), bad(4, 2)), ['FUNCTION_KILLED', 'FUNCTION_KILLED', 'FUNCTION_KILLED'])
+  assert.deepEqual(await run(bad(5), { id: 6, group: 6, bomb: false }), ['FUNCTION_KILLED', 'FUNCTION_OFF'])
+  assert.deepEqual(shared.strikes(bomb.key)?.messages, ['row 1', 'row 3', 'row 4', 'row 5'])
 })

@@ -9,7 +9,8 @@
  *                              if that one ends too, this message fails with FUNCTION_KILLED
  *
  *  I1. Of one function at most all threads but one are in use: a slow one never stands in the way of the others.
- *  I2. A function that was found to have ended a sandbox runs on trial from then on, and after three times not at all.
+ *  I2. A function that was found to have ended a sandbox runs on trial from then on, and is switched off when it was not one message's doing
+ *      (strikes.ts).
  *  I3. Code that nobody has saved yet is built and run on trial only.
  *  I4. What waits is bounded by who calls; what comes out of functions by what is held of it already: the rest of a batch is left.
  *  I5. Batches that wait for the same functions go out in one call: what a call costs beside its messages is paid once.
@@ -20,6 +21,7 @@ import { EngineError } from '../../engine/errors.ts'
 import { BatchOutcome } from './batch-outcome.ts'
 import { heldResults } from './held-results.ts'
 import { Sandbox, SandboxEnded, type Callable, type Checked, type EndReason, type SandboxSettings } from './sandbox.ts'
+import { StrikeBook, type MessageName, type Strikes } from './strikes.ts'
 import { STATE } from './wire.ts'
 
 /** Messages on their way to functions. */
@@ -30,11 +32,11 @@ export type Batch = Readonly<{
   lineEnds: Uint32Array
   /** rest of their metadata, JSON */
   tail: string
+  /** which message it is; absent: each is one of its own, that nobody can look up */
+  named?: (i: number) => MessageName
 }>
 
 export type PoolSettings = SandboxSettings
-/** What a function has done that it should not. */
-export type Strikes = Readonly<{ count: number; reason: EndReason; isOff: boolean }>
 
 type Job = {
   readonly functions: readonly Callable[]
@@ -54,7 +56,6 @@ const MAX_CALL = 2_000
 const MAX_CALL_BYTES = 512 * 1024
 /** What an answer may have, of each function, and one message more. */
 const MAX_ANSWER_BYTES = 4 * 1024 * 1024
-const MAX_STRIKES = 3
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250
 const TRIAL_IDLE_MS = 10 * 60_000
@@ -71,7 +72,8 @@ export class FunctionPool {
   readonly #queue: Job[] = []
   /** calls that each function has in the main sandbox */
   readonly #calls = new Map<string, number>()
-  readonly #strikes = new Map<string, { count: number; reason: EndReason }>()
+  readonly #strikes = new StrikeBook()
+  #unnamed = 0
   #main: { sandbox: Sandbox; calls: number; isWorn: boolean } | undefined
   #trial: Sandbox | undefined
   #trialTurn: Promise<unknown> = Promise.resolve()
@@ -125,13 +127,12 @@ export class FunctionPool {
 
   /** Functions that ended a sandbox. @param key of the function as it is now: another text begins anew */
   strikes(key: string): Strikes | undefined {
-    const strikes = this.#strikes.get(key)
-    return strikes && { ...strikes, isOff: strikes.count >= MAX_STRIKES }
+    return this.#strikes.of(key)
   }
 
   /** Its code is not in use any more. */
   forget(key: string): void {
-    this.#strikes.delete(key)
+    this.#strikes.forget(key)
     this.#main?.sandbox.forget(key)
     this.#trial?.forget(key)
   }
@@ -289,11 +290,12 @@ export class FunctionPool {
   async #tryOne({ functions, batch, outcome }: Job, sandbox: Sandbox): Promise<void> {
     const i = outcome.done
     const lines = linesOf(batch, i, 1)
+    const message = batch.named?.(i) ?? unnamed(++this.#unnamed)
     for (const [step, fn] of functions.entries()) {
       if (outcome.states[i] !== STATE.kept) break
       const strikes = this.strikes(fn.key)
       if (strikes?.isOff) {
-        const text = `it is switched off: ${MAX_STRIKES} times it ended its sandbox (${WORDS[strikes.reason]})`
+        const text = `it is switched off: it ended its sandbox (${WORDS[strikes.reason]}) at ${strikes.messages.join('; ')}`
         outcome.fail(i, step, { code: 'FUNCTION_OFF', text })
         break
       }
@@ -301,10 +303,11 @@ export class FunctionPool {
         const answer = await sandbox.run({ functions: [fn], count: 1, lines: [lines], tail: batch.tail, maxBytes: 0 })
         heldResults.add(answer.body.buffer)
         outcome.add(answer, { asked: 1, at: 0, count: 1, firstStep: step })
+        if (!outcome.failures.has(i)) this.#strikes.passed(fn.key, message)
       } catch (error) {
         if (!(error instanceof SandboxEnded) || error.reason === 'stopped') throw error
-        this.#strikes.set(fn.key, { count: (strikes?.count ?? 0) + 1, reason: error.reason })
-        outcome.fail(i, step, { code: 'FUNCTION_KILLED', text: `its sandbox was ended: ${WORDS[error.reason]}` })
+        this.#strikes.ended(fn.key, message, error.reason)
+        outcome.fail(i, step, { code: 'FUNCTION_KILLED', text: `its sandbox was ended at ${message.text}: ${WORDS[error.reason]}` })
       }
     }
     outcome.done++
@@ -374,6 +377,8 @@ const isSameCall = (one: Job, other: Job): boolean =>
 
 const linesOf = ({ lines, lineEnds }: Batch, from: number, count: number): Uint8Array =>
   lines.subarray(from === 0 ? 0 : lineEnds[from - 1], lineEnds[from + count - 1])
+
+const unnamed = (n: number): MessageName => ({ text: `message ${n} of those on trial`, group: `trial ${n}` })
 
 const stopping = () => new EngineError('STOPPING', 'functions are stopping')
 const unavailable = ({ words }: SandboxEnded) =>

@@ -1,0 +1,63 @@
+/**
+ * Which functions have ended a sandbox, and at which messages. One message that does it counts against itself, however often it is
+ * tried again: its function is switched off when three messages of three groups did it and it came to the end of none in between. Where
+ * it has met one group only, three messages of that one are enough.
+ */
+import type { EndReason } from './sandbox.ts'
+
+/** A message as people can find it, and its group. */
+export type MessageName = Readonly<{ text: string; group: string }>
+/** What a function has done that it should not. @property messages since it last came to the end of one */
+export type Strikes = Readonly<{ reason: EndReason; messages: readonly string[]; isOff: boolean }>
+
+const MOST = 3
+
+type Record = {
+  reason: EndReason
+  /** of each message its group: one of each group, and as many more as decide */
+  readonly messages: Map<string, string>
+  /** groups that it has met: as many as decide */
+  readonly groups: Set<string>
+}
+
+export class StrikeBook {
+  readonly #byKey = new Map<string, Record>()
+
+  has(key: string): boolean {
+    return this.#byKey.has(key)
+  }
+
+  of(key: string): Strikes | undefined {
+    const record = this.#byKey.get(key)
+    if (!record) return undefined
+    const { reason, messages, groups } = record
+    const isOff = messages.size >= MOST && (groups.size === 1 || new Set(messages.values()).size >= MOST)
+    return { reason, messages: [...messages.keys()], isOff }
+  }
+
+  /** The function ended its sandbox at this message. */
+  ended(key: string, { text, group }: MessageName, reason: EndReason): void {
+    const record = this.#byKey.get(key) ?? { reason, messages: new Map(), groups: new Set() }
+    this.#byKey.set(key, record)
+    record.reason = reason
+    meet(record, group)
+    const isNew = !record.messages.has(text) && ![...record.messages.values()].includes(group)
+    if (isNew || record.messages.size < MOST) record.messages.set(text, group)
+  }
+
+  /** The function came to the end of this message. */
+  passed(key: string, { group }: MessageName): void {
+    const record = this.#byKey.get(key)
+    if (!record) return
+    meet(record, group)
+    record.messages.clear()
+  }
+
+  forget(key: string): void {
+    this.#byKey.delete(key)
+  }
+}
+
+function meet({ groups }: Record, group: string): void {
+  if (groups.size < MOST) groups.add(group)
+}
