@@ -320,8 +320,16 @@ export const ERRORS = {
   PUBLICATION_MISSING: {
     retry: false,
     status: 422,
-    meaning: 'The publication does not exist in the source database, or was created after the slot.',
-    remedy: 'The message has the SQL that creates it; a slot older than its publication has to be created again. ' + RETRY_SOURCE,
+    meaning: 'The publication does not exist in the source database.',
+    remedy: 'The message has the SQL that creates it. ' + RETRY_SOURCE,
+  },
+  PUBLICATION_TOO_YOUNG: {
+    retry: false,
+    status: 409,
+    meaning:
+      'The publication was created, perhaps for the second time, after changes that the slot still has to send: before version 18, Postgres can’t decode those.',
+    remedy:
+      'What was written while there was no publication is lost to the slot. Accept it by "npx tailrace source accept-gap NAME" with the name of the database, which moves the slot to where the publication begins and no further; then touch the rows of its tables.',
   },
   SLOT_MISSING: {
     retry: false,

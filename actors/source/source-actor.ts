@@ -12,6 +12,7 @@ import { saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing/
 import { SourceRun } from '../../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
 import { Shedding } from '../../engine/wal/routing/shedding.ts'
+import { moveToPublication } from '../../engine/wal/connection/publication-start.ts'
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../../engine/wal/connection/slot.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
@@ -45,6 +46,8 @@ export type SourceActorOptions = Readonly<{
 const OWNER_EVERY_MS = 1_000
 /** A question outside of a run waits no longer. */
 const SESSION_TIMEOUT_MS = 30_000
+/** The same for a slot that is moved: the server reads its log meanwhile. */
+const MOVE_TIMEOUT_MS = 1_800_000
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
 /** `opening`: connecting, not yet streaming. */
@@ -72,6 +75,7 @@ export class SourceActor implements Running {
   /** while another process has the lock: since when the term was looked at, and its holder */
   #standby: { owner: string | undefined; lookedAt: number } | undefined
   #phantoms = 0
+  #republishedAt: Date | undefined
 
   constructor(options: SourceActorOptions) {
     this.#options = options
@@ -163,12 +167,17 @@ export class SourceActor implements Running {
   async acceptGap(): Promise<string> {
     const { database, state, log } = this.#options
     const { code, message, error } = this.lastError ?? {}
-    const slotAt = error instanceof EngineError ? error.context.slotConfirmed : undefined
+    const { slotConfirmed: slotAt, durable } = error instanceof EngineError ? error.context : {}
+    const isYoung = code === 'PUBLICATION_TOO_YOUNG'
     const isOfLog = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK'
-    if (this.#state !== 'failed' || message === undefined || (!isOfLog && typeof slotAt !== 'string'))
+    if (this.#state !== 'failed' || message === undefined || (!isOfLog && typeof slotAt !== 'string' && !isYoung))
       throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
     if (isOfLog) await acceptLog(state, database.id, log.identity)
-    else await acceptGap(state, database.id, parseLsn(String(slotAt)))
+    else if (isYoung) {
+      const { name, publication } = database.slot
+      const move = (query: Query) => moveToPublication(query, name, publication, parseLsn(String(durable)))
+      await acceptGap(state, database.id, await withSession(database, move, MOVE_TIMEOUT_MS))
+    } else await acceptGap(state, database.id, parseLsn(String(slotAt)))
     this.retry()
     return message
   }
@@ -253,6 +262,7 @@ export class SourceActor implements Running {
               lastCommitAt: figures.lastCommitUs === 0 ? null : new Date(figures.lastCommitUs / 1000).toISOString(),
             }
           : {}),
+        ...(this.#republishedAt ? { publicationRemadeAt: this.#republishedAt.toISOString() } : {}),
         ...(this.#phantoms > 0 ? { phantomMessages: this.#phantoms } : {}),
       },
     }
@@ -314,6 +324,15 @@ export class SourceActor implements Running {
       settings: { ...SOURCE_DEFAULTS, ...settings },
       observer: {
         ...observer,
+        republished: (exists) => {
+          this.#republishedAt = new Date()
+          observer.republished?.(exists)
+          const { publication } = database.slot
+          const what = exists ? 'was dropped and made again' : 'is gone'
+          observer.notice?.(
+            `publication "${publication}" ${what}: what its tables had written while there was none never comes. Touch the rows of its tables${exists ? '' : ', once it is made again'}`,
+          )
+        },
         phantoms: (from, messages) => {
           this.#phantoms += messages
           observer.phantoms?.(from, messages)
@@ -342,11 +361,11 @@ export class SourceActor implements Running {
   }
 }
 
-async function withSession<T>(database: Database, work: (query: Query) => Promise<T>): Promise<T> {
+async function withSession<T>(database: Database, work: (query: Query) => Promise<T>, timeoutMs = SESSION_TIMEOUT_MS): Promise<T> {
   const settings = { synchronous_commit: 'local' }
   const client = new Client({
     ...sourceClient(database.connection, `tailrace ${database.slot.name}`, settings),
-    query_timeout: SESSION_TIMEOUT_MS,
+    query_timeout: timeoutMs,
   })
   client.on('error', () => undefined) // the query hears of it
   try {

@@ -20,10 +20,16 @@ export class ChunkQueue {
   #isStopped = false
   #held: Buffer[] = []
   #heldBytes = 0
+  #idle = Promise.withResolvers<void>()
 
   /** Holds what comes until `resume`. */
   constructor(options: ChunkQueueOptions) {
     this.#options = options
+  }
+
+  /** Settles when what came so far is handled; never, if that fails. */
+  async handled(): Promise<void> {
+    while (!this.isIdle) await this.#idle.promise
   }
 
   /** Nothing is held or waited for. */
@@ -68,7 +74,10 @@ export class ChunkQueue {
     } catch (error) {
       return failed(error)
     }
-    if (!this.#isWaiting) waiting(undefined)
+    if (this.#isWaiting) return
+    waiting(undefined)
+    this.#idle.resolve()
+    this.#idle = Promise.withResolvers()
   }
 
   /** Handles no chunk any more: what still comes is held, and gone with the run. */

@@ -45,7 +45,7 @@ type Facts = Readonly<{
 
 /** @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, SOURCE_FENCED, STATE_UNAVAILABLE */
 export async function prepareRun(facts: Facts): Promise<RunStart> {
-  const { database, log, store, saved, slot, system } = facts
+  const { database, log, store, saved, slot, observer, system } = facts
   await log.beginRun(database.id)
   const durable = await log.progress(database.id)
   const { databaseOid, publicationOid } = slot
@@ -66,6 +66,8 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const current = incarnations.at(-1)?.history ?? 0
   if (durable && durable.position.history > current) throw logAhead(durable.position, current)
   await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) })
+  const wasPublished = start.gapAccepted ? undefined : saved.origin?.publicationOid
+  if (wasPublished !== undefined && wasPublished !== publicationOid) observer.republished?.(true)
   const history = historyAt(incarnations, start.confirmed)
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)

@@ -14,7 +14,7 @@
 import { BusyShare } from '../busy-share.ts'
 import { EngineError } from '../errors.ts'
 import type { Log } from '../log/log.ts'
-import type { Lsn } from '../lsn.ts'
+import { formatLsn, type Lsn } from '../lsn.ts'
 import type { Database } from '../state/resources.ts'
 import { AppendLoop, type Append } from './append-loop.ts'
 import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
@@ -23,7 +23,7 @@ import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
 import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
-import { identifySystem, type System } from './history.ts'
+import { acceptRemedy, identifySystem, type System } from './history.ts'
 import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
@@ -34,7 +34,7 @@ import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
 import { makeTopics, prepareRun } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
-import type { FitSlot, Query } from './connection/slot.ts'
+import { readSlotFacts, type FitSlot, type Query } from './connection/slot.ts'
 import { sourceClient } from './connection/source-client.ts'
 import { toSourceError } from './connection/source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './connection/source-lock.ts'
@@ -97,7 +97,8 @@ export class SourceRun {
 
   private constructor(options: SourceRunOptions) {
     this.#options = options
-    const { connection, slot } = options.database
+    const { connection, slot: named } = options.database
+    const { slot } = options
     const { walSenderTimeoutMs } = options.settings
     this.#session = new RunSession({
       database: options.database,
@@ -106,12 +107,14 @@ export class SourceRun {
         // it waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
         if (this.#replication.paused) this.#fail(error)
       },
+      publicationOid: slot.publicationOid,
+      republished: (oid) => this.#options.observer.republished?.(oid !== undefined),
       failed: (error) => this.#notice(error),
     })
     this.#replication = new ReplicationConnection({
-      client: sourceClient(connection, `${REPLICATION_NAME} ${slot.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
-      slot: slot.name,
-      publication: slot.publication,
+      client: sourceClient(connection, `${REPLICATION_NAME} ${named.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
+      slot: named.name,
+      publication: named.publication,
       walSenderTimeoutMs,
       prepare: async (query) => this.#start(await identifySystem(query)),
       confirmed: () => this.#confirmer.confirmed,
@@ -128,7 +131,7 @@ export class SourceRun {
   static async open(options: SourceRunOptions): Promise<SourceRun> {
     const run = new SourceRun(options)
     options.lock.lost.then((error) => run.#fail(error)).catch(() => undefined)
-    void run.#replication.ended.then((error) => error && run.#fail(error))
+    void run.#replication.ended.then((error) => error && run.#cutOff(error))
     try {
       await run.#replication.open()
       await run.#session.checkSlotUnmoved(run.#startLsn)
@@ -173,12 +176,17 @@ export class SourceRun {
     if (!this.#isEnded) {
       this.#chunks.stop() // what still comes is dropped with the run: it is not confirmed
       this.#replication.pause()
-      this.#session.stopHeartbeat()
-      await this.#loop.drain()
-      if (!this.#isEnded) await this.#confirmer.finish()
+      await this.#keep()
       this.#finish(undefined)
     }
     await this.#settled()
+  }
+
+  /** Makes durable what was handled, and confirms it. */
+  async #keep(): Promise<void> {
+    this.#session.stopHeartbeat()
+    await this.#loop.drain()
+    if (!this.#isEnded) await this.#confirmer.finish()
   }
 
   /** Ends at once. What was appended and not confirmed is recognised by the next run. */
@@ -379,6 +387,24 @@ export class SourceRun {
     if (!this.#isEnded) this.#options.observer.notice?.(error instanceof Error ? error.message : String(error))
   }
 
+  /**
+   * The replication connection ended. A server that finds no publication for what it decodes has sent all before it, and
+   * will send the same again: that is kept, because nothing comes beyond it until a user gives up what follows.
+   */
+  async #cutOff(error: EngineError): Promise<void> {
+    if (error.code !== 'PUBLICATION_MISSING' || !this.#loop) return this.#fail(error)
+    try {
+      await Promise.race([this.#chunks.handled(), this.ended])
+      if (!this.#isEnded) await this.#keep()
+      const { database } = this.#options
+      const { name, publication } = database.slot
+      const { publicationOid } = this.#isEnded ? {} : await readSlotFacts(this.query, name, publication)
+      this.#fail(publicationOid === undefined ? error : tooYoung(database, this.#confirmer.confirmed, error))
+    } catch (failure) {
+      this.#fail(failure)
+    }
+  }
+
   #fail(error: unknown): void {
     this.#finish(error instanceof EngineError ? error : toSourceError(error, 'streaming'))
   }
@@ -399,3 +425,12 @@ export class SourceRun {
     this.#end.resolve(error)
   }
 }
+
+const tooYoung = ({ name, slot }: Database, durable: Lsn, cause: EngineError): EngineError =>
+  new EngineError(
+    'PUBLICATION_TOO_YOUNG',
+    `publication "${slot.publication}" is younger than changes that slot "${slot.name}" has to send next, from ${formatLsn(durable)} on: ` +
+      `Postgres can't decode what was written while there was none. To leave that out and to go on where the publication begins, ${acceptRemedy(name)}`,
+    { slot: slot.name, publication: slot.publication, durable: formatLsn(durable) },
+    { cause },
+  )

@@ -43,6 +43,8 @@ export interface SourceObserver {
   /** something worth a line in health or the log that doesn't stop the source */
   notice?(notice: string): void
   relationWarnings?(table: string, warnings: readonly RelationWarning[]): void
+  /** the publication is another one of its name than before, or is gone: what was written meanwhile is missing */
+  republished?(exists: boolean): void
   /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
   phantoms?(fromLsn: Lsn, messages: number): void
 }

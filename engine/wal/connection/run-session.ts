@@ -1,6 +1,6 @@
 /**
  * The ordinary session beside a run's replication connection, pinned as that is: for the catalogue, for marks, and for the
- * heartbeat that moves the slot of a source whose captured tables are idle.
+ * heartbeat that moves the slot of a source whose captured tables are idle, and sees whether the publication is still there.
  */
 import { Pool } from 'pg'
 import { EngineError } from '../../errors.ts'
@@ -17,6 +17,10 @@ export type RunSessionOptions = Readonly<{
   heartbeatMs: number
   /** the server stops, and waits for those who read from it */
   shutdown: (error: unknown) => void
+  /** that the slot's publication had when it was inspected */
+  publicationOid: number
+  /** it is another one of the name by now, or is gone */
+  republished: (oid: number | undefined) => void
   /** a heartbeat failed: never a reason to stop */
   failed: (error: unknown) => void
 }>
@@ -25,9 +29,11 @@ export class RunSession {
   readonly #options: RunSessionOptions
   readonly #pool: Pool
   #heartbeat: NodeJS.Timeout | undefined
+  #publicationOid: number | undefined
 
   constructor(options: RunSessionOptions) {
     this.#options = options
+    this.#publicationOid = options.publicationOid
     const { connection, slot } = options.database
     this.#pool = new Pool({
       ...sourceClient(connection, `tailrace ${slot.name}`, { synchronous_commit: 'local' }),
@@ -77,7 +83,15 @@ export class RunSession {
 
   async #beat(): Promise<void> {
     try {
-      await this.query(`select pg_logical_emit_message(true, $1, '') where not pg_is_in_recovery()`, [HEARTBEAT])
+      const { rows } = await this.query(
+        `select case when not pg_is_in_recovery() then pg_logical_emit_message(true, $1, '') end,
+                (select oid::int8 from pg_publication where pubname = $2)::float8 as publication_oid`,
+        [HEARTBEAT, this.#options.database.slot.publication],
+      )
+      const found = rows[0]?.publication_oid
+      const oid = typeof found === 'number' ? found : undefined
+      if (oid !== this.#publicationOid) this.#options.republished(oid)
+      this.#publicationOid = oid
     } catch (error) {
       this.#options.failed(error)
     }

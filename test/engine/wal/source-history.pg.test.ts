@@ -183,6 +183,44 @@ test('a failover slot on a standby that is not promoted yet is waited for, and s
   await second.stop()
 })
 
+test(
+  'a publication that was dropped and made again: what it can not decode is named, and accepted only that is left out',
+  { skip },
+  async () => {
+    await using server = await startPostgres({ binaries: withPrograms!, settings: { wal_level: 'logical' } })
+    await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })
+    const first = it.start()
+    await reaches(first, 'streaming')
+    await it.db.query('insert into item values (1)')
+    await it.until((s) => s.length >= 1)
+    await first.stop()
+    await it.db.query('insert into item values (2)')
+    await it.db.query('drop publication pub')
+    await it.db.query('insert into item values (3)')
+    await it.db.query(WRITE_LOG)
+    await it.db.query('insert into item values (4)')
+    await it.db.query('create publication pub for all tables')
+    await it.db.query('insert into item values (5)')
+    await it.db.query(WRITE_LOG)
+    const second = it.start()
+    await reaches(second, 'failed')
+    assert.equal(second.lastError?.code, 'PUBLICATION_TOO_YOUNG')
+    assert.match(second.lastError.message, /accept-gap test/)
+    assert.deepEqual(
+      shape(await it.messages()).map(([, id]) => id),
+      [1, 2],
+    )
+    await second.acceptGap()
+    await reaches(second, 'streaming')
+    await it.db.query('insert into item values (6)')
+    assert.deepEqual(
+      shape(await it.until((s) => s.length >= 4)).map(([, id]) => id),
+      [1, 2, 5, 6],
+    )
+    await second.stop()
+  },
+)
+
 test('a cluster put back from an older copy, without a new timeline, is noticed; accepted, it goes on as a new history', async () => {
   await using server = await startPostgres()
   await using it = await SourceFixture.create({ ddl: TABLE, server: server.url })

@@ -93,6 +93,33 @@ test('a source pointed at another database of the server stops before it reads; 
   await third.stop()
 })
 
+test('where Postgres only warns, a publication that was dropped and made again is told of: at a start, and while it streams', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const notices: string[] = []
+  const more = { observer: { notice: (notice: string) => notices.push(notice) } }
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  await it.db.query('insert into item values (1)')
+  await it.db.query('drop publication pub')
+  await it.db.query('insert into item values (2)')
+  await it.db.query('create publication pub for all tables')
+  await it.db.query('insert into item values (3)')
+  const second = it.start({ heartbeatMs: 20 }, more)
+  await reaches(second, 'streaming')
+  const seen = await it.until((s) => s.length >= 2)
+  assert.deepEqual(
+    seen.map((m) => m.json.record.id),
+    [1, 3],
+  )
+  assert.match(notices.join('\n'), /publication "pub" was dropped and made again: .* Touch the rows/)
+  assert.ok(second.status().details?.publicationRemadeAt)
+  notices.length = 0
+  await it.db.query('drop publication pub')
+  await eventually('it is told', async () => (/publication "pub" is gone/.test(notices.join('\n')) ? true : undefined))
+  await second.stop()
+})
+
 test('a slot that another program reads is waited for, and its process named', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const other = new Client({
