@@ -29,6 +29,7 @@ export class ReplicationWire extends PgConnection {
   readonly #busy: BusyShare | undefined
   /** a socket of our own: it can be destroyed while pg is still connecting it */
   readonly #socket: Socket
+  #bytesRead = 0
 
   /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
   constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
@@ -48,6 +49,7 @@ export class ReplicationWire extends PgConnection {
       else others.emit('data', Buffer.from(bytes.subarray(start, end))) // pg keeps parts of it
     })
     stream.on('data', (chunk: Buffer) => {
+      this.#bytesRead += chunk.length
       const from = performance.now()
       try {
         frames.push(chunk)
@@ -56,6 +58,11 @@ export class ReplicationWire extends PgConnection {
       }
       this.#busy?.add(from, performance.now())
     })
+  }
+
+  /** All that came, frames that are not whole yet included: a sign that the server lives. */
+  get bytesRead(): number {
+    return this.#bytesRead
   }
 
   destroy(): void {

@@ -61,7 +61,8 @@ export class ReplicationConnection {
   #phase: 'idle' | 'opening' | 'streaming' | 'ended' = 'idle'
   #isConnected = false
   #paused = false
-  #heard = false
+  /** of the wire at the last round: any byte is a sign of life, for a great row may take minutes on a slow line (correctness 40) */
+  #bytesHeard = 0
   #silentRounds = 0
 
   constructor(options: ReplicationOptions) {
@@ -154,7 +155,6 @@ export class ReplicationConnection {
   /** What one CopyData frame holds, from `start` to `end`. */
   #receive(bytes: Buffer, start: number, end: number): void {
     if (this.#phase !== 'streaming') return
-    this.#heard = true
     try {
       const tag = bytes[start]
       if (tag === XLOG_DATA) this.#options.onMessage(bytes.subarray(start + XLOG_DATA_HEADER, end))
@@ -169,9 +169,10 @@ export class ReplicationConnection {
 
   /** Every third of wal_sender_timeout: says we live, and notices when the server doesn't. */
   #round(): void {
-    if (this.#paused || this.#heard) this.#silentRounds = 0
+    const { bytesRead } = this.#wire
+    if (this.#paused || bytesRead > this.#bytesHeard) this.#silentRounds = 0
     else this.#silentRounds++
-    this.#heard = false
+    this.#bytesHeard = bytesRead
     if (this.#silentRounds > SILENT_ROUNDS) {
       const silentMs = Math.round((this.#silentRounds * this.#options.walSenderTimeoutMs) / 3)
       this.#fail(new EngineError('SOURCE_UNREACHABLE', `the server has been silent for ${silentMs} ms, though asked`, { silentMs }))

@@ -121,6 +121,22 @@ test('a server that falls silent without a word is given up, after it was asked'
   assert.ok(Number(error.context.silentMs) >= 300)
 })
 
+test('a great row on a slow line comes through, however long it takes: every byte of it is a sign of life', () =>
+  withMoreTime([900, 3_000], async (walSenderTimeoutMs) => {
+    await using db = await prepared()
+    await db.query('create table doc (id int primary key, body text)')
+    await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
+    const came = Promise.withResolvers<void>()
+    const bytes = 1_600 * walSenderTimeoutMs // twice as long as a server may be silent
+    const onMessage = (chunk: Buffer) => void (chunk.length > bytes && came.resolve())
+    const stream = connection(db, { port: proxy.port, walSenderTimeoutMs, onMessage })
+    await stream.open()
+    proxy.weather = { delayMs: 0, bytesPerSecond: 400_000 }
+    await db.query(`insert into doc values (1, repeat('x', $1))`, [bytes])
+    assert.equal(await Promise.race([came.promise, stream.ended]), undefined)
+    stream.stop()
+  }))
+
 test('a server that is silent is asked for an answer before it is given up', () =>
   withMoreTime([300, 3_000], async (walSenderTimeoutMs) => {
     await using db = await prepared()
