@@ -49,6 +49,7 @@ import type { MessageEdit } from './partition/parked-edits.ts'
 import type { EditedMessages, MessageChoice } from './sink/running-sink.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
+import { isKeyed } from '../sinks/push-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
 export type EngineOptions = Readonly<{
@@ -379,8 +380,10 @@ export class Engine {
 
   #health(id: string, running: RunningSink): Health {
     const sink = this.#sinkNow(id)
-    const unplaced = this.#sources.get(sink.databaseId)?.routingCheck()
-    const configuration = this.#functions.check(sink) ?? unplaced ?? this.#publications.check(id)
+    const source = this.#sources.get(sink.databaseId)
+    const published = this.#publications.check(id)
+    const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
+    const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
     const checks: HealthCheck[] = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? [])]
     return { name: 'Consumer health', status: worst(checks), checks }
   }

@@ -44,6 +44,7 @@ export type SourceActorOptions = Readonly<{
 
 /** How old the owner may be that a standby names. */
 const OWNER_EVERY_MS = 1_000
+const TRUNCATION_TOLD_MS = 24 * 3_600_000
 /** A question outside of a run waits no longer. */
 const SESSION_TIMEOUT_MS = 30_000
 /** The same for a slot that is moved: the server reads its log meanwhile. */
@@ -76,6 +77,8 @@ export class SourceActor implements Running {
   #standby: { owner: string | undefined; lookedAt: number } | undefined
   #phantoms = 0
   #republishedAt: Date | undefined
+  /** when this process met a TRUNCATE of each table, by the sinks that take it */
+  readonly #truncated = new Map<string, Map<string, Date>>()
 
   constructor(options: SourceActorOptions) {
     this.#options = options
@@ -204,6 +207,15 @@ export class SourceActor implements Running {
   /** What was saved of the routing and has not taken effect, for the health of sinks. */
   routingCheck(): HealthCheck | undefined {
     return this.#marks.check()
+  }
+
+  /** Tables that were emptied by TRUNCATE in the last day, for the health of a sink whose destination keeps documents of their rows. */
+  truncationCheck(sinkId: string): HealthCheck | undefined {
+    const lately = [...(this.#truncated.get(sinkId) ?? [])].filter(([, at]) => Date.now() - at.getTime() < TRUNCATION_TOLD_MS)
+    if (lately.length === 0) return undefined
+    const tables = lately.map(([table, at]) => `${table} (${at.toISOString()})`).join(', ')
+    const message = `emptied by TRUNCATE, for which Postgres sends no row: ${tables}. The documents of its rows are still at the destination; delete them there`
+    return { name: 'Sink configuration', status: 'notice', error: { code: 'table_truncated', message } }
   }
 
   /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
@@ -336,6 +348,10 @@ export class SourceActor implements Running {
         phantoms: (from, messages) => {
           this.#phantoms += messages
           observer.phantoms?.(from, messages)
+        },
+        truncated: (table, sinkIds) => {
+          for (const id of sinkIds) this.#truncated.set(id, (this.#truncated.get(id) ?? new Map<string, Date>()).set(table, new Date()))
+          observer.truncated?.(table, sinkIds)
         },
       },
       marks,

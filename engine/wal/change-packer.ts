@@ -79,6 +79,8 @@ export type ChangePackerOptions = Readonly<{
   /** a routing mark; call `finishMark` when it has been dealt with */
   onRoutingMark: (content: Buffer) => void
   onCommit: (end: Lsn, commitTimeUs: number) => void
+  /** a table was emptied without a message for its rows. @param sinkIds those that take its changes */
+  onTruncate: (table: string, sinkIds: readonly string[]) => void
   /** a message came that says nothing to us or that was wrong, for health: never a reason to stop */
   onNotice: (notice: string) => void
 }>
@@ -205,7 +207,16 @@ export class ChangePacker implements PgoutputHandler {
   }
 
   truncate(relations: readonly number[]): void {
-    for (const oid of relations) if (this.#options.watcher?.watches(oid)) this.#options.watcher.truncated(oid)
+    for (const oid of relations) {
+      if (this.#options.watcher?.watches(oid)) this.#options.watcher.truncated(oid)
+      const relation = this.#relations.get(oid)
+      if (relation === undefined || relation === 'internal' || this.#cursor.isDurable) continue // durable: it was told
+      const { schema, table } = relation.message
+      this.#options.onTruncate(
+        `${schema}.${table}`,
+        this.#routing.targets(relation).map(({ target }) => target.sinkId),
+      )
+    }
     this.#cursor.complete()
   }
 

@@ -239,6 +239,7 @@ export class SourceRun {
       onRelation: (message) => this.#describe(message),
       onRoutingMark: (content) => this.#switchRouting(content),
       onCommit: (end, commitTimeUs) => this.#committed(end, commitTimeUs),
+      onTruncate: (table, sinkIds) => observer.truncated?.(table, sinkIds),
       onNotice: (notice) => observer.notice?.(notice),
     })
     this.#loop = new AppendLoop({

@@ -45,6 +45,8 @@ export interface SourceObserver {
   relationWarnings?(table: string, warnings: readonly RelationWarning[]): void
   /** the publication is another one of its name than before, or is gone: what was written meanwhile is missing */
   republished?(exists: boolean): void
+  /** a table that these sinks take was emptied: there is no message for its rows */
+  truncated?(table: string, sinkIds: readonly string[]): void
   /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
   phantoms?(fromLsn: Lsn, messages: number): void
 }

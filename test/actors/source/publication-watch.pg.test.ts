@@ -40,3 +40,36 @@ test('a table outside of the publication is a warning of the sink and a line in 
   await node.engine.reload()
   await eventually('mended', async () => health('users')?.status === 'healthy' || undefined)
 })
+
+test('a TRUNCATE is told in the health of a sink whose destination keeps documents, and of no other', async () => {
+  await using state = await createDatabase()
+  await using shop = await createDatabase('create table goods (id int primary key); create table users (id int primary key)')
+  const { hostname, port, database, username, password } = shop.connection
+  const index = { type: 'meilisearch', endpoint_url: 'http://127.0.0.1:1', api_key: 'a-key', index_name: 'goods', primary_key: 'id' }
+  await applyYaml(
+    state.connection,
+    JSON.stringify({
+      account: { name: 'shop' },
+      databases: [
+        {
+          ...{ name: 'shop', hostname, port, database, username, password, ssl: false },
+          ...{ slot: { name: `s_${shop.name}`, create_if_not_exists: true }, publication: { name: 'p', create_if_not_exists: true } },
+        },
+      ],
+      sinks: [
+        { name: 'goods', database: 'shop', source: { include_tables: ['goods'] }, destination: index },
+        { name: 'users', database: 'shop', source: { include_tables: ['users'] }, destination: index },
+        { name: 'asked', database: 'shop', destination: { type: 'stream' } },
+      ],
+    }),
+  )
+  await using node = await startNode({ name: 'a', state: state.connection })
+  const check = (name: string) => {
+    const { checks = [] } = node.engine.sink(node.cache.sinks.find((sink) => sink.name === name)?.id ?? '')?.health() ?? {}
+    return checks.find((one) => one.name === 'Sink configuration')
+  }
+  await shop.query('truncate goods')
+  await eventually('it is told', async () => check('goods')?.error?.code === 'table_truncated' || undefined)
+  assert.deepEqual([check('goods')?.status, check('users')?.error, check('asked')?.error], ['notice', undefined, undefined])
+  assert.match(String(check('goods')?.error?.message), /public\.goods \(.*delete them there/)
+})
