@@ -25,7 +25,7 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
       paths: ['/api/postgres_databases/{id_or_name}/accept_gap'],
       summary: 'Go on although changes are missing',
       description:
-        'For a source that has stopped at SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED or LOG_WENT_BACK: it gives up the changes its error names and starts again. Touch the rows of its tables then.',
+        'For a source that has stopped at SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, LOG_WENT_BACK or STATE_WENT_BACK: it gives up the changes its error names and starts again. Touch the rows of its tables then.',
       auth: true,
       answer: {
         description: 'The source starts again; `accepted` is what it had stopped at.',

@@ -410,6 +410,13 @@ export const ERRORS = {
     remedy:
       'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and touch the rows of its tables.',
   },
+  STATE_WENT_BACK: {
+    retry: false,
+    status: 409,
+    meaning: 'The state database is an older copy: later owners have written to the log than it knows of.',
+    remedy:
+      'Put the newer state database back, and let the source go on: npx tailrace source retry NAME, with the name of the database. If it is gone, "npx tailrace source accept-gap NAME" goes on with the copy: messages that were parked or discarded since may be missing, acknowledged ones of them may come again, and edits made since are to be made again. Everything else is in the log and is delivered.',
+  },
   LOG_WENT_BACK: {
     retry: false,
     status: 409,

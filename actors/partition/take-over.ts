@@ -3,7 +3,7 @@ import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { commitToGoOnFrom } from '../../engine/dispatch/replay/rewound.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
-import { mustReadSameLog } from '../../engine/log/same-log.ts'
+import { mustFitPartition } from '../../engine/log/memories.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
 import type { PartitionOptions } from './partition-options.ts'
 import { Trimming } from './trimming.ts'
@@ -16,11 +16,11 @@ export type TakenOver = Readonly<{
   committed: MessageRef
 }>
 
-/** Takes the term, then reads what the former owner left, then makes the take-over durable. */
+/** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
 export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
+  await mustFitPartition(query, log, { ...key, topic })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-  await mustReadSameLog(query, log, { sinkId: key.sinkId, topic, partition: key.partition })
   const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
   const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
   const discarded = new DiscardedMessages(await store.discards())

@@ -3,7 +3,7 @@ import { Client } from 'pg'
 import { createActor, type ActorRefFrom } from 'xstate'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
-import { mustBeSameLog } from '../../engine/log/same-log.ts'
+import { acceptMemories, mustFitSource } from '../../engine/log/memories.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Database, RoutedSink, RoutingVersion } from '../../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
@@ -16,7 +16,7 @@ import { moveToPublication } from '../../engine/wal/connection/publication-start
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type Query, type SlotLag } from '../../engine/wal/connection/slot.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
-import { acceptGap, acceptLog, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
+import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
@@ -172,10 +172,10 @@ export class SourceActor implements Running {
     const { code, message, error } = this.lastError ?? {}
     const { slotConfirmed: slotAt, durable } = error instanceof EngineError ? error.context : {}
     const isYoung = code === 'PUBLICATION_TOO_YOUNG'
-    const isOfLog = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK'
-    if (this.#state !== 'failed' || message === undefined || (!isOfLog && typeof slotAt !== 'string' && !isYoung))
+    const isMisfit = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK' || code === 'STATE_WENT_BACK'
+    if (this.#state !== 'failed' || message === undefined || (!isMisfit && typeof slotAt !== 'string' && !isYoung))
       throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
-    if (isOfLog) await acceptLog(state, database.id, log.identity)
+    if (isMisfit) await acceptMemories(state, log, database.id)
     else if (isYoung) {
       const { name, publication } = database.slot
       const move = (query: Query) => moveToPublication(query, name, publication, parseLsn(String(durable)))
@@ -300,10 +300,10 @@ export class SourceActor implements Running {
       inspect: async (lock, signal) => {
         this.#lockHolder = undefined
         this.#standby = undefined
+        await mustFitSource(state, log, database.id)
         const store = await SourceStore.takeOver(state, database.id, holder)
         await lock.terminateLeftover(signal)
         const saved = await store.load()
-        if (saved.log) await mustBeSameLog(log, { id: database.id, name: database.name, log: saved.log })
         return { store, saved, slot: judgeSlot(await readSlotFacts(lock.query, name, publication), name, publication, saved.confirmed) }
       },
       stream: (input, signal) => this.#stream(input, signal),

@@ -17,11 +17,23 @@ import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { open, type Database, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
+import { formatLsn, parseLsn } from '../lsn.ts'
 import { comparePositions, type Position } from '../position.ts'
 import { commitFromJson, commitToJson, reachedFromJson, reachedToJson, type StoredCommit, type StoredReached } from './commit-json.ts'
 import { DiskRoom } from './disk-room.ts'
 import { FlushLimit } from './flush-limit.ts'
-import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, Reached, TopicName } from './log.ts'
+import type {
+  AppendRecord,
+  AssignmentListener,
+  Commit,
+  Log,
+  LogRecord,
+  PartitionStats,
+  Progress,
+  Reached,
+  RememberedState,
+  TopicName,
+} from './log.ts'
 import { compressPack, Pack } from './pack.ts'
 import { waitFor, wake, type PartitionState } from './partition-state.ts'
 import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
@@ -48,6 +60,7 @@ export type EmbeddedLogOptions = Readonly<{
 type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
 type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
+type StoredState = Readonly<{ term: number; history: number; confirmed: string }>
 /** @property appends of the source so far; absent in logs of versions that did not count */
 type StoredProgress = StoredReached & Readonly<{ appends?: number }>
 
@@ -206,6 +219,15 @@ class EmbeddedLog implements Log {
   async progress(source: string): Promise<Reached | undefined> {
     const stored = this.#storedProgress(source)
     return stored && reachedFromJson(stored)
+  }
+
+  remember(source: string, { term, history, confirmed }: RememberedState): void {
+    void this.#meta.put(stateKey(source), { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState)
+  }
+
+  remembered(source: string): RememberedState | undefined {
+    const stored = readOf(this.#root, () => this.#meta.get(stateKey(source))) as StoredState | undefined
+    return stored && { ...stored, confirmed: parseLsn(stored.confirmed) }
   }
 
   appendCount(source: string): number {
@@ -409,6 +431,7 @@ const REMOVE_SLICE = 1000
 const NEAR_RECORDS = 16
 const WEIGH_SLICE = 5000
 
+const stateKey = (source: string) => `state:${source}`
 const progressKey = (source: string) => `progress:${source}`
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`

@@ -8,6 +8,7 @@
  *    append only when every record of it is on disk, all or none visible;
  *  - a commit is durable when it settles, and carries the position just below its offset, never the read head.
  */
+import type { Lsn } from '../lsn.ts'
 import type { Position } from '../position.ts'
 
 /** Names one topic: `${sink id}.${generation}`. */
@@ -23,6 +24,9 @@ export type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
  */
 export type Reached = Readonly<{ position: Position; transaction?: TransactionId }>
 export type Progress = Reached & Readonly<{ source: string }>
+
+/** What a log keeps of the state database: the term of the source's owner, and what was saved as confirmed under it. */
+export type RememberedState = Readonly<{ term: number; history: number; confirmed: Lsn }>
 
 export type LogRecord = Readonly<{
   offset: number
@@ -86,6 +90,9 @@ export interface Log extends AsyncDisposable {
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Reached | undefined>
+  /** Keeps what the state database says of a source, for later: durable soon, where the log has a place for it. */
+  remember(source: string, state: RememberedState): void
+  remembered(source: string): RememberedState | undefined
   /** How many appends of a source are durable, as what is remembered elsewhere to know an older copy of the log by. */
   appendCount(source: string): number
   /**

@@ -88,6 +88,8 @@ export type StartFacts = Readonly<{
   slotConfirmed: Lsn
   known: readonly Incarnation[]
   system: System
+  /** what had been confirmed by what the log remembers, in the newest known history */
+  logConfirmed?: Lsn | undefined
   /** greatest LSN that the log holds of the newest known history */
   durableLsn: Lsn | undefined
   /** the slot is of another database than what was read before, or may be */
@@ -114,10 +116,11 @@ export type Start = Readonly<{
  *   past that end shows by its landmark (landmark.ts)
  */
 export function decideStart(facts: StartFacts): Start {
-  const { saved, slotConfirmed, known, system } = facts
+  const { slotConfirmed, known, system, logConfirmed = FIRST } = facts
   const { added, forkedAt, foreign } = succession(known, system)
   const isAccepted = facts.acceptedGap === slotConfirmed
-  if (saved === undefined) return { confirmed: slotConfirmed, added, gapAccepted: false, phantomsFrom: undefined }
+  if (facts.saved === undefined) return { confirmed: slotConfirmed, added, gapAccepted: false, phantomsFrom: undefined }
+  const saved = logConfirmed > facts.saved ? logConfirmed : facts.saved
 
   if (facts.isElsewhere && !foreign) {
     if (!isAccepted) throw elsewhere(facts, saved)

@@ -8,7 +8,7 @@ import type { Log, Reached } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
 import type { Database, RoutingVersion } from '../state/resources.ts'
-import { decideStart, historyAt, wentBack, type Incarnation, type Start, type System } from './history.ts'
+import { acceptRemedy, decideStart, historyAt, wentBack, type Incarnation, type Start, type System } from './history.ts'
 import type { RelationAt } from './decode/known-relations.ts'
 import { Landmark, type TransactionName } from './landmark.ts'
 import { countMessagesFrom } from './phantoms.ts'
@@ -43,13 +43,14 @@ type Facts = Readonly<{
   system: System
 }>
 
-/** @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, SOURCE_FENCED, STATE_UNAVAILABLE */
+/** @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, STATE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE */
 export async function prepareRun(facts: Facts): Promise<RunStart> {
   const { database, log, store, saved, slot, observer, system } = facts
   await log.beginRun(database.id)
   const durable = await log.progress(database.id)
   const { databaseOid, publicationOid } = slot
   const origin = { slotName: database.slot.name, databaseOid, publicationOid }
+  const known = log.remembered(database.id)
   const former = saved.incarnations.at(-1)?.history ?? 0
   const start = decideStart({
     database: database.name,
@@ -58,17 +59,24 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     slotConfirmed: slot.confirmedLsn,
     known: saved.incarnations,
     system,
+    // what the state has forgotten in a failover of its own, the log may know: it was saved before it was confirmed
+    logConfirmed: known?.history === former ? known.confirmed : undefined,
     durableLsn: durable?.position.history === former ? durable.position.lsn : undefined,
     isElsewhere: saved.origin !== undefined && isElsewhere(saved.origin, origin),
     acceptedGap: saved.acceptedGap,
   })
+  if (saved.confirmed !== undefined && known?.history === former && known.confirmed > saved.confirmed)
+    facts.observer.notice?.(
+      `the state database went back: it had saved ${formatLsn(known.confirmed)} as confirmed, and knows ${formatLsn(saved.confirmed)}. The log has all changes; messages that were parked or discarded in between may be missing, and edits of it`,
+    )
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
-  if (durable && durable.position.history > current) throw logAhead(durable.position, current)
+  if (durable && durable.position.history > current) throw stateBehind(database.name, durable.position, current)
   await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) })
   const wasPublished = start.gapAccepted ? undefined : saved.origin?.publicationOid
   if (wasPublished !== undefined && wasPublished !== publicationOid) observer.republished?.(true)
   const history = historyAt(incarnations, start.confirmed)
+  log.remember(database.id, { term: store.term, history, confirmed: start.confirmed })
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)
@@ -127,10 +135,10 @@ async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, ad
   )
 }
 
-/** The log knows a later incarnation than the state database: one of the two was restored from an older copy. */
-const logAhead = (durable: Position, current: number): EngineError =>
+/** The log knows a later incarnation than the state database. */
+const stateBehind = (database: string, durable: Position, current: number): EngineError =>
   new EngineError(
-    'LOG_CHANGED',
-    `the log holds changes of history ${durable.history}, the state database knows up to ${current}: one of them is an older copy. Restore the newer one`,
+    'STATE_WENT_BACK',
+    `the state database is an older copy: the log holds changes of history ${durable.history}, it knows up to ${current}. Put the newer one back. If that is gone, ${acceptRemedy(database)}`,
     { logHistory: durable.history, stateHistory: current },
   )

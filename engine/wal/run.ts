@@ -23,7 +23,7 @@ import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
 import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
-import { acceptRemedy, identifySystem, type System } from './history.ts'
+import { acceptRemedy, historyAt, identifySystem, type System } from './history.ts'
 import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
@@ -252,7 +252,10 @@ export class SourceRun {
     })
     this.#confirmer = new Confirmer({
       start: confirmed,
-      save: (lsn) => store.saveConfirmed(lsn, log.appendCount(database.id)),
+      save: async (lsn) => {
+        await store.saveConfirmed(lsn, log.appendCount(database.id))
+        log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
+      },
       send: () => this.#confirmed(),
       failed: (error) => this.#fail(error),
       everyMs: settings.confirmEveryMs,

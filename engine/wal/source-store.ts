@@ -6,7 +6,7 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
-import { rememberedLog, type RememberedLog } from '../log/same-log.ts'
+import type { RememberedLog } from '../log/memories.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
@@ -20,8 +20,6 @@ export type SavedSource = Readonly<{
   confirmed: Lsn | undefined
   /** what was read; undefined before the first run */
   origin: Origin | undefined
-  /** the log it has been writing to, and how many appends that had when it was last confirmed */
-  log: RememberedLog | undefined
   acceptedGap: Lsn | undefined
   /** oldest first */
   incarnations: readonly Incarnation[]
@@ -66,7 +64,7 @@ export class SourceStore {
   async load(): Promise<SavedSource> {
     const source = await ask(
       this.#query,
-      `select slot_name, database_oid, publication_oid, log_identity, log_appends, confirmed_lsn, accepted_gap
+      `select slot_name, database_oid, publication_oid, confirmed_lsn, accepted_gap
        from tailrace.source where database_id = $1`,
       [this.databaseId],
     )
@@ -78,7 +76,6 @@ export class SourceStore {
         databaseOid: row.database_oid === null ? undefined : Number(row.database_oid),
         publicationOid: row.publication_oid === null ? undefined : Number(row.publication_oid),
       },
-      log: row && rememberedLog(row),
       acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
       incarnations: await incarnationsOf(this.#query, this.databaseId),
     }
@@ -335,45 +332,6 @@ const isTaken = (error: unknown): boolean => error instanceof EngineError && err
 /** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
 export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {
   await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
-}
-
-/**
- * A user takes it that messages of another log, or of this one as it was before it was set back, are missing. Each sink of
- * the source begins another generation, so that no name of what is missing (of parked and discarded messages, of replay
- * points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them and what
- * is parked, under the old names. One version routes to the new ones, from where the next run starts.
- */
-export async function acceptLog(query: Query, databaseId: string, logIdentity: string): Promise<void> {
-  for (;;) {
-    try {
-      await ask(
-        query,
-        `with accepted as (update tailrace.source set log_identity = $2, log_appends = 0, updated_at = now() where database_id = $1::uuid returning database_id),
-         locked as materialized (select s.id from tailrace.sink s, accepted a where s.database_id = a.database_id order by s.id for no key update of s),
-         begun as (
-           insert into tailrace.generation (sink_id, generation, shape)
-           select g.sink_id, g.generation + 1, g.shape
-           from locked cross join lateral (
-             select * from tailrace.generation g where g.sink_id = locked.id order by g.generation desc limit 1
-           ) g
-           returning sink_id, generation
-         ),
-         ended as (update tailrace.generation g set dropped_at = coalesce(g.dropped_at, now()) from locked where g.sink_id = locked.id),
-         points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
-         rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
-         former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
-         insert into tailrace.routing_version (database_id, version, sinks)
-         select $1::uuid, n.version + 1, (
-           select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), '[]')
-           from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
-         ) from (select * from former order by version desc limit 1) n`,
-        [databaseId, logIdentity],
-      )
-      return
-    } catch (error) {
-      if (!isTaken(error)) throw error // another process was faster, with an edit of a sink: again with what it saved
-    }
-  }
 }
 
 /** Of a row with history, lsn and idx; undefined while it has none. */

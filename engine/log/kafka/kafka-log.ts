@@ -178,6 +178,12 @@ class KafkaLog implements Log {
     return this.#progress.of(source)
   }
 
+  remember(): void {} // it has no place of its own for it
+
+  remembered(): undefined {
+    return undefined
+  }
+
   appendCount(): number {
     return 0
   }

@@ -57,6 +57,8 @@ export class WatchedLog implements Log {
   topics: Log['topics'] = (maxAgeMs) => this.inner.topics(maxAgeMs)
   beginRun: Log['beginRun'] = (source) => this.inner.beginRun(source)
   progress: Log['progress'] = (source) => this.inner.progress(source)
+  remember: Log['remember'] = (source, state) => this.inner.remember(source, state)
+  remembered: Log['remembered'] = (source) => this.inner.remembered(source)
   appendCount: Log['appendCount'] = (source) => this.inner.appendCount(source)
   lacks: Log['lacks'] = (source, appends, only) => this.inner.lacks(source, appends, only)
   read: Log['read'] = (topic, partition, from, signal, before) => this.inner.read(topic, partition, from, signal, before)

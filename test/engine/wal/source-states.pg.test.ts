@@ -249,6 +249,27 @@ test('another log behind the same state is refused until its loss is accepted', 
   await assert.rejects(second.acceptGap(), { code: 'NO_GAP' })
 })
 
+test('a state that forgot the last confirmations in a failover of its own is told of, and no gap: the log knows them', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  const before = await it.savedConfirmed()
+  await it.db.query('insert into item values (1)')
+  await it.until((s) => s.length >= 1)
+  await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed > before ? true : undefined))
+  await first.stop()
+  await it.state.query(`update tailrace.source set confirmed_lsn = '0/0'::pg_lsn + $1::numeric`, [String(before)])
+  const notices: string[] = []
+  const second = it.start({}, { observer: { notice: (notice) => notices.push(notice) } })
+  await reaches(second, 'streaming')
+  assert.match(notices.join(), /the state database went back/)
+  await it.db.query('insert into item values (2)')
+  assert.deepEqual(
+    (await it.until((s) => s.length >= 2)).map((m) => m.json.record.id),
+    [1, 2],
+  )
+})
+
 test('of two processes one owns the source; the other takes over when it ends, and a late write of the first is refused', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const first = it.start()

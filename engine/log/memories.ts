@@ -1,0 +1,199 @@
+/**
+ * Log and state database each keep a little of the other, compared before a source streams and before a partition of its
+ * sinks is read (correctness 37). The state knows which log it was and how often it was appended to; the log knows the terms
+ * of its writers, which the state gave them, and what the state had confirmed. Where they don't fit, one of the two is
+ * another one or an older copy: what is undelivered may be missing, and names may mean other messages.
+ */
+import { EngineError } from '../errors.ts'
+import { formatLsn } from '../lsn.ts'
+import { ask } from '../state/asking.ts'
+import type { Query } from '../wal/connection/slot.ts'
+import { acceptRemedy } from '../wal/history.ts'
+import type { Log, TopicName } from './log.ts'
+
+/** What a state database keeps of a log. @property appends of the source, when it was last confirmed */
+export type RememberedLog = Readonly<{ identity: string; appends: number }>
+
+type Partition = Readonly<{ topic: TopicName; partition: number }>
+type SavedSource = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
+
+/** Of a source that is about to stream, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
+export async function mustFitSource(query: Query, log: Log, databaseId: string): Promise<void> {
+  const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
+  if (source) await mustFit(query, log, source)
+}
+
+/** Of a partition that is about to be read, before its term is raised. @throws EngineError as mustFitSource */
+export async function mustFitPartition(
+  query: Query,
+  log: Log,
+  { sinkId, topic, partition }: Partition & Readonly<{ sinkId: string }>,
+): Promise<void> {
+  const source = await savedSource(query, 's.database_id = (select database_id from tailrace.sink where id = $1::uuid)', sinkId)
+  if (!source) return
+  await mustFit(query, log, source, { topic, partition })
+  const committed = await log.committed(topic, partition) // first: a term is raised before it is written with
+  const { rows } = await ask(query, `select term from tailrace.term where kind = 'partition' and key = $1`, [`${topic}/${partition}`])
+  const term = Number(rows[0]?.term ?? 0)
+  if (committed && committed.term > term)
+    throw await stateWentBack(query, log, source, `term ${committed.term} has written to ${topic}/${partition}, the state knows ${term}`)
+}
+
+async function savedSource(query: Query, which: string, id: string): Promise<SavedSource | undefined> {
+  const { rows } = await ask(
+    query,
+    `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term
+     from tailrace.source s join tailrace.source_database d on d.id = s.database_id
+     left join tailrace.term t on t.kind = 'source' and t.key = s.database_id::text
+     where ${which}`,
+    [id],
+  )
+  const [row] = rows
+  if (!row) return undefined
+  return {
+    database: String(row.database_id),
+    name: String(row.name),
+    term: Number(row.term),
+    log: { identity: String(row.log_identity), appends: Number(row.log_appends) },
+  }
+}
+
+async function mustFit(query: Query, log: Log, source: SavedSource, only?: Partition): Promise<void> {
+  const { database, name, term, log: saved } = source
+  if (saved.identity !== log.identity)
+    throw new EngineError(
+      'LOG_CHANGED',
+      `the source "${name}" has been writing to log ${saved.identity}, this is log ${log.identity}: what the former one holds undelivered is not in it. ` +
+        `To go on without it, ${acceptRemedy(name)}`,
+      { database: name, saved: saved.identity, found: log.identity },
+    )
+  const owner = log.remembered(database)
+  if (owner && owner.term > term)
+    throw await stateWentBack(query, log, source, `term ${owner.term} has written to the log, the state knows ${term}`)
+  const lacking = await log.lacks(database, saved.appends, only)
+  if (lacking !== undefined)
+    throw new EngineError(
+      'LOG_WENT_BACK',
+      `the log is an older copy of the one that the source "${name}" has been writing to: ${lacking}. What was appended since and is not delivered yet is not in it, ` +
+        `and what it holds may have been delivered: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
+      { database: name },
+    )
+}
+
+async function stateWentBack(query: Query, log: Log, { database, name }: SavedSource, why: string): Promise<EngineError> {
+  const unknown = (await unknownTopics(query, log, database)).map(({ topic }) => topic)
+  const topics = unknown.length === 0 ? '' : `; topics of generations that it does not know: ${unknown.slice(0, 5).join(', ')}`
+  return new EngineError(
+    'STATE_WENT_BACK',
+    `the state database is an older copy, for the source "${name}": ${why}${topics}. Messages that were parked or discarded since may be missing, acknowledged ones of them may come again, ` +
+      `and edits made since are forgotten: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
+    { database: name },
+  )
+}
+
+type UnknownTopic = Readonly<{ topic: TopicName; sinkId: string; generation: number; partitions: number }>
+
+/** Those of the source's sinks whose generation the state has forgotten. */
+async function unknownTopics(query: Query, log: Log, databaseId: string): Promise<readonly UnknownTopic[]> {
+  const { rows } = await ask(
+    query,
+    `select s.id, (select coalesce(max(generation), 0) from tailrace.generation g where g.sink_id = s.id) as newest
+     from tailrace.sink s where s.database_id = $1`,
+    [databaseId],
+  )
+  const newest = new Map(rows.map(({ id, newest: generation }) => [String(id), Number(generation)]))
+  return (await log.topics()).flatMap(({ topic, partitions }) => {
+    const at = topic.lastIndexOf('.')
+    const sinkId = topic.slice(0, at)
+    const generation = Number(topic.slice(at + 1))
+    return generation > (newest.get(sinkId) ?? Infinity) ? [{ topic, sinkId, generation, partitions }] : []
+  })
+}
+
+/**
+ * A user takes it that messages are missing, of another log or of what log or state were before they were set back. Each
+ * sink of the source begins another generation, so that no name of what is missing (of parked and discarded messages, of
+ * replay points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them,
+ * also those that the state has forgotten, and what is parked, under the old names. One version routes to the new ones,
+ * from where the next run starts.
+ */
+export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
+  await raiseTerms(query, log, databaseId)
+  await catchUpHistory(query, log, databaseId)
+  const unknown = await unknownTopics(query, log, databaseId)
+  await ask(
+    query,
+    `with held as materialized (select id from tailrace.source_database where id = $1::uuid for no key update),
+     accepted as (
+       update tailrace.source s set log_identity = $2, log_appends = 0, updated_at = now() from held where s.database_id = held.id returning s.database_id
+     ),
+     locked as materialized (select s.id from tailrace.sink s, accepted a where s.database_id = a.database_id order by s.id for no key update of s),
+     newest as (
+       select distinct on (g.sink_id) g.sink_id, g.generation, g.shape from tailrace.generation g join locked on locked.id = g.sink_id
+       order by g.sink_id, g.generation desc
+     ),
+     ended as (update tailrace.generation g set dropped_at = coalesce(g.dropped_at, now()) from locked where g.sink_id = locked.id),
+     forgotten as (
+       insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, dropped_at)
+       select n.sink_id, u.generation, n.shape || jsonb_build_object('partitions', u.partitions), 0, '0/0', -1, now()
+       from newest n join unnest($3::uuid[], $4::int[], $5::int[]) as u (sink_id, generation, partitions) on u.sink_id = n.sink_id
+       returning sink_id, generation
+     ),
+     begun as (
+       insert into tailrace.generation (sink_id, generation, shape)
+       select n.sink_id, 1 + greatest(n.generation, (select max(f.generation) from forgotten f where f.sink_id = n.sink_id)), n.shape from newest n
+       returning sink_id, generation
+     ),
+     points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
+     rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
+     former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
+     insert into tailrace.routing_version (database_id, version, sinks)
+     select $1::uuid, v.version + 1, (
+       select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), '[]')
+       from jsonb_array_elements(v.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
+     ) from (select * from former order by version desc limit 1) v`,
+    [
+      ...[databaseId, log.identity],
+      unknown.map(({ sinkId }) => sinkId),
+      unknown.map(({ generation }) => generation),
+      unknown.map(({ partitions }) => partitions),
+    ],
+  )
+}
+
+/** What has written to the log stays below whoever writes next. */
+async function raiseTerms(query: Query, log: Log, databaseId: string): Promise<void> {
+  const terms: [kind: string, key: string, term: number][] = []
+  const owner = log.remembered(databaseId)
+  if (owner) terms.push(['source', databaseId, owner.term])
+  const { rows } = await ask(query, 'select id from tailrace.sink where database_id = $1', [databaseId])
+  const sinks = new Set(rows.map(({ id }) => String(id)))
+  for (const { topic, partitions } of await log.topics()) {
+    if (!sinks.has(topic.slice(0, topic.lastIndexOf('.')))) continue
+    for (let partition = 0; partition < partitions; partition++) {
+      const committed = await log.committed(topic, partition)
+      if (committed) terms.push(['partition', `${topic}/${partition}`, committed.term])
+    }
+  }
+  await ask(
+    query,
+    `insert into tailrace.term as t (kind, key, term, holder) select kind, key, term, 'accepted' from unnest($1::text[], $2::text[], $3::bigint[]) as r (kind, key, term)
+     on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term`,
+    [terms.map(([kind]) => kind), terms.map(([, key]) => key), terms.map(([, , term]) => term)],
+  )
+}
+
+/** Incarnations that the state has forgotten count, so that no number of theirs is given again. */
+async function catchUpHistory(query: Query, log: Log, databaseId: string): Promise<void> {
+  const reached = await log.progress(databaseId)
+  if (!reached) return
+  const { history, lsn } = reached.position
+  await ask(
+    query,
+    `insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
+     select database_id, $2::int, system_identifier, timeline, $3::pg_lsn from tailrace.source_history h
+     where database_id = $1 and history < $2::int
+       and not exists (select from tailrace.source_history n where n.database_id = h.database_id and n.history > h.history)`,
+    [databaseId, history, formatLsn(lsn)],
+  )
+}
