@@ -13,7 +13,7 @@ import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
 import type { Cursor } from '../cursor.ts'
 import { KnownRelations, type RelationAt, type SavedRelation } from './known-relations.ts'
 import type { RelationMessage } from './pgoutput.ts'
-import { Relation } from './relation.ts'
+import { Relation, type RelationDescription } from './relation.ts'
 import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
 import { compileTargets } from '../routing/routing.ts'
 import type { EndedTopic, RoutingState } from '../routing/routing-state.ts'
@@ -66,6 +66,7 @@ export class RelationDescriber {
 
   async #lookUp(message: RelationMessage, former: SavedRelation | undefined, ended: readonly EndedTopic[]): Promise<Described> {
     const description = await describeRelation(this.#options.query, message)
+    if (isAhead(description) && former && isOf(former, message)) return this.#save(message, former, former, ended)
     return this.#save(message, { ...description, ...columnsOf(message, description) }, former, ended)
   }
 
@@ -100,6 +101,14 @@ export class RelationDescriber {
     return targets.filter(({ grouping, groupColumns }) => grouping && !sameGrouping(a, b, groupColumns)).map(({ sinkId }) => sinkId)
   }
 }
+
+/** The catalogue is of a later time than the message: the table is gone by then, or has a key of columns that were not there. */
+const isAhead = ({ warnings }: RelationDescription): boolean =>
+  warnings.some(({ code }) => code === 'table_dropped' || code === 'key_not_published')
+
+/** Whether the table had the columns that it has in the message. */
+const isOf = (saved: SavedRelation, message: RelationMessage): boolean =>
+  saved.columns !== undefined && sameColumns({ columns: saved.columns, key: [] }, columnsOf(message, { key: [] }))
 
 const fullOf = ({ columns, key }: SavedRelation): RelationColumns | undefined => columns && { columns, key }
 

@@ -73,6 +73,27 @@ test('with another primary key the next generation of the sinks that group by it
   assert.deepEqual(await topicsOf(it), ['01.1', '01.2', '02.1', '03.1'])
 })
 
+test('what was written under the former key is read under it, although the catalogue has a key that was not there yet', async () => {
+  await using it = await open({ ddl: `${TABLE}; alter table item replica identity full` })
+  const first = await streaming(it)
+  await it.db.query(`insert into item values (1, 7, 'a')`)
+  await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
+  await first.stop()
+  await it.db.query(`insert into item values (2, 7, 'b')`)
+  await it.db.query('delete from item where id = 1')
+  await it.db.query('alter table item drop constraint item_pkey, add column code int generated always as identity primary key')
+  await it.db.query(`update item set name = 'c'`)
+  await streaming(it)
+  const [last] = await it.until((seen) => seen.length > 0, `${BY_KEY}.2`)
+  assert.equal(last?.json.record.name, 'c')
+  assert.equal(last.key, '["1"]')
+  assert.deepEqual((await it.messages(`${BY_KEY}.1`)).map((m) => [m.action, m.key]).sort(), [
+    ['delete', '["1"]'],
+    ['insert', '["1"]'],
+    ['insert', '["2"]'],
+  ])
+})
+
 test('a key that changes within a transaction splits it there, and a run that is cut before the append splits it at the same place', async () => {
   await using it = await open()
   const first = await streaming(it)
