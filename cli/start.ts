@@ -104,7 +104,11 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
   const { threads = Math.min(MAX_THREADS, Math.max(MIN_THREADS, availableParallelism())), memoryMb } = settings.functions
-  const functions = new FunctionPool({ threads, memoryMb })
+  const functions = new FunctionPool({
+    ...{ threads, memoryMb },
+    unconfined: (lacks) =>
+      logger.info({ lacks }, 'this system lets functions run in processes with less than all bounds: docs/functions.md'),
+  })
   parts.defer(() => functions.stop())
   if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined

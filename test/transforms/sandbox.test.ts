@@ -1,8 +1,12 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtempDisposable, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
+import { open } from 'lmdb'
+import { Confinement } from '../../transforms/sandbox/confinement.ts'
 import { STATE } from '../../transforms/sandbox/wire.ts'
 import { Sandbox, type Callable, type SandboxEnded } from '../../transforms/sandbox/sandbox.ts'
 import { batch, batchOf, fn, pool, rows, TAIL } from './function-fixture.ts'
@@ -241,8 +245,34 @@ test('what is larger than an answer may be ends its sandbox, not the engine', as
   await writeFile(impostor, `#!/bin/sh\nprintf '\\377\\377\\377\\177\\377\\377\\377\\177' >&4\nexec sleep 60\n`, { mode: 0o755 })
   const { execPath } = process
   process.execPath = impostor
-  const sandbox = new Sandbox({ threads: 1, memoryMb: 64 })
+  const sandbox = new Sandbox({ threads: 1, memoryMb: 64, confinement: new Confinement([{ command: [], isSameUser: true, lacks: '' }]) })
   process.execPath = execPath
   await assert.rejects(sandbox.ready, ({ reason }: SandboxEnded) => reason === 'memory')
   assert.equal((await sandbox.ended).reason, 'memory')
+})
+
+test('a sandbox has no file of the log, and of the system as little as that lets it', { skip: process.platform !== 'linux' }, async () => {
+  await using folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-sandbox-'))
+  const log = open({ path: join(folder.path, 'log'), maxDbs: 1 })
+  await using started = pool({ threads: 1 })
+  await started.run([fn('export default () => 7')], batch([{}]))
+  const [pid] = started.pids
+  await log.close()
+  const links = readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`))
+  assert.deepEqual(links.filter((link) => link.includes(folder.path)), []) // prettier-ignore
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+  const has = (program: string, ...args: string[]) => spawnSync(program, args).status === 0
+  if (has('setpriv', '--no-new-privs', 'true')) assert.match(status, /^NoNewPrivs:\s+1$/m)
+  if (process.getuid?.() !== 0 || !has('setpriv', '--bounding-set=-all', '--reuid=65533', 'true')) return
+  assert.match(status, /^CapEff:\s+0+$/m)
+  assert.match(status, /^Uid:\s+65533\s/m)
+  if (has('unshare', '--net', 'true')) assert.notEqual(readlinkSync(`/proc/${pid}/ns/net`), readlinkSync('/proc/self/ns/net'))
+})
+
+test('what a system does not let a sandbox be started under is left out, and told', async () => {
+  const levels = [['no-such-program'], ['sh', '-c', 'exit 3'], []].map((command, i) => ({ command, isSameUser: true, lacks: `level ${i}` }))
+  const told: string[] = []
+  await using own = pool({ confinement: new Confinement(levels), unconfined: (lacks) => told.push(lacks) })
+  assert.equal((await own.run([fn('export default () => 7')], batch([{}]))).resultText(0, 0), '7')
+  assert.deepEqual(told, ['level 2'])
 })

@@ -1,7 +1,7 @@
 /**
  * A sandbox: the process that functions run in, a child of the engine that can be killed. Its threads, those of a Piscina pool,
  * hold the isolates; each is taken for good by one task, which serves a pipe from the engine. The process has no environment to
- * speak of, opens nothing, and ends with the pipe that is its own.
+ * speak of, opens nothing, closes the files that the engine had open when it began, and ends with the pipe that is its own.
  *
  * It watches itself, for an isolate's own limits aren't enough: native code inside one can run on past its time limit, or
  * take memory that no limit counts. Every 50 ms, while something runs: a thread that has been in one call for twice the
@@ -10,7 +10,7 @@
  *   argv: most threads · time limit of a call, ms · cap of the resident size, bytes · share of all isolates, bytes · 1: code is checked in it
  *   fd 3: its own pipe · 4 …: those of its threads
  */
-import { writeFileSync } from 'node:fs'
+import { closeSync, fstatSync, readdirSync, writeFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import { Socket } from 'node:net'
 import { Piscina } from 'piscina'
@@ -23,6 +23,7 @@ const LOOK_EVERY_MS = 50
 const IDLE_LOOKS = 20
 const FIRST_THREAD_FD = 4
 
+closeFiles()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {}) // a terminal sends them to all; the engine's end is ours
 try {
   writeFileSync('/proc/self/oom_score_adj', '1000') // before the engine, when the machine has no memory left
@@ -59,6 +60,26 @@ pipe.on('error', end)
 pipe.on('close', end)
 begin()
 flushCompileCache() // now, for it is killed in the end
+
+/** Files that the engine has open are open here as well, unless whoever opened them saw to it: LMDB, of the log, doesn't. */
+function closeFiles(): void {
+  for (const name of numbersIn('/dev/fd')) {
+    const fd = Number(name)
+    try {
+      if (fd >= FIRST_THREAD_FD + most && fstatSync(fd).isFile()) closeSync(fd)
+    } catch {
+      // it was that of the folder
+    }
+  }
+}
+
+function numbersIn(folder: string): readonly string[] {
+  try {
+    return readdirSync(folder)
+  } catch {
+    return []
+  }
+}
 
 /** One more thread. */
 function begin(): void {

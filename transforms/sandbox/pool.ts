@@ -36,7 +36,11 @@ export type Batch = Readonly<{
   named?: (i: number) => MessageName
 }>
 
-export type PoolSettings = SandboxSettings
+export type PoolSettings = SandboxSettings &
+  Readonly<{
+    /** told once, when a sandbox is there, what the system could not keep from it */
+    unconfined?: (lacks: string) => void
+  }>
 
 type Job = {
   readonly functions: readonly Callable[]
@@ -80,6 +84,7 @@ export class FunctionPool {
   #trialIdle: NodeJS.Timeout | undefined
   #growing: NodeJS.Timeout | undefined
   #stopped = false
+  #isTold = false
 
   constructor(settings: PoolSettings) {
     this.#settings = settings
@@ -153,7 +158,17 @@ export class FunctionPool {
   // ── the main sandbox ──────────────────────────────────────────────────────────────────────────────
 
   #newMain(): { sandbox: Sandbox; calls: number; isWorn: boolean } {
-    return { sandbox: new Sandbox({ ...this.#settings, threadReady: () => this.#pump() }), calls: 0, isWorn: false }
+    const sandbox = new Sandbox({ ...this.#settings, threadReady: () => this.#pump() })
+    sandbox.ready.then(
+      () => this.#tellUnconfined(sandbox.lacks),
+      () => undefined,
+    )
+    return { sandbox, calls: 0, isWorn: false }
+  }
+
+  #tellUnconfined(lacks: string): void {
+    if (lacks !== '' && !this.#isTold) this.#settings.unconfined?.(lacks)
+    this.#isTold = true
   }
 
   #enqueue(job: Job): void {
@@ -249,7 +264,7 @@ export class FunctionPool {
   #afterEnd(job: Job, ended: unknown): void {
     if (this.#stopped || !(ended instanceof SandboxEnded)) return job.failed(this.#stopped ? stopping() : ended)
     if (ended.reason !== 'not started') return this.#try(job)
-    if (++job.failedStarts >= MAX_FAILED_STARTS) return job.failed(unavailable(ended))
+    if (!ended.isLoosened && ++job.failedStarts >= MAX_FAILED_STARTS) return job.failed(unavailable(ended))
     void delay(RESTART_MS, undefined, { ref: false }).then(() => {
       if (this.#stopped) return job.failed(stopping())
       this.#enqueue(job)
@@ -319,14 +334,14 @@ export class FunctionPool {
     const turn = this.#trialTurn.then(async () => {
       clearTimeout(this.#trialIdle)
       try {
-        for (let starts = 1; ; starts++) {
+        for (let starts = 1; ;) {
           if (this.#stopped) throw stopping()
           if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1, builds: true })
           try {
             await this.#trial.ready
             break
           } catch (error) {
-            if (starts === MAX_FAILED_STARTS) throw error
+            if (!(error instanceof SandboxEnded && error.isLoosened) && starts++ === MAX_FAILED_STARTS) throw error
           }
         }
         return await work(this.#trial)

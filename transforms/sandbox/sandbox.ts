@@ -1,13 +1,15 @@
 /**
  * The engine's end of one sandbox process: starts it, hands calls to its threads, and says when and why it has gone. It has
  * one thread at first, and more when they are asked for. Nothing of this process reaches it: no environment but the folder of
- * compiled sources, no standard streams but stderr for what Node itself says, no open files.
+ * compiled sources, no standard streams but stderr for what Node itself says, no open files (child.ts closes what it inherits), and
+ * what else the system can keep from it (confinement.ts).
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
 import { dirname } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import { confinement as ofProcess, type Confinement } from './confinement.ts'
 import type { BuildFailure, FunctionKind } from './isolate.ts'
 import { frame, FrameReader, type Request, type Response, type RunResponse } from './wire.ts'
 
@@ -17,6 +19,8 @@ export type SandboxSettings = Readonly<{
   memoryMb: number
   /** what one call of a function may take: 1 second, but for tests */
   callMs?: number
+  /** what the system keeps from it: that of this process, but for tests */
+  confinement?: Confinement
 }>
 export type SandboxOptions = SandboxSettings &
   Readonly<{
@@ -47,10 +51,13 @@ export class SandboxEnded extends Error {
   readonly reason: EndReason
   /** the last words of the process */
   readonly words: string
-  constructor(reason: EndReason, words: string) {
+  /** it did not start under its confinement, and the next one has less */
+  readonly isLoosened: boolean
+  constructor(reason: EndReason, words: string, isLoosened = false) {
     super(`the sandbox ended: ${reason}`)
     this.reason = reason
     this.words = words
+    this.isLoosened = isLoosened
   }
 }
 
@@ -94,6 +101,8 @@ export class Sandbox {
   readonly ready: Promise<void>
   /** always resolves */
   readonly ended: Promise<SandboxEnded>
+  /** what its system could not keep from it, for people */
+  readonly lacks: string
   readonly #process: ChildProcess
   /** of the process itself */
   readonly #pipe: Duplex
@@ -109,18 +118,18 @@ export class Sandbox {
   /** it said what is no answer: nothing more of it is read */
   #isRefused = false
 
-  constructor({ threads, memoryMb, callMs = CALL_MS, builds = false, threadReady }: SandboxOptions) {
+  constructor({ threads, memoryMb, callMs = CALL_MS, confinement = ofProcess, builds = false, threadReady }: SandboxOptions) {
     const bytes = memoryMb * MB
+    const { level } = confinement
+    this.lacks = level.lacks
     this.#threadReady = threadReady
-    this.#process = spawn(
-      process.execPath,
-      [...FLAGS, child, ...[threads, callMs, bytes, bytes * ISOLATES_SHARE, Number(builds)].map(String)],
-      {
-        stdio: ['ignore', 'ignore', 'pipe', 'pipe', ...Array.from({ length: threads }, () => 'pipe' as const)],
-        env: { TZ: 'UTC', ...compileCache() },
-        windowsHide: true,
-      },
-    )
+    const limits = [threads, callMs, bytes, bytes * ISOLATES_SHARE, Number(builds)].map(String)
+    const [program, ...args] = [...level.command, process.execPath, ...FLAGS, child, ...limits] as [string, ...string[]]
+    this.#process = spawn(program, args, {
+      stdio: ['ignore', 'ignore', 'pipe', 'pipe', ...Array.from({ length: threads }, () => 'pipe' as const)],
+      env: { TZ: 'UTC', ...(level.isSameUser && compileCache()) },
+      windowsHide: true,
+    })
     const [, , , own, ...pipes] = this.#process.stdio as unknown as Duplex[]
     this.#pipe = own as Duplex
     const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header) => {
@@ -135,8 +144,10 @@ export class Sandbox {
     this.ready = this.#ready.promise.finally(() => clearTimeout(starting))
     this.ready.catch(() => undefined)
     this.ended = new Promise((resolve) => {
-      const end = () => {
-        this.#gone ??= new SandboxEnded(this.#reason, this.#words.trim())
+      const end = (code: unknown) => {
+        const endedItself = typeof code === 'number' || (code as NodeJS.ErrnoException | null)?.code === 'ENOENT'
+        const isLoosened = this.#reason === 'not started' && endedItself && confinement.weaken(level)
+        this.#gone ??= new SandboxEnded(this.#reason, this.#words.trim(), isLoosened)
         this.#ready.reject(this.#gone)
         for (const { open } of this.#threads) {
           clearTimeout(open?.timer)
