@@ -26,8 +26,6 @@ type Found = Readonly<{ given: readonly (readonly string[])[]; byKey: ReadonlyMa
 /** Messages of one table, by the text of their key. */
 type Table = { readonly places: Map<string, number[]>; readonly keys: Key[] }
 
-/** Commits of longer ago are visible by now, or are of another server's past. */
-const RECENT_MS = 10 * 60_000
 const KEY_KNOWN_MS = 60_000
 
 export class Enricher {
@@ -49,7 +47,7 @@ export class Enricher {
     const failures = new Map<number, FunctionFailure>()
     for (const [relation, table] of tablesOf(messages))
       try {
-        const { byKey } = await this.rowsOf(relation, table.keys, recentCommits(messages, table))
+        const { byKey } = await this.rowsOf(relation, table.keys, commitsOf(messages, table))
         for (const [key, places] of table.places) for (const i of places) rows[i] = byKey.get(key)
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'ENRICHMENT_FAILED') throw error
@@ -129,15 +127,10 @@ function tablesOf({ views, places }: Messages): ReadonlyMap<number, Table> {
   return tables
 }
 
-function recentCommits({ views, places }: Messages, table: Table): ReadonlySet<number> {
-  const since = (Date.now() - RECENT_MS) * 1000
+function commitsOf({ views, places }: Messages, table: Table): ReadonlySet<number> {
   const xids = new Set<number>()
   for (const those of table.places.values())
-    for (const i of those) {
-      const view = views[i] as Messages['views'][number]
-      const place = places[i] as number
-      if (view.commitTimeUs(place) > since) xids.add(view.xid(place))
-    }
+    for (const i of those) xids.add((views[i] as Messages['views'][number]).xid(places[i] as number))
   xids.delete(0)
   return xids
 }

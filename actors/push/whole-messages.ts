@@ -44,8 +44,6 @@ export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly
 /** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
 const MAX_FETCHED_BYTES = 32 * 1024 * 1024
 const FIRST_ROWS = 16
-/** By then what a transaction did is visible, or never will be: its number may be that of a server that is no more, and numbers come again. */
-const VISIBLE_AFTER_MS = 600_000
 
 /** @throws EngineError the source can't be asked */
 export async function wholeMessages<T extends Messages>(
@@ -85,7 +83,7 @@ const wantedOf = (view: MessageView, place: number, record: readonly Member[]): 
   relation: view.relation(place),
   key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
   columns: record.flatMap((member) => (isReopened(view, place) || isMissing(view, member) ? [nameOf(view, member)] : [])),
-  xid: Date.now() - view.commitTimeUs(place) / 1000 > VISIBLE_AFTER_MS ? 0 : view.xid(place),
+  xid: view.xid(place),
 })
 
 /** The columns of the record, which stands first in a message. */

@@ -3,7 +3,7 @@
  * it left alone (TOAST). They are asked for by primary key, many at a time, and rendered as those of the stream are.
  *
  *  I1. A row is read only when the transaction of its change is visible: a commit is streamed before it is, and the row of
- *      before may hold another value (correctness 30). Of a change whose transaction is not known it is taken to be:
+ *      before may hold another value (commit-gate.ts). Of a change whose transaction is not known it is taken to be:
  *      it was long ago.
  *  I2. What is read may be newer than the change. Then the change that made it so is further behind in the same group.
  *  I3. A row that the publication's filter leaves out is none: the stream has told that it is gone, or never told of it.
@@ -13,6 +13,7 @@ import { Client, escapeIdentifier } from 'pg'
 import { ByteWriter } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
+import { CommitGate, SNAPSHOT_COLUMNS } from './commit-gate.ts'
 import { describeRelation } from './decode/catalog.ts'
 import { Relation, type RelationMessage } from './decode/relation.ts'
 import type { TimestampFormat } from './decode/render.ts'
@@ -46,6 +47,7 @@ export class RowLookup {
   readonly #connection: Connection
   readonly #publication: string
   readonly #name: string
+  readonly #gate = new CommitGate()
   #client: Promise<Client> | undefined
   #last: Promise<unknown> = Promise.resolve()
   #idle: NodeJS.Timeout | undefined
@@ -80,7 +82,7 @@ export class RowLookup {
     try {
       const client = await this.#connected()
       const query: Query = (sql, params) => client.query({ text: sql, values: params as unknown[], types: AS_TEXT })
-      await untilVisible(query, new Set(wanted.map(({ xid }) => xid)), signal)
+      await untilVisible(query, this.#gate, new Set(wanted.map(({ xid }) => xid)), signal)
       const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
       const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
       for (const [oid, places] of byRelation) {
@@ -120,29 +122,14 @@ export class RowLookup {
 const AS_TEXT = { getTypeParser: () => (value: string) => value }
 
 /** Waits until a fresh snapshot shows what these transactions did. */
-async function untilVisible(query: Query, xids: ReadonlySet<number>, signal: AbortSignal): Promise<void> {
+async function untilVisible(query: Query, gate: CommitGate, xids: ReadonlySet<number>, signal: AbortSignal): Promise<void> {
   const until = performance.now() + VISIBLE_LIMIT_MS
   for (let poll = 0; ; poll++) {
-    const { rows } = await query('select pg_current_snapshot()::text as snapshot')
-    const isVisible = snapshotOf(String(rows[0]?.['snapshot']))
-    if ([...xids].every((xid) => xid === 0 || isVisible(xid))) return
+    const { rows } = await query(`select ${SNAPSHOT_COLUMNS}`)
+    if (gate.hidden(rows[0] ?? {}, xids).length === 0) return
     if (performance.now() > until)
       throw new EngineError('SOURCE_UNREACHABLE', `a transaction that was streamed is not visible after ${VISIBLE_LIMIT_MS} ms`)
     await delay(VISIBLE_POLL_MS[Math.min(poll, VISIBLE_POLL_MS.length - 1)], undefined, { signal })
-  }
-}
-
-/**
- * @param text `xmin:xmax:xid,xid,…`, of 64 bits each
- * @returns whether a transaction that has committed is visible, by the low 32 bits of its number
- */
-export function snapshotOf(text: string): (xid: number) => boolean {
-  const [xmin = 0n, xmax = 0n] = text.split(':').slice(0, 2).map(BigInt)
-  const running = new Set((text.split(':')[2] || undefined)?.split(',').map(BigInt))
-  return (xid) => {
-    const behind = BigInt.asIntN(32, xmax - BigInt(xid)) // within 2^31 of xmax, for numbers wrap around
-    const whole = xmax - behind
-    return whole < xmin || (whole < xmax && !running.has(whole))
   }
 }
 

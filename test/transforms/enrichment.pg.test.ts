@@ -117,7 +117,7 @@ test('a row is read when the commit of its message is visible, and not before', 
   let isDone = false
   const sql = 'select * from tenant where id = any($1)'
   const found = enriched(sql, [{ key: ['4'], table: 'tenant', xid }]).finally(() => (isDone = true))
-  const past = await enriched(sql, [{ key: ['4'], table: 'tenant', xid, commitTimeUs: 1 }]) // of another server's past, for all we know
+  const past = await enriched(sql, [{ key: ['4'], table: 'tenant', xid: xid + 1_000_000 }]) // of another server's past
   assert.deepEqual([past.rows, isDone], [[undefined], false])
   await session.query('commit')
   assert.deepEqual((await found).rows, ['{"id":4,"name":"South"}'])

@@ -10,7 +10,7 @@ import { DatabaseError, Pool, Query, type Client, type ClientConfig, type FieldD
 import { EngineError } from '../../errors.ts'
 import { cut } from '../../postgres/client-cut.ts'
 import type { Connection } from '../../state/resources.ts'
-import { snapshotOf } from '../row-lookup.ts'
+import { CommitGate, SNAPSHOT_COLUMNS, type SnapshotRow } from '../commit-gate.ts'
 import { sourceClient } from './source-client.ts'
 import { toSourceError } from './source-error.ts'
 
@@ -33,6 +33,7 @@ const RAW = { getTypeParser: () => (text: string) => text } as unknown as NonNul
 
 export class SnapshotReader {
   readonly #pool: Pool
+  readonly #gate = new CommitGate()
 
   constructor(connection: Connection, name: string) {
     this.#pool = new Pool({
@@ -78,9 +79,8 @@ export class SnapshotReader {
   async #begin(client: PoolClient, commits: Xids): Promise<void> {
     const until = performance.now() + VISIBLE_MS
     for (let looks = 0; ; looks++) {
-      const [, { rows }] = (await client.query(BEGIN)) as unknown as [unknown, { rows: [{ snapshot: string }] }]
-      const isVisible = snapshotOf(rows[0].snapshot)
-      const hidden = [...commits].find((xid) => !isVisible(xid))
+      const [, { rows }] = (await client.query(BEGIN)) as unknown as [unknown, { rows: [SnapshotRow] }]
+      const [hidden] = this.#gate.hidden(rows[0], commits)
       if (hidden === undefined) return
       await client.query('rollback')
       if (performance.now() > until)
@@ -91,7 +91,7 @@ export class SnapshotReader {
 }
 
 /** In one round trip. */
-const BEGIN = 'begin transaction isolation level repeatable read, read only; select pg_catalog.pg_current_snapshot()::text as snapshot'
+const BEGIN = `begin transaction isolation level repeatable read, read only; select ${SNAPSHOT_COLUMNS}`
 
 class TooMuch extends Error {}
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { RowLookup, snapshotOf, type WantedRow } from '../../../engine/wal/row-lookup.ts'
+import { RowLookup, type WantedRow } from '../../../engine/wal/row-lookup.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
 const NEVER = new AbortController().signal
@@ -99,6 +99,9 @@ test('a row is read only once the transaction of its change is visible', async (
   assert.deepEqual(settled, [])
   await session.query('commit')
   assert.deepEqual(textsOf(await found), [{ body: '"after"' }])
+  // a commit that was lost in a failover: the server that now leads has not come to its number
+  const lost = Number((await db.query<{ xid: string }>('select pg_current_xact_id()::xid::text as xid'))[0]?.xid) + 1_000_000
+  assert.deepEqual(textsOf(await lookup.find([{ ...want(doc, ['1'], 'body'), xid: lost }], 'iso8601', NEVER)), [{ body: '"after"' }])
 })
 
 test('after its connection was cut, and when it may not read, the reason is told and the next try works', async () => {
@@ -112,12 +115,4 @@ test('after its connection was cut, and when it may not read, the reason is told
   assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
   await db.query('alter table doc rename to doc2')
   assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
-})
-
-test('whether a transaction is visible is told across the wrap-around of its number', () => {
-  const at = snapshotOf('4294967290:4294967300:4294967295,4294967297') // the second epoch begins at 4294967296
-  assert.deepEqual(
-    [4294967289, 4294967290, 4294967295, 0, 1, 3, 4, 100].map((xid) => at(xid)),
-    [true, true, false, true, false, true, false, false],
-  )
 })

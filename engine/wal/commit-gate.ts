@@ -1,0 +1,62 @@
+/**
+ * Whether a fresh snapshot of the source shows what streamed transactions did: a commit is streamed before it is visible
+ * (correctness 30).
+ *
+ *  G1. A number that the server has not given out yet is of another past: after a failover that lost commits, or of so long
+ *      ago that numbers came round. What it did was visible long ago, or never will be; it is not waited for.
+ *  G2. Such a number may be given out again. So nobody waits longer than PATIENCE_MS for one, by the monotonic clock.
+ */
+
+/** What a gate is shown, as columns of a query outside of a transaction that writes. */
+export const SNAPSHOT_COLUMNS = `pg_catalog.pg_current_snapshot()::text as snapshot, pg_catalog.age('3'::pg_catalog.xid)::text as age`
+export type SnapshotRow = Readonly<{ snapshot?: unknown; age?: unknown }>
+
+const PATIENCE_MS = 600_000
+const MAX_HIDDEN = 10_000
+
+export class CommitGate {
+  readonly #hiddenSince = new Map<number, number>()
+  readonly #now: () => number
+
+  /** @param now monotonic, in ms */
+  constructor(now: () => number = () => performance.now()) {
+    this.#now = now
+  }
+
+  /** @param xids 0: not known. @returns those that are not visible yet */
+  hidden(row: SnapshotRow, xids: Iterable<number>): readonly number[] {
+    const isVisible = snapshotOf(String(row.snapshot), Number(row.age))
+    const now = this.#now()
+    const hidden: number[] = []
+    if (this.#hiddenSince.size > MAX_HIDDEN) this.#hiddenSince.clear()
+    for (const xid of xids) {
+      if (xid === 0 || isVisible(xid)) this.#hiddenSince.delete(xid)
+      else {
+        const since = this.#hiddenSince.get(xid) ?? now
+        this.#hiddenSince.set(xid, since)
+        if (now - since <= PATIENCE_MS) hidden.push(xid)
+      }
+    }
+    return hidden
+  }
+}
+
+/** The lowest number of an ordinary transaction: what lower ones are as old as is not told. */
+const FIRST_XID = 3n
+
+/**
+ * @param text `xmin:xmax:xid,xid,…`, of 64 bits each
+ * @param age how many numbers were given out since the first one, in 32 bits
+ * @returns whether a transaction that has committed is visible, by the low 32 bits of its number
+ */
+export function snapshotOf(text: string, age: number): (xid: number) => boolean {
+  const [xmin = 0n, xmax = 0n] = text.split(':').slice(0, 2).map(BigInt)
+  const running = new Set((text.split(':')[2] || undefined)?.split(',').map(BigInt))
+  const next = BigInt(age) + FIRST_XID
+  return (xid) => {
+    if (BigInt.asIntN(32, next - BigInt(xid)) <= 0n) return true
+    const behind = BigInt.asIntN(32, xmax - BigInt(xid)) // within 2^31 of xmax, for numbers wrap around
+    const whole = xmax - behind
+    return whole < xmin || (whole < xmax && !running.has(whole))
+  }
+}
