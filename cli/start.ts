@@ -110,6 +110,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       logger.info({ lacks }, 'this system lets functions run in processes with less than all bounds: docs/functions.md'),
   })
   parts.defer(() => functions.stop())
+  await store.transaction((query) => resources.encryptLogins(query))
   if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
 

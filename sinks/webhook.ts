@@ -6,7 +6,7 @@
 import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
-import { WebhookDestination, type HttpEndpoint } from '../engine/state/destinations.ts'
+import { WebhookDestination, withoutLogin } from '../engine/state/destinations.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
 import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
@@ -61,21 +61,21 @@ class Webhook implements PushWire {
     this.maxMessages = settings.batch ? sink.batch_size : 1
     this.judgesEach = settings.batch && settings.item_results === true
     this.#timeoutMs = sink.ack_wait_ms
-    const { origin, base } = targetOf(endpoint.url)
+    const { url, headers, encryptedHeaders } = withoutLogin(endpoint)
+    const { origin, base } = targetOf(url)
     this.#base = base
     this.#path = pathOf(`${base}${settings.http_endpoint_path ?? ''}`)
     this.#pool = new HttpPool({ origin, connections: concurrency, egress })
-    this.#headers = mergedHeaders([{ 'content-type': 'application/json', 'user-agent': 'Tailrace' }, ownHeaders(endpoint)])
+    this.#headers = mergedHeaders([
+      { 'content-type': 'application/json', 'user-agent': 'Tailrace' },
+      { ...headers, ...encryptedHeaders },
+    ])
     this.#flatHeaders = [...this.#headers].flat()
     this.#messages = new Messages(sink, database)
     this.overheadBytes = this.#messages.overheadBytes + 1
     const secrets = settings.signing_secrets ?? []
     this.#signer = secrets.length > 0 ? new Signer(secrets) : undefined
-    this.#verbatim = new Verbatim([
-      ...secrets,
-      ...Object.values(endpoint.encryptedHeaders).flatMap((value) => [value, ...value.split(' ')]),
-      ...userInfo(endpoint.url),
-    ])
+    this.#verbatim = new Verbatim([...secrets, ...Object.values(encryptedHeaders).flatMap(formsOf)])
     this.#kept = new KeptAnswers(this.#verbatim)
     const encoding = this.#headers.get('content-encoding')
     this.#isCompressed = isGzip(encoding)
@@ -186,21 +186,12 @@ const pathOf = (text: string): string => {
   return path.startsWith('/') ? path : `/${path}`
 }
 
-/** The endpoint's headers; user and password in its URL are the login they always were. */
-function ownHeaders({ url, headers, encryptedHeaders }: HttpEndpoint): Record<string, string> {
-  const [user] = userInfo(url)
-  return {
-    ...(user === undefined ? {} : { authorization: `Basic ${Buffer.from(user).toString('base64')}` }),
-    ...headers,
-    ...encryptedHeaders,
-  }
-}
-
-function userInfo(url: string): string[] {
-  const { username, password } = new URL(url)
-  if (username === '' && password === '') return []
-  const user = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
-  return [user, decodeURIComponent(password), Buffer.from(user).toString('base64')]
+/** Every form in which the value of a secret header may come back: a login is often repeated in clear. */
+function formsOf(value: string): string[] {
+  const [scheme = '', encoded = ''] = value.split(' ')
+  if (scheme.toLowerCase() !== 'basic') return [value, ...value.split(' ')]
+  const login = Buffer.from(encoded, 'base64').toString('utf8')
+  return [encoded, login, login.slice(login.indexOf(':') + 1)]
 }
 
 /** Later ones win, whatever the case of their names. */

@@ -25,6 +25,7 @@ import { exportedResources, type ExportedResource } from './config-export.ts'
 import { builtFunction, writtenOf } from './configured-functions.ts'
 import type { ConfigDocument } from './config-document.ts'
 import { MAX_AWAIT_MS, type ConfiguredDatabase } from './configured-databases.ts'
+import { keysIn } from '../sinks/secret-form.ts'
 import { ON_EXAMPLE, rehearse } from '../functions/function-rehearsal.ts'
 import { refusal, type Problem } from './config-reader.ts'
 
@@ -265,7 +266,11 @@ class Application {
     for (const { line, input } of this.#functions)
       await this.#at(line, async () => void (await this.#resources.saveFunction(query, account, input)))
     for (const { line, input } of endpoints)
-      await this.#at(line, async () => void (await this.#resources.saveEndpoint(query, account, input)))
+      await this.#at(line, async () => {
+        await this.#resources.saveEndpoint(query, account, input)
+        const keys = keysIn(input.url)
+        if (keys.length > 0) this.#notice(line, `the HTTP endpoint "${input.name}" has what looks like a key in its URL (${keys.join(', ')}), which is not stored encrypted: prefer encrypted_headers`) // prettier-ignore
+      })
     for (const { line, database, input } of sinks)
       await this.#at(line, () => this.#writeSink(query, account, database, this.#startable(line, input)))
     await this.#checkUsers(query, account)

@@ -14,7 +14,7 @@ import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 import { checked, fits } from './config-forms.ts'
 import { configuredDatabase, DatabaseForm, slotKey, type ConfiguredDatabase } from './configured-databases.ts'
 import { configuredFunction, type ConfiguredFunction } from './configured-functions.ts'
-import { secretsMeant } from '../sinks/secret-form.ts'
+import { secretsMeant, urlMeant } from '../sinks/secret-form.ts'
 import { kindOf } from '../sinks/destination-form.ts'
 import { flatFunction } from '../functions/function-form.ts'
 import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
@@ -274,17 +274,23 @@ function configuredEndpoint(
   stored: readonly HttpEndpoint[],
 ): ConfigDocument['endpoints'][number] | undefined {
   if (!isObject(form)) return reader.wrong(reader.at('http_endpoints', i), 'expected a mapping')
-  const known = stored.find(({ name }) => name === form['name'])?.encryptedHeaders
-  const { encrypted_headers: given } = form
+  const before = stored.find(({ name }) => name === form['name'])
+  const known = before?.encryptedHeaders
+  const { encrypted_headers: given, url: givenUrl } = form
   let isWhole = true
   const tell = (reason: string) => {
     reader.wrong(reader.at('http_endpoints', i, 'encrypted_headers'), `encrypted_headers ${reason}`)
     isWhole = false
   }
   if (isSummary(given) && !known) tell('are told only by their number: give them themselves')
+  const tellUrl = (reason: string) => {
+    reader.wrong(reader.at('http_endpoints', i, 'url'), `url ${reason}`)
+    isWhole = false
+  }
+  const address = typeof givenUrl === 'string' ? { url: urlMeant(givenUrl, before?.url, tellUrl) } : {}
   const encrypted = isSummary(given) ? known : secretsMeant(given, known, tell)
   if (!isWhole) return undefined
-  const input = checked(reader, ['http_endpoints', i], () => newEndpoint({ ...form, ...(encrypted !== undefined && { encrypted_headers: encrypted }) })) // prettier-ignore
+  const input = checked(reader, ['http_endpoints', i], () => newEndpoint({ ...form, ...address, ...(encrypted !== undefined && { encrypted_headers: encrypted }) })) // prettier-ignore
   if (!input) return undefined
   const { url } = input
   if (url === undefined) return reader.wrong(reader.at('http_endpoints', i, 'webhook.site'), 'is for the API: a file names its addresses')

@@ -12,7 +12,7 @@ import type { Resources } from '../../engine/state/resource-store.ts'
 import { qualified } from '../../engine/state/table-name.ts'
 import { withoutVariables } from './config-reader.ts'
 import { destinationOut } from '../sinks/destination-form.ts'
-import { obfuscated } from '../sinks/secret-form.ts'
+import { obfuscated, shownUrl } from '../sinks/secret-form.ts'
 
 type Form = Readonly<Record<string, unknown>>
 export type ResourceType = 'database' | 'http_endpoint' | 'function' | 'sink'
@@ -70,7 +70,7 @@ function endpointForm({ name, kind, url, headers, encryptedHeaders }: HttpEndpoi
   const encrypted = Object.entries(encryptedHeaders).map(([key, value]) => [key, secret(value)])
   return {
     name,
-    ...(kind === 'local' ? { local: true, ...(url !== '' && { path: url }) } : { url }),
+    ...(kind === 'local' ? { local: true, ...(url !== '' && { path: url }) } : { url: shownUrl(url, secret) }),
     ...(Object.keys(headers).length > 0 && { headers }),
     ...(encrypted.length > 0 && { encrypted_headers: Object.fromEntries(encrypted) }),
   }

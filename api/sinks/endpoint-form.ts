@@ -6,12 +6,12 @@
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
-import type { HttpEndpoint } from '../../engine/state/destinations.ts'
+import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name } from '../../engine/state/resources.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, isObject, readOnly } from '../form.ts'
-import { obfuscated, secretsMeant } from './secret-form.ts'
+import { obfuscated, secretsMeant, shownUrl, urlMeant } from './secret-form.ts'
 
 const HeaderMap = Type.Record(Type.String(), Type.String())
 const Headers = Type.Union(
@@ -59,7 +59,7 @@ export function endpointOut({ id, name, kind, url, headers, encryptedHeaders }: 
   return {
     id,
     name,
-    ...(kind === 'local' ? { local: true, path: url } : { url }),
+    ...(kind === 'local' ? { local: true, path: url } : { url: shownUrl(url) }),
     headers,
     encrypted_headers: Object.fromEntries(Object.entries(encryptedHeaders).map(([key, value]) => [key, obfuscated(value)])),
   }
@@ -74,14 +74,15 @@ type Body = Readonly<Record<string, unknown>>
 export function newEndpoint(body: Body): Omit<EndpointInput, 'url'> & Readonly<{ url: string | undefined }> {
   const { changes, reasons } = read(body, undefined)
   if (changes.name === undefined && !reasons.some(([field]) => field === 'name')) reasons.push(['name', 'is missing'])
-  const kind = isTrue(body['local']) ? 'local' : 'external'
+  const kind: HttpEndpoint['kind'] = isTrue(body['local']) ? 'local' : 'external'
   const isTest = isTrue(body['webhook.site'])
   if (kind === 'external' && changes.url === undefined && !isTest && !reasons.some(([field]) => field === 'url'))
     reasons.push(['url', 'is missing'])
   if (isTest && (changes.url !== undefined || kind === 'local')) reasons.push(['webhook.site', 'cannot be set beside url or local'])
   if (reasons.length > 0) throw invalid(reasons)
   const { name = '', url, headers = {}, encryptedHeaders = {} } = changes
-  return { name, kind, url: kind === 'local' ? (changes.url ?? '') : url, headers, encryptedHeaders }
+  if (url === undefined) return { name, kind, url: kind === 'local' ? '' : undefined, headers, encryptedHeaders }
+  return withoutLogin({ name, kind, url, headers, encryptedHeaders })
 }
 
 /** @throws EngineError VALIDATION_FAILED */
@@ -90,7 +91,11 @@ export function endpointChanges(endpoint: HttpEndpoint, body: Body): Partial<End
   if (body['local'] !== undefined && isTrue(body['local']) !== (endpoint.kind === 'local')) reasons.push(['local', 'cannot be changed'])
   if (isTrue(body['webhook.site'])) reasons.push(['webhook.site', 'cannot be changed'])
   if (reasons.length > 0) throw invalid(reasons)
-  return changes
+  if (changes.url === undefined) return changes
+  const { authorization: _, ...others } = endpoint.encryptedHeaders // a new login goes before the one that is stored
+  const { url, headers = endpoint.headers, encryptedHeaders = others } = changes
+  const moved = withoutLogin({ url, headers, encryptedHeaders })
+  return moved.url === url ? changes : { ...changes, ...moved }
 }
 
 function read(body: Body, before: HttpEndpoint | undefined): { changes: Partial<EndpointInput>; reasons: Reason[] } {
@@ -114,7 +119,7 @@ function read(body: Body, before: HttpEndpoint | undefined): { changes: Partial<
     if (url !== undefined) {
       const wrong = wrongUrl(url)
       if (wrong) reasons.push(['url', wrong])
-      else changes.url = url as string
+      else changes.url = urlMeant(url as string, before?.url, (reason) => reasons.push(['url', reason]))
     }
   }
   if (headers !== undefined) changes.headers = headersOf(headers, 'headers', reasons)
@@ -135,7 +140,7 @@ function wrongUrl(url: unknown): string | undefined {
   const [, name = '', port] = /^(.*?)(?::(\d*))?$/.exec(host) ?? []
   if (!/^(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])$/.test(name)) return 'must name a host of letters, digits, "." and "-"'
   if (port !== undefined && !(Number(port) >= 1 && Number(port) <= 65_535)) return 'must have a port from 1 to 65535'
-  return URL.canParse(url) && !/\s/.test(url) ? undefined : 'is not a URL'
+  return URL.canParse(url) && !/[\s\\]/.test(url) ? undefined : 'is not a URL'
 }
 
 function headersOf(given: unknown, field: string, reasons: Reason[]): Record<string, string> {

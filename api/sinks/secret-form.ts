@@ -14,6 +14,45 @@ export function obfuscated(secret: string): string {
   return `${secret.slice(0, 3)}${'*'.repeat(Math.min(length - 4, MOST_STARS))}${secret.at(-1)}`
 }
 
+/** Parameters of a URL that look like keys, by their names. */
+const KEY_NAME = /^(?:.*[_-])?(?:api[_-]?key|apikey|key|token|secret|passw(?:or)?d|pwd|sig|signature|auth|credential|code)$/i
+
+/** Names of what looks like a key in the query of a URL. */
+export const keysIn = (url: string): readonly string[] => [...new Set(queryOf(url).flatMap(([name, value]) => (value === undefined ? [] : [name])))] // prettier-ignore
+
+/** A URL whose keys are shown in part. */
+export function shownUrl(url: string, secret: (text: string) => string = obfuscated): string {
+  const at = url.indexOf('?')
+  if (keysIn(url).length === 0) return url
+  const parts = queryOf(url).map(([, value, part]) =>
+    value === undefined ? part : `${part.slice(0, part.indexOf('=') + 1)}${secret(value)}`,
+  )
+  return `${url.slice(0, at + 1)}${parts.join('&')}${url.slice(endOfQuery(url))}`
+}
+
+/** @returns what is meant: the stored URL when it is given as it is shown. @param tell of one with keys as they are shown, and not those */
+export function urlMeant(given: string, stored: string | undefined, tell: (reason: string) => void): string {
+  if (stored !== undefined && given === shownUrl(stored)) return stored
+  if (given !== stored && queryOf(given).some(([, value]) => value !== undefined && isObfuscated(value)))
+    tell('has a key as it is shown, and not of the stored one: give the whole one')
+  return given
+}
+
+const endOfQuery = (url: string): number => (url.includes('#') ? url.indexOf('#') : url.length)
+
+/** Each parameter: its name, its value if it looks like a key, and the text of both. */
+function queryOf(url: string): (readonly [name: string, key: string | undefined, part: string])[] {
+  const at = url.indexOf('?')
+  if (at < 0 || at > endOfQuery(url)) return []
+  return url
+    .slice(at + 1, endOfQuery(url))
+    .split('&')
+    .map((part) => {
+      const [name = '', ...value] = part.split('=')
+      return [name, KEY_NAME.test(name) && value.join('=') !== '' ? value.join('=') : undefined, part]
+    })
+}
+
 /** @returns what is meant: the stored secret when `given` is how it is shown */
 const meant = (given: string, stored: string | undefined): string => (stored !== undefined && given === obfuscated(stored) ? stored : given)
 

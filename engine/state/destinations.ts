@@ -158,3 +158,32 @@ export type HttpEndpoint = Readonly<{
   headers: Readonly<Record<string, string>>
   encryptedHeaders: Readonly<Record<string, string>>
 }>
+
+type Addressed = Pick<HttpEndpoint, 'url' | 'headers' | 'encryptedHeaders'>
+
+/** User and password of the URL become the header that they stand for, which is kept encrypted; a header that is given goes before them. */
+export function withoutLogin<T extends Addressed>(endpoint: T): T {
+  const { url, headers, encryptedHeaders } = endpoint
+  const login = loginIn(url)
+  if (login === undefined) return endpoint
+  const isGiven = [headers, encryptedHeaders].some((those) => Object.keys(those).some((name) => name.toLowerCase() === 'authorization'))
+  const authorization = `Basic ${Buffer.from(login).toString('base64')}`
+  return {
+    ...endpoint,
+    url: url.replace(/^([^:/?#]*:\/\/)[^/?#]*@/, '$1'),
+    ...(!isGiven && { encryptedHeaders: { ...encryptedHeaders, authorization } }),
+  }
+}
+
+/** @returns `user:password`; undefined: the URL has neither */
+function loginIn(url: string): string | undefined {
+  if (!URL.canParse(url)) return undefined
+  const { username, password } = new URL(url)
+  if (username === '' && password === '') return undefined
+  const plain = `${username}:${password}`
+  try {
+    return decodeURIComponent(plain)
+  } catch {
+    return plain // with a "%" that encodes nothing
+  }
+}

@@ -2,7 +2,7 @@
 import { Value } from 'typebox/value'
 import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
-import { DESTINATIONS, secretFields, type Destination, type HttpEndpoint } from './destinations.ts'
+import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
@@ -166,6 +166,15 @@ export class ResourceStore {
     return (rows[0] as { id: string }).id
   }
 
+  /** Those of older versions, which kept user and password where everyone reads them. It needs the key, so it is no migration. */
+  async encryptLogins(query: Query): Promise<void> {
+    const { rows } = await query<EndpointRow>(`select * from http_endpoint where url ~ '^[^:/?#]*://[^/?#]*@' for update`)
+    for (const row of rows) {
+      const { accountId, ...endpoint } = this.#endpoint(row)
+      await this.saveEndpoint(query, { id: accountId, name: '' }, endpoint)
+    }
+  }
+
   /** The sinks that go by its name go by the new one. */
   async renameEndpoint(query: Query, { id, accountId, name }: HttpEndpoint, newName: string): Promise<void> {
     await query('update http_endpoint set name = $2, updated_at = now() where id = $1', [id, newName])
@@ -250,7 +259,7 @@ export class ResourceStore {
 
   #endpoint({ id, account_id, name, kind, url, headers, encrypted_headers }: EndpointRow): HttpEndpoint {
     const encryptedHeaders = JSON.parse(this.#vault.decrypt(encrypted_headers)) as Record<string, string>
-    return { id, accountId: account_id, name, kind, url, headers, encryptedHeaders }
+    return withoutLogin({ id, accountId: account_id, name, kind, url, headers, encryptedHeaders })
   }
 
   #database(row: DatabaseRow): Database {

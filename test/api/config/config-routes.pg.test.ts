@@ -8,9 +8,10 @@ import { Service, SLOT, TOKEN } from '../../faults/service.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
+const LOGIN = 'http://user-name:pass-word@127.0.0.1:9/in?api_key=key-in-the-query'
 const WHSEC = `whsec_${Buffer.alloc(24, 7).toString('base64')}`
 const FILE = {
-  http_endpoints: [{ name: 'shop', url: 'http://127.0.0.1:9/in', headers: { 'x-shop': 'a' }, encrypted_headers: { 'x-key': 'a-long-header-secret' } }],
+  http_endpoints: [{ name: 'login', url: LOGIN }, { name: 'shop', url: 'http://127.0.0.1:9/in', headers: { 'x-shop': 'a' }, encrypted_headers: { 'x-key': 'a-long-header-secret' } }],
   functions: [
     { name: 'masked', type: 'transform', code: 'export default (action, record) => ({ id: record.id, v: 1 })\n' },
     { name: 'way', type: 'routing', sink_type: 'webhook', description: 'by id', code: 'export default (a, r) => ({ endpoint_path: `/${r.id}` })' },
@@ -76,6 +77,7 @@ test('a plan tells what would change and what the file lacks, and changes nothin
     [
       ['create', 'api_token', 'second'],
       ['create', 'database', 'copy'],
+      ['create', 'http_endpoint', 'login'],
       ['create', 'http_endpoint', 'shop'],
       ...['key', 'masked', 'way'].map((name) => ['create', 'function', name]),
       ...['goods', 'hook', 'search'].map((name) => ['create', 'sink', name]),
@@ -98,10 +100,16 @@ test('an applied file is at work when the answer comes, and the next one changes
   assert.equal(applied.status, 200, applied.summary)
   assert.deepEqual(
     applied.resources.map((r) => [r['resource_type'], r['name'], typeof r['id']]),
-    ['http_endpoint shop', 'function key', 'function masked', 'function way', 'sink goods', 'sink hook', 'sink search'].map((words) => [
-      ...words.split(' '),
-      'string',
-    ]),
+    [
+      'http_endpoint login',
+      'http_endpoint shop',
+      'function key',
+      'function masked',
+      'function way',
+      'sink goods',
+      'sink hook',
+      'sink search',
+    ].map((words) => [...words.split(' '), 'string']),
   )
   const since = async () =>
     ((await service.get('/info')).body as any).nodes[0].actors // oxlint-disable-line typescript/no-explicit-any
@@ -147,6 +155,9 @@ test('an export planned again is empty, with its secrets shown or not, and appli
     state.query(`select 'sink' as kind, name, secrets is null as empty from tailrace.sink union all select 'endpoint', name, false from tailrace.http_endpoint order by 1, 2`) // prettier-ignore
   const [shown, whole] = [await exported(), await exported('?show-sensitive=true')]
   const before = await secrets()
+  assert.ok(
+    !whole.includes('user-name') && !JSON.stringify(await state.query('select url from tailrace.http_endpoint')).includes('pass-word'),
+  )
   for (const yaml of [shown, whole]) {
     const plan = await call('plan', yaml)
     assert.deepEqual([plan.status, plan.changes, plan.actions], [200, [], []], plan.summary)
@@ -155,7 +166,7 @@ test('an export planned again is empty, with its secrets shown or not, and appli
   }
   assert.deepEqual(await secrets(), before)
   assert.equal(await exported('?show-sensitive=true'), whole, 'no secret has become asterisks')
-  for (const secret of [WHSEC, 'elastic:a-password', 'a-long-header-secret', source.connection.password]) {
+  for (const secret of [WHSEC, 'elastic:a-password', 'a-long-header-secret', source.connection.password, 'key-in-the-query']) {
     assert.ok(whole.includes(secret))
     assert.ok(secret.length < 6 || !shown.includes(secret), 'shown in part')
   }

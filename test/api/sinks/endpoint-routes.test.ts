@@ -10,7 +10,7 @@ const PATH = '/api/destinations/http_endpoints'
 type Endpoint = { id: string; name: string; url: string; headers: Record<string, string>; encrypted_headers: Record<string, string> }
 const HOOKS = {
   name: 'hooks',
-  url: 'https://user:pw@Hooks.example.com:8443/in?x=1#y',
+  url: 'https://Hooks.example.com:8443/in?x=1#y',
   headers: { 'X-A': '1' },
   encrypted_headers: { Authorization: 'Bearer 0123456789' },
 }
@@ -38,6 +38,29 @@ test('an HTTP endpoint is created, listed, read by id and name, updated and dele
     })
   assert.deepEqual((await s.call(`${PATH}/hooks`, { method: 'DELETE' })).body, { id: hooks.id, deleted: true })
   assert.equal((await s.call(`${PATH}/hooks`)).status, 404)
+})
+
+test('user and password of a URL become an encrypted header, and keys in its query are shown in part', async () => {
+  await using s = await served()
+  const stored = () => [...s.engine.endpoints.values()].find(({ name }) => name === 'shop')
+  const secrets = ['us@er', 'pa ssword', 'pa%20ssword', 'key-in-the-query', Buffer.from('us@er:pa ssword').toString('base64')]
+  const url = 'http://us%40er:pa%20ssword@shop.test/in?a=1&api_key=key-in-the-query#x'
+  const made = await s.call(PATH, { body: { name: 'shop', url } })
+  for (const secret of secrets) assert.ok(!made.text.includes(secret), `${secret} in ${made.text}`)
+  const shown = made.body as Endpoint
+  assert.equal(shown.url, 'http://shop.test/in?a=1&api_key=key************y#x')
+  const authorization = `Basic ${secrets[4]}`
+  const whole = 'http://shop.test/in?a=1&api_key=key-in-the-query#x'
+  assert.deepEqual([stored()?.url, stored()?.encryptedHeaders], [whole, { authorization }])
+  assert.deepEqual((await s.call(`${PATH}/shop`, { method: 'PUT', body: made.body as object })).body, shown)
+  assert.deepEqual([stored()?.url, stored()?.encryptedHeaders], [whole, { authorization }])
+  const other = { url: shown.url.replace('key*', 'kex*') }
+  assert.match((await s.call(`${PATH}/shop`, { method: 'PATCH', body: other })).text, /url has a key as it is shown/)
+  await s.call(`${PATH}/shop`, { method: 'PATCH', body: { url: 'http://a:b@shop.test' } })
+  assert.deepEqual([stored()?.url, stored()?.encryptedHeaders], ['http://shop.test', { authorization: 'Basic YTpi' }])
+  // a header that is given goes before the login, as it always did
+  await s.call(`${PATH}/shop`, { method: 'PATCH', body: { url: 'http://a:b@shop.test', encrypted_headers: { Authorization: 'Bearer x' } } })
+  assert.deepEqual([stored()?.url, stored()?.encryptedHeaders], ['http://shop.test', { Authorization: 'Bearer x' }])
 })
 
 test('headers come as an object or a list, a map is replaced as a whole, and an encrypted value sent back as shown stays', async () => {

@@ -148,3 +148,34 @@ test('settings that an older version did not store come with their defaults, and
   assert.deepEqual(after, before)
   assert.equal(after?.max_backlog_mb, 10_240)
 })
+
+test('a login in the URL of an endpoint, as older versions kept it, is encrypted once and for all', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const account = await store.transaction((query) => resources.saveAccount(query, 'main'))
+  const old = {
+    name: 'old',
+    kind: 'external',
+    url: 'https://user:secret@host/in?x=@',
+    headers: {},
+    encryptedHeaders: { 'x-a': '1' },
+  } as const
+  await resources.saveEndpoint(store.query, account, old)
+  await resources.saveEndpoint(store.query, account, { ...old, name: 'new', url: 'https://host/a@b' })
+  const encrypted = { authorization: `Basic ${Buffer.from('user:secret').toString('base64')}`, 'x-a': '1' }
+  const loaded = async () => (await resources.load(store.query)).endpoints.map(({ url, encryptedHeaders }) => [url, encryptedHeaders])
+  const wanted = [
+    ['https://host/a@b', { 'x-a': '1' }],
+    ['https://host/in?x=@', encrypted],
+  ]
+  assert.deepEqual(await loaded(), wanted)
+  const urls = () => db.query('select url, xmin::text from tailrace.http_endpoint order by name')
+  const [untouched, before] = await urls()
+  await store.transaction((query) => resources.encryptLogins(query))
+  const [same, after] = await urls()
+  assert.deepEqual([same, after?.['url'], before?.['url']], [untouched, 'https://host/in?x=@', old.url])
+  assert.deepEqual(await loaded(), wanted)
+  await store.transaction((query) => resources.encryptLogins(query))
+  assert.deepEqual(await urls(), [same, after])
+})
