@@ -8,9 +8,9 @@ import { fileURLToPath } from 'node:url'
 import { attacksOn } from './services/expression-attacks.ts'
 import { expressionsIn, sourceExpressions, type Expression } from './services/source-expressions.ts'
 
-/** Slower than that at one of these lengths is looked at closely: a square of 2,000 takes many times as long. */
+/** Slower than that at one of these lengths is looked at closely: a square of 4,000 takes many times as long. */
 const SUSPECT_MICROS = 1_000
-const LENGTHS = [20, 250, 2_000]
+const LENGTHS = [20, 250, 4_000]
 /** Four times the text: 4 when time grows with it, 16 with its square. */
 const TOO_MUCH = 8
 

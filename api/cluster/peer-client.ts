@@ -35,6 +35,10 @@ export const PEER_PATH = '/internal/peer'
 export const COUNT_HEADER = 'x-tailrace-count'
 /** milliseconds from the arrival of a receive to the moment its messages were handed out */
 export const WAITED_HEADER = 'x-tailrace-waited-ms'
+/** Headers that are signed with the body of an answer. */
+export const countsOf = (headers: Readonly<Record<string, unknown>>): string[] =>
+  [COUNT_HEADER, WAITED_HEADER].map((name) => String(headers[name] ?? ''))
+
 /** What only has to be looked up or taken. */
 const SHORT_MS = 1_000
 /** Functions may take a second each, and the query of an enrichment five. */
@@ -211,7 +215,7 @@ export class PeerClient implements AsyncDisposable {
         { cause },
       )
     }
-    if (!this.#key.isAnswer(answer.headers[PEER_HEADER], mac, status)) {
+    if (!this.#key.isAnswer(answer.headers[PEER_HEADER], mac, { status, body: answer.body, counts: countsOf(answer.headers) })) {
       throw new EngineError(
         'PEER_REFUSED',
         `what answers at ${node.address} (status ${status}) does not share the key of node ${node.name}`,

@@ -1,19 +1,24 @@
 /**
  * How the processes of a cluster know each other: by a key derived from the VAULT_KEY they share. A request carries a
- * signature over method, path, body, time and the node it is meant for, so that one that was overheard is good for no
- * other node, no other body and only for minutes. The answer carries one over the request's, so that whatever listens at
- * the address of a node that is gone can't say yes in its place. The key itself never travels. Nothing here does I/O.
+ * signature over method, path, body, time, a number that is used once, and the node it is meant for: one that was overheard
+ * is good for no other node and no other body, and the node that took it takes it no second time. The answer carries one over
+ * the request's, its status, its body and the headers that count, so that nobody on the way changes it, and whatever listens
+ * at the address of a node that is gone can't say yes in its place. The key itself never travels. What is sent can be read by
+ * whoever is on the way. Nothing here does I/O.
  */
-import { createHmac, hash, hkdfSync, timingSafeEqual } from 'node:crypto'
+import { createHmac, hash, hkdfSync, randomBytes, timingSafeEqual } from 'node:crypto'
 
 export const PEER_HEADER = 'x-tailrace-peer'
 /** Clocks of the processes may differ by less than this. */
 const MAX_AGE_MS = 5 * 60_000
-const SIGNATURE = /^v1 ([\w-]{1,64}) (\d{1,16}) ([\w-]{43}) ([\w-]{43})$/
+const SIGNATURE = /^v2 ([\w-]{1,64}) (\d{1,16}) ([\w-]{22}) ([\w-]{43}) ([\w-]{43})$/
+const NONCE_BYTES = 16
 
 export type PeerRequest = Readonly<{ method: string; path: string; to: string }>
 /** What is left to check of a request when its body has come. */
-export type PeerClaim = Readonly<{ bodyHash: string; mac: string }>
+export type PeerClaim = Readonly<{ bodyHash: string; mac: string; timeMs: number }>
+/** @property counts values of headers that are part of what is said; absent ones are empty */
+export type PeerAnswer = Readonly<{ status: number; body: string | Buffer; counts: readonly string[] }>
 /** Signed by this cluster, but for another node: its sender has not heard yet that this process began anew. */
 export type MeantForAnother = Readonly<{ meantFor: string; mac: string }>
 
@@ -22,35 +27,36 @@ export class PeerKey {
 
   /** @param vaultKey 32 bytes, the same in all processes */
   constructor(vaultKey: Buffer) {
-    this.#key = Buffer.from(hkdfSync('sha256', vaultKey, '', 'tailrace peer requests v1', 32))
+    this.#key = Buffer.from(hkdfSync('sha256', vaultKey, '', 'tailrace peer requests v2', 32))
   }
 
   /** @returns the header's value, and the part of it that the answer is signed over */
   sign({ method, path, to }: PeerRequest, body: string | Buffer, nowMs = Date.now()): Readonly<{ header: string; mac: string }> {
     const bodyHash = hash('sha256', body, 'base64url')
-    const mac = this.#mac('request', to, String(nowMs), method, path, bodyHash)
-    return { header: `v1 ${to} ${nowMs} ${bodyHash} ${mac}`, mac }
+    const nonce = randomBytes(NONCE_BYTES).toString('base64url')
+    const mac = this.#mac('request', to, String(nowMs), nonce, method, path, bodyHash)
+    return { header: `v2 ${to} ${nowMs} ${nonce} ${bodyHash} ${mac}`, mac }
   }
 
   /** Checks what can be checked before the body is read. @returns undefined: not signed by this cluster, or too old */
   claim(header: unknown, { method, path, to }: PeerRequest, nowMs = Date.now()): PeerClaim | MeantForAnother | undefined {
-    const [, meantFor, time, bodyHash, mac] = (typeof header === 'string' && SIGNATURE.exec(header)) || []
-    if (meantFor === undefined || time === undefined || bodyHash === undefined || mac === undefined) return undefined
-    const expected = this.#mac('request', meantFor, time, method, path, bodyHash)
+    const [, meantFor, time, nonce, bodyHash, mac] = (typeof header === 'string' && SIGNATURE.exec(header)) || []
+    if (meantFor === undefined || time === undefined || nonce === undefined || bodyHash === undefined || mac === undefined) return undefined
+    const expected = this.#mac('request', meantFor, time, nonce, method, path, bodyHash)
     if (!equal(mac, expected) || Math.abs(nowMs - Number(time)) > MAX_AGE_MS) return undefined
-    return meantFor === to ? { bodyHash, mac } : { meantFor, mac }
+    return meantFor === to ? { bodyHash, mac, timeMs: Number(time) } : { meantFor, mac }
   }
 
   isBody({ bodyHash }: PeerClaim, body: string | Buffer): boolean {
     return equal(bodyHash, hash('sha256', body, 'base64url'))
   }
 
-  signAnswer(requestMac: string, status: number): string {
-    return this.#mac('answer', requestMac, String(status))
+  signAnswer(requestMac: string, { status, body, counts }: PeerAnswer): string {
+    return this.#mac('answer', requestMac, String(status), ...counts, hash('sha256', body, 'base64url'))
   }
 
-  isAnswer(header: unknown, requestMac: string, status: number): boolean {
-    return typeof header === 'string' && equal(header, this.signAnswer(requestMac, status))
+  isAnswer(header: unknown, requestMac: string, answer: PeerAnswer): boolean {
+    return typeof header === 'string' && equal(header, this.signAnswer(requestMac, answer))
   }
 
   #mac(...parts: readonly string[]): string {
@@ -62,4 +68,24 @@ export class PeerKey {
 function equal(a: string, b: string): boolean {
   const [left, right] = [Buffer.from(a), Buffer.from(b)]
   return left.length === right.length && timingSafeEqual(left, right)
+}
+
+/** About 25 MB. With more than 650 requests a second it holds those of less than five minutes: then the oldest are forgotten. */
+const MAX_TAKEN = 200_000
+
+/** Requests that this process has taken, for as long as their time would let them pass again. Those of its former life name another node. */
+export class TakenRequests {
+  /** until when, by their signature, in the order they came */
+  readonly #until = new Map<string, number>()
+
+  /** @returns false: it was taken before */
+  take({ mac, timeMs }: PeerClaim, nowMs = Date.now()): boolean {
+    if (this.#until.has(mac)) return false
+    this.#until.set(mac, Math.max(nowMs, timeMs) + MAX_AGE_MS)
+    for (const [old, until] of this.#until) {
+      if (until > nowMs && this.#until.size <= MAX_TAKEN) break
+      this.#until.delete(old)
+    }
+    return true
+  }
 }

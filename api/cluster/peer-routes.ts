@@ -6,8 +6,8 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { LocalEngine, RecentAsked, RunningSink, Shape } from '../engine-port.ts'
-import { COUNT_HEADER, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
-import { PEER_HEADER, type PeerClaim, type PeerKey } from './peer-key.ts'
+import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
+import { PEER_HEADER, TakenRequests, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
 
 export type PeerService = Readonly<{
@@ -35,6 +35,7 @@ declare module 'fastify' {
 export function addPeerRoutes(app: FastifyInstance, service: PeerService, receives: OpenReceives): void {
   const { key, nodeId, engine } = service
   const calls = new OpenCalls()
+  const taken = new TakenRequests()
 
   const sinkOf = (request: FastifyRequest): RunningSink => {
     const { sink: id = '' } = request.params as { sink?: string }
@@ -82,16 +83,19 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
     scope.addHook('onRequest', async (request, reply) => {
       const claim = key.claim(request.headers[PEER_HEADER], { method: request.method, path: request.url, to: nodeId })
       if (!claim) throw new EngineError('PEER_UNAUTHORIZED', 'The path is for the other nodes of the cluster.')
-      request.peer = { bodyHash: '', ...claim } // before all else, so that errors are signed too
+      request.peer = { bodyHash: '', timeMs: 0, ...claim } // before all else, so that errors are signed too
       if ('meantFor' in claim) throw new EngineError('PEER_UNREACHABLE', 'the node that is asked is not here any more')
+      if (!taken.take(claim)) throw new EngineError('PEER_UNAUTHORIZED', 'The request was sent before.')
       reply.header('content-type', 'application/json; charset=utf-8')
     })
     scope.addHook('preValidation', async (request) => {
       if (request.peer && !key.isBody(request.peer, (request.body as Buffer | undefined) ?? ''))
         throw new EngineError('PEER_UNAUTHORIZED', 'The body is not the one that was signed.')
     })
-    scope.addHook('onSend', async (request, reply) => {
-      if (request.peer) reply.header(PEER_HEADER, key.signAnswer(request.peer.mac, reply.statusCode))
+    scope.addHook('onSend', async (request, reply, payload) => {
+      if (!request.peer) return
+      const answer = { status: reply.statusCode, body: (payload ?? '') as string | Buffer, counts: countsOf(reply.getHeaders()) }
+      reply.header(PEER_HEADER, key.signAnswer(request.peer.mac, answer))
     })
     const post = (path: string, handle: (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>) =>
       scope.post(PEER_PATH + path, { bodyLimit: MAX_BODY_BYTES }, handle)

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import { once } from 'node:events'
+import { text } from 'node:stream/consumers'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { EngineError } from '../../../engine/errors.ts'
@@ -158,10 +159,9 @@ test('internal paths answer 401 without the signature of the cluster, and are in
   assert.deepEqual(await ask(good.sign({ ...request, path: '/internal/peer/report' }, '[]').header), refused)
   assert.deepEqual(await ask(good.sign(request, '[]', Date.now() - 6 * 60_000).header), refused, 'too old')
   assert.deepEqual(await ask(good.sign({ ...request, to: 'another-node' }, '[]').header), [503, 'PEER_UNREACHABLE'])
-  assert.equal(
-    (await fetch(a.api.url + path, { method: 'POST', body: '[]', headers: { [PEER_HEADER]: good.sign(request, '[]').header } })).status,
-    200,
-  )
+  const { header } = good.sign(request, '[]')
+  assert.deepEqual((await ask(header))[0], 200)
+  assert.deepEqual(await ask(header), refused, 'a second time')
   const document = JSON.stringify((await a.call('/api/openapi.json')).body)
   assert.doesNotMatch(document, /internal/)
   assert.doesNotMatch(a.log.join(''), new RegExp(VAULT_KEY.toString('base64').slice(0, 20)))
@@ -175,6 +175,34 @@ test('a node of another key is neither believed nor obeyed', async () => {
   assert.deepEqual([refused.status, codeOf(refused)], [503, 'PEER_REFUSED'])
   assert.equal(stranger.goods.acked.length, 0)
   assert.ok(a.log.some((line) => line.includes('PEER_REFUSED') && line.includes('node-1')))
+})
+
+test('an answer that somebody on the way has changed is not believed, and neither is one whose count is another', async () => {
+  await using cluster = await ClusterFixture.create()
+  let change = { body: (body: string) => body, headers: {} }
+  let there = ''
+  const between = createServer(async (request, response) => {
+    const body = await text(request)
+    const { [PEER_HEADER]: signature } = request.headers
+    const answer = await fetch(`${there}${request.url}`, { method: 'POST', headers: { [PEER_HEADER]: String(signature) }, body })
+    const headers = { ...Object.fromEntries(answer.headers), ...change.headers }
+    const changed = change.body(await answer.text())
+    response.writeHead(answer.status, { ...headers, 'content-length': Buffer.byteLength(changed) }).end(changed)
+  }).listen(0, '127.0.0.1')
+  await once(between, 'listening')
+  const address = `http://127.0.0.1:${(between.address() as AddressInfo).port}`
+  const [a, b] = [await cluster.node([0]), await cluster.node([1], { address })]
+  there = b.api.url
+  await cluster.met(a, b)
+  assert.equal((await settle(a, 'ack', held(b, 1, 1))).status, 200)
+  change = { body: (body) => body.replace('}', ' }'), headers: {} }
+  const altered = await settle(a, 'ack', held(b, 1, 2))
+  assert.deepEqual([altered.status, codeOf(altered)], [503, 'PEER_REFUSED'])
+  change = { body: (body) => body, headers: { 'x-tailrace-count': '7' } }
+  const counted = await settle(a, 'ack', held(b, 1, 3))
+  assert.deepEqual([counted.status, codeOf(counted)], [503, 'PEER_REFUSED'])
+  between.close()
+  between.closeAllConnections()
 })
 
 test('whatever listens where a node used to be can not answer an ack in its place', async () => {
