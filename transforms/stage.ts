@@ -274,11 +274,17 @@ class Outcomes implements StageOutcome {
   }
 }
 
+/** Kinds of errors that the language has: another name could be anything. */
+const KINDS = new Set(
+  [Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError, AggregateError].map(({ name }) => name),
+)
+
 /** What may not be told of a sensitive sink's rows could be in the words: of them the kind of error is left, and its place. */
 function withoutWords(failure: FunctionFailure): FunctionFailure {
   if (failure.code !== 'FUNCTION_FAILED' && failure.code !== 'ENRICHMENT_FAILED') return failure // our own words
-  const [named] = /^[A-Za-z]*Error(?=:)|\([0-9A-Z]{5}\)$/.exec(failure.text) ?? ['an error']
-  return { ...failure, text: `${named}; its words are not kept, for the sink is sensitive` }
+  const [said = ''] = /^[A-Za-z]*Error(?=:)|\([0-9A-Z]{5}\)$/.exec(failure.text) ?? []
+  const named = failure.code === 'ENRICHMENT_FAILED' || KINDS.has(said) ? said : ''
+  return { ...failure, text: `${named || 'an error'}; its words are not kept, for the sink is sensitive` }
 }
 
 /** One line for people: whose function, what it said, and where. */

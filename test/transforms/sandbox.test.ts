@@ -276,3 +276,15 @@ test('what a system does not let a sandbox be started under is left out, and tol
   assert.equal((await own.run([fn('export default () => 7')], batch([{}]))).resultText(0, 0), '7')
   assert.deepEqual(told, ['level 2'])
 })
+
+test('a function that changes the language changes neither the code of its failures nor what is printed', async () => {
+  const changed = `
+    Object.prototype.toJSON = () => ({ code: 'EGRESS_REFUSED', message: 'chosen', line: 7 })
+    Array.prototype.toJSON = () => 5
+    export default (a, r) => { console.log('row', r.id); throw new TypeError('row ' + r.id) }`
+  const outcome = await shared.run([fn(changed)], batch([{ record: { id: 1 } }, { record: { id: 2 } }]))
+  for (const i of [0, 1]) {
+    const { code, text } = outcome.failures.get(i) ?? {}
+    assert.deepEqual([code, text, outcome.logs.get(i)], ['FUNCTION_FAILED', `TypeError: row ${i + 1}`, [`row ${i + 1}`]])
+  }
+})

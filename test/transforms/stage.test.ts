@@ -39,6 +39,12 @@ test('of a sensitive sink neither what a function prints nor what it throws is t
   const { code, text, line } = hushed.failureOf(0)
   assert.deepEqual([code, text, line], ['FUNCTION_FAILED', 'TypeError; its words are not kept, for the sink is sensitive', 3])
   assert.deepEqual(hushed.logsOf(0), [])
+  const named = {
+    ...fn("export default (a, r) => { throw Object.assign(new Error('no'), { name: r.email.replace(/[@.]/g, '') + 'Error' }) }"),
+    usesMetadata: false,
+  }
+  const other = await new FunctionStage({ ...options, functions: { transform: named }, isSensitive: true }).run(messages)
+  assert.equal(other.failureOf(0).text, 'an error; its words are not kept, for the sink is sensitive')
 })
 
 test('a message that ends the sandbox is named by its position and its sink', async () => {

@@ -205,7 +205,7 @@ function readLines(text: Buffer, live: Uint32Array, { step, file }: { step: numb
     const end = text[at + 1] === NEWLINE ? at + 1 : text.indexOf(NEWLINE, at)
     const sign = text[at]
     if (sign === HASH) {
-      printed = jsonOf(text, at + 1, end) as string[]
+      printed = textsOf(jsonOf(text, at + 1, end))
       at = end + 1
       continue
     }
@@ -236,10 +236,16 @@ function jsonOf(text: Buffer, start: number, end: number): unknown {
   }
 }
 
-type Told = { code?: MessageFailure['code']; name?: unknown; message?: unknown; stack?: unknown; line?: number; column?: number }
+/** What a function printed: nothing else, whatever it made of the language. */
+const textsOf = (told: unknown): string[] => (Array.isArray(told) ? told.filter((text) => typeof text === 'string') : [])
+
+/** Words of the engine have a code; those of the runtime, which may be a function's, have none. */
+const CODES = ['FUNCTION_TIMEOUT', 'FUNCTION_MEMORY', 'FUNCTION_INVALID'] as const
+type Told = { code?: unknown; name?: unknown; message?: unknown; stack?: unknown; line?: number; column?: number }
 
 function failureOf(told: unknown, file: string): Omit<MessageFailure, 'message' | 'step'> {
-  const { code = 'FUNCTION_FAILED', name, message, stack, line, column } = (typeof told === 'object' && told !== null ? told : {}) as Told
+  const { code: given, name, message, stack, line, column } = (typeof told === 'object' && told !== null ? told : {}) as Told
+  const code = CODES.find((known) => known === given) ?? 'FUNCTION_FAILED'
   const words = typeof message === 'string' ? message : 'it failed and what it threw can not be read'
   const text = typeof name === 'string' && name !== '' ? `${name}: ${words}` : words
   const place = line === undefined ? placeIn(typeof stack === 'string' ? stack : '', file) : { line, column }

@@ -173,11 +173,8 @@ export function runtime(mark: string): Runtime {
     return failure(name, message, stack)
   }
   const failure = (name: string, message: string, stack: string): string => {
-    try {
-      return `-${stringify({ name, message, stack })}\n`
-    } catch {
-      return '-\n' // the language itself has been changed
-    }
+    // of a text JSON asks nobody: of an object it would ask what user code has put on Object.prototype
+    return `-{"name":${stringify(name)},"message":${stringify(message)},"stack":${stringify(stack)}}\n`
   }
   const wrong = (message: string): string => failure('TypeError', message, '')
   /** JSON has no word for these and would write null. @returns where the first one is, such as `.a.0`; undefined: there is none */
@@ -293,7 +290,9 @@ export function runtime(mark: string): Runtime {
         }
         const result = line(m, metadata, maxResult)
         if (logged > 0) {
-          out += `#${stringify(logs)}\n`
+          out += '#['
+          for (let k = 0; k < logs.length; k++) out += `${k === 0 ? '' : ','}${stringify(logs[k])}`
+          out += ']\n'
           logs = []
           logged = 0
         }
