@@ -384,7 +384,13 @@ export class Engine {
     const published = this.#publications.check(id)
     const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
     const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
-    const checks: HealthCheck[] = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? [])]
+    const unknown = this.#oldTopics.check()
+    const checks: HealthCheck[] = [
+      configuration,
+      ...running.health(),
+      ...(this.#backlogs?.checks(sink) ?? []),
+      ...(unknown ? [unknown] : []),
+    ]
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 

@@ -1,10 +1,11 @@
 /** Deletes topics of ended generations when nothing keeps them any more: looks when one has ended, and again while some stay. */
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
-import type { Log } from '../engine/log/log.ts'
+import type { Log, TopicName } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Query } from '../engine/wal/connection/slot.ts'
 import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay/replay-window.ts'
 import { Bell } from './bell.ts'
+import type { HealthCheck } from './status.ts'
 
 const RETRY_MS = 2_000
 
@@ -14,6 +15,7 @@ export class OldTopicsSweep implements Disposable {
   readonly #logger: Logger
   readonly #bell = new Bell()
   readonly #ended = new AbortController()
+  #unknown: readonly TopicName[] = []
 
   /** @param query of the state database */
   constructor({ query, log, logger }: Readonly<{ query: Query; log: Log; logger: Logger }>) {
@@ -36,6 +38,17 @@ export class OldTopicsSweep implements Disposable {
     this.#ended.abort()
   }
 
+  /** Topics in the log that nobody here knows; undefined: there are none. */
+  check(): HealthCheck | undefined {
+    if (this.#unknown.length === 0) return undefined
+    return { name: 'Log', status: 'notice', error: { code: 'TOPICS_UNKNOWN', message: told(this.#unknown) } }
+  }
+
+  #tell(unknown: readonly TopicName[]): void {
+    if (unknown.some((topic) => !this.#unknown.includes(topic))) this.#logger.warn({ code: 'TOPICS_UNKNOWN' }, told(unknown))
+    this.#unknown = unknown
+  }
+
   async #run(): Promise<void> {
     const { signal } = this.#ended
     let againInMs = Infinity
@@ -45,6 +58,7 @@ export class OldTopicsSweep implements Disposable {
       try {
         const old = await deleteOldTopics(this.#query, this.#log, MAX_REPLAY_BYTES)
         againInMs = old.againInMs ?? Infinity
+        this.#tell(old.unknown)
         for (const topic of old.deleted) this.#logger.info({ topic }, 'the topic of an ended generation is deleted')
       } catch (err) {
         againInMs = RETRY_MS
@@ -53,3 +67,6 @@ export class OldTopicsSweep implements Disposable {
     }
   }
 }
+
+const told = (topics: readonly TopicName[]): string =>
+  `the log holds ${topics.length} topics of sinks that this state database does not know and has not made; they are left alone: ${topics.slice(0, 5).join(', ')}${topics.length > 5 ? ', …' : ''}`

@@ -410,6 +410,13 @@ export const ERRORS = {
     remedy:
       'Start with the former data folder, or accept the loss by "npx tailrace source accept-gap NAME" with the name of the database, and touch the rows of its tables.',
   },
+  TOPICS_UNKNOWN: {
+    retry: false,
+    status: 503,
+    meaning: 'The log holds topics of sinks that this state database does not know and has not made, so they are not deleted.',
+    remedy:
+      'Two installations on one Kafka need two prefixes (KAFKA_TOPIC_PREFIX): then the topics are the other one’s. After a restore of the state database they are of sinks that were made since: make those again. What nobody needs can be deleted by hand, in Kafka.',
+  },
   STATE_WENT_BACK: {
     retry: false,
     status: 409,

@@ -14,6 +14,7 @@
  *      visibility time.
  */
 import type { Log } from '../log/log.ts'
+import { makeTopics } from '../log/own-topics.ts'
 import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { GenerationShape } from '../state/generation-shape.ts'
@@ -73,7 +74,8 @@ export class StoredGenerations implements Generations {
       if (next && each.opensAt === undefined) await this.#markHandedOver(each) // a later mark came first: it never held
       else if (next && each.drained) await this.#handOver(each, next)
       else {
-        await log.createTopic(topicOf({ sinkId, generation: each.generation }), each.shape.partitions)
+        const { generation, shape } = each
+        await makeTopics(this.#options.query, log, [{ topic: topicOf({ sinkId, generation }), partitions: shape.partitions }])
         return each
       }
     }

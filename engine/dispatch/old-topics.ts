@@ -2,8 +2,10 @@
  * Deletes the topics of ended generations, and those of deleted sinks. A source that starts again meets what it had not confirmed, and appends it where
  * it belonged; so a topic goes only when the source has confirmed the transaction that holds the switch (correctness 28).
  * And it stays for the replay window of its sink, whose bound holds over all its topics: the oldest go first.
+ * What this state database has not made itself stays: it is another installation's, or of a state that was put back.
  */
 import type { Log, TopicName } from '../log/log.ts'
+import { deleteTopic, ownTopics } from '../log/own-topics.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
 import { topicOf } from '../wal/routing/routing.ts'
@@ -11,8 +13,11 @@ import type { Query } from '../wal/connection/slot.ts'
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
-/** @property againInMs when to look again, because some stay for now; undefined: there are none */
-export type Swept = Readonly<{ deleted: readonly TopicName[]; againInMs: number | undefined }>
+/**
+ * @property unknown topics of sinks that this state database doesn't know and has not made: they stay
+ * @property againInMs when to look again, because some stay for now; undefined: there are none
+ */
+export type Swept = Readonly<{ deleted: readonly TopicName[]; unknown: readonly TopicName[]; againInMs: number | undefined }>
 
 type Ended = Readonly<{ sinkId: string; generation: number; topic: TopicName; passed: boolean; dropped: boolean; keptMs: number }>
 
@@ -34,17 +39,20 @@ export async function deleteOldTopics(query: Query, log: Log, maxBytes: number):
     if (!passed) againInMs = Math.min(againInMs, SOURCE_EVERY_MS)
     else if (!dropped && keptMs > 0 && !outgrown.has(topic)) againInMs = Math.min(againInMs, keptMs, BYTES_EVERY_MS)
     else if (dropped || (await drop(query, generation))) {
-      await log.deleteTopic(topic)
+      await deleteTopic(query, log, topic)
       deleted.push(topic)
     }
   }
+  const own = await ownTopics(query, log)
+  const unknown: TopicName[] = []
   for (const { topic, isPassed } of orphans) {
-    if (isPassed) {
-      await log.deleteTopic(topic)
+    if (!own.has(topic)) unknown.push(topic)
+    else if (isPassed) {
+      await deleteTopic(query, log, topic)
       deleted.push(topic)
     } else againInMs = Math.min(againInMs, SOURCE_EVERY_MS)
   }
-  return { deleted, againInMs: againInMs === Infinity ? undefined : againInMs }
+  return { deleted, unknown, againInMs: againInMs === Infinity ? undefined : againInMs }
 }
 
 /** Oldest first. */

@@ -85,6 +85,8 @@ class EmbeddedLog implements Log {
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
+  /** the last write that nobody waits for */
+  #remembering: Promise<unknown> | undefined
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
     const environment = options.open ?? open
@@ -222,7 +224,9 @@ class EmbeddedLog implements Log {
   }
 
   remember(source: string, { term, history, confirmed }: RememberedState): void {
-    void this.#meta.put(stateKey(source), { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState)
+    if (this.#closed) return
+    const stored = { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState
+    this.#remembering = this.#meta.put(stateKey(source), stored).catch(() => undefined) // one that is lost is missed by nobody but a state that went back
   }
 
   remembered(source: string): RememberedState | undefined {
@@ -333,6 +337,7 @@ class EmbeddedLog implements Log {
     if (this.#closed) return
     this.#closed = true
     for (const topic of this.#topics.values()) for (const state of topic.partitions) wake(state)
+    await this.#remembering
     await Promise.all([this.#root.close(), this.#commits.close()])
   }
 

@@ -81,7 +81,7 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)
   const undrained = await store.undrained()
-  for (const { topic, partitions } of undrained) await log.createTopic(topic, partitions) // with a lost log it is gone
+  await store.makeTopics(log, undrained) // with a lost log they are gone
   const landmark = new Landmark(comesAgain(durable, incarnations, start.confirmed), (found) =>
     wentBack({ database: database.name, slot: database.slot.name, slotConfirmed: slot.confirmedLsn }, found),
   )
@@ -100,9 +100,8 @@ function comesAgain(durable: Reached | undefined, incarnations: readonly Incarna
   return lsn >= confirmed && historyAt(incarnations, lsn) === history ? { lsn, ...durable.transaction } : undefined
 }
 
-export async function makeTopics(log: Log, version: RoutingVersion): Promise<void> {
-  for (const sink of version.sinks) await log.createTopic(topicOf(sink), sink.partitions)
-}
+/** Of the sinks that a version names. */
+export const topicsOf = ({ sinks }: RoutingVersion) => sinks.map((sink) => ({ topic: topicOf(sink), partitions: sink.partitions }))
 
 /** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
 async function placeVersions({ store, log }: Facts, { confirmed }: Start, history: number): Promise<readonly PlacedVersion[]> {
@@ -117,7 +116,10 @@ async function placeVersions({ store, log }: Facts, { confirmed }: Start, histor
   }
   const placed = versions.filter((version) => version.position !== undefined)
   const below = placed.findLastIndex(({ position }) => position !== undefined && position.lsn <= confirmed)
-  for (const { routing } of placed.slice(Math.max(below, 0))) await makeTopics(log, routing)
+  await store.makeTopics(
+    log,
+    placed.slice(Math.max(below, 0)).flatMap(({ routing }) => topicsOf(routing)),
+  )
   return versions
 }
 

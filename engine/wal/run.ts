@@ -32,7 +32,7 @@ import { ReplicationConnection } from './connection/replication.ts'
 import { parseRoutingMark } from './routing/routing-versions.ts'
 import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
-import { makeTopics, prepareRun } from './run-start.ts'
+import { prepareRun, topicsOf } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
 import { readSlotFacts, type FitSlot, type Query } from './connection/slot.ts'
 import { sourceClient } from './connection/source-client.ts'
@@ -378,7 +378,7 @@ export class SourceRun {
         return this.#packer.finishMark([])
       }
       if (found.position === undefined && this.#landmark.isAhead) return this.#packer.finishMark([]) // its place would be of another past
-      if (!isDurable) await makeTopics(this.#options.log, found.routing) // else they were made, and some may be gone again
+      if (!isDurable) await store.makeTopics(this.#options.log, topicsOf(found.routing)) // else they were made, and some may be gone again
       const stands = await store.placeVersion(number, position)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts

@@ -6,7 +6,9 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
+import type { Log } from '../log/log.ts'
 import type { RememberedLog } from '../log/memories.ts'
+import { makeTopics } from '../log/own-topics.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
@@ -258,6 +260,11 @@ export class SourceStore {
       'v.history, v.lsn, v.idx',
     )
     return toPosition(rows[0] ?? {}) ?? position
+  }
+
+  /** Which are its own before they are made. */
+  makeTopics(log: Log, topics: Parameters<typeof makeTopics>[2]): Promise<void> {
+    return makeTopics(this.#query, log, topics)
   }
 
   /**

@@ -17,7 +17,7 @@ import { Relation, type RelationDescription } from './relation.ts'
 import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
 import { compileTargets } from '../routing/routing.ts'
 import type { EndedTopic, RoutingState } from '../routing/routing-state.ts'
-import { makeTopics } from '../run-start.ts'
+import { topicsOf } from '../run-start.ts'
 import type { Query } from '../connection/slot.ts'
 import type { SourceStore } from '../source-store.ts'
 
@@ -25,7 +25,7 @@ import type { SourceStore } from '../source-store.ts'
 export type Described = Readonly<{ relation: Relation; ended: readonly EndedTopic[] }>
 
 export type RelationDescriberOptions = Readonly<{
-  store: Pick<SourceStore, 'saveRelation' | 'saveRegrouping'>
+  store: Pick<SourceStore, 'makeTopics' | 'saveRelation' | 'saveRegrouping'>
   log: Log
   cursor: Cursor
   routing: RoutingState
@@ -89,7 +89,7 @@ export class RelationDescriber {
     if (!version) return { relation, ended }
     const many = `${sinks.length} ${sinks.length === 1 ? 'sink begins' : 'sinks begin'} another generation`
     this.#options.onNotice(`${message.schema}.${message.table} groups its changes by other columns than before: ${many}`)
-    await makeTopics(log, version)
+    await store.makeTopics(log, topicsOf(version))
     return { relation, ended: [...ended, ...routing.switchTo(version)] }
   }
 

@@ -6,12 +6,13 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { deleteOldTopics } from '../../../engine/dispatch/old-topics.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
+import { makeTopics } from '../../../engine/log/own-topics.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { topicOf } from '../../../engine/wal/routing/routing.ts'
 import { SINK } from '../../actors/sink-fixture.ts'
 import { queryOf, stateDatabase } from '../../actors/sink-state.ts'
 
-test('a topic stays until the source has passed what ends it, for a run that starts below would append to it again', async () => {
+test('a topic stays until the source has passed what ends it, for a run that starts below would append to it again; one that is not ours stays', async () => {
   await using parts = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-topics-'))
   parts.defer(() => rm(folder, { recursive: true, force: true }))
@@ -20,7 +21,13 @@ test('a topic stays until the source has passed what ends it, for a run that sta
   const deletedSink = { sinkId: '0f0f0f0f-0000-4000-8000-000000000001', generation: 1 }
   const formerGeneration = { sinkId: SINK.id, generation: 1 }
   const topics = [deletedSink, formerGeneration].map(topicOf)
-  for (const topic of topics) await log.createTopic(topic, 1)
+  await makeTopics(
+    queryOf(db),
+    log,
+    topics.map((topic) => ({ topic, partitions: 1 })),
+  )
+  const foreign = '0f0f0f0f-0000-4000-8000-000000000002.1'
+  await log.createTopic(foreign, 1)
   await db.query(`update tailrace.sink set settings = '{"replay_window": 0}'`)
   for (const [generation, lsn, drained] of [
     [1, '0/100', 'now()'],
@@ -48,5 +55,11 @@ test('a topic stays until the source has passed what ends it, for a run that sta
   assert.deepEqual(kept.deleted, [])
   assert.ok(kept.againInMs !== undefined)
   await db.query(`update tailrace.source set confirmed_lsn = '0/201'`)
-  assert.deepEqual([...(await sweep()).deleted].sort(), [...topics].sort())
+  const swept = await sweep()
+  assert.deepEqual([...swept.deleted].sort(), [...topics].sort())
+  assert.deepEqual(swept.unknown, [foreign], 'what another installation has made stays, and is named')
+  assert.deepEqual(
+    (await log.topics()).map(({ topic }) => topic),
+    [foreign],
+  )
 })
