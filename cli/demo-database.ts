@@ -1,7 +1,14 @@
 /** The small shop that a first start streams, so that there is something to play with. */
 import type { Client } from 'pg'
 
-export const DEMO = { database: 'demo', slot: 'tailrace_demo', publication: 'tailrace_demo', sink: 'demo', account: 'demo' } as const
+export const DEMO = {
+  database: 'demo',
+  slot: 'tailrace_demo',
+  publication: 'tailrace_demo',
+  sink: 'demo',
+  account: 'demo',
+  role: 'demo',
+} as const
 
 const TABLES = `
 create table customer (

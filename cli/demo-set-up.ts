@@ -10,23 +10,29 @@ import { newToken } from '../engine/state/tokens.ts'
 import { newSink } from '../api/sinks/sink-form.ts'
 import { loadDemoAccess, saveDemoAccess, type DemoAccess } from './demo.ts'
 import { createDemoTables, DEMO, fillDemoTables } from './demo-database.ts'
+import { ensureDemoRole } from './demo-role.ts'
 
 type Parts = Readonly<{ server: PostgresServer; store: Store; resources: ResourceStore; folder: string }>
 
-export async function ensureDemo({ server, store, resources, folder }: Parts): Promise<{ announce: (url: string) => Promise<void> }> {
-  const connection = server.connection(DEMO.database)
+/** @property announce saves where the service is, and says how to play with it */
+type Demo = Omit<DemoAccess, 'serviceUrl'> & Readonly<{ announce: (serviceUrl: string) => Promise<void> }>
+
+export async function ensureDemo({ server, store, resources, folder }: Parts): Promise<Demo> {
   const isNew = await ensureDatabase(server.connection('postgres'), DEMO.database)
+  const former = await loadDemoAccess(folder).catch(() => undefined)
+  const token = former?.token ?? newToken()
+  const connection = await ensureDemoRole(server, passwordOf(former) ?? newToken())
   const client = new Client(clientConfig(connection, 'tailrace demo'))
   await client.connect()
-  const token = await loadDemoAccess(folder).then(
-    (access) => access.token,
-    () => newToken(),
-  )
   try {
     // a start that was killed half-way is finished by the next one
     const { rows } = await client.query<{ tables: boolean; rows: boolean }>(`select to_regclass('purchase') is not null as tables`)
     if (isNew || !rows[0]?.tables) await createDemoTables(client)
-    await provision(connection, { slot: { name: DEMO.slot, create: true }, publication: { name: DEMO.publication, create: true } })
+    // by the superuser: a publication for all tables can have no other owner
+    await provision(server.connection(DEMO.database), {
+      slot: { name: DEMO.slot, create: true },
+      publication: { name: DEMO.publication, create: true },
+    })
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, DEMO.account)
       await resources.saveToken(query, account, 'demo', token)
@@ -53,13 +59,22 @@ export async function ensureDemo({ server, store, resources, folder }: Parts): P
   } finally {
     await client.end()
   }
+  const databaseUrl = urlOf(connection)
   return {
+    token,
+    databaseUrl,
     announce: async (serviceUrl) => {
-      const access = { token, databaseUrl: urlOf(connection), serviceUrl }
+      const access = { token, databaseUrl, serviceUrl }
       await saveDemoAccess(folder, access)
       process.stdout.write(`${greeting(access)}\n`)
     },
   }
+}
+
+/** Of the demo's role, so that connection strings stay true; an older version gave the superuser's to the demo. */
+function passwordOf(access: DemoAccess | undefined): string | undefined {
+  const url = access && URL.parse(access.databaseUrl)
+  return url?.username === DEMO.role ? decodeURIComponent(url.password) : undefined
 }
 
 /** @returns whether it was made now */

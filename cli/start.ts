@@ -164,6 +164,11 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     recent: (asked: RecentAsked) => (cluster?.engine ?? engine).recent(asked),
   })
   const { host, port } = settings.server
+  if (access && !isLoopback(host))
+    logger.warn(
+      { host },
+      'the demo can be reached from other machines: whoever has its token reads and writes its database. Set SERVER_HOST to 127.0.0.1, or begin with a configuration of your own',
+    )
   const api = await startApi({
     host,
     port,
@@ -197,6 +202,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
 
   logger.info({ signal: await Promise.race([stopped, ...(embedded ? [embedded.failed] : [])]) }, 'stopping')
 }
+
+const isLoopback = (host: string): boolean => host === 'localhost' || host === '::1' || host.startsWith('127.')
 
 /** @property failed rejects when it has ended and does not start again */
 type Embedded = Readonly<{ server: PostgresServer; failed: Promise<never> }>
