@@ -91,6 +91,18 @@ test('applying the same file again changes nothing, and an edited one updates by
   assert.deepEqual(after?.annotations, { team: 'shop' })
 })
 
+test('another slot or publication under a known database is refused: what waits under the former one would be left out', async () => {
+  await using s = await stage()
+  const slot = `s_${s.source.name}`
+  await s.apply(config(s.source, slot))
+  const renamed = (what: string) => config(s.source, slot).replace(`${what}: { name: ${slot},`, `${what}: { name: ${slot}_2,`)
+  for (const what of ['slot', 'publication']) await assert.rejects(s.apply(renamed(what)), { message: /can't be renamed \(they are "/ })
+  assert.deepEqual(await slotsOf(s.source), [{ slot_name: slot }])
+  assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: true }])
+  const [database] = (await s.load()).databases
+  assert.deepEqual([database?.slot.name, database?.slot.publication], [slot, slot])
+})
+
 test('when a part fails nothing of the file stays: no resource, no slot, no publication', async () => {
   await using s = await stage()
   const slot = `s_${s.source.name}`
