@@ -137,3 +137,19 @@ test('a source that can not be asked fails nothing: nothing is known of any mess
   await assert.rejects(new Enricher({ name: 'names', sql: 'select $1', reader: away }).enrich(messages), { code: 'SOURCE_UNREACHABLE' })
   await away.close()
 })
+
+test('a value of 120 MB fails the messages before it has been put together, and the connection is replaced', async () => {
+  const before = process.memoryUsage.rss()
+  let largest = before
+  const looking = setInterval(() => (largest = Math.max(largest, process.memoryUsage.rss())), 5).unref()
+  const sql = `select id, repeat('x', 120 * 1024 * 1024) as text from goods where id = any($1)`
+  let text = ''
+  // a machine that stands still has no time for so much: then it is asked again
+  for (let tries = 0; tries < 3 && !text.includes('more than'); tries++) text = (await enriched(sql, [{ key: ['7'] }])).failures.join()
+  clearInterval(looking)
+  largest = Math.max(largest, process.memoryUsage.rss())
+  assert.match(text, /more than 64 MB for one batch/)
+  assert.ok(largest - before < 230 * 1024 * 1024, `${Math.round((largest - before) / 1024 / 1024)} MB`)
+  const { rows } = await enriched('select * from goods where id = any($1)', [{ key: ['7'] }])
+  assert.match(rows[0] ?? '', /"id":7/)
+})

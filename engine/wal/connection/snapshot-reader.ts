@@ -8,7 +8,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { DatabaseError, Pool, Query, type Client, type ClientConfig, type FieldDef, type PoolClient, type QueryConfig } from 'pg'
 import { EngineError } from '../../errors.ts'
-import { cut } from '../../postgres/client-cut.ts'
+import { cut, streamOf } from '../../postgres/client-cut.ts'
 import type { Connection } from '../../state/resources.ts'
 import { CommitGate, SNAPSHOT_COLUMNS, type SnapshotRow } from '../commit-gate.ts'
 import { sourceClient } from './source-client.ts'
@@ -41,6 +41,7 @@ export class SnapshotReader {
       ...{ max: CONNECTIONS, idleTimeoutMillis: IDLE_MS, allowExitOnIdle: true },
     })
     this.#pool.on('error', () => {}) // an idle one was ended: the next is a new one
+    this.#pool.on('connect', (client) => client.on('error', () => {})) // of one that is cut off, whoever reads is told by the query
   }
 
   /**
@@ -99,15 +100,27 @@ function rowsOf(client: PoolClient, sql: string, params: readonly unknown[]): Pr
   return new Promise((resolve, reject) => {
     const query = new Query({ text: sql, values: [...params], rowMode: 'array', types: RAW } as QueryConfig)
     const rows: (string | null)[][] = []
+    const stream = streamOf(client as unknown as Client)
     let bytes = 0
-    query.on('row', (row) => {
-      const values = row as unknown as (string | null)[]
-      for (const value of values) bytes += value?.length ?? 0
-      if (bytes > MAX_BYTES) reject(new TooMuch(`it gave more than ${MAX_BYTES / 1024 / 1024} MB for one batch of messages`))
-      else rows.push(values)
+    // as it comes in: a value is put together whole before anybody is told of its row
+    const count = (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes <= MAX_BYTES) return
+      ended()
+      reject(new TooMuch(`it gave more than ${MAX_BYTES / 1024 / 1024} MB for one batch of messages`))
+      cut(client as unknown as Client)
+    }
+    const ended = () => stream.off('data', count)
+    stream.on('data', count)
+    query.on('row', (row) => rows.push(row as unknown as (string | null)[]))
+    query.on('error', (error) => {
+      ended()
+      reject(error)
     })
-    query.on('error', reject)
-    query.on('end', ({ fields }) => resolve({ fields, rows }))
+    query.on('end', ({ fields }) => {
+      ended()
+      resolve({ fields, rows })
+    })
     client.query(query)
   })
 }
