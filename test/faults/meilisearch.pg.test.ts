@@ -1,5 +1,5 @@
 /**
- * Indexes equal their tables at rest (the rows that Meilisearch can name), though the service is killed, Meilisearch is killed, answers
+ * Indexes equal their tables at rest (the rows that Meilisearch can name), though the service is killed or stopped, Meilisearch is killed, answers
  * are lost, and the line between them is cut, slow, thin and half-open.
  *
  *   TAILRACE_TEST_SEED=7 node --test test/faults/meilisearch.pg.test.ts        one seed again
@@ -9,6 +9,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Meilisearch, type Fault } from '../services/meilisearch.ts'
 import { createDatabase } from '../services/postgres.ts'
+import { untilAtRest } from './at-rest.ts'
 import { badLine } from './bad-line.ts'
 import { canonical, type Json } from './json.ts'
 import { NetProxy } from './net-proxy.ts'
@@ -51,13 +52,13 @@ for (const seed of seeds(1))
         if (fate === 'fine') return undefined
         return fate === 'cut' || fate === 'cutAfter' ? fate : { status: 503, body: '{"message":"busy"}' }
       }
-      for (let kills = 0; kills < 3; kills++) {
-        const line = badLine(proxy, kills, random)
+      for (let ends = 0; ends < 4; ends++) {
+        const line = badLine(proxy, ends, random)
         const goal = server.tasks.length + random.int(5, 30)
         await server.until(() => server.tasks.length >= goal)
-        await (kills === 1 ? server : service).kill()
+        await (ends === 1 ? server.kill() : random.int(0, 1) === 0 ? service.kill() : service.stop())
         await sleep(random.int(0, 300))
-        await (kills === 1 ? server.start() : service.startReady())
+        await (ends === 1 ? server.start() : service.startReady())
         await line
       }
       writing.abort()
@@ -81,6 +82,7 @@ for (const seed of seeds(1))
         while (held().join('\n') !== rows.join('\n') && performance.now() < deadline) await sleep(50)
         assert.deepEqual(held(), rows, service.failure(table).message)
       }
+      await untilAtRest(service, TABLES, { mayBackOff: true })
       context.diagnostic(`${workload.changes} changes, ${server.tasks.length} tasks, ${service.starts} starts`)
     })
   })

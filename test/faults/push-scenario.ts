@@ -8,6 +8,7 @@ import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { HttpReceiver, type Received, type Reply } from '../services/http-receiver.ts'
 import { groupOf } from './journal.ts'
 import { parseExact } from './json.ts'
+import { untilAtRest } from './at-rest.ts'
 import { NetProxy } from './net-proxy.ts'
 import { comparePlaces, type Message } from './oracle.ts'
 import { Random } from './random.ts'
@@ -19,8 +20,11 @@ import { Workload } from './workload.ts'
 
 const IDLE_MS = 60_000
 
-/** What the server does with a request that brings these messages; `lost`: it takes them, and its answer never arrives. */
-export type Whim = 'take' | 'lost' | Readonly<{ refuse: Reply }>
+/**
+ * What the server does with a request that brings these messages; `lost`: it takes them, and its answer never arrives; `refuseItems`: it
+ * takes all but those at these places, and says so.
+ */
+export type Whim = 'take' | 'lost' | Readonly<{ refuse: Reply }> | Readonly<{ refuseItems: readonly number[] }>
 
 export class PushScenario implements AsyncDisposable {
   readonly service: Service
@@ -110,6 +114,9 @@ export class PushScenario implements AsyncDisposable {
     }
     // duplicates may still be under way, in order
     await this.#until(() => [...newest].every(([name, message]) => this.#last.get(name)?.idempotencyKey === message.idempotencyKey))
+    await untilAtRest(this.service, ['hooks'])
+    const stale = [...newest].filter(([name, message]) => this.#last.get(name)?.idempotencyKey !== message.idempotencyKey)
+    assert.deepEqual(stale.map(([name]) => name), [], 'nor does anything older come later') // prettier-ignore
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -122,15 +129,18 @@ export class PushScenario implements AsyncDisposable {
     const { data } = parseExact(request.body.toString()) as { data: Wire[] }
     const messages = data.map((wire) => messageOf(wire))
     const whim = this.whim(messages)
-    if (typeof whim === 'object') return whim.refuse
-    for (const message of messages) {
+    if (typeof whim === 'object' && 'refuse' in whim) return whim.refuse
+    const refused = typeof whim === 'object' ? whim.refuseItems : []
+    for (const [i, message] of messages.entries()) {
+      if (refused.includes(i)) continue
       const known = this.messages.get(message.idempotencyKey)
       if (known) this.duplicates++
       else this.messages.set(message.idempotencyKey, message)
       this.#last.set(nameOf(message), message)
     }
     this.#wake()
-    return whim === 'lost' ? 'reset' : {}
+    if (whim === 'lost') return 'reset'
+    return refused.length === 0 ? {} : { body: JSON.stringify({ failures: refused.map((index) => ({ index, error: 'not this one' })) }) }
   }
 
   async #until(condition: () => boolean): Promise<void> {

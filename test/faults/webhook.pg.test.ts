@@ -1,22 +1,24 @@
 /**
- * What a webhook sink promises while everything around it fails: the service is killed, the receiver refuses, hangs, breaks
- * off, or takes what it gets and can't say so, and the line between them is cut, slow or dead.
+ * What a webhook sink promises while everything around it fails: the service is killed or stopped, the receiver refuses, hangs, breaks
+ * off, goes away, or takes what it gets and can't say so, and the line between them is cut, slow or dead. At the end every row is as
+ * it should be, and nothing is left under way.
  *
  *   TAILRACE_TEST_SEED=7 node --test test/faults/webhook.pg.test.ts        one seed again
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { CALM } from './net-proxy.ts'
+import { CALM, type NetProxy } from './net-proxy.ts'
 import { PushScenario, type Whim } from './push-scenario.ts'
 import { withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
 
-/** A receiver in a bad way: about one request in eight goes wrong, each in its own way. */
-function badMood({ random }: PushScenario): Whim {
-  const fate = random.weighted({ take: 88, lost: 3, 500: 2, 503: 2, 429: 1, 404: 1, reset: 2, half: 1, hang: 0.3 })
+/** A receiver in a bad way: about one request in seven goes wrong, each in its own way; and of single messages, if it judges them, one in twenty. */
+function badMood({ random }: PushScenario, count: number, judgesEach: boolean): Whim {
+  const fate = random.weighted({ take: 86, lost: 3, 500: 5, 503: 1, 429: 1, 404: 1, reset: 3, half: 1, hang: 0.3 })
   switch (fate) {
     case 'take':
+      return judgesEach ? { refuseItems: Array.from({ length: count }, (_, i) => i).filter(() => random.int(1, 20) === 1) } : 'take'
     case 'lost':
       return fate
     case 'reset':
@@ -28,19 +30,30 @@ function badMood({ random }: PushScenario): Whim {
   }
 }
 
-for (const seed of seeds(1)) {
-  test(`a receiver has every row as it is, whatever it and the service went through (seed ${seed})`, async (context) => {
+/** Nobody is there for a while. */
+async function goesAway(proxy: NetProxy, forMs: number): Promise<void> {
+  proxy.cut()
+  await sleep(forMs)
+  proxy.heal()
+}
+
+for (const [judgesEach, seed] of [false, true].flatMap((each) => seeds(1).map((one) => [each, one] as const))) {
+  const kind = judgesEach ? 'of each message' : 'of each request'
+  test(`a receiver that answers ${kind} has every row as it is, whatever it and the service went through (seed ${seed})`, async (context) => {
     await withSeed(seed, 'webhook.pg.test.ts', async () => {
-      await using scenario = await PushScenario.create({ seed, pace: 250 })
-      const { service, random } = scenario
+      const destination = { type: 'webhook', http_endpoint: 'hooks', item_results: judgesEach }
+      await using scenario = await PushScenario.create({ seed, pace: 250, sink: { destination } })
+      const { service, random, proxy } = scenario
       await service.startReady()
-      scenario.whim = () => badMood(scenario)
+      scenario.whim = ({ length }) => badMood(scenario, length, judgesEach)
       scenario.write()
-      for (let kills = 0; kills < 3; kills++) {
+      for (let ends = 0; ends < 4; ends++) {
         await scenario.untilMore(random.int(1, 150))
-        await sleep(random.int(0, 200))
-        await service.kill()
+        const away = goesAway(proxy, random.int(0, 1_000))
+        await sleep(random.int(0, 1_500))
+        await (random.int(0, 1) === 0 ? service.kill() : service.stop())
         await service.startReady()
+        await away
       }
       await scenario.untilMore(50)
       scenario.whim = () => 'take'
