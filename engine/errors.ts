@@ -456,6 +456,12 @@ export const ERRORS = {
     meaning: 'This process lost the ownership of a sink partition to another one.',
     remedy: 'Nothing to do: the new owner goes on from the last commit.',
   },
+  PARTITION_GONE: {
+    retry: false,
+    status: 404,
+    meaning: 'The sink of a partition was deleted while the partition worked.',
+    remedy: 'Nothing to do: the partition ends.',
+  },
   LOG_TOPIC_UNKNOWN: {
     retry: true,
     status: 503,
@@ -680,5 +686,8 @@ export class EngineError extends Error {
 
 /** The partition has another owner, as happens whenever partitions move. */
 export const isFenced = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_FENCED'
+
+/** Its sink is deleted, and it will be told to end. */
+export const isGone = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_GONE'
 
 export const isRetryable = (error: unknown): boolean => error instanceof EngineError && ERRORS[error.code].retry

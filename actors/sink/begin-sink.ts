@@ -1,6 +1,6 @@
 /** A sink begins to work in this process: what it is given, and what is said of it in the log. */
 import { StoredGenerations } from '../../engine/dispatch/generations.ts'
-import { isFenced } from '../../engine/errors.ts'
+import { isFenced, isGone } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { SinkMeter } from '../../engine/meters.ts'
@@ -47,7 +47,8 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     query,
     holder,
     onFailure: (err, partition) => {
-      if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
+      if (isGone(err)) logger.debug({ sink: sink.name, partition }, 'a partition of a deleted sink ends')
+      else if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
       else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
     },
     observer: observeSink(sink, meter, logger),

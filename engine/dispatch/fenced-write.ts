@@ -3,6 +3,7 @@
  * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
  */
 import { EngineError } from '../errors.ts'
+import { sqlstateOf } from '../postgres/sqlstate.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
 
@@ -12,12 +13,15 @@ export const termKey = ({ sinkId, generation, partition }: PartitionKey): string
 export type Owner = Readonly<{ key: PartitionKey; term: number }>
 type Row = Readonly<Record<string, unknown>>
 
+/** SQLSTATE: the row that another one belongs to is gone */
+const FOREIGN_KEY_VIOLATION = '23503'
+
 /**
  * @param sql one statement that takes from `owner`, which has a row for who owns the partition: $3 sink, $4 generation,
  *   $5 partition, further parameters from $6 on
  * @param options columns to return of the rows written; a further part of the statement, which may look at `written`
  * @returns the rows written
- * @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE
+ * @throws EngineError PARTITION_FENCED: another owner has taken over; PARTITION_GONE: its sink is deleted; STATE_UNAVAILABLE
  */
 export async function writeAsOwner(
   query: Query,
@@ -33,7 +37,10 @@ export async function writeAsOwner(
      written as (${sql} returning ${returning})${further}
      select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
     [termKey(key), term, sinkId, generation, partition, ...params],
-  )
+  ).catch((error: Error) => {
+    if (sqlstateOf(error.cause) !== FOREIGN_KEY_VIOLATION) throw error
+    throw new EngineError('PARTITION_GONE', `the sink of partition ${partition} is deleted`, { partition }, { cause: error })
+  })
   if (Number(rows[0]?.held) > 0) return rows[0]?.written as Row[]
   throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${term} has passed)`, { partition, term })
 }

@@ -1,4 +1,4 @@
-/** Whether a sink that sends has come to rest: what it says of itself when nothing is left to be sent, and nothing stuck. */
+/** Whether sinks that send have come to rest: nothing of them is under way, and no message waits without a next try. */
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Service } from './service.ts'
@@ -11,29 +11,28 @@ type Listed = Readonly<{
 
 /** What failed last may wait for three minutes. */
 const WITHIN_MS = 240_000
-/** Listed at once. */
-const LISTED = 100
+const LISTED = 1_000
 
 /**
- * Settles when nothing of these sinks is under way or waits without a next try, and nobody has forgotten a message on the way.
- * @param mayBackOff some messages are refused for ever, and tried again and again; else none is left
+ * Settles when they are at rest, and nobody has forgotten a message on the way there.
+ * @param mayBackOff some messages are refused for ever: each of them is seen with its next try. Else none is left
  */
 export async function untilAtRest(service: Service, sinks: readonly string[], { mayBackOff = false } = {}): Promise<void> {
   const deadline = performance.now() + WITHIN_MS
   for (const sink of sinks) {
-    let details: Actor['details'] = {}
-    let open: Listed['data'] = []
+    const seen = new Set<string>()
     for (;;) {
-      const info = (await service.get('/info')).body as Info
-      details = info.nodes.flatMap(({ actors }) => actors).find(({ kind, name }) => kind === 'sink' && name === sink)?.details ?? {}
-      open = ((await service.get(`/api/sinks/${sink}/messages?state=open&limit=${LISTED}`)).body as Listed).data
-      // behind a message that is refused for ever others of its group have been sent once, and wait
-      const areEnded = mayBackOff
-        ? open.every(({ not_visible_until }) => not_visible_until !== null)
-        : open.length + (details.ackPending ?? 1) === 0
-      if (details.requests === 0 && areEnded) break
-      if (performance.now() > deadline)
-        throw service.failure(`${sink} is not at rest: ${JSON.stringify(details)}\n${JSON.stringify(open.slice(0, 3))}`)
+      const { nodes } = (await service.get('/info')).body as Info
+      const details = nodes.flatMap(({ actors }) => actors).find(({ kind, name }) => kind === 'sink' && name === sink)?.details
+      const open = ((await service.get(`/api/sinks/${sink}/messages?state=open&limit=${LISTED}`)).body as Listed).data
+      for (const { id, not_visible_until } of open) if (not_visible_until !== null) seen.add(id)
+      // behind one that is refused others of its group were sent once, and wait: they count as pending
+      const isAtRest = mayBackOff ? open.every(({ id }) => seen.has(id)) : open.length === 0 && details?.ackPending === 0
+      if (details?.requests === 0 && isAtRest) break
+      if (performance.now() > deadline) {
+        const left = open.filter(({ id }) => !seen.has(id)).slice(0, 3)
+        throw service.failure(`${sink} is not at rest: ${JSON.stringify(details)}\n${JSON.stringify(left)}`)
+      }
       await sleep(100)
     }
   }

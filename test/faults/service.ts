@@ -204,6 +204,10 @@ export class Service implements AsyncDisposable {
     return this.#request(path, { method: 'PATCH', body: JSON.stringify(body) })
   }
 
+  async delete(path: string): Promise<{ status: number; body: unknown }> {
+    return this.#request(path, { method: 'DELETE' })
+  }
+
   async post(path: string, body: object): Promise<{ status: number; body: unknown }> {
     return this.#request(path, { method: 'POST', body: JSON.stringify(body) })
   }

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { after, before, test } from 'node:test'
+import { setTimeout } from 'node:timers/promises'
 import { parse, stringify } from 'yaml'
 import { Service, SLOT, TOKEN } from '../../faults/service.ts'
 import { calmMs } from '../../services/calm-clock.ts'
@@ -294,4 +295,19 @@ test('what a database that is not known answers with, or whether it is there, is
   assert.match(service.log(), /ECONNREFUSED[^]*EGRESS_REFUSED/)
   const folder = await call('plan', { databases: [{ name: 'unknown', hostname: '/var/run', database: 'd', slot: { name: 's' }, publication: { name: 'p' } }] }) // prettier-ignore
   assert.match(folder.summary, /hostname must be a name or an address, not a folder of sockets/)
+})
+
+test('sinks that are deleted right after they were made end without a word of trouble', async () => {
+  const before = service.log().length
+  for (let i = 0; i < 6; i++) {
+    const name = `brief_${i}`
+    const sink = { name, source: { include_tables: ['public.goods'] }, database: 'source', destination: { type: 'sequin_stream' } }
+    assert.equal((await service.post('/api/sinks', { ...sink, partitions: 4, status: 'active' })).status, 200)
+    await setTimeout(i * 30) // at another moment of its beginning
+    assert.equal((await service.delete(`/api/sinks/${name}`)).status, 200)
+  }
+  const names = async () => JSON.stringify((await service.get('/info')).body)
+  while ((await names()).includes('brief_')) await setTimeout(20)
+  const log = service.log().slice(before).split('\n')
+  assert.deepEqual(log.filter((line) => /"level":"(warn|error)"|INTERNAL/.test(line)), []) // prettier-ignore
 })
