@@ -22,15 +22,16 @@ export async function untilAtRest(service: Service, sinks: readonly string[], { 
   for (const sink of sinks) {
     const seen = new Set<string>()
     for (;;) {
-      const { nodes } = (await service.get('/info')).body as Info
-      const details = nodes.flatMap(({ actors }) => actors).find(({ kind, name }) => kind === 'sink' && name === sink)?.details
-      const open = ((await service.get(`/api/sinks/${sink}/messages?state=open&limit=${LISTED}`)).body as Listed).data
-      for (const { id, not_visible_until } of open) if (not_visible_until !== null) seen.add(id)
+      const [info, listed] = [await service.get('/info'), await service.get(`/api/sinks/${sink}/messages?state=open&limit=${LISTED}`)]
+      const actors = info.status === 200 ? (info.body as Info).nodes.flatMap((node) => node.actors) : []
+      const details = actors.find(({ kind, name }) => kind === 'sink' && name === sink)?.details
+      const open = listed.status === 200 ? (listed.body as Listed).data : undefined
+      for (const { id, not_visible_until } of open ?? []) if (not_visible_until !== null) seen.add(id)
       // behind one that is refused others of its group were sent once, and wait: they count as pending
-      const isAtRest = mayBackOff ? open.every(({ id }) => seen.has(id)) : open.length === 0 && details?.ackPending === 0
+      const isAtRest = mayBackOff ? open?.every(({ id }) => seen.has(id)) : open?.length === 0 && details?.ackPending === 0
       if (details?.requests === 0 && isAtRest) break
       if (performance.now() > deadline) {
-        const left = open.filter(({ id }) => !seen.has(id)).slice(0, 3)
+        const left = open?.filter(({ id }) => !seen.has(id)).slice(0, 3)
         throw service.failure(`${sink} is not at rest: ${JSON.stringify(details)}\n${JSON.stringify(left)}`)
       }
       await sleep(100)
