@@ -2,37 +2,46 @@
  * A function and the libraries that it imports as one module, for sandboxes take modules without imports only. Libraries are
  * looked for beside the function, as its own package.json has them; what needs Node or a browser can't be had.
  */
-import { readFileSync, realpathSync } from 'node:fs'
+import { existsSync, readFileSync, realpathSync } from 'node:fs'
 import { createRequire } from 'node:module'
-import { dirname } from 'node:path'
+import { dirname, join, resolve, sep } from 'node:path'
 import { EngineError } from '../engine/errors.ts'
 import { BUNDLE_MARK, MAX_BUNDLE_BYTES } from '../transforms/compile.ts'
 
 type Message = Readonly<{ text: string; location: Readonly<{ file: string; line: number; column: number }> | null }>
 type Esbuild = Readonly<{
-  buildSync: (options: object) => Readonly<{ outputFiles: readonly [Readonly<{ text: string }>] }>
+  buildSync: (options: object) => Readonly<{
+    outputFiles: readonly [Readonly<{ text: string }>]
+    metafile: Readonly<{ inputs: Readonly<Record<string, unknown>> }>
+  }>
 }>
 
 /** More of them say nothing new. */
 const MAX_TOLD = 10
 
 /** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
-export function bundled(file: string, { minify = false }: Readonly<{ minify?: boolean }> = {}): string {
-  const code = built(file, { minify, sourcemap: 'inline' })
+export function bundled(
+  file: string,
+  { minify = false, outside = () => {} }: Readonly<{ minify?: boolean; outside?: (files: readonly string[]) => void }> = {},
+): string {
+  const code = built(file, { minify, sourcemap: 'inline', outside })
   const bytes = (text: string) => Buffer.byteLength(text)
   if (bytes(code) <= MAX_BUNDLE_BYTES) return code
-  const bare = built(file, { minify, sourcemap: false }) // then failures tell places in the bundle
+  const bare = built(file, { minify, sourcemap: false, outside: () => {} }) // then failures tell places in the bundle
   if (bytes(bare) <= MAX_BUNDLE_BYTES) return bare
   throw wrong(`the bundle has ${bytes(bare)} bytes, more than ${MAX_BUNDLE_BYTES}${minify ? '' : '; --minify makes it smaller'}`)
 }
 
 /** @param options `sourcemap`: inline, so that failures tell places in the author's files */
-function built(file: string, options: Readonly<{ minify: boolean; sourcemap: 'inline' | false }>): string {
+function built(
+  file: string,
+  { outside, ...options }: Readonly<{ minify: boolean; sourcemap: 'inline' | false; outside: (files: readonly string[]) => void }>,
+): string {
   const { buildSync } = createRequire(import.meta.url)('esbuild') as Esbuild
   const path = realpathSync(file)
   try {
-    const { outputFiles } = buildSync({
-      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, ...options },
+    const { outputFiles, metafile } = buildSync({
+      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, metafile: true, ...options },
       ...{ format: 'esm', platform: 'neutral', mainFields: ['module', 'main'], conditions: ['module', 'import', 'default'] },
       ...{
         target: 'es2024',
@@ -43,12 +52,23 @@ function built(file: string, options: Readonly<{ minify: boolean; sourcemap: 'in
         define: { 'process.env.NODE_ENV': '"production"' },
       },
     })
+    const folder = packageOf(path)
+    const files = Object.keys(metafile.inputs).map((input) => resolve(dirname(path), input))
+    const strangers = files.filter((one) => !one.startsWith(`${folder}${sep}`) && !one.includes(`${sep}node_modules${sep}`))
+    if (strangers.length > 0) outside(strangers)
     return outputFiles[0].text
   } catch (error) {
     const { errors } = error as { errors?: readonly Message[] }
     if (!errors) throw error
     throw wrong(errors.slice(0, MAX_TOLD).map(told).join('\n'))
   }
+}
+
+/** The nearest folder above a file that has a package.json; its own, where none has. */
+function packageOf(file: string): string {
+  for (let folder = dirname(file); folder !== dirname(folder); folder = dirname(folder))
+    if (existsSync(join(folder, 'package.json'))) return folder
+  return dirname(file)
 }
 
 const told = ({ text, location }: Message): string =>

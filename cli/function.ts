@@ -92,7 +92,11 @@ function whatIsWrong(given: Partial<Record<'type' | 'input' | 'database' | 'tabl
 async function built(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
   const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
   readText(file)
-  const code = bundled(file, { minify })
+  const outside = (files: readonly string[]) =>
+    process.stderr.write(
+      `files from outside of its package are in the bundle, with all that they hold:\n${files.map((one) => `  ${one}\n`).join('')}`,
+    )
+  const code = bundled(file, { minify, outside })
   writeText(target, code)
   process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
 }

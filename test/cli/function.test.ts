@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, mkdtempDisposable, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -129,6 +129,24 @@ test('a function that imports libraries is built into one file, which a sandbox 
   }
   const small = run('build', file, '--minify', '--output', join(f.path, 'small.js'))
   assert.ok(Number(/: (\d+) bytes/.exec(small.out)?.[1]) < Buffer.byteLength(code), small.out)
+})
+
+test('files from outside of its package that come into a bundle are named', { skip: !hasEsbuild && 'npm ci' }, async () => {
+  await using f = await project()
+  await using own = await mkdtempDisposable(join(f.path, 'own-'))
+  await f.write('outside.json', '{"key": "kept"}')
+  await writeFile(join(own.path, 'package.json'), '{}')
+  await writeFile(join(own.path, 'inside.json'), '{"key": "own"}')
+  await writeFile(
+    join(own.path, 'fn.ts'),
+    `import a from '../outside.json'\nimport b from './inside.json'\nexport default () => [a.key, b.key]\n`,
+  )
+  const built = run('build', join(own.path, 'fn.ts'))
+  assert.equal(built.code, 0)
+  assert.equal(
+    built.err,
+    `files from outside of its package are in the bundle, with all that they hold:\n  ${join(await realpath(f.path), 'outside.json')}\n`,
+  )
 })
 
 test('what a function may not import is told with its place', { skip: !hasEsbuild && 'npm ci' }, async () => {
