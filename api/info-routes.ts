@@ -12,9 +12,9 @@ const About = Type.Object({
 
 const Waiting = Type.Object({
   kind: Type.String(),
-  name: Type.String(),
   state: Type.String(),
   code: Type.Union([Type.String(), Type.Null()]),
+  count: Type.Integer(),
 })
 
 /** @param nodes every process of the cluster as one account may see it; absent: this one is alone */
@@ -56,13 +56,14 @@ export function infoOperations({
       answer: {
         description: 'Every source streams.',
         schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting) }),
-        negative: { status: 503, description: 'Some do not; `waiting` names them, with the code of the last error.' },
+        negative: { status: 503, description: 'Some do not; `waiting` counts them, by the code of the last error.' },
       },
       handle: (_request, reply) => {
         const { ready, waiting } = engine.ready()
         reply.status(ready ? 200 : 503)
-        // open to anyone: names and codes, but no reason, which could hold an address
-        return { ok: ready, waiting: waiting.map(({ kind, name, state, code }) => ({ kind, name, state, code: code ?? null })) }
+        // open to anyone: codes, but no names, which are their accounts' own, and no reason, which could hold an address
+        const alike = Map.groupBy(waiting, ({ kind, state, code }) => JSON.stringify({ kind, state, code: code ?? null }))
+        return { ok: ready, waiting: [...alike].map(([what, those]) => ({ ...(JSON.parse(what) as object), count: those.length })) }
       },
     },
     {

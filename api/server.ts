@@ -62,8 +62,10 @@ export type Limits = Readonly<{
   requestMs: number
   /** how often the two are looked at */
   checkEveryMs: number
+  /** open at once; further ones are closed as they come */
+  connections: number
 }>
-const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000 }
+const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000, connections: 20_000 }
 
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
@@ -136,7 +138,7 @@ function operationsOf(
 }
 
 function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
-  const { headersMs, requestMs, checkEveryMs } = { ...LIMITS, ...limits }
+  const { headersMs, requestMs, checkEveryMs, connections } = { ...LIMITS, ...limits }
   const failed = new FailedRequests(logger)
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
@@ -151,6 +153,7 @@ function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
     clientErrorHandler: onClientError,
     frameworkErrors: (error, request, reply) => onError(error, request, reply), // a path that can't be decoded
   })
+  app.server.maxConnections = connections
   app.decorateRequest('account', null)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {

@@ -8,7 +8,7 @@ const text = <V extends string>(value: V, means: string) => ({ type: 'string', v
 const flag = (means: string) => ({ type: 'boolean', means }) as const
 
 export const ACCESS_OPTIONS = {
-  token: text('API_TOKEN', 'token of the account; without it that of the demo in the data folder'),
+  token: text('API_TOKEN', 'token of the account; without it that in TAILRACE_TOKEN, or of the demo in the data folder'),
   url: text('URL', 'where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
 } as const
 export const REPLAY_OPTIONS = {
@@ -30,7 +30,7 @@ export const FUNCTION_OPTIONS = {
   minify: flag('build: a smaller result'),
   name: text('NAME', 'save: under which name; without it, that of the file'),
   sink: text('SINK', 'save: gives it to this sink, too'),
-  token: text('API_TOKEN', 'save: token of the account; without it that of the demo in the data folder'),
+  token: text('API_TOKEN', 'save: token of the account; without it that in TAILRACE_TOKEN, or of the demo in the data folder'),
   url: text('URL', 'save: where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
 } as const
 export const CONFIG_OPTIONS = {

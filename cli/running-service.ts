@@ -29,10 +29,12 @@ export function answered(command: string, { status, body }: Answer): Answer['bod
 
 /** @returns what asks the API, paths below /api; undefined: no token is known, which was said */
 export async function service(command: string, access: Access): Promise<Ask | undefined> {
-  const { dataFolder, server } = readSettings()
-  const token = access.token ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
+  const { dataFolder, server, token: ownToken } = readSettings()
+  const token = access.token ?? ownToken ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
   if (token === undefined) {
-    process.stderr.write(`tailrace ${command}: give --token with an API token of the account; only that of a demo is found by itself\n`)
+    process.stderr.write(
+      `tailrace ${command}: give --token with an API token of the account, or set TAILRACE_TOKEN, which no list of processes shows; only that of a demo is found by itself\n`,
+    )
     process.exitCode = 2
     return undefined
   }

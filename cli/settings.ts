@@ -30,7 +30,11 @@ export type Settings = Readonly<{
   /** absent: the log is embedded, in the data folder */
   kafka: KafkaSettings | undefined
   /** port 0: no metrics server */
-  metrics: Readonly<{ port: number; user: string | undefined; password: string | undefined }>
+  metrics: Readonly<{ host: string; port: number; user: string | undefined; password: string | undefined }>
+  /** endpoints may get an address at a public test service */
+  hasTestEndpoints: boolean
+  /** of an account, for commands that ask a running service */
+  token: string | undefined
   /** where the other processes reach this one; absent: made of the address it listens on */
   nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
@@ -85,6 +89,7 @@ export const VARIABLES = {
   TAILRACE_DATA: variable(text, 'data folder (./data)'),
   TAILRACE_METRICS_PORT: variable(port(true), 'port of /metrics (8376), 0 = none'),
   SEQUIN_METRICS_PORT: variable(port(true), 'as TAILRACE_METRICS_PORT'),
+  TAILRACE_METRICS_HOST: variable(text, 'address that /metrics listens on (127.0.0.1, whatever SERVER_HOST says)'),
   TAILRACE_METRICS_USER: variable(text, 'user of /metrics'),
   SEQUIN_METRICS_USER: variable(text, 'as TAILRACE_METRICS_USER'),
   TAILRACE_METRICS_PASSWORD: variable(text, 'password of /metrics', true),
@@ -121,6 +126,15 @@ export const VARIABLES = {
   ),
   EGRESS_ALLOW: variable(text, 'hosts, *.suffixes, addresses and ranges that both let through all the same, with commas between'),
   EGRESS_DATABASES: variable(oneOf(EGRESS_MODES), 'the same for the databases that sources read (as EGRESS)'),
+  TAILRACE_TEST_ENDPOINTS: variable(
+    oneOf(['true', 'false'] as const),
+    'true: an endpoint with `webhook.site: true` gets an address at that public service, which then has the rows (false)',
+  ),
+  TAILRACE_TOKEN: variable(
+    text,
+    'API token for commands that ask a running service, as --token, which others see in the list of processes',
+    true,
+  ),
   TAILRACE_FUNCTION_THREADS: variable(
     Type.Integer({ minimum: 1, maximum: 64 }),
     'threads that run functions (as many as cores, from 3 to 8); one function has all of them but one at most',
@@ -197,11 +211,14 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     dataFolder: string('TAILRACE_DATA') ?? './data',
     kafka,
     metrics: {
+      host: string('TAILRACE_METRICS_HOST') ?? '127.0.0.1',
       port: integer('TAILRACE_METRICS_PORT', 'SEQUIN_METRICS_PORT') ?? 8376,
       user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),
       password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
     },
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
+    hasTestEndpoints: string('TAILRACE_TEST_ENDPOINTS') === 'true',
+    token: string('TAILRACE_TOKEN'),
     functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     egress,

@@ -177,7 +177,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     resources: cache,
     functions: functionPort,
     config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, reload, logger }),
-    makeTestUrl: () => makeTestUrl(egress),
+    ...(settings.hasTestEndpoints && { makeTestUrl: () => makeTestUrl(egress) }),
     logger,
     metrics,
     identity: { version: version(), nodeId: nodes.id, nodeName: nodes.name },
@@ -194,7 +194,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     }),
   )
   feed.start()
-  const metricsServer = await startMetricsServer({ host, ...settings.metrics, metrics, logger })
+  const metricsServer = await startMetricsServer({ ...settings.metrics, metrics, logger })
   if (metricsServer) parts.use(metricsServer)
   logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)
   flushCompileCache() // now, for a process that is killed writes none

@@ -1,6 +1,6 @@
 /** What a routing function may say of a message for Elasticsearch: its index; and the index of which nobody says anything. */
 import { Type } from 'typebox'
-import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import { ElasticsearchIndex, type ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { Routing, type RoutedMessage } from './routing.ts'
 
 /** In the spelling that such indexes have where this service takes over from another. */
@@ -11,6 +11,6 @@ export const builtInIndex = ({ database, schema, table }: Omit<RoutedMessage, 'a
   `${PREFIX}.${database}.${schema}.${table}`
 
 export const elasticsearchRouting = new Routing<ElasticsearchDestination>({
-  result: Type.Object({ index_name: Type.Optional(Type.String({ minLength: 1, maxLength: 1024 })) }, { additionalProperties: false }),
+  result: Type.Object({ index_name: Type.Optional(ElasticsearchIndex) }, { additionalProperties: false }),
   effective: ({ index_name }, destination, message) => ({ index_name: index_name ?? destination?.index_name ?? builtInIndex(message) }),
 })

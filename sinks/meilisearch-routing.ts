@@ -1,6 +1,6 @@
 /** What a routing function may say of a message for Meilisearch: its index, and what is done there. */
 import { Type } from 'typebox'
-import type { MeilisearchDestination } from '../engine/state/destinations.ts'
+import { MeilisearchIndex, type MeilisearchDestination } from '../engine/state/destinations.ts'
 import { Routing } from './routing.ts'
 
 const ACTIONS = ['index', 'delete', 'function'] as const
@@ -11,7 +11,7 @@ export const meilisearchRouting = new Routing<MeilisearchDestination>({
   result: Type.Object(
     {
       action: Type.Optional(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
-      index_name: Type.Optional(Type.String({ minLength: 1, maxLength: 1024 })),
+      index_name: Type.Optional(MeilisearchIndex),
       filter: Type.Optional(expression),
       function: Type.Optional(expression),
       context: Type.Optional(Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])),

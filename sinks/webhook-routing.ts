@@ -6,6 +6,13 @@ import { Routing } from './routing.ts'
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'] as const
 
+/** `/../` and its kin: a proxy behind the endpoint's address may resolve them, also when they are encoded. */
+function hasDotSegment(path: string): boolean {
+  const [before = ''] = path.split(/[?#]/, 1)
+  const plain = before.replaceAll(/%2e/gi, '.').replaceAll(/%2f|%5c|\\/gi, '/')
+  return plain.split('/').some((part) => part === '.' || part === '..')
+}
+
 export const webhookRouting = new Routing<WebhookDestination>({
   result: Type.Object(
     {
@@ -22,7 +29,8 @@ export const webhookRouting = new Routing<WebhookDestination>({
     { additionalProperties: false },
   ),
   cases: { method: 'upper' },
-  refused({ headers = {} }) {
+  refused({ headers = {}, endpoint_path: path = '' }) {
+    if (hasDotSegment(path as string)) return 'endpoint_path has a part of dots, which would leave the path of the endpoint'
     const wrong = Object.entries(headers as Record<string, string>).find(([name, value]) => !isHeader(name, value))
     return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`
   },

@@ -111,5 +111,8 @@ export function endpointOperations({ engine, resources, makeTestUrl = noTestServ
 }
 
 async function noTestService(): Promise<never> {
-  throw new EngineError('DESTINATION_UNREACHABLE', 'no public test service is to be reached from here')
+  throw new EngineError(
+    'DESTINATION_UNREACHABLE',
+    'no public test service is to be reached from here: TAILRACE_TEST_ENDPOINTS=true lets it have rows',
+  )
 }

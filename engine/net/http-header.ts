@@ -2,8 +2,12 @@
 import { validateHeaderName, validateHeaderValue } from 'node:http'
 
 const MAX_BYTES = 8_192
-/** They are the connection's own. */
-const FORBIDDEN = new Set(['connection', 'content-length', 'expect', 'keep-alive', 'transfer-encoding', 'upgrade'])
+/** They are the connection's own, name another host than the one that was checked, or sign what is sent. */
+const FORBIDDEN = new Set([
+  ...['connection', 'content-length', 'expect', 'keep-alive', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
+  ...['host', 'proxy-authorization', 'proxy-connection'],
+  ...['webhook-id', 'webhook-signature', 'webhook-timestamp'],
+])
 export const MAX_HEADERS = 100
 
 export function isHeader(name: string, value: string): boolean {

@@ -2,7 +2,7 @@
  * Where messages go: the settings of each kind of destination, each described once. A field with `secret: true` is stored
  * encrypted and shown only in part.
  */
-import { Type, type Static } from 'typebox'
+import { Type, type Static, type TString } from 'typebox'
 
 const strict = { additionalProperties: false } as const
 /** Not printed, not logged, encrypted in the state database. */
@@ -53,11 +53,21 @@ const EndpointUrl = Type.String({
   maxLength: 4096,
   description: 'address of the server, http or https, without query',
 })
-const IndexName = Type.Optional(
-  Type.Union([Type.String({ minLength: 1, maxLength: 1024 }), none], {
-    description: 'index that gets the documents; a routing function may name another',
-  }),
-)
+/** What the server takes as the name of an index or alias; it stands in paths of requests. */
+export const ElasticsearchIndex = Type.String({
+  minLength: 1,
+  pattern: '^(?!\\.{1,2}$)[^-_+\\\\/*?"<>|\\s,#:][^\\\\/*?"<>|\\s,#:]*$',
+  maxLength: 255,
+  description: 'the name of an index: no blanks, none of \\ / * ? " < > | , # : and none of - _ + in front',
+})
+export const MeilisearchIndex = Type.String({
+  minLength: 1,
+  pattern: '^[A-Za-z0-9_-]+$',
+  maxLength: 400,
+  description: 'letters, digits, "-" and "_"',
+})
+const indexName = (name: TString) =>
+  Type.Optional(Type.Union([name, none], { description: 'index that gets the documents; a routing function may name another' }))
 const BatchSize = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
 const CaCert = Type.Optional(
   Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536, description: 'a certificate in PEM' }), none], {
@@ -69,7 +79,7 @@ export const ElasticsearchDestination = Type.Object(
   {
     type: Type.Literal('elasticsearch'),
     endpoint_url: EndpointUrl,
-    index_name: IndexName,
+    index_name: indexName(ElasticsearchIndex),
     auth_type: Type.Union([Type.Literal('api_key'), Type.Literal('basic'), Type.Literal('bearer'), Type.Literal('none')], {
       default: 'api_key',
       description: 'how requests log in',
@@ -107,7 +117,7 @@ export const MeilisearchDestination = Type.Object(
   {
     type: Type.Literal('meilisearch'),
     endpoint_url: EndpointUrl,
-    index_name: IndexName,
+    index_name: indexName(MeilisearchIndex),
     primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that names them' }),
     api_key: Type.String({
       minLength: 1,

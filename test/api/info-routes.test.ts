@@ -5,7 +5,7 @@ import { EngineError } from '../../engine/errors.ts'
 import { DATABASE, GOODS_ID, message, OTHER, RECORD, SHOP } from './scripted-engine.ts'
 import { serve } from './api-fixture.ts'
 
-test('liveness, readiness and version answer anyone; readiness names what does not stream', async () => {
+test('liveness, readiness and version answer anyone; readiness counts what does not stream, without a name', async () => {
   await using s = await serve()
   const ask = (path: string) => s.call(path, { token: null })
   assert.deepEqual((await ask('/health')).body, { ok: true, rev: '9.9.9' })
@@ -14,12 +14,12 @@ test('liveness, readiness and version answer anyone; readiness names what does n
   assert.deepEqual([(await ask('/health/ready')).status, (await ask('/health/ready')).body], [200, { ok: true, waiting: [] }])
   s.engine.readiness = {
     ready: false,
-    waiting: [{ kind: 'source', name: 'shop', state: 'waiting', code: 'SOURCE_UNREACHABLE', reason: 'pg.internal:5432 refused' }],
+    waiting: ['shop', 'other'].map((name) => ({ kind: 'source', name, state: 'waiting', code: 'SOURCE_UNREACHABLE', reason: 'pg.internal:5432 refused' })), // prettier-ignore
   }
   const notReady = await ask('/health/ready')
   assert.deepEqual(
     [notReady.status, notReady.body],
-    [503, { ok: false, waiting: [{ kind: 'source', name: 'shop', state: 'waiting', code: 'SOURCE_UNREACHABLE' }] }],
+    [503, { ok: false, waiting: [{ kind: 'source', state: 'waiting', code: 'SOURCE_UNREACHABLE', count: 2 }] }],
   )
   assert.equal((await ask('/health')).status, 200, 'a database that is down restarts no process')
 })

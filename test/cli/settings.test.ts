@@ -23,8 +23,10 @@ test('with nothing set, everything has its default and the state database is the
     vaultKey: undefined,
     dataFolder: './data',
     kafka: undefined,
-    metrics: { port: 8376, user: undefined, password: undefined },
+    metrics: { host: '127.0.0.1', port: 8376, user: undefined, password: undefined },
     nodeAddress: undefined,
+    hasTestEndpoints: false,
+    token: undefined,
     functions: { threads: undefined, memoryMb: 512 },
     maxMessageMb: 64,
     egress: { mode: 'private', allow: [] },
@@ -120,7 +122,7 @@ test('names of the original work, ours win, and what has no effect or is misspel
     SECRET_KEY_BASE: 'k',
     TAILRACE_DATAA: 'x',
   })
-  assert.deepEqual([settings.log.format, settings.metrics], ['json', { port: 0, user: undefined, password: 'p' }])
+  assert.deepEqual([settings.log.format, settings.metrics], ['json', { host: '127.0.0.1', port: 0, user: undefined, password: 'p' }])
   assert.deepEqual([settings.ignored, settings.unknown], [['SECRET_KEY_BASE', 'REDIS_URL'], ['TAILRACE_DATAA']])
 })
 
@@ -190,4 +192,11 @@ test('EGRESS says where sinks may send, EGRESS_ALLOW what is let through all the
   assert.deepEqual(modes(readSettings({ EGRESS: 'public', EGRESS_DATABASES: 'private' })), ['public', 'private'])
   assert.throws(() => readSettings({ EGRESS: 'everywhere' }), /EGRESS: "everywhere" came; takes one of private, public/)
   assert.throws(() => readSettings({ EGRESS_ALLOW: 'http://x/' }), /EGRESS_ALLOW/)
+})
+
+test('metrics stay on this machine unless they are told where to listen, and no test service gets rows unless it may', () => {
+  const open = readSettings({ SERVER_HOST: '0.0.0.0' })
+  assert.deepEqual([open.server.host, open.metrics.host, open.hasTestEndpoints], ['0.0.0.0', '127.0.0.1', false])
+  const told = readSettings({ TAILRACE_METRICS_HOST: '10.0.0.1', TAILRACE_TEST_ENDPOINTS: 'true' })
+  assert.deepEqual([told.metrics.host, told.hasTestEndpoints], ['10.0.0.1', true])
 })

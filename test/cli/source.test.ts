@@ -24,6 +24,10 @@ test('the command of the remedy accepts the gap that the source stopped at, once
   const second = await tailrace(...command, ...there)
   assert.equal(second.code, 1)
   assert.match(second.err, /has not stopped at missing changes/)
+  // a token on the command line is seen by all users of the machine
+  process.env['TAILRACE_TOKEN'] = TOKEN
+  const third = await tailrace(...command, '--url', s.api.url).finally(() => delete process.env['TAILRACE_TOKEN'])
+  assert.match(third.err, /has not stopped at missing changes/)
 })
 
 test('the call of the remedy does the same, for the account of the token alone', async () => {

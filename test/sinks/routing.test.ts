@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Destination, MeilisearchDestination, WebhookDestination } from '../../engine/state/destinations.ts'
+import { elasticsearchRouting } from '../../sinks/elasticsearch-routing.ts'
 import { meilisearchRouting } from '../../sinks/meilisearch-routing.ts'
 import type { Routing } from '../../sinks/routing.ts'
 import { webhookRouting } from '../../sinks/webhook-routing.ts'
@@ -39,6 +40,18 @@ test('unknown keys, wrong types and wrong values are told by their key', () => {
     /^endpoint_path must have at most 2000 characters, got 2001/,
   )
   assert.equal(refused(webhookRouting, { headers: { 'X-Id': 7 } }), 'headers.X-Id must be a text, got a number')
+  for (const path of ['/../admin', '/a/./b', '/..', '/a/%2e%2E/b', '/a/.%2e%2fb', '/%2e%2e%5cb'])
+    assert.match(refused(webhookRouting, { endpoint_path: path }), /^endpoint_path has a part of dots/, path)
+  for (const path of ['/a..b/.c', '/...', '/a?x=/../', '#/..'])
+    assert.equal(effective(webhookRouting, { endpoint_path: path }).endpoint_path, path)
+  for (const name of ['Host', 'TE', 'Proxy-Authorization', 'webhook-signature'])
+    assert.match(refused(webhookRouting, { headers: { [name]: 'x' } }), /^headers has one that HTTP does not allow/)
+  for (const index_name of ['..', '.', '*', '_all', '-a', 'a/b', 'a b', 'a,b', '<a-{now}>', 'x'.repeat(256)])
+    assert.match(refused(elasticsearchRouting, { index_name }), /^index_name/, index_name)
+  for (const index_name of ['goods', '.hidden', 'shop.public.goods-2025_1'])
+    assert.deepEqual(effective(elasticsearchRouting, { index_name }), { index_name })
+  for (const index_name of ['..', 'a.b', 'a/b', '*', 'x'.repeat(401)])
+    assert.match(refused(meilisearchRouting, { index_name }), /^index_name/, index_name)
   for (const headers of [{ 'X Id': '7' }, { 'X-Id': 'a\r\nX-Other: b' }, { 'Content-Length': '1' }])
     assert.match(refused(webhookRouting, { headers }), /^headers has one that HTTP does not allow/)
   assert.match(refused(meilisearchRouting, { index_name: '' }), /^index_name must have at least one character, got 0/)

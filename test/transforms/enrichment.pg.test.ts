@@ -153,3 +153,11 @@ test('a value of 120 MB fails the messages before it has been put together, and 
   const { rows } = await enriched('select * from goods where id = any($1)', [{ key: ['7'] }])
   assert.match(rows[0] ?? '', /"id":7/)
 })
+
+test('what a query leaves in its session is gone for the next one', async () => {
+  const sql = `select id, set_config('work_mem', '1MB', false) as m, pg_try_advisory_lock(4711)::text as got from goods where id = any($1)`
+  await enriched(sql, [{ key: ['7'] }])
+  const left = `select id, current_setting('work_mem') = '1MB' as changed, (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as locks from goods where id = any($1)`
+  const { rows } = await enriched(left, [{ key: ['7'] }])
+  assert.match(rows[0] ?? '', /"changed":false,"locks":0/)
+})

@@ -69,7 +69,8 @@ export class SnapshotReader {
       throw failureOf(error)
     } finally {
       clearTimeout(silence)
-      client.release(!isSound)
+      if (isSound) void giveBack(client)
+      else client.release(true)
     }
   }
 
@@ -88,6 +89,16 @@ export class SnapshotReader {
         throw new EngineError('SOURCE_UNREACHABLE', `the commit of transaction ${hidden} is in the log, but not visible yet`)
       await delay(LOOK_MS[Math.min(looks, LOOK_MS.length - 1)])
     }
+  }
+}
+
+/** Without what a query may have left in the session: settings, advisory locks, temporary tables. Nobody waits for it. */
+async function giveBack(client: PoolClient): Promise<void> {
+  try {
+    await client.query('discard all')
+    client.release()
+  } catch {
+    client.release(true)
   }
 }
 

@@ -278,7 +278,7 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
     ...['ftp://x', 'http://', 'http://user:secret@x', 'http://x?a=1', 'http://x/#a', `http://x/${'y'.repeat(4096)}`].map(
       (endpoint_url) => [{ ...SEARCH, endpoint_url }, 'endpoint_url'] as const,
     ),
-    [{ ...SEARCH, index_name: 'x'.repeat(1025) }, 'index_name'],
+    ...['x'.repeat(401), '..', 'a/b', 'a.b'].map((index_name) => [{ ...SEARCH, index_name }, 'index_name'] as const),
     [{ ...SEARCH, api_key: 'two lines\n' }, 'api_key'],
     [{ ...SEARCH, api_key: 'a-l*************y' }, 'api_key'], // as some other sink shows it
     [{ ...SEARCH, primary_key: '' }, 'primary_key'],
@@ -317,7 +317,7 @@ test('an Elasticsearch sink has its defaults, hides its login, and is told of wh
     [{ ...index, endpoint_url: undefined }, 'endpoint_url'],
     [{ ...index, endpoint_url: 'http://user:secret@x' }, 'endpoint_url'],
     [{ ...index, index_name: null }, 'index_name'],
-    [{ ...index, index_name: 'x'.repeat(1025) }, 'index_name'],
+    ...['x'.repeat(256), '..', '_all', 'a*', 'a/b'].map((index_name) => [{ ...index, index_name }, 'index_name'] as const),
     [{ ...index, auth_type: 'digest' }, 'auth_type'],
     [{ ...index, auth_value: null }, 'auth_value'],
     [{ ...index, auth_type: 'bearer', auth_value: 'two words' }, 'auth_value'],
