@@ -11,6 +11,9 @@ import type { Query } from '../wal/connection/slot.ts'
 import { acceptRemedy } from '../wal/history.ts'
 import type { Log, TopicName } from './log.ts'
 
+/** Partitions that are asked side by side. */
+const AT_ONCE = 16
+
 /** What a state database keeps of a log. @property appends of the source, when it was last confirmed */
 export type RememberedLog = Readonly<{ identity: string; appends: number }>
 
@@ -20,7 +23,14 @@ type SavedSource = Readonly<{ database: string; name: string; term: number; log:
 /** Of a source that is about to stream, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
 export async function mustFitSource(query: Query, log: Log, databaseId: string): Promise<void> {
   const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
-  if (source) await mustFit(query, log, source)
+  if (!source) return
+  await mustFit(query, log, source)
+  const written = await writtenTerms(query, log, databaseId)
+  const { rows } = await ask(query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
+    written.map(({ key }) => key),
+  ])
+  const known = new Map(rows.map(({ key, term }) => [String(key), Number(term)]))
+  for (const { key, term } of written) await mustKnow(query, log, source, { key, term, known: known.get(key) ?? 0 })
 }
 
 /** Of a partition that is about to be read, before its term is raised. @throws EngineError as mustFitSource */
@@ -34,9 +44,32 @@ export async function mustFitPartition(
   await mustFit(query, log, source, { topic, partition })
   const committed = await log.committed(topic, partition) // first: a term is raised before it is written with
   const { rows } = await ask(query, `select term from tailrace.term where kind = 'partition' and key = $1`, [`${topic}/${partition}`])
-  const term = Number(rows[0]?.term ?? 0)
-  if (committed && committed.term > term)
-    throw await stateWentBack(query, log, source, `term ${committed.term} has written to ${topic}/${partition}, the state knows ${term}`)
+  if (!committed) return
+  await mustKnow(query, log, source, { key: `${topic}/${partition}`, term: committed.term, known: Number(rows[0]?.term ?? 0) })
+}
+
+type Written = Readonly<{ key: string; term: number }>
+
+async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term, known }: Written & { known: number }): Promise<void> {
+  if (term > known) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known}`)
+}
+
+/** Of each partition of the source's sinks, the term that has committed there last. */
+async function writtenTerms(query: Query, log: Log, databaseId: string): Promise<readonly Written[]> {
+  const { rows } = await ask(query, 'select id from tailrace.sink where database_id = $1', [databaseId])
+  const sinks = new Set(rows.map(({ id }) => String(id)))
+  const partitions = (await log.topics())
+    .filter(({ topic }) => sinks.has(topic.slice(0, topic.lastIndexOf('.'))))
+    .flatMap(({ topic, partitions: count }) => Array.from({ length: count }, (_, partition) => ({ topic, partition })))
+  const written: Written[] = []
+  for (let from = 0; from < partitions.length; from += AT_ONCE) {
+    const some = partitions.slice(from, from + AT_ONCE).map(async ({ topic, partition }) => {
+      const committed = await log.committed(topic, partition)
+      if (committed) written.push({ key: `${topic}/${partition}`, term: committed.term })
+    })
+    await Promise.all(some)
+  }
+  return written
 }
 
 async function savedSource(query: Query, which: string, id: string): Promise<SavedSource | undefined> {
@@ -146,6 +179,8 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
      ),
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
      rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
+     ends as (delete from tailrace.log_end e using accepted a where e.log = $2 and e.source = a.database_id::text),
+     progress as (delete from tailrace.log_progress p using accepted a where p.log = $2 and p.source = a.database_id::text),
      former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
      insert into tailrace.routing_version (database_id, version, sinks)
      select $1::uuid, v.version + 1, (
@@ -163,23 +198,14 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
 
 /** What has written to the log stays below whoever writes next. */
 async function raiseTerms(query: Query, log: Log, databaseId: string): Promise<void> {
-  const terms: [kind: string, key: string, term: number][] = []
   const owner = log.remembered(databaseId)
-  if (owner) terms.push(['source', databaseId, owner.term])
-  const { rows } = await ask(query, 'select id from tailrace.sink where database_id = $1', [databaseId])
-  const sinks = new Set(rows.map(({ id }) => String(id)))
-  for (const { topic, partitions } of await log.topics()) {
-    if (!sinks.has(topic.slice(0, topic.lastIndexOf('.')))) continue
-    for (let partition = 0; partition < partitions; partition++) {
-      const committed = await log.committed(topic, partition)
-      if (committed) terms.push(['partition', `${topic}/${partition}`, committed.term])
-    }
-  }
+  const terms = (await writtenTerms(query, log, databaseId)).map(({ key, term }) => ({ kind: 'partition', key, term }))
+  if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
   await ask(
     query,
     `insert into tailrace.term as t (kind, key, term, holder) select kind, key, term, 'accepted' from unnest($1::text[], $2::text[], $3::bigint[]) as r (kind, key, term)
      on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term`,
-    [terms.map(([kind]) => kind), terms.map(([, key]) => key), terms.map(([, , term]) => term)],
+    [terms.map(({ kind }) => kind), terms.map(({ key }) => key), terms.map(({ term }) => term)],
   )
 }
 

@@ -8,6 +8,7 @@
  *  - a trim may come a moment later than it is asked for;
  *  - a pack that is larger than a record of its topic may be lies in several (../pack-parts.ts).
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
@@ -76,6 +77,9 @@ export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
   }
 }
 
+const LACKING_TRIES = 3
+const LACKING_PAUSE_MS = 500
+
 type Options = KafkaLogOptions & Required<Pick<KafkaLogOptions, keyof typeof DEFAULTS | 'notice'>>
 
 class KafkaLog implements Log {
@@ -129,12 +133,14 @@ class KafkaLog implements Log {
   /** With its group and what is remembered of it. */
   async deleteTopic(topic: TopicName): Promise<void> {
     const name = this.#topics.nameOf(topic)
+    await this.#memory.dropEnds(topic) // first: a topic that is gone is missed
     await this.#topics.delete(topic)
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
     for (const key of this.#joiners.keys()) if (key.startsWith(`${topic}/`)) this.#joiners.delete(key)
     this.#commits.forget(topic)
     await this.#memory.dropCheckpoints(topic)
+    await this.#memory.dropEnds(topic) // what was saved meanwhile
     try {
       await this.#commitBrokers.coordinator(name, (broker) => broker.deleteGroups([name]))
     } catch (error) {
@@ -153,6 +159,7 @@ class KafkaLog implements Log {
     const { connection, appendTimeoutMs } = this.#options
     const producer = await Producer.begin({
       ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
+      ends: (topic, partition, next) => this.#progress.ends(source, topic, partition, next),
       lastTotal: async (topic, partition) => {
         const { first, next } = await this.#bounds(topic, partition)
         return next > first ? ((await this.#counted(topic, partition, next - 1))?.total ?? 0) : 0
@@ -188,8 +195,14 @@ class KafkaLog implements Log {
     return 0
   }
 
-  async lacks(): Promise<string | undefined> {
-    return undefined
+  /** Asked again where something is missing: a partition may have a new leader that does not know its end yet. */
+  async lacks(source: string, _appends: number, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined> {
+    let lacking = await this.#lacks(source, only)
+    for (let tries = 1; lacking !== undefined && tries < LACKING_TRIES; tries++) {
+      await delay(LACKING_PAUSE_MS, undefined, { ref: false })
+      lacking = await this.#lacks(source, only)
+    }
+    return lacking
   }
 
   async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
@@ -305,6 +318,16 @@ class KafkaLog implements Log {
     await this.#commits[Symbol.asyncDispose]()
     this.#commitBrokers.close()
     this.#brokers.close()
+  }
+
+  async #lacks(source: string, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined> {
+    const exists = new Set((await this.topics()).map(({ topic }) => topic))
+    for (const { topic, partition, next } of await this.#memory.ends(source, only)) {
+      if (!exists.has(topic)) return `topic ${this.#topics.nameOf(topic)} is gone`
+      const found = await this.#offsets.recentBounds(this.#topics.nameOf(topic), partition, LACKING_PAUSE_MS / 2)
+      if (found.next < next) return `partition ${partition} of ${this.#topics.nameOf(topic)} ends at ${found.next}, and ended at ${next}`
+    }
+    return undefined
   }
 
   #trim(topic: TopicName, partition: number, before: number): Promise<void> {

@@ -39,6 +39,8 @@ type Of = Readonly<{
   lastTotal: (topic: TopicName, partition: number) => Promise<number>
   /** limit of one append */
   timeoutMs: number
+  /** a partition has everything below `next` */
+  ends: (topic: TopicName, partition: number, next: number) => void
 }>
 type Batch = { readonly topic: TopicName; readonly partition: number; readonly messages: ProducedMessage[]; bytes: number; total: number }
 
@@ -193,7 +195,10 @@ export class Producer {
       sent.add(batch)
       const found = answer.topics.find(({ topicName }) => topicName === this.#topics.nameOf(batch.topic))
       const base = found?.partitions.find(({ partition }) => partition === batch.partition)?.baseOffset
-      if (base !== undefined) this.#of.sizes.appended(batch.topic, batch.partition, Number(base) + batch.messages.length, batch.total)
+      if (base === undefined) continue
+      const next = Number(base) + batch.messages.length
+      this.#of.sizes.appended(batch.topic, batch.partition, next, batch.total)
+      this.#of.ends(batch.topic, batch.partition, next)
     }
   }
 

@@ -1,6 +1,6 @@
 /** How far each source's stream is durable in all partitions: at once in memory, every second in the state database (correctness 12). */
 import { comparePositions } from '../../position.ts'
-import type { Progress, Reached } from '../log.ts'
+import type { Progress, Reached, TopicName } from '../log.ts'
 import type { SecondMemory } from './second-memory.ts'
 
 const SAVE_EVERY_MS = 1_000
@@ -9,6 +9,8 @@ export class ProgressKeeper implements AsyncDisposable {
   readonly #memory: SecondMemory
   readonly #notice: (text: string, error?: unknown) => void
   readonly #reached = new Map<string, Reached>()
+  /** of each source, where partitions end that were appended to since the last save, by "topic/partition" */
+  readonly #ends = new Map<string, Map<string, number>>()
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
@@ -23,6 +25,12 @@ export class ProgressKeeper implements AsyncDisposable {
     if (!this.#closed) this.#timer ??= setTimeout(() => void this.#save(), SAVE_EVERY_MS).unref()
   }
 
+  /** A partition has everything below `next`. */
+  ends(source: string, topic: TopicName, partition: number, next: number): void {
+    const ends = this.#ends.get(source) ?? new Map<string, number>()
+    this.#ends.set(source, ends.set(`${topic}/${partition}`, next))
+  }
+
   async of(source: string): Promise<Reached | undefined> {
     const reached = this.#reached.get(source)
     const saved = await this.#memory.progress(source)
@@ -34,7 +42,15 @@ export class ProgressKeeper implements AsyncDisposable {
   async flush(source: string): Promise<void> {
     const reached = this.#reached.get(source)
     if (!reached) return
-    await this.#memory.saveProgress(source, reached)
+    const ends = this.#ends.get(source)
+    this.#ends.delete(source)
+    try {
+      if (ends) await this.#memory.saveEnds(source, ends)
+      await this.#memory.saveProgress(source, reached)
+    } catch (error) {
+      if (ends) this.#ends.set(source, new Map([...ends, ...(this.#ends.get(source) ?? [])]))
+      throw error
+    }
     if (this.#reached.get(source) === reached) this.#reached.delete(source)
   }
 

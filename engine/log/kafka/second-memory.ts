@@ -12,6 +12,8 @@ import { commitFromJson, commitToJson, type StoredCommit } from '../commit-json.
 import type { Reached, TopicName } from '../log.ts'
 import type { Numbered } from './commit-text.ts'
 
+type Partition = Readonly<{ topic: TopicName; partition: number }>
+
 export class SecondMemory {
   readonly #query: Query
   readonly #log: string
@@ -51,6 +53,40 @@ export class SecondMemory {
 
   async dropCheckpoints(topic: TopicName): Promise<void> {
     await ask(this.#query, 'delete from tailrace.log_checkpoint where log = $1 and topic = $2', [this.#log, topic])
+  }
+
+  /** @param ends the next offsets, by "topic/partition" */
+  async saveEnds(source: string, ends: ReadonlyMap<string, number>): Promise<void> {
+    const partitionOf = (key: string) => Number(key.slice(key.lastIndexOf('/') + 1))
+    await ask(
+      this.#query,
+      `insert into tailrace.log_end as e (log, source, topic, partition, next)
+       select $1, $2, r.topic, r.partition, r.next from unnest($3::text[], $4::int[], $5::bigint[]) as r (topic, partition, next)
+       on conflict (log, topic, partition) do update set next = greatest(e.next, excluded.next), source = excluded.source`,
+      [
+        ...[this.#log, source],
+        [...ends.keys()].map((key) => key.slice(0, key.lastIndexOf('/'))),
+        [...ends.keys()].map(partitionOf),
+        [...ends.values()],
+      ],
+    )
+  }
+
+  /** Where partitions of a source ended, of topics that have not been deleted. @param only this one */
+  async ends(source: string, only?: Partition): Promise<readonly (Partition & Readonly<{ next: number }>)[]> {
+    const { rows } = await ask(
+      this.#query,
+      `select topic, partition, next from tailrace.log_end e
+       where log = $1 and source = $2 and ($3::text is null or (topic = $3 and partition = $4))
+         and exists (select from tailrace.log_topic t where t.log = e.log and t.topic = e.topic) order by topic, partition`,
+      [this.#log, source, only?.topic ?? null, only?.partition ?? null],
+    )
+    return rows.map((row) => ({ topic: String(row.topic), partition: Number(row.partition), next: Number(row.next) }))
+  }
+
+  /** Of a topic that is about to be deleted. */
+  async dropEnds(topic: TopicName): Promise<void> {
+    await ask(this.#query, 'delete from tailrace.log_end where log = $1 and topic = $2', [this.#log, topic])
   }
 
   /** Keeps the greater position: what a run made durable stays so, whoever tells it later. */

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Brokers } from '../../../engine/log/kafka/brokers.ts'
 import type { Commit, FinishedRange, Log } from '../../../engine/log/log.ts'
+import { makeTopics } from '../../../engine/log/own-topics.ts'
 import { append, at, lsnsOf, reached, readSome, started, TOPIC } from './conformance.ts'
 import { kafkaHome, type KafkaHome } from './kafka-home.ts'
 
@@ -121,4 +122,23 @@ test('progress is saved within a second, never goes back, and is there for a pro
   await late[Symbol.asyncDispose]()
   assert.deepEqual(await log.progress('shop'), reached(9))
   assert.deepEqual(lsnsOf(await readSome(log, 10)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 3])
+})
+
+test('a topic that lost what had been appended to it, or is gone, is known by where it ended', async () => {
+  await using home = await kafkaHome()
+  await using stranger = await kafkaHome()
+  await using log = await filled(home)
+  await makeTopics(home.query, log, [{ topic: TOPIC, partitions: 1 }])
+  await log.beginRun('shop') // saves what is not saved yet
+  assert.equal(await log.lacks('shop', 0), undefined)
+  await using other = await stranger.open({ prefix: home.prefix }) // with another state database: an operator's hand
+  await other.deleteTopic(TOPIC)
+  await using late = await home.open()
+  assert.match(String(await late.lacks('shop', 0)), /is gone/)
+  await other.createTopic(TOPIC, 2)
+  assert.match(String(await late.lacks('shop', 0)), /ends at 0, and ended at 9/)
+  assert.match(String(await late.lacks('shop', 0, { topic: TOPIC, partition: 0 })), /ends at 0/)
+  assert.equal(await late.lacks('shop', 0, { topic: TOPIC, partition: 1 }), undefined)
+  await late.deleteTopic(TOPIC)
+  assert.equal(await late.lacks('shop', 0), undefined, 'what was deleted on purpose is not missed')
 })
