@@ -13,11 +13,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../../engine/dispatch/ack-id.ts'
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
-import { nameOf, type Origin } from '../../engine/dispatch/parked/parked-group.ts'
+import { nameOf, type Origin, type ParkedRef } from '../../engine/dispatch/parked/parked-group.ts'
 import type { Chosen, ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { isTooLarge } from '../../engine/dispatch/parked/too-large.ts'
 import type { Failed, Move } from '../../engine/dispatch/parked/parking.ts'
-import { EngineError, isFenced } from '../../engine/errors.ts'
+import { isFenced } from '../../engine/errors.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
 import { Bell } from '../bell.ts'
 import { editParked, type MessageEdit } from './parked-edits.ts'
@@ -167,12 +167,26 @@ export class ParkedTending {
   async finish({ offsets, indexes }: RefList, origin?: Origin): Promise<void> {
     const { dispatcher, store, observer, moved, isClosed } = this.#options
     const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
-    const rows = await store.end(refs, 'done')
+    const rows = this.#withUnheard(refs, await store.end(refs, 'done'))
     if (rows.length === 0 || isClosed()) return
     dispatcher.parking.parkedEnded(rows)
     this.#mayHaveDone = true
     observer.acked({ messages: rows.length, heldMs: 0 })
     moved()
+  }
+
+  /**
+   * Adds those that the store has not as open although they are taken here: it ended them before, and its answer was lost.
+   * @param rows what it has ended now
+   */
+  #withUnheard(refs: readonly Omit<ParkedRef, 'key'>[], rows: readonly ParkedRef[]): readonly ParkedRef[] {
+    if (rows.length === refs.length) return rows
+    const known = new Set(rows.map(({ offset, index, origin }) => nameOf(offset, index, origin)))
+    const unheard = refs.flatMap(({ offset, index, origin }) => {
+      const group = this.#options.dispatcher.parked.groupAt(offset, index, origin)
+      return group && !known.has(nameOf(offset, index, origin)) ? [{ key: group.key, offset, index, origin }] : []
+    })
+    return [...rows, ...unheard]
   }
 
   async #tend(): Promise<void> {
@@ -239,7 +253,7 @@ export class ParkedTending {
       this.#failedAgain.splice(0, some.length)
       if (isClosed()) return
       const byName = new Map(some.map((one) => [nameOf(one.offset, one.index, one.origin), one.failed]))
-      for (const row of rows) {
+      for (const row of this.#withUnheard(some, rows)) {
         const { attempts, retryInMs } = byName.get(nameOf(row.offset, row.index, row.origin)) as Failed
         if (retryInMs === undefined) {
           dispatcher.parking.parkedEnded([row])
@@ -346,7 +360,7 @@ export class ParkedTending {
           const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
           parked.loaded(group, first, first.view, { ...first, behind: end < 0 ? others : others.slice(0, end) })
         }
-        if (loaded.length === 0) throw new EngineError('INTERNAL', `${groups.length} parked groups have no open message in the store`)
+        if (loaded.length === 0) dispatcher.parking.parkedGone(groups)
       } finally {
         for (const group of groups) parked.notLoaded(group)
       }

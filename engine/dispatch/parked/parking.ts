@@ -189,6 +189,11 @@ export class Parking {
     }
   }
 
+  /** The store has nothing open of these groups any more: what ended there without our hearing of it has ended. */
+  parkedGone(gone: readonly ParkedGroup[]): void {
+    for (const { key, open } of gone) this.parkedEnded(Array.from({ length: open }, () => ({ key, offset: -1, index: 0 })))
+  }
+
   /** A message of a parked group has failed once more, as its row says, and is tried again at `until` (monotonic ms). */
   backOff(group: ParkedGroup, ref: Omit<ParkedRef, 'key'>, deliveries: number, until: number): void {
     if (group.pending) this.#open.countPending(-1)

@@ -25,6 +25,8 @@ export class PushFixture implements AsyncDisposable {
   answer: Answer
   /** the SQLSTATE with which the state database refuses a statement; undefined: it takes it */
   refuse: (sql: string) => string | undefined = () => undefined
+  /** Whether a statement is carried out and its answer lost. */
+  lose: (sql: string) => boolean = () => false
   /** of the sink, from the next start on */
   functions: SinkOptions['functions'] | undefined
   #waiting: (() => void)[] = []
@@ -50,7 +52,9 @@ export class PushFixture implements AsyncDisposable {
     const query: Query = async (sql, params) => {
       const code = fixture.refuse(sql)
       if (code) throw Object.assign(new Error(`refused: ${code}`), { code })
-      return queryOf(db)(sql, params)
+      const answer = await queryOf(db)(sql, params)
+      if (fixture.lose(sql)) throw new Error('the connection was lost')
+      return answer
     }
     const f = await Fixture.open(all, { query, start: false })
     const fixture = new PushFixture(f, receiver, db, answer)

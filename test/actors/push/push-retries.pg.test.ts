@@ -174,3 +174,33 @@ test('messages whose end was forgotten are found, told and sent again', async (c
   await p.untilRows('open', 0)
   assert.deepEqual(p.ids, [0, 1, 2, 0, 1, 2, 3, 3])
 })
+
+test('what the state database has ended has ended, although its answer was lost', async () => {
+  const bad = new Set([0, 1])
+  await using p = await PushFixture.open({ batch_size: 1, max_retry_count: 2 }, ([id]) => (bad.has(id!) ? { status: 422, body: 'no' } : {}))
+  const lost = [/set state = \$10/, /set error = r\.error/] // a delivery, and a failure that was the last one
+  let isLosing = false
+  p.lose = (sql) => {
+    const at = isLosing ? lost.findIndex((statement) => statement.test(sql)) : -1
+    return at >= 0 && lost.splice(at, 1).length > 0
+  }
+  await p.append(inGroups(9, 3))
+  await p.untilRows('open', 2)
+  bad.delete(0)
+  isLosing = true
+  await p.untilDelivered(8)
+  assert.deepEqual([lost, (await p.rows('open')).length, (await p.rows('discarded')).length], [[], 0, 1])
+  for (const group of range(3)) assert.deepEqual(p.ids.filter((id) => id % 3 === group), range(3).map((n) => group + 3 * n).filter((id) => id !== 1)) // prettier-ignore
+  assert.equal(p.f.counts.forgottenMessages, 0)
+})
+
+test('what follows a message that was acknowledged by hand goes on, although the answer to that was lost', async () => {
+  await using p = await PushFixture.open({ batch_size: 1 }, ([id]) => (id === 0 ? { status: 422, body: 'no' } : {}))
+  await p.append(inGroups(4, 2))
+  await p.untilRows('open', 1)
+  await p.untilDelivered(2)
+  p.lose = (sql) => /set state = \$\d+, next_try_at = null/.test(sql)
+  await assert.rejects(p.f.sink.edit('acknowledge', 'open'), { code: 'STATE_UNAVAILABLE' })
+  await p.untilDelivered(3)
+  assert.deepEqual([sorted(p.ids), await p.rows('open')], [[1, 2, 3], []])
+})
