@@ -68,9 +68,11 @@ export class SnapshotReader {
       )
       throw failureOf(error)
     } finally {
-      clearTimeout(silence)
-      if (isSound) void giveBack(client)
-      else client.release(true)
+      if (isSound) void giveBack(client).finally(() => clearTimeout(silence))
+      else {
+        clearTimeout(silence)
+        client.release(true)
+      }
     }
   }
 
