@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs'
 import module, { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { compileCacheFolder } from './compile-cache.mjs'
 
 const NEEDED = 24
 const LOOK_EVERY_MS = 500
@@ -16,7 +17,8 @@ endWithNpm()
 if (Number(process.versions.node.split('.')[0]) >= NEEDED) {
   process.once('disconnect', () => process.kill(process.pid, 'SIGTERM')) // the older Node below was killed: nobody would end this one
   process.channel?.unref()
-  module.enableCompileCache?.() // halves the time of a start: what was compiled once is read from the folder for temporary files
+  const cache = compileCacheFolder()
+  if (cache !== undefined) module.enableCompileCache?.(cache)
   const source = new URL('./main.ts', import.meta.url)
   const { main } = await import(existsSync(fileURLToPath(source)) ? source.href : new URL('../dist/cli/main.js', import.meta.url).href)
   await main(process.argv.slice(2))

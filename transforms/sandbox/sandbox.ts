@@ -6,7 +6,7 @@
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
-import { dirname } from 'node:path'
+import { dirname, join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { confinement as ofProcess, type Confinement } from './confinement.ts'
@@ -75,10 +75,10 @@ const ONE_MORE = Buffer.alloc(1)
 const allocate = (_header: Response, bytes: number) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer)
 const child = fileURLToPath(new URL(import.meta.url.endsWith('.ts') ? './child.ts' : './child.js', import.meta.url))
 
-/** Sources that were compiled once, and stripped of types, are read from where this process has them: half the time of a start. */
+/** Sources that were compiled once, and stripped of types: half the time of a start. In a folder beside the one that this process reads. */
 function compileCache(): { NODE_COMPILE_CACHE?: string } {
   const folder = getCompileCacheDir()
-  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: join(dirname(folder), 'sandbox') }
 }
 
 type Answered = Readonly<{ header: Response; body: Uint8Array<ArrayBuffer> }>
