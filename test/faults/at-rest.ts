@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Service } from './service.ts'
 
-type Info = Readonly<{ nodes: readonly Readonly<{ actors: readonly Actor[] }>[] }>
-type Actor = Readonly<{ kind: string; name: string; details: Readonly<{ ackPending?: number; requests?: number }> }>
+type Info = Readonly<{ nodes: readonly Readonly<{ actors: readonly Actor[]; partitions: readonly Readonly<{ sink: string }>[] }>[] }>
+type Actor = Readonly<{ kind: string; name: string; details: Readonly<{ ackPending?: number; requests?: number; partitions?: number }> }>
 type Listed = Readonly<{
   data: readonly Readonly<{ id: string; state: string; deliver_count: number; not_visible_until: string | null }>[]
 }>
@@ -23,13 +23,14 @@ export async function untilAtRest(service: Service, sinks: readonly string[], { 
     const seen = new Set<string>()
     for (;;) {
       const [info, listed] = [await service.get('/info'), await service.get(`/api/sinks/${sink}/messages?state=open&limit=${LISTED}`)]
-      const actors = info.status === 200 ? (info.body as Info).nodes.flatMap((node) => node.actors) : []
-      const details = actors.find(({ kind, name }) => kind === 'sink' && name === sink)?.details
+      const nodes = info.status === 200 ? (info.body as Info).nodes : []
+      const details = nodes.flatMap(({ actors }) => actors).find(({ kind, name }) => kind === 'sink' && name === sink)?.details
+      const served = nodes.flatMap(({ partitions }) => partitions).filter((partition) => partition.sink === sink).length
       const open = listed.status === 200 ? (listed.body as Listed).data : undefined
       for (const { id, not_visible_until } of open ?? []) if (not_visible_until !== null) seen.add(id)
       // behind one that is refused others of its group were sent once, and wait: they count as pending
       const isAtRest = mayBackOff ? open?.every(({ id }) => seen.has(id)) : open?.length === 0 && details?.ackPending === 0
-      if (details?.requests === 0 && isAtRest) break
+      if (details?.requests === 0 && served === details.partitions && isAtRest) break
       if (performance.now() > deadline) {
         const left = open?.filter(({ id }) => !seen.has(id)).slice(0, 3)
         throw service.failure(`${sink} is not at rest: ${JSON.stringify(details)}\n${JSON.stringify(left)}`)
