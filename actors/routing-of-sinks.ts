@@ -26,7 +26,7 @@ export function saveRouting(store: Store, resources: ResourceStore, databaseId: 
 /** Table names are qualified here, once. */
 function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
   const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
-  const { partitions, grouping, groupColumns } = shapeOf(sink)
+  const { partitions, ...shape } = shapeOf(sink)
   return {
     sinkId: sink.id,
     generation: generations.get(sink.id) ?? 1,
@@ -36,9 +36,8 @@ function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
       ...(included ? { include_tables: included.map(qualified) } : {}),
       ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
     },
-    groupColumns,
+    ...shape,
     actions: sink.actions,
-    grouping,
     timestampFormat: sink.timestamp_format,
   }
 }

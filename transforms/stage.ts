@@ -14,7 +14,6 @@
  */
 import type { MessageView } from '../engine/log/message-view.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { PART } from '../engine/position.ts'
 import { linesOf, type Messages } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
 import { LineMemory } from './line-memory.ts'
@@ -125,7 +124,7 @@ export class FunctionStage {
     const drops = new Uint8Array(pack.count)
     let any = false
     for (let i = 0; i < drops.length; i++) {
-      if (states[i] !== STATE.dropped || pack.part(i) === PART.tombstone || (pack.flags(i) & MESSAGE_FLAG.discarded) !== 0) continue
+      if (states[i] !== STATE.dropped || (pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
       drops[i] = 1
       any = true
     }
@@ -146,7 +145,7 @@ export class FunctionStage {
       const place = messages.places[i] as number
       if (view !== last) hasPassed = filter !== undefined && this.#passed.get(view) === filter.key
       last = view
-      const isAsked = filter !== undefined && !hasPassed && view.part(place) !== PART.tombstone
+      const isAsked = filter !== undefined && !hasPassed && (view.flags(place) & MESSAGE_FLAG.tombstone) === 0
       const isDelete = deletes !== 'transformed' && view.action(place) === ACTION.delete
       const isTransformed = transform !== undefined && !(isDelete && deletes === 'keyed')
       const kind = Number(isAsked) + 2 * Number(isTransformed) + 4 * Number(isDelete)

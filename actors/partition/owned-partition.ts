@@ -66,10 +66,10 @@ export class OwnedPartition {
       (step) => this.#parked.inTurn(step),
       (refs) => this.#finishMoved(refs),
     )
-    const { log, topic, drops, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
+    const { log, topic, drops, splitsKeyChanges, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
     const changed = () => this.#changed()
     const home = { log, topic, partition: this.partition, dispatcher, deliverable }
-    this.#reading = new PartitionReading({ ...home, trimming, drops, changed })
+    this.#reading = new PartitionReading({ ...home, trimming, drops, splitsKeyChanges, changed })
     this.#commits = new PartitionCommits({
       ...home,
       term: store.term,

@@ -21,6 +21,8 @@ export type PartitionOptions = Readonly<{
   /** where its generation opens, once that is known */
   opensAt: Position | undefined
   keyed: boolean
+  /** changes of the primary key are delivered as a delete and an insert */
+  splitsKeyChanges: boolean
   /** the owner's owner sends; otherwise clients ask */
   sends: boolean
   settings: () => DispatchSettings

@@ -10,6 +10,7 @@ import type { Log, TopicName } from '../../engine/log/log.ts'
 import { Pack } from '../../engine/log/pack.ts'
 import { Bell } from '../bell.ts'
 import type { PartitionOptions } from './partition-options.ts'
+import { splitKeyChanges } from './split-key-changes.ts'
 import type { Trimming } from './trimming.ts'
 
 export type PartitionReadingOptions = Readonly<{
@@ -19,6 +20,8 @@ export type PartitionReadingOptions = Readonly<{
   dispatcher: Dispatcher
   trimming: Trimming
   drops: PartitionOptions['drops']
+  /** changes of the primary key are delivered as a delete and an insert */
+  splitsKeyChanges: boolean
   /** the dispatcher has taken something in */
   changed: () => void
   /** something may be deliverable that wasn't */
@@ -54,7 +57,7 @@ export class PartitionReading {
   }
 
   async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
-    const { log, topic, partition, dispatcher, trimming, drops, changed, deliverable } = this.#options
+    const { log, topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable } = this.#options
     /** packs whose filter is asked: they are taken in in their order */
     const asked: Promise<void>[] = []
     let askedBytes = 0
@@ -80,7 +83,7 @@ export class PartitionReading {
     }
     let sliceStart = performance.now()
     for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
-      const decoded = Pack.decode(pack)
+      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
       if (decoded.header.closing) {
         await asked.at(-1)
         return this.#close(signal)

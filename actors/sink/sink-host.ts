@@ -320,7 +320,10 @@ export class SinkHost<P extends HostedPartition> {
     return { windowMs: replayWindowMs(this.#sink.replay_window), maxBytes: Math.floor(MAX_REPLAY_BYTES / partitions) }
   }
 
-  #partition({ generation, shape: { grouping }, opensAt }: ServedGeneration, partition: number): PartitionWork<P> {
+  #partition(
+    { generation, shape: { grouping, splitsKeyChanges = false }, opensAt }: ServedGeneration,
+    partition: number,
+  ): PartitionWork<P> {
     const { log, query, holder, observer, onFailure, drainAfterMs, clock = () => performance.now() } = this.#options
     const { keyed, sends, begin, deliverable } = this.#hooks
     const { id: sinkId } = this.#sink
@@ -332,6 +335,7 @@ export class SinkHost<P extends HostedPartition> {
             topic: topicOf({ sinkId, generation }),
             key: { sinkId, generation, partition },
             keyed,
+            splitsKeyChanges,
             sends,
             pending: this.pending,
             delivered: this.delivered,

@@ -20,7 +20,7 @@ import {
 } from '../../engine/state/resources.ts'
 import { qualified } from '../../engine/state/table-name.ts'
 import { loginProblem } from '../../sinks/elasticsearch-auth.ts'
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { isKeyed, PUSH_TYPES } from '../../sinks/push-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { Health, SinkChanges } from '../engine-port.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
@@ -59,6 +59,7 @@ export const SinkOut = Type.Object({
   max_retry_count: Type.Union([Type.Integer(), Type.Null()]),
   load_shedding_policy: SinkSettings.properties.load_shedding_policy,
   timestamp_format: SinkSettings.properties.timestamp_format,
+  key_changes: SinkSettings.properties.key_changes,
   concurrency: SinkSettings.properties.concurrency,
   sensitive: Type.Boolean(),
   annotations: Type.Object({}, { additionalProperties: true }),
@@ -92,6 +93,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     max_retry_count: sink.max_retry_count,
     load_shedding_policy: sink.load_shedding_policy,
     timestamp_format: sink.timestamp_format,
+    key_changes: sink.key_changes,
     concurrency: sink.concurrency,
     sensitive: sink.sensitive,
     annotations: sink.annotations,
@@ -215,6 +217,8 @@ function acrossFields(sink: SinkSettingsInput & { destination: Destination }, ch
   const { destination } = sink
   if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
     reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
+  if (isKeyed(destination) && sink.key_changes === 'delete_insert')
+    reasons.push(['key_changes', `is of pull and webhook sinks: one of type ${destination.type} deletes the old document itself`])
   const isRouted = (sink.routing ?? null) !== null
   if (isRouted && !PUSH_TYPES.get(destination.type)?.routing)
     reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])

@@ -3,7 +3,8 @@
  * state that it had there.
  */
 import type { FinishedRange, MessageRef } from '../log/log.ts'
-import { PART, type Position } from '../position.ts'
+import { MESSAGE_FLAG } from '../log/pack.ts'
+import type { Position } from '../position.ts'
 import type { OpenMessages } from './open-messages.ts'
 import type { Failed, Parking } from './parked/parking.ts'
 import { compareRefs, type Restored } from './restored.ts'
@@ -67,7 +68,7 @@ export class Intake {
     const accepted = count === 0 || view.compare(0, this.#filter) > 0 ? 0 : firstAbove(view, this.#filter)
     for (let i = 0; i < accepted; i++) this.#open.makeVoid(pack, firstSeq + i)
     if (accepted < count) this.#filter = view.position(count - 1)
-    if (!this.#keyed) for (let i = accepted; i < count; i++) if (view.part(i) === PART.tombstone) this.#open.makeVoid(pack, firstSeq + i)
+    if (!this.#keyed) for (let i = accepted; i < count; i++) if (isTombstone(view, i)) this.#open.makeVoid(pack, firstSeq + i)
     this.#restoring &&= this.#restored.concerns(offset)
     if (this.#restoring) this.#restoreFinished(pack) // whatever the filter says by now
     if (drops) this.#drop(pack, accepted, drops)
@@ -117,6 +118,9 @@ export class Intake {
     }
   }
 }
+
+/** What was one and is delivered as a delete isn't any more. */
+const isTombstone = (view: PackView, i: number): boolean => (view.flags(i) & MESSAGE_FLAG.tombstone) !== 0
 
 /** The first message whose position is above the filter, by halves: positions in a pack grow. */
 function firstAbove(view: PackView, filter: Position): number {

@@ -47,6 +47,8 @@ export const MESSAGE_FLAG = {
   discarded: 16,
   /** parked only: it was given up and is delivered after all, when later changes of its row may have been */
   reopened: 32,
+  /** an update that changed the primary key: the group of the old one has a tombstone */
+  moved: 64,
 } as const
 
 export const PACK_FLAG = { zstd: 1, closing: 2 } as const

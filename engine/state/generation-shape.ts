@@ -1,6 +1,6 @@
 /**
- * What of a sink decides which partition a message goes to, and in which order it comes: its shape. Two sinks of the same
- * shape send every message to the same place; another shape is another generation.
+ * What of a sink decides which partition a message goes to, in which order it comes, and what a change of a key is: its shape.
+ * Two sinks of the same shape send every message to the same place; another shape is another generation.
  */
 import type { SinkSettings } from './resources.ts'
 import { qualified } from './table-name.ts'
@@ -11,10 +11,14 @@ export type GenerationShape = Readonly<{
   grouping: boolean
   /** the columns that make the group, by "schema.table"; the primary key where there are none */
   groupColumns: Readonly<Record<string, readonly string[]>>
+  /** a change of the primary key is a delete and an insert; absent: it is an update */
+  splitsKeyChanges?: boolean
 }>
 
 /** Names tables in full; sorted, so that equal shapes are equal texts. */
-export function shapeOf(sink: Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'>): GenerationShape {
+export function shapeOf(
+  sink: Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> & Partial<Pick<SinkSettings, 'key_changes'>>,
+): GenerationShape {
   const columns = new Map(
     sink.tables.flatMap(({ name, group_column_names: names }) =>
       names && sink.message_grouping ? [[qualified(name), names] as const] : [],
@@ -24,6 +28,7 @@ export function shapeOf(sink: Pick<SinkSettings, 'partitions' | 'message_groupin
     partitions: sink.partitions,
     grouping: sink.message_grouping,
     groupColumns: Object.fromEntries([...columns].sort(([a], [b]) => (a < b ? -1 : 1))),
+    ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }),
   }
 }
 

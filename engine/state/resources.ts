@@ -86,6 +86,11 @@ export const SinkSettings = Type.Object(
       default: 'iso8601',
       description: 'how timestamps of record and changes are written',
     }),
+    key_changes: Type.Union([Type.Literal('update'), Type.Literal('delete_insert')], {
+      default: 'update',
+      description:
+        'of pull and webhook sinks: an update that changes the primary key comes as one, or as a delete of the old row and an insert of the new one, each in the group of its key',
+    }),
     annotations: Annotations,
     ack_wait_ms: Type.Integer({
       minimum: 500,
@@ -197,4 +202,6 @@ export type RoutedSink = Readonly<{
   actions: readonly (typeof ACTIONS)[number][]
   grouping: boolean
   timestampFormat: 'iso8601' | 'unix_microsecond'
+  /** absent: no */
+  splitsKeyChanges?: boolean
 }>

@@ -272,7 +272,7 @@ export class ChangePacker implements PgoutputHandler {
     const byFormat = new Map<TimestampFormat, Rendered>()
     for (const to of targets) {
       const { target } = to
-      if (!this.#takes(target, bit)) continue
+      if (!this.#takes(target, change, PART.row, bit)) continue
       const rendered = byFormat.get(target.timestampFormat) ?? this.#renderLarge(change, target.timestampFormat)
       byFormat.set(target.timestampFormat, rendered)
       this.#emitTo(to, change, PART.row, action, rendered)
@@ -301,14 +301,14 @@ export class ChangePacker implements PgoutputHandler {
   #emitPart(targets: readonly RelationTarget[], change: Change, part: Part, action: ActionCode, bit: number): void {
     const only = targets.length === 1 ? targets[0] : undefined
     if (only) {
-      if (this.#takes(only.target, bit)) this.#emitTo(only, change, part, action)
+      if (this.#takes(only.target, change, part, bit)) this.#emitTo(only, change, part, action)
       return
     }
     let rendered: TimestampFormat | undefined
     let isUnchanged = false
     for (const to of targets) {
       const { target } = to
-      if (!this.#takes(target, bit)) continue
+      if (!this.#takes(target, change, part, bit)) continue
       if (rendered !== target.timestampFormat) {
         this.#scratch.reset()
         isUnchanged = this.#render(this.#scratch, change, part, target.timestampFormat)
@@ -318,8 +318,10 @@ export class ChangePacker implements PgoutputHandler {
     }
   }
 
-  #takes({ actions, sinkId }: Target, bit: number): boolean {
-    return (actions & bit) !== 0 && !(this.#shedding?.active && this.#shedding.drops(sinkId))
+  /** A sink that gets a change of the key as a delete and an insert takes each of them by what it will be. */
+  #takes({ actions, sinkId, splitsKeyChanges }: Target, { keyChanged }: Change, part: Part, bit: number): boolean {
+    const asked = !splitsKeyChanges || !keyChanged ? bit : part === PART.tombstone ? ACTION_BIT.delete : ACTION_BIT.insert
+    return (actions & asked) !== 0 && !(this.#shedding?.active && this.#shedding.drops(sinkId))
   }
 
   #emitTo({ target, groupColumns, hasOwnGroup }: RelationTarget, change: Change, part: Part, action: ActionCode, ready?: Rendered): void {
@@ -337,7 +339,7 @@ export class ChangePacker implements PgoutputHandler {
     if (ready) bodies.append(ready.body)
     const isUnchanged = ready ? ready.isUnchanged : this.#render(bodies, change, part, target.timestampFormat)
     const flags =
-      (part === PART.tombstone ? MESSAGE_FLAG.tombstone : 0) |
+      (part === PART.tombstone ? MESSAGE_FLAG.tombstone : change.keyChanged ? MESSAGE_FLAG.moved : 0) |
       (isUnchanged ? MESSAGE_FLAG.unchanged : 0) |
       (ready?.isDiscarded ? MESSAGE_FLAG.discarded : 0) |
       (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)

@@ -9,7 +9,7 @@ import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
 import { PackBuilder } from '../../engine/log/pack-builder.ts'
-import { ACTION } from '../../engine/log/pack.ts'
+import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
@@ -39,6 +39,7 @@ export const SINK: Sink = {
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',
   timestamp_format: 'iso8601',
+  key_changes: 'update',
   annotations: { team: 'search' },
   ack_wait_ms: 30_000,
   max_ack_pending: 10_000,
@@ -102,7 +103,8 @@ export function packOf(lsn: bigint, messages: readonly Message[], commitTimeUs =
         `"record":${JSON.stringify(record)},"changes":null,"action":"insert","metadata":{"commit_lsn":${lsn},"commit_idx":${idx}`,
       ),
     )
-    builder.add(idx, part, part === PART.tombstone ? ACTION.delete : ACTION.insert, RELATION, 0, hashOf(group), Buffer.byteLength(key), 0)
+    const [action, flags] = part === PART.tombstone ? [ACTION.delete, MESSAGE_FLAG.tombstone] : [ACTION.insert, 0]
+    builder.add(idx, part, action, RELATION, flags, hashOf(group), Buffer.byteLength(key), 0)
   }
   return builder.encode()
 }

@@ -303,6 +303,7 @@ const SINK: Sink = {
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',
   timestamp_format: 'iso8601',
+  key_changes: 'update',
   annotations: { team: 'search' },
   ack_wait_ms: 30_000,
   max_ack_pending: 10_000,

@@ -24,6 +24,8 @@ export type Target = Readonly<{
   /** the columns that make the group; undefined: the primary key */
   groupColumns: readonly string[] | undefined
   timestampFormat: RoutedSink['timestampFormat']
+  /** a change of the primary key is a delete and an insert to it */
+  splitsKeyChanges: boolean
 }>
 
 export const topicOf = (sink: Readonly<{ sinkId: string; generation: number }>): TopicName => `${sink.sinkId}.${sink.generation}`
@@ -43,6 +45,7 @@ export function compileTargets(version: RoutingVersion, table: Readonly<{ schema
       grouping: sink.grouping,
       groupColumns: sink.groupColumns[fullName],
       timestampFormat: sink.timestampFormat,
+      splitsKeyChanges: sink.splitsKeyChanges ?? false,
     }))
 }
 

@@ -24,6 +24,7 @@ const GOODS = {
   max_retry_count: null,
   load_shedding_policy: 'pause_on_full',
   timestamp_format: 'iso8601',
+  key_changes: 'update',
   concurrency: null,
   sensitive: false,
   annotations: { team: 'search' },
@@ -266,6 +267,9 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
     (await s.call('/api/sinks/search', { method: 'PATCH', body: { destination: { ...destination, batch_size: 10_000 } } })).status,
     200,
   )
+  const split = await s.call('/api/sinks/search', { method: 'PATCH', body: { key_changes: 'delete_insert' } })
+  assert.match((split.body as SinkBody).summary, /key_changes is of pull and webhook sinks/)
+  assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body: { key_changes: 'delete_insert' } })).status, 200)
   const shownOfAnother = { destination: { api_key: 'b-l*************y' } }
   assert.equal((await s.call('/api/sinks/search', { method: 'PATCH', body: shownOfAnother })).status, 422)
   const stored = s.engine.findSink(SHOP.id, 'search')?.destination

@@ -57,7 +57,8 @@ function packOf(lsn: number, messages: readonly Message[]): Pack {
   builder.begin(BigInt(lsn), 1, 0)
   for (const [idx, { group, part = PART.row, bytes = 10, tooLarge }] of messages.entries()) {
     builder.bodies.ascii(tooLarge ? '"bytes":99,"metadata":{"table_name":"t"' : 'b'.repeat(bytes))
-    builder.add(idx, part, ACTION.insert, 1, tooLarge ? MESSAGE_FLAG.discarded : 0, group, 0, 0)
+    const flags = (tooLarge ? MESSAGE_FLAG.discarded : 0) | (part === PART.tombstone ? MESSAGE_FLAG.tombstone : 0)
+    builder.add(idx, part, ACTION.insert, 1, flags, group, 0, 0)
   }
   return Pack.decode(builder.encode())
 }

@@ -12,7 +12,7 @@ import { compareRefs } from '../../../engine/dispatch/restored.ts'
 import type { Failed } from '../../../engine/dispatch/parked/parking.ts'
 import type { Commit, MessageRef } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
-import { ACTION, Pack } from '../../../engine/log/pack.ts'
+import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 import { ORIGIN, PART, comparePositions, type Part, type Position } from '../../../engine/position.ts'
 
 type Written = Readonly<{ lsn: number; group: number; part: Part }>
@@ -107,7 +107,7 @@ export class World {
     const known = written.map(({ lsn, group, part }, index): Known => {
       builder.begin(BigInt(lsn), 1, lsn)
       builder.bodies.ascii(`["${group}"]body of ${lsn}`)
-      builder.add(0, part, ACTION.insert, 1, 0, group, `["${group}"]`.length, 0)
+      builder.add(0, part, ACTION.insert, 1, part === PART.tombstone ? MESSAGE_FLAG.tombstone : 0, group, `["${group}"]`.length, 0)
       const position: Position = { history: 0, lsn: BigInt(lsn), idx: 0, part }
       const accepted = comparePositions(position, this.#filter) > 0
       if (accepted) this.#filter = position
