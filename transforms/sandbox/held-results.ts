@@ -7,9 +7,9 @@
  */
 
 /** What one batch may have when there is nothing else. It is about what goes out in one answer or request. */
-const MOST_BYTES = 16 * 1024 * 1024
+const MOST_BYTES = 8 * 1024 * 1024
 /** When so much is held, a batch ends with the first message that says anything. */
-const HELD_BYTES = 96 * 1024 * 1024
+const HELD_BYTES = 48 * 1024 * 1024
 /** The most that a batch takes of what is left: others come, too. */
 const SHARE = 1 / 4
 /** Smaller ones are not worth counting. */

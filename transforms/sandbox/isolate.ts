@@ -16,7 +16,7 @@ import { MESSAGE_END } from './wire.ts'
 /** Heap of one isolate. */
 const HEAP_MB = 64
 /** Result of one message, in characters and in bytes. */
-export const MAX_RESULT = 16 * 1024 * 1024
+export const MAX_RESULT = 4 * 1024 * 1024
 /** What comes out of the isolate at once, in characters, and one more result. */
 const MAX_OUT = 1024 * 1024
 const ENCODINGS = `(${encodings.toString()})`
