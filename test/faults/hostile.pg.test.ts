@@ -6,6 +6,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
+import { BUNDLE_MARK } from '../../transforms/compile.ts'
 import { HostileService } from './hostile.ts'
 
 const SCHEMA = ['large', 'pushed', 'searched'].map((name) => `create table ${name} (id int primary key)`).join(';')
@@ -100,5 +101,24 @@ test('destinations that answer at length are refused', async (context) => {
   await hostile.proof(context, async () => {
     await hostile.source.query('insert into searched select generate_series(1, 49)')
     for (const sink of ['elasticsearch', 'meilisearch']) assert.match(await refusalOf(sink), /the answer is longer than \d+ bytes/)
+  })
+})
+
+test('code and configurations that are slow to look through hold nobody up', async (context) => {
+  const { service } = hostile
+  const blanks = ' '.repeat(500_000)
+  const bundles = [
+    `/* export default function${blanks}*/ export default () => 1`,
+    `export default () => 1 // export default x${blanks}x`,
+    '\n'.repeat(500_000),
+  ]
+  const keys = Array.from({ length: 20_000 }, (_, i) => `k${i}: 1`).join('\n')
+  await hostile.proof(context, async () => {
+    for (const [i, code] of bundles.entries())
+      await service.post('/api/functions', { name: `slow${i}`, type: 'transform', code: `${BUNDLE_MARK}\n${code}` })
+    for (const yaml of [`a: "${'${a:-'.repeat(100_000)}"`, keys]) {
+      const { status } = await service.post('/api/config/plan', { yaml, variables: {} })
+      assert.equal(status, 422)
+    }
   })
 })
