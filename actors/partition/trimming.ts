@@ -129,7 +129,7 @@ export class Trimming {
       if (!due || neededFrom === undefined) return
       const point = { ...due, neededFrom }
       await this.#points.add(point)
-      this.#window.stored(point, clock())
+      this.#window.stored(point)
     })
     this.#noted = noted.catch(() => undefined)
     return noted

@@ -22,20 +22,21 @@ export type ReplayPoint = Readonly<{
   /** messages, and bytes of records, before it, counted from any beginning: differences tell */
   messages: number
   bytes: number
+  /** when everything before it was finished, in ms that the partition's owners have served, counted from any beginning */
+  reachedMs: number
 }>
-/** @property ageMs since everything before it was finished */
-export type KnownPoint = ReplayPoint & Readonly<{ ageMs: number }>
 /** Of one partition, the lowest first. */
-export type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly KnownPoint[] }>
+export type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly ReplayPoint[] }>
 
 type Row = Readonly<Record<string, unknown>>
 
-const COLUMNS = `record_offset, needed_from, history, lsn, idx, part, extract(epoch from latest_commit)::float8 as latest, messages, bytes,
-  greatest(0, extract(epoch from now() - reached_at))::float8 as age`
-const WRITTEN = 'sink_id, generation, partition, record_offset, needed_from, history, lsn, idx, part, latest_commit, messages, bytes'
-const valuesOf = ({ offset, neededFrom, position: { history, lsn, idx, part }, latestUs, messages, bytes }: ReplayPoint): unknown[] => [
-  ...[offset, neededFrom, history, formatLsn(lsn), idx, part],
-  ...[latestUs / 1_000_000, messages, bytes],
+const COLUMNS =
+  'record_offset, needed_from, history, lsn, idx, part, extract(epoch from latest_commit)::float8 as latest, messages, bytes, reached_ms'
+const WRITTEN =
+  'sink_id, generation, partition, record_offset, needed_from, history, lsn, idx, part, latest_commit, messages, bytes, reached_ms'
+const valuesOf = ({ offset, neededFrom, position, latestUs, messages, bytes, reachedMs }: ReplayPoint): unknown[] => [
+  ...[offset, neededFrom, position.history, formatLsn(position.lsn), position.idx, position.part],
+  ...[latestUs / 1_000_000, messages, bytes, reachedMs],
 ]
 const MINE = 'sink_id = $3::text::uuid and generation = $4::int and partition = $5::int'
 
@@ -49,7 +50,7 @@ export class ReplayPoints {
     this.#owner = owner
   }
 
-  async load(): Promise<readonly KnownPoint[]> {
+  async load(): Promise<readonly ReplayPoint[]> {
     const { sinkId, generation, partition } = this.#owner.key
     const { rows } = await ask(
       this.#query,
@@ -64,7 +65,7 @@ export class ReplayPoints {
   async add(point: ReplayPoint): Promise<void> {
     await this.#write(
       `insert into tailrace.replay_point (${WRITTEN})
-       select $3::text::uuid, $4::int, $5::int, $6::bigint, $7::bigint, $8::int, $9::pg_lsn, $10::int, $11::smallint, to_timestamp($12::float8), $13::bigint, $14::bigint
+       select $3::text::uuid, $4::int, $5::int, $6::bigint, $7::bigint, $8::int, $9::pg_lsn, $10::int, $11::smallint, to_timestamp($12::float8), $13::bigint, $14::bigint, $15::bigint
        from owner on conflict (sink_id, generation, partition, record_offset) do nothing`,
       valuesOf(point),
     )
@@ -88,7 +89,7 @@ export async function insertPoint(query: Query, key: readonly unknown[], point: 
   await ask(
     query,
     `insert into tailrace.replay_point (${WRITTEN})
-     values ($1::text::uuid, $2, $3, $4, $5, $6, $7::pg_lsn, $8, $9, to_timestamp($10::float8), $11, $12)
+     values ($1::text::uuid, $2, $3, $4, $5, $6, $7::pg_lsn, $8, $9, to_timestamp($10::float8), $11, $12, $13)
      on conflict (sink_id, generation, partition, record_offset) do nothing`,
     [...key, ...valuesOf(point)],
   )
@@ -109,12 +110,12 @@ export async function pointsOf(query: Query, sinkId: string): Promise<readonly P
   }))
 }
 
-const toPoint = (row: Row): KnownPoint => ({
+const toPoint = (row: Row): ReplayPoint => ({
   offset: Number(row.record_offset),
   neededFrom: Number(row.needed_from),
   position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
   latestUs: Math.round(Number(row.latest) * 1_000_000),
   messages: Number(row.messages),
   bytes: Number(row.bytes),
-  ageMs: Number(row.age) * 1000,
+  reachedMs: Number(row.reached_ms),
 })

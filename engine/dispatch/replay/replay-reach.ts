@@ -8,7 +8,7 @@ import { ask } from '../../state/asking.ts'
 import { toPosition } from '../../wal/source-store.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'
-import { pointsOf, type KnownPoint } from './replay-points.ts'
+import { pointsOf, type ReplayPoint } from './replay-points.ts'
 
 export type KnownGeneration = ParkedOwner &
   Readonly<{
@@ -18,7 +18,7 @@ export type KnownGeneration = ParkedOwner &
     /** when its last message was finished, µs since the epoch; undefined: it is delivered, or waits for its turn */
     endedUs: number | undefined
     /** of each partition, the lowest first; none: undefined where it has never been served */
-    points: readonly (readonly KnownPoint[] | undefined)[]
+    points: readonly (readonly ReplayPoint[] | undefined)[]
   }>
 
 export type Reach = Readonly<{
@@ -65,7 +65,7 @@ export function reachOf(generations: readonly KnownGeneration[]): Reach | undefi
     const lowest = each.points.map((points) => points && points[0])
     const isKnown = lowest.every((point, partition) => point !== undefined || each.points[partition] === undefined)
     if (each.dropped || !isKnown) return later && { above: later.opensAt, latestUs: each.endedUs ?? Infinity, oldest: later.generation }
-    const trimmed = lowest.filter((point) => point !== undefined && point.offset > 0) as KnownPoint[]
+    const trimmed = lowest.filter((point) => point !== undefined && point.offset > 0) as ReplayPoint[]
     if (trimmed.length > 0)
       return {
         above: trimmed.map(({ position }) => position).reduce((a, b) => (comparePositions(a, b) >= 0 ? a : b)),

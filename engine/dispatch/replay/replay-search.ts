@@ -22,7 +22,7 @@ export type Place = Readonly<{
   point: Omit<ReplayPoint, 'position'>
 }>
 
-const BEGINNING: Omit<ReplayPoint, 'position'> = { offset: 0, neededFrom: 0, latestUs: 0, messages: 0, bytes: 0 }
+const BEGINNING: Omit<ReplayPoint, 'position'> = { offset: 0, neededFrom: 0, latestUs: 0, messages: 0, bytes: 0, reachedMs: 0 }
 const NEVER = new AbortController().signal
 
 /**
@@ -37,12 +37,12 @@ export async function seek(
   const isBelow = (point: ReplayPoint) =>
     'position' in sought ? comparePositions(point.position, sought.position) <= 0 : point.latestUs < sought.fromUs
   const { position: _, ...start } = points.findLast(isBelow) ?? points[0] ?? { ...BEGINNING, position: undefined }
-  const { neededFrom } = start // of what follows it is not known where it begins, if it stands in parts
+  const { neededFrom, reachedMs } = start // of what follows it is not known where it begins, if it stands in parts
   let { offset, latestUs, messages, bytes } = start
   const { next } = await log.stats(topic, partition)
   for await (const record of log.read(topic, partition, offset, NEVER, next)) {
     const { count, last, maxCommitTimeUs, closing } = Pack.header(record.pack)
-    const point = { offset: record.offset, neededFrom, latestUs, messages, bytes }
+    const point = { offset: record.offset, neededFrom, latestUs, messages, bytes, reachedMs }
     if (closing) return { ref: { offset: record.offset, index: 0 }, first: undefined, messages, point }
     const holds = count > 0 && ('position' in sought ? comparePositions(last, sought.position) > 0 : maxCommitTimeUs >= sought.fromUs)
     const found = holds ? firstOf(Pack.decode(record.pack), sought) : undefined
@@ -55,7 +55,7 @@ export async function seek(
     bytes += record.pack.length
     if (count > 0) latestUs = Math.max(latestUs, maxCommitTimeUs)
   }
-  return { ref: { offset, index: 0 }, first: undefined, messages, point: { offset, neededFrom, latestUs, messages, bytes } }
+  return { ref: { offset, index: 0 }, first: undefined, messages, point: { offset, neededFrom, latestUs, messages, bytes, reachedMs } }
 }
 
 function firstOf(pack: Pack, sought: Sought): ({ index: number } & FirstMessage) | undefined {

@@ -5,10 +5,12 @@
  *  W1. The log is trimmed up to a point only, and the point is the lowest one that is stored by then.
  *  W2. A record is kept until everything before a later point has been finished for the window's time, or what is kept
  *      outgrows its bound; then the lowest go first, and all of them where the log is short of space.
+ *  W3. The window's time is that of its owners, by their monotonic clocks: the next owner's begins at the newest point. While
+ *      nobody owns the partition it stands still, and no clock that is set trims anything early (correctness 36).
  */
 import type { Position } from '../../position.ts'
 import type { MessageRef } from '../../log/log.ts'
-import type { KnownPoint, ReplayPoint } from './replay-points.ts'
+import type { ReplayPoint } from './replay-points.ts'
 
 export type WindowBounds = Readonly<{ windowMs: number; maxBytes: number }>
 /** What was read of a record. */
@@ -22,14 +24,15 @@ const POINTS_BY_BYTES = 32
 const LEAST_STEP_MS = 250
 const MOST_STEP_MS = 60_000
 
-type Held = ReplayPoint & Readonly<{ reachedAt: number }>
 type Finished = Readonly<{ next: MessageRef; filter: Position }>
 
 export class ReplayWindow {
   /** read and not yet below the durable commit */
   #read: ReadRecord[] = []
   #first = 0
-  #points: Held[]
+  #points: ReplayPoint[]
+  /** of the window's time less the owner's clock, ms */
+  readonly #aheadMs: number
   /** of what the durable commit has below it */
   #latestUs: number
   #messages: number
@@ -41,11 +44,10 @@ export class ReplayWindow {
    * @param now monotonic ms
    * @param wallUs of the moment, µs since the epoch
    */
-  constructor(known: readonly KnownPoint[], committed: Finished, now: number, wallUs: number) {
-    this.#points = known
-      .filter(({ offset }) => offset <= committed.next.offset)
-      .map(({ ageMs, ...point }) => ({ ...point, reachedAt: now - ageMs }))
+  constructor(known: readonly ReplayPoint[], committed: Finished, now: number, wallUs: number) {
+    this.#points = known.filter(({ offset }) => offset <= committed.next.offset)
     const last = this.#points.at(-1)
+    this.#aheadMs = (last?.reachedMs ?? 0) - now
     this.#messages = last?.messages ?? 0
     this.#bytes = last?.bytes ?? 0
     // what was finished after the last point is not read again: it was committed before now
@@ -85,13 +87,14 @@ export class ReplayWindow {
     const last = this.#points.at(-1)
     if (last && offset <= last.offset) return undefined
     const stepMs = Math.max(LEAST_STEP_MS, Math.min(windowMs / POINTS_BY_TIME, MOST_STEP_MS))
-    if (last && !all && now - last.reachedAt < stepMs && this.#bytes - last.bytes < maxBytes / POINTS_BY_BYTES) return undefined
+    const reachedMs = Math.round(now + this.#aheadMs)
+    if (last && !all && reachedMs - last.reachedMs < stepMs && this.#bytes - last.bytes < maxBytes / POINTS_BY_BYTES) return undefined
     const { filter: position } = this.#committed
-    return { offset, position, latestUs: this.#latestUs, messages: this.#messages, bytes: this.#bytes }
+    return { offset, position, latestUs: this.#latestUs, messages: this.#messages, bytes: this.#bytes, reachedMs }
   }
 
-  stored(point: ReplayPoint, now: number): void {
-    this.#points.push({ ...point, reachedAt: now })
+  stored(point: ReplayPoint): void {
+    this.#points.push(point)
   }
 
   /**
@@ -103,9 +106,9 @@ export class ReplayWindow {
     const [first] = points
     let begin = 0
     for (let i = 1; i < points.length; i++) {
-      const { reachedAt } = points[i] as Held
-      const outgrown = keptBytes - ((points[i - 1] as Held).bytes - (first as Held).bytes) > maxBytes
-      if (!short && !outgrown && now - reachedAt < windowMs) break
+      const { reachedMs } = points[i] as ReplayPoint
+      const outgrown = keptBytes - ((points[i - 1] as ReplayPoint).bytes - (first as ReplayPoint).bytes) > maxBytes
+      if (!short && !outgrown && now + this.#aheadMs - reachedMs < windowMs) break
       begin = i
     }
     return begin > 0 ? points[begin] : undefined

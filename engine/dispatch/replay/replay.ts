@@ -20,7 +20,7 @@ import type { Query } from '../../wal/connection/slot.ts'
 import { termKey } from '../fenced-write.ts'
 import { handParkedOver } from '../parked/parked-hand-over.ts'
 import type { ReplayPlan } from './replay-plan.ts'
-import { insertPoint, type KnownPoint } from './replay-points.ts'
+import { insertPoint, type ReplayPoint } from './replay-points.ts'
 import { knownGenerations, reachOf, type KnownGeneration } from './replay-reach.ts'
 import type { Place } from './replay-search.ts'
 import { compareRefs, laterRef } from '../restored.ts'
@@ -133,7 +133,7 @@ function count(goal: KnownGeneration, later: readonly KnownGeneration[], { place
 }
 
 /** How many messages a finished range has is known within a record; over several they are taken to be of common size. */
-function sizeOf({ from, to }: FinishedRange, points: readonly KnownPoint[]): number {
+function sizeOf({ from, to }: FinishedRange, points: readonly ReplayPoint[]): number {
   const records = to.offset - from.offset
   const [first, last] = [points[0], points.at(-1)]
   const each = first && last && last.offset > first.offset ? (last.messages - first.messages) / (last.offset - first.offset) : 1

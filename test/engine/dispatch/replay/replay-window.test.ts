@@ -28,7 +28,7 @@ class Run {
 
   tick(short = false): void {
     const point = this.window.due(this.now, this.bounds, short)
-    if (point) this.window.stored({ ...point, neededFrom: point.offset }, this.now)
+    if (point) this.window.stored({ ...point, neededFrom: point.offset })
     const begin = this.window.nextBegin(this.now, this.bounds, (this.#offset - this.begin) * 1_000, short)
     if (!begin) return
     this.window.begins(begin)
@@ -89,7 +89,7 @@ test('a point is stored for a stretch of time or of bytes, not for each commit',
     const point = run.window.due(run.now, HOUR)
     if (!point) continue
     points++
-    run.window.stored({ ...point, neededFrom: point.offset }, run.now)
+    run.window.stored({ ...point, neededFrom: point.offset })
   }
   assert.ok(points >= 4 && points <= 6, `${points} points in 100 s of an hour`)
 })
@@ -102,13 +102,23 @@ test('after a restart it goes on from the points that are stored; those above th
     latestUs: offset,
     messages: offset * 2,
     bytes: offset * 10,
+    reachedMs: offset * 1_000,
   })
-  const known = [10, 20, 30].map((offset) => ({ ...point(offset), ageMs: (40 - offset) * 1_000 }))
+  const known = [10, 20, 30].map(point)
   const window = new ReplayWindow(known, at(20), 5_000, 77)
   assert.equal(window.begin?.offset, 10)
   assert.equal(window.messages, 20)
-  assert.equal(window.nextBegin(5_000, { windowMs: 15_000, maxBytes: 1e9 }, 0, false)?.offset, 20, 'finished 20 s ago')
+  const bounds = { windowMs: 15_000, maxBytes: 1e9 }
+  assert.equal(window.nextBegin(19_999, bounds, 0, false), undefined, 'its time goes on with the new owner')
+  assert.equal(window.nextBegin(20_000, bounds, 0, false)?.offset, 20, 'it has been there for 15 s of an owner')
   window.read({ offset: 20, messages: 3, bytes: 5, latestUs: 50 })
   window.finished(at(21))
-  assert.deepEqual(window.due(60_000, HOUR), { offset: 21, position: at(21).filter, latestUs: 50, messages: 43, bytes: 205 })
+  assert.deepEqual(window.due(60_000, HOUR), {
+    offset: 21,
+    position: at(21).filter,
+    latestUs: 50,
+    messages: 43,
+    bytes: 205,
+    reachedMs: 75_000,
+  })
 })
