@@ -70,21 +70,33 @@ function equal(a: string, b: string): boolean {
   return left.length === right.length && timingSafeEqual(left, right)
 }
 
-/** About 25 MB. With more than 650 requests a second it holds those of less than five minutes: then the oldest are forgotten. */
+/** About 25 MB. With more than 650 requests a second it holds those of less than five minutes. */
 const MAX_TAKEN = 200_000
 
-/** Requests that this process has taken, for as long as their time would let them pass again. Those of its former life name another node. */
+/**
+ * Requests that this process has taken, for as long as their time would let them pass again. Those of its former life name
+ * another node. Where there are too many the oldest are forgotten, and nothing as old as they were is taken any more.
+ */
 export class TakenRequests {
-  /** until when, by their signature, in the order they came */
-  readonly #until = new Map<string, number>()
+  /** their times by their signatures, in the order they came */
+  readonly #taken = new Map<string, number>()
+  readonly #most: number
+  #forgottenMs = -Infinity
 
-  /** @returns false: it was taken before */
+  /** @param most only tests say another than the product's */
+  constructor(most = MAX_TAKEN) {
+    this.#most = most
+  }
+
+  /** @returns false: it was taken before, or may have been */
   take({ mac, timeMs }: PeerClaim, nowMs = Date.now()): boolean {
-    if (this.#until.has(mac)) return false
-    this.#until.set(mac, Math.max(nowMs, timeMs) + MAX_AGE_MS)
-    for (const [old, until] of this.#until) {
-      if (until > nowMs && this.#until.size <= MAX_TAKEN) break
-      this.#until.delete(old)
+    if (timeMs <= this.#forgottenMs || this.#taken.has(mac)) return false
+    this.#taken.set(mac, timeMs)
+    for (const [old, oldMs] of this.#taken) {
+      const isOver = oldMs + MAX_AGE_MS < nowMs
+      if (!isOver && this.#taken.size <= this.#most) break
+      if (!isOver) this.#forgottenMs = Math.max(this.#forgottenMs, oldMs)
+      this.#taken.delete(old)
     }
     return true
   }
