@@ -1,5 +1,5 @@
 /**
- * Fails where npm's registry knows of high or critical vulnerabilities in what the package installs with it (`node test/audit.ts`,
+ * Fails where npm's registry knows of high or critical vulnerabilities in what the package installs with it (`npm run audit`,
  * a step of CI). A registry that doesn't answer, as on a laptop without a line or behind a mirror, fails nothing, and that is said.
  */
 import { spawnSync } from 'node:child_process'
