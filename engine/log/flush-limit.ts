@@ -1,6 +1,6 @@
 /**
- * Waits for the disk: lmdb may resolve a write before the disk has it, and after a failed flush it waits for ever. So there is a
- * limit, and beyond it the process must end, for what is on disk is unknown.
+ * Waits for the disk: lmdb may resolve a write before the disk has it, and after a failed commit no later one settles. So there is a
+ * limit, and beyond it, or after a commit that the disk refused, the process must end, for what is on disk is unknown.
  */
 import { EngineError } from '../errors.ts'
 
@@ -16,16 +16,17 @@ export class FlushLimit {
   /** Waits until the disk has a write, and with it all writes before it. */
   async flushed(write: Promise<boolean>): Promise<void> {
     const timeout = Promise.withResolvers<never>()
-    const timer = setTimeout(() => {
-      const error = new EngineError('LOG_FLUSH_FAILED', `the disk has not taken a write of the log within ${this.#timeoutMs} ms`)
-      this.#onFatal(error)
-      timeout.reject(error)
-    }, this.#timeoutMs)
+    const timer = setTimeout(
+      () => timeout.reject(this.#failed(`the disk has not taken a write of the log within ${this.#timeoutMs} ms`)),
+      this.#timeoutMs,
+    )
     try {
       const { flushed = write } = write as Promise<boolean> & { flushed?: Promise<unknown> }
       await Promise.race([Promise.all([write, flushed]), timeout.promise])
     } catch (cause) {
       if (cause instanceof EngineError) throw cause
+      // before anything else hears of it: of the same commit there are writes that nobody waits for
+      if (cause instanceof Error && 'commitError' in cause) throw this.#failed('the disk has refused a write of the log')
       throw new EngineError(
         'LOG_APPEND_FAILED',
         `the log could not be written: ${cause instanceof Error ? cause.message : String(cause)}`,
@@ -35,5 +36,11 @@ export class FlushLimit {
     } finally {
       clearTimeout(timer)
     }
+  }
+
+  #failed(text: string): EngineError {
+    const error = new EngineError('LOG_FLUSH_FAILED', text)
+    this.#onFatal(error)
+    return error
   }
 }
