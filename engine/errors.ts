@@ -401,7 +401,7 @@ export const ERRORS = {
     status: 503,
     meaning: 'The log was filled under another state database: what it holds would never be delivered.',
     remedy:
-      'Name the state database it was filled with (PG_URL) or restore that one. To give up what it holds, begin with an empty data folder, or in Kafka with another KAFKA_TOPIC_PREFIX.',
+      'Start with the data folder, or in Kafka the KAFKA_TOPIC_PREFIX, that belongs to this state database; or name the state database that the log was filled with (PG_URL), or restore that one. To give up what it holds, begin with an empty data folder, or in Kafka with another KAFKA_TOPIC_PREFIX.',
   },
   LOG_CHANGED: {
     retry: false,

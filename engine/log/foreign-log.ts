@@ -4,15 +4,16 @@ import type { Query } from '../state/store.ts'
 import type { Log } from './log.ts'
 
 /**
- * A state database that no source has streamed under knows none of the topics of an older log: its sinks are others, so
- * what that log holds would never be delivered, and Postgres has forgotten it.
+ * A state database under which no source has written to this log knows none of the topics that others have made in it: what they
+ * hold would never be delivered, and Postgres has forgotten it. Nor may a source begin here: it would take its slot past what the
+ * state database knows that the log belongs to.
  * @throws EngineError LOG_FOREIGN
  */
 export async function refuseForeignLog(log: Log, query: Query): Promise<void> {
   const topics = await log.topics()
   if (topics.length === 0) return
   const { rows } = await query<{ id: string }>('select id from tailrace.sink')
-  const sources = await query('select from tailrace.source limit 1')
+  const sources = await query('select from tailrace.source where log_identity = $1 limit 1', [log.identity])
   if (sources.rows.length > 0) return
   const known = new Set(rows.map(({ id }) => id))
   const foreign = topics.filter(({ topic }) => !known.has(topic.slice(0, topic.lastIndexOf('.'))))

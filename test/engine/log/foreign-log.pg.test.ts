@@ -33,9 +33,10 @@ test('a log that another state database has filled is refused; its own goes on, 
   await refuseForeignLog(log, store.query) // its sink's topic is made before its source first streams
   await log.createTopic('22222222-2222-4222-8222-222222222222.1', 1)
   await assert.rejects(refuseForeignLog(log, store.query), { code: 'LOG_FOREIGN' })
-  await store.query(`insert into source (database_id, slot_name, log_identity, confirmed_lsn) values ($1, 's', $2, '0/1')`, [
+  await store.query(`insert into source (database_id, slot_name, log_identity, confirmed_lsn) values ($1, 's', 'another', '0/1')`, [
     rows[0]!.id,
-    log.identity,
   ])
+  await assert.rejects(refuseForeignLog(log, store.query), { code: 'LOG_FOREIGN' }) // the state of another installation
+  await store.query('update source set log_identity = $1', [log.identity])
   await refuseForeignLog(log, store.query) // a topic of a sink that was deleted
 })
