@@ -5,10 +5,11 @@ import { IGNORED, VARIABLES } from '../cli/settings.ts'
 import { ERRORS } from '../engine/errors.ts'
 import { Metrics, type Subject } from '../engine/metrics.ts'
 import { SinkSettings } from '../engine/state/resources.ts'
+import { AGAIN, CELLS, FAULTS, LEFT_OUT, LOST, MEMORIES, type Cell } from './recovery-cells.ts'
 
 /** Page by file name. */
 export function generatedPages(): Readonly<Record<string, string>> {
-  return { 'errors.md': errorCatalogue(), 'metrics.md': metrics(), 'settings.md': settings() }
+  return { 'errors.md': errorCatalogue(), 'metrics.md': metrics(), 'recovery.md': recovery(), 'settings.md': settings() }
 }
 
 const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ')
@@ -117,6 +118,43 @@ Beside \`destination\`, which says where the messages go. Without a default a ke
 | key | takes | default | meaning |
 |---|---|---|---|
 ${keys.join('\n')}
+`
+}
+
+function recovery(): string {
+  const sections = Object.entries(MEMORIES).map(([memory, title]) => {
+    const cells = Object.values<Cell>(CELLS).filter((one) => one.memory === memory)
+    cells.sort((a, b) => FAULTS.indexOf(a.fault) - FAULTS.indexOf(b.fault) || a.log.localeCompare(b.log))
+    const rows = cells.map(({ fault, log, how, code, remedy, lost, again, why }) =>
+      [
+        memory === 'log' && log === 'kafka' ? `${fault} (Kafka)` : fault,
+        `${how} ${why}`,
+        code === undefined ? 'nothing: it goes on by itself' : `[\`${code}\`](errors.md)`,
+        remedy ?? '',
+        LOST[lost],
+        AGAIN[again],
+      ].map(cell),
+    )
+    const table = rows.map((row) => `| ${row.join(' | ')} |`).join('\n')
+    return `## ${title}\n\n| | what happens | what Tailrace says | what mends it | lost at the most | comes again |\n|---|---|---|---|---|---|\n${table}\n`
+  })
+  return `# What happens when something is lost, swapped or set back
+
+Three memories know of each other. The **source** knows its slot, and how far that was confirmed. The **log** holds what was confirmed and
+is not delivered. The **state database** knows how far the source was read, which log that went into, and what is parked. They are compared
+before anything is read or sent: what doesn't fit is an error with a name, and never a silent gap.
+
+"Lost at the most" is what is missing after the remedy and before rows are touched; [touching rows](replay.md#rows-from-before-the-window)
+brings every row that the source still has. Deletes that are missing don't come that way. "Comes again" are messages that were acknowledged
+before. What is written after the remedy is never skipped.
+
+Each line is a test: it happens to a service at work, the remedy is followed as the error says it, and every row is counted.
+This page is made from the table of those tests by \`npm run docs\`.
+
+${sections.join('\n')}
+## What is not in the tables
+
+${LEFT_OUT.map(({ what, why }) => `- ${what}. ${why}`).join('\n')}
 `
 }
 

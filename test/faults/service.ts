@@ -98,6 +98,11 @@ export class Service implements AsyncDisposable {
     this.#env = env
   }
 
+  /** Variables that it gets from the next start on. */
+  setVariables(variables: Readonly<Record<string, string>>): void {
+    this.#env = { ...this.#env, ...variables }
+  }
+
   /** Starts the process; `untilReady` waits for it. */
   start(): void {
     if (this.#running) throw new Error('the service runs already')

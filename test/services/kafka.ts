@@ -21,6 +21,8 @@ export interface TestBroker extends AsyncDisposable {
   /** host:port */
   readonly address: string
   readonly pid: number
+  /** what it keeps */
+  readonly folder: string
   start(): Promise<void>
   /** ends it cleanly; its data stays */
   stop(): Promise<void>
@@ -90,6 +92,7 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
     get pid() {
       return server?.pid ?? 0
     },
+    folder: join(folder, 'log'),
     start,
     stop: () => end('SIGTERM'),
     kill: () => end('SIGKILL'),

@@ -4,7 +4,7 @@
  * tests that stop, kill or copy it. Everything ends with its scope, and with the process, however that ends.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, globSync } from 'node:fs'
+import { existsSync, globSync, writeFileSync } from 'node:fs'
 import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
@@ -61,10 +61,23 @@ export function machinePostgres(): readonly Binaries[] {
 
 type Settings = Readonly<Record<string, string | number>>
 
-export async function startPostgres(options: Readonly<{ settings?: Settings; binaries?: Binaries }> = {}): Promise<TestServer> {
+/** @param options.standbyOf a server that is stopped: the new one is a copy of it that stays in recovery */
+export async function startPostgres(
+  options: Readonly<{ settings?: Settings; binaries?: Binaries; standbyOf?: TestServer }> = {},
+): Promise<TestServer> {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  if (options.standbyOf) {
+    spawnSync('cp', ['-a', options.standbyOf.folder, join(folder, 'cluster')])
+    writeFileSync(join(folder, 'cluster', 'standby.signal'), '')
+  }
   const binaries = options.binaries ?? embeddedBinaries()
-  const server = new PostgresServer({ binaries, folder, settings: { ...ROOM, fsync: 'off', ...options.settings } })
+  const password = options.standbyOf?.connection('postgres').password
+  const server = new PostgresServer({
+    binaries,
+    folder,
+    settings: { ...ROOM, fsync: 'off', ...options.settings },
+    ...(password && { password }),
+  })
   return startedServer(server, binaries)
 }
 
