@@ -11,7 +11,7 @@ import type { Connection } from '../engine/state/resources.ts'
 import { sinkTypeOf } from '../api/functions/function-form.ts'
 import { routeTrial } from '../api/functions/route-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
-import { FunctionPool } from '../transforms/sandbox/pool.ts'
+import { FunctionPool, type AccountPool } from '../transforms/sandbox/pool.ts'
 import { saveFunction } from './saved-function.ts'
 import { bundled, functionText, hasImports } from './bundle.ts'
 import { FUNCTION_OPTIONS } from './command-options.ts'
@@ -67,14 +67,15 @@ export async function runFunction(args: readonly string[]): Promise<void> {
     isWatched: values.watch === true,
   }
   const pool = new FunctionPool({ threads: 1, memoryMb: MEMORY_MB })
+  const own = pool.of('')
   try {
     if (!values.watch) {
-      if (!(await tried(asked, pool))) process.exitCode = 1
+      if (!(await tried(asked, own))) process.exitCode = 1
       return
     }
     for await (const what of changes(asked)) {
       process.stdout.write(what)
-      await tried(asked, pool)
+      await tried(asked, own)
     }
   } finally {
     await pool.stop()
@@ -140,7 +141,7 @@ function importsOf(file: string): boolean {
 }
 
 /** @returns whether it could be built and no message failed */
-async function tried(asked: Asked, pool: FunctionPool): Promise<boolean> {
+async function tried(asked: Asked, pool: AccountPool): Promise<boolean> {
   const { file, isWatched } = asked
   try {
     const { kind, routes } = described(asked)

@@ -111,7 +111,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   })
   parts.defer(() => functions.stop())
   await store.transaction((query) => resources.encryptLogins(query))
-  if (document) for (const notice of await applyConfig(document, store, resources, stopping, functions)) logger.warn(notice)
+  if (document)
+    for (const notice of await applyConfig(document, store, resources, stopping, functions.of(document.account))) logger.warn(notice)
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
 
   const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
@@ -234,7 +235,7 @@ async function readConfig(config: NonNullable<Settings['config']>): Promise<Conf
   if (document) return document
   const pool = new FunctionPool({ threads: 1, memoryMb: CHECKING_MB })
   try {
-    throw refusal([...problems, ...(await functionProblems(functions, file, pool))])
+    throw refusal([...problems, ...(await functionProblems(functions, file, pool.of('')))])
   } finally {
     await pool.stop()
   }

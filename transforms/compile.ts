@@ -2,7 +2,7 @@
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import { ELIXIR, looksLikeElixir } from './elixir.ts'
-import type { FunctionPool } from './sandbox/pool.ts'
+import type { AccountPool } from './sandbox/pool.ts'
 import { ownPlace, placeText, type SourcePlace } from './source-position.ts'
 
 /** Code as written (contract, rulings). */
@@ -17,7 +17,7 @@ export type Mistake = Readonly<{ message: string }> & SourcePlace
 export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */
-export async function compileFunction(written: Written, pool: Pick<FunctionPool, 'check'>): Promise<FunctionInput> {
+export async function compileFunction(written: Written, pool: Pick<AccountPool, 'check'>): Promise<FunctionInput> {
   const { name, type, code, sinkType = null } = written
   if (type === 'routing' && sinkType === null) throw refused('is missing: a routing function is for one type of sink', 'sink_type')
   if (type !== 'routing' && sinkType !== null) throw refused('is only of functions of type routing', 'sink_type')

@@ -6,14 +6,14 @@ import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
 import { Enricher } from './enrichment.ts'
 import { parseExact } from './exact-json.ts'
-import type { FunctionPool } from './sandbox/pool.ts'
+import type { AccountPool } from './sandbox/pool.ts'
 import type { TrialMessage, TrialResult } from './trial.ts'
 
 /** @throws EngineError VALIDATION_FAILED; SOURCE_UNREACHABLE …: the database can't be asked */
 export async function tryEnrichment(
   written: Written,
   messages: readonly TrialMessage[],
-  { connection, pool }: Readonly<{ connection: Connection; pool: Pick<FunctionPool, 'check'> }>,
+  { connection, pool }: Readonly<{ connection: Connection; pool: Pick<AccountPool, 'check'> }>,
 ): Promise<TrialResult[]> {
   return tryQuery(await compileFunction(written, pool), messages, connection)
 }

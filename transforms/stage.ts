@@ -19,7 +19,7 @@ import type { Enriched, Enricher } from './enrichment.ts'
 import { LineMemory } from './line-memory.ts'
 import { Routes, type ReadRoute, type Route } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
-import type { FunctionPool } from './sandbox/pool.ts'
+import type { AccountPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import type { MessageName } from './sandbox/strikes.ts'
 import { STATE } from './sandbox/wire.ts'
@@ -41,7 +41,7 @@ export type StageFunctions = Readonly<{
 }>
 
 export type StageOptions = Readonly<{
-  pool: Pick<FunctionPool, 'run'>
+  pool: Pick<AccountPool, 'run'>
   functions: StageFunctions
   /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
   tail: string

@@ -5,7 +5,7 @@ import { parseExact } from './exact-json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { Route } from './routes.ts'
-import type { FunctionPool } from './sandbox/pool.ts'
+import type { AccountPool } from './sandbox/pool.ts'
 import { STATE } from './sandbox/wire.ts'
 
 export type TrialMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
@@ -82,7 +82,7 @@ let trials = 0
 export async function tryFunction(
   written: Written,
   messages: readonly TrialMessage[],
-  pool: FunctionPool,
+  pool: AccountPool,
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
   return tryCompiled(await compileFunction(written, pool), messages, pool, routed)
@@ -92,7 +92,7 @@ export async function tryFunction(
 export async function tryCompiled(
   { name, type, compiled: code }: Pick<FunctionInput, 'name' | 'type' | 'compiled'>,
   messages: readonly TrialMessage[],
-  pool: Pick<FunctionPool, 'test' | 'forget'>,
+  pool: Pick<AccountPool, 'test' | 'forget'>,
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
   if (type === 'enrichment')

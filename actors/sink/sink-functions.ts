@@ -8,7 +8,7 @@ import { PUSH_TYPES } from '../../sinks/push-types.ts'
 import { Enricher } from '../../transforms/enrichment.ts'
 import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
 import type { ReadRoute } from '../../transforms/routes.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction, type StageOptions } from '../../transforms/stage.ts'
 import type { HealthCheck } from '../status.ts'
 
@@ -38,7 +38,7 @@ export class SinkFunctions {
     const name = `look ${++this.#looks} `
     const apart = (fn: StageFunction | undefined) => fn && { ...fn, key: name + fn.key }
     const own = { filter: apart(functions.filter), routing: apart(functions.routing), transform: apart(functions.transform) }
-    const pool = { run: (...call: Parameters<FunctionPool['test']>) => this.#pool.test(...call) }
+    const pool = { run: (...call: Parameters<AccountPool['test']>) => this.#pool.of(sink.accountId).test(...call) }
     try {
       return await work(new FunctionStage({ ...options, functions: own, pool }))
     } finally {
@@ -59,7 +59,16 @@ export class SinkFunctions {
     const query = this.#named(sink, sink.enrichment)
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
-    return { pool: this.#pool, functions, tail, sinkName: sink.name, deletes, enricher, readRoute, isSensitive: sink.sensitive }
+    return {
+      pool: this.#pool.of(sink.accountId),
+      functions,
+      tail,
+      sinkName: sink.name,
+      deletes,
+      enricher,
+      readRoute,
+      isSensitive: sink.sensitive,
+    }
   }
 
   /** @returns undefined: nothing stands in the way of its functions */

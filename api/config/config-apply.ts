@@ -17,7 +17,7 @@ import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type Store
 import type { Account, Connection, SinkSettings } from '../../engine/state/resources.ts'
 import { isKeyed } from '../../sinks/push-types.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../../transforms/elixir.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import type { Query, Store } from '../../engine/state/store.ts'
 import { hashToken } from '../../engine/state/tokens.ts'
 import { changesOf, type ResourceChange } from './config-changes.ts'
@@ -117,7 +117,7 @@ async function applied<T>(application: Application, { store, resources, signal, 
 }
 
 /** What builds functions, and runs them once. */
-type Sandboxes = Pick<FunctionPool, 'check' | 'test' | 'forget'>
+type Sandboxes = Pick<AccountPool, 'check' | 'test' | 'forget'>
 
 function namedIn({
   databases,

@@ -4,7 +4,7 @@ import type { Logger } from '../../engine/logger.ts'
 import type { ResourceStore, Resources } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { changeByConfig, type ConfigOutcome } from './config-apply.ts'
 import type { ConfigDocument, StoredResources } from './config-document.ts'
 import { readGivenConfig } from './config-reading.ts'
@@ -91,18 +91,23 @@ export class ConfigEdits {
     given: GivenConfig,
     { isTrial, gone }: Readonly<{ isTrial: boolean; gone: AbortSignal }>,
   ): Promise<ConfigOutcome> {
-    const { store, resources, pool, logger } = this.#options
+    const { store, resources, logger } = this.#options
+    const pool = this.#options.pool.of(account.id)
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client has gone before the turn of its configuration came')
-    const document = await this.#read(given, storedOf(await resources.load(store.query), account), signal)
+    const document = await this.#read(given, storedOf(await resources.load(store.query), account), { pool, signal })
     return changeByConfig(document, account, { store, resources, pool, signal, isTrial, logger })
   }
 
-  async #read(given: GivenConfig, stored: StoredResources, signal: AbortSignal): Promise<ConfigDocument> {
+  async #read(
+    given: GivenConfig,
+    stored: StoredResources,
+    { pool, signal }: Readonly<{ pool: AccountPool; signal: AbortSignal }>,
+  ): Promise<ConfigDocument> {
     const { file = 'yaml' } = given
     const { document, functions, problems } = await readGivenConfig({ ...given, file }, stored, signal)
     if (document) return document
-    throw refusal([...problems, ...(await functionProblems(functions, file, this.#options.pool))])
+    throw refusal([...problems, ...(await functionProblems(functions, file, pool))])
   }
 }
 

@@ -6,7 +6,7 @@ import { FUNCTION_TYPES, type FunctionInput } from '../../engine/state/functions
 import { Name } from '../../engine/state/resources.ts'
 import { compileFunction, mistakeIn, type Written } from '../../transforms/compile.ts'
 import { looksLikeElixir } from '../../transforms/elixir.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { checked, fits } from './config-forms.ts'
 import type { ConfigReader, Place, Problem } from './config-reader.ts'
 import { readOnly, withoutNulls } from '../form.ts'
@@ -98,7 +98,7 @@ export const writtenOf = ({ name, type, description, sinkType, code }: Configure
 export async function builtFunction(
   fn: ConfiguredFunction,
   file: string,
-  pool: Pick<FunctionPool, 'check'>,
+  pool: Pick<AccountPool, 'check'>,
 ): Promise<FunctionInput | Problem> {
   const { at, exact, file: ownFile } = fn
   try {
@@ -118,7 +118,7 @@ export async function builtFunction(
 export async function functionProblems(
   functions: readonly ConfiguredFunction[],
   file: string,
-  pool: Pick<FunctionPool, 'check'>,
+  pool: Pick<AccountPool, 'check'>,
 ): Promise<readonly Problem[]> {
   const problems: Problem[] = []
   for (const fn of functions) {

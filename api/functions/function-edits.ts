@@ -30,7 +30,7 @@ export class FunctionEdits {
 
   /** @throws EngineError VALIDATION_FAILED: the name is taken, or the code can't be built */
   async create(account: Account, written: Written): Promise<StoredFunction> {
-    const input = await compileFunction(written, this.#options.pool)
+    const input = await compileFunction(written, this.#options.pool.of(account.id))
     const id = await this.#edit(account.id, async (query, stored) => {
       refuseTaken(account.id, written.name, undefined, stored)
       return this.#options.resources.saveFunction(query, account, input)
@@ -40,9 +40,9 @@ export class FunctionEdits {
 
   /** The sinks that have it by its name have it by the new one. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async update(known: StoredFunction, changes: Partial<Written>): Promise<StoredFunction> {
-    const { name, type, description, sinkType, code } = { ...known, ...changes }
-    const input = await compileFunction({ name, type, description, sinkType, code }, this.#options.pool)
     const { accountId, id } = known
+    const { name, type, description, sinkType, code } = { ...known, ...changes }
+    const input = await compileFunction({ name, type, description, sinkType, code }, this.#options.pool.of(accountId))
     await this.#edit(accountId, async (query, stored) => {
       const before = stored.functions.find((fn) => fn.id === id)
       if (!before) throw new EngineError('NOT_FOUND', 'the function does not exist any more')
@@ -73,15 +73,20 @@ export class FunctionEdits {
   }
 
   /** Runs a function that need not be stored, apart from those at work. @throws EngineError VALIDATION_FAILED, SANDBOX_UNAVAILABLE */
-  test(written: Written, messages: readonly TrialMessage[], { connection, routed }: TrialPlace = {}): Promise<TrialResult[]> {
-    const { pool } = this.#options
+  test(
+    { id }: Account,
+    written: Written,
+    messages: readonly TrialMessage[],
+    { connection, routed }: TrialPlace = {},
+  ): Promise<TrialResult[]> {
+    const pool = this.#options.pool.of(id)
     if (written.type === 'enrichment' && connection) return tryEnrichment(written, messages, { connection, pool })
     return tryFunction(written, messages, pool, routed)
   }
 
   /** @see rehearse */
   rehearse(fn: StoredFunction, rehearsal: Rehearsal): Promise<readonly string[]> {
-    return rehearse(fn, rehearsal, this.#options.pool)
+    return rehearse(fn, rehearsal, this.#options.pool.of(fn.accountId))
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */

@@ -10,7 +10,7 @@ import { sinkMetadata } from '../../sinks/pull.ts'
 import { isKeyed } from '../../sinks/push-types.ts'
 import { tryQuery } from '../../transforms/enrichment-trial.ts'
 import { parseExact } from '../../transforms/exact-json.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { placeText } from '../../transforms/source-position.ts'
 import { EXAMPLE, tryCompiled, type TrialMessage, type TrialResult } from '../../transforms/trial.ts'
 import type { RecentAsked, RecentMessage } from '../engine-port.ts'
@@ -29,7 +29,7 @@ export const ON_EXAMPLE: Rehearsal = { messages: [EXAMPLE], on: 'an example' }
 export async function rehearse(
   fn: Pick<FunctionInput, 'name' | 'type' | 'compiled' | 'sinkType'>,
   { messages, connection, destinations = [], on }: Rehearsal,
-  pool: Pick<FunctionPool, 'test' | 'forget'>,
+  pool: Pick<AccountPool, 'test' | 'forget'>,
 ): Promise<readonly string[]> {
   if (fn.type === 'enrichment' && !connection) return []
   if (fn.type === 'path' && !destinations.some(isKeyed)) return [] // it can't fail, and anything will do

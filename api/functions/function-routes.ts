@@ -202,7 +202,7 @@ export function functionOperations(port: FunctionPort): Operation[] {
     const messages = ofTable ? ofTable.messages : given.messages?.map(trialMessage)
     const query = user && database && given.table !== undefined && user.databaseId === database.id ? enrichmentOf(user) : undefined
     const whole = messages && query && database ? await enriched(messages, query, database.connection) : messages
-    const results = await port.test(written, whole ?? [EXAMPLE], place)
+    const results = await port.test(account, written, whole ?? [EXAMPLE], place)
     return {
       data: results.map(({ input, output, parameters, routing, error, timeUs, logs }) => ({
         input,

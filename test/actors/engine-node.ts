@@ -96,7 +96,7 @@ export async function applyYaml(state: Connection, text: string): Promise<void> 
   await using store = await openStore(state, 2, () => undefined)
   const pool = new FunctionPool({ threads: 1, memoryMb: 512 })
   try {
-    await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal, pool)
+    await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal, pool.of('test'))
   } finally {
     await pool.stop()
   }

@@ -18,7 +18,7 @@ import { topicOf } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import type { Shape } from '../../sinks/sink.ts'
-import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 
 export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
@@ -75,12 +75,12 @@ export function emptyState(): Query {
 /** What makes the stage of a sink with these functions. @param pool none: there are no functions */
 export function stageOf(
   functions: StageFunctions,
-  pool?: FunctionPool,
+  pool?: AccountPool,
   more: Pick<StageOptions, 'enricher'> = {},
 ): SinkOptions['functions'] {
   return (sink, database, former) =>
     new FunctionStage(
-      { pool: pool as FunctionPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), deletes: 'transformed', ...more },
+      { pool: pool as AccountPool, functions, tail: JSON.stringify(sinkMetadata(sink, database)), deletes: 'transformed', ...more },
       former,
     )
 }

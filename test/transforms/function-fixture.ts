@@ -1,14 +1,15 @@
 /** Functions to run in a real sandbox: one pool for a test file, and what a message is to it. */
-import type { Batch } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool, Batch } from '../../transforms/sandbox/pool.ts'
 import { FunctionPool, type PoolSettings } from '../../transforms/sandbox/pool.ts'
 import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 
 export const MEMORY_MB = 512
 
-export function pool(settings: Partial<PoolSettings> = {}): FunctionPool & AsyncDisposable {
+export function pool(settings: Partial<PoolSettings> = {}): FunctionPool & AccountPool & AsyncDisposable {
   const made = new FunctionPool({ threads: 2, memoryMb: MEMORY_MB, ...settings })
-  return Object.assign(made, { [Symbol.asyncDispose]: () => made.stop() })
+  const { run, test, check } = made.of('mine')
+  return Object.assign(made, { run, test, check, [Symbol.asyncDispose]: () => made.stop() })
 }
 
 export const fn = (code: string, kind: FunctionKind = 'transform', name = 'mine'): Callable => ({

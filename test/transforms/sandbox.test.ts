@@ -228,6 +228,17 @@ test('a function that runs for long does not keep another one waiting, for there
   assert.equal(two.pids.length, 1)
 })
 
+test('accounts take turns with their trials: one waits for no more than one of another that has many', async () => {
+  const answered: string[] = []
+  const trial = async (account: string) => {
+    await shared.of(account).test([fn('export default () => 7')], batch([{}]))
+    answered.push(account)
+  }
+  const trials = ['noisy', 'noisy', 'noisy', 'noisy', 'noisy', 'other', 'other', 'third'].map(trial)
+  await Promise.all(trials)
+  assert.deepEqual(answered, ['noisy', 'other', 'third', 'noisy', 'other', 'noisy', 'noisy', 'noisy'])
+})
+
 test('a new function runs within 50 ms', async () => {
   await results('export default () => 0', [{}])
   const times: number[] = []

@@ -14,7 +14,8 @@
  *  I3. Code that nobody has saved yet is built and run on trial only.
  *  I4. What waits is bounded by who calls; what comes out of functions by what is held of it already: the rest of a batch is left.
  *  I5. Batches that wait for the same functions go out in one call: what a call costs beside its messages is paid once.
- *  I6. A sandbox has as few threads as keep up: one more begins when something has waited a while for those that are there.
+ *  I6. One trial runs at a time, and accounts take turns with theirs: nobody waits for all that another account tries.
+ *  I7. A sandbox has as few threads as keep up: one more begins when something has waited a while for those that are there.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
@@ -42,7 +43,24 @@ export type PoolSettings = SandboxSettings &
     unconfined?: (lacks: string) => void
   }>
 
+/** The pool as one account has it. Its trials take turns with those of other accounts. */
+export type AccountPool = Readonly<{
+  /**
+   * Runs functions one after the other on messages; each sees what the one before it kept. The outcome may leave some at the end,
+   * not the first, when what was said of the others is much: they are asked about when they are taken again.
+   * @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message
+   */
+  run: (functions: readonly Callable[], batch: Batch) => Promise<BatchOutcome>
+  /** Runs functions on trial, for code that is being written. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+  test: (functions: readonly Callable[], batch: Batch) => Promise<BatchOutcome>
+  /** Builds a function and says what is wrong with it. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+  check: (fn: Omit<Callable, 'key'>) => Promise<Checked>
+  /** Drops code that is not in use any more. */
+  forget: (key: string) => void
+}>
+
 type Job = {
+  readonly account: string
   readonly functions: readonly Callable[]
   readonly batch: Batch
   readonly outcome: BatchOutcome
@@ -80,7 +98,8 @@ export class FunctionPool {
   #unnamed = 0
   #main: { sandbox: Sandbox; calls: number; isWorn: boolean } | undefined
   #trial: Sandbox | undefined
-  #trialTurn: Promise<unknown> = Promise.resolve()
+  /** trials that wait, by account, in the order of the accounts' turns; of the first account, one runs */
+  readonly #trials = new Map<string, (() => Promise<unknown>)[]>()
   #trialIdle: NodeJS.Timeout | undefined
   #growing: NodeJS.Timeout | undefined
   #stopped = false
@@ -95,39 +114,14 @@ export class FunctionPool {
     if (!this.#stopped) this.#main ??= this.#newMain()
   }
 
-  /**
-   * Runs functions one after the other on messages; each sees what the one before it kept. The outcome may leave some at the end,
-   * not the first, when what was said of the others is much: they are asked about when they are taken again.
-   * @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message
-   */
-  run(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
-    const outcome = new BatchOutcome(functions, batch.count)
-    return new Promise((done, failed) => {
-      if (this.#stopped) return failed(stopping())
-      if (outcome.isDone) return done(outcome)
-      const job: Job = { functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }
-      if (functions.some(({ key }) => this.#strikes.has(key))) return void this.#try(job)
-      this.#enqueue(job)
-      this.#pump()
-    })
-  }
-
-  /** The same on trial, for code that is being written. */
-  test(functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
-    const outcome = new BatchOutcome(functions, batch.count)
-    return new Promise((done, failed) => this.#try({ functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }))
-  }
-
-  /** Builds a function and says what is wrong with it. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
-  async check(fn: Omit<Callable, 'key'>): Promise<Checked> {
-    return this.#inTrial(async (sandbox) => {
-      try {
-        return await sandbox.check(fn)
-      } catch (error) {
-        if (!(error instanceof SandboxEnded) || error.reason === 'stopped' || error.reason === 'not started') throw error
-        return { failure: { message: `building it ended the sandbox: ${WORDS[error.reason]}` } }
-      }
-    })
+  /** @param account id of the account whose functions it runs */
+  of(account: string): AccountPool {
+    return {
+      run: (functions, batch) => this.#run(account, functions, batch),
+      test: (functions, batch) => this.#test(account, functions, batch),
+      check: (fn) => this.#check(account, fn),
+      forget: (key) => this.forget(key),
+    }
   }
 
   /** Functions that ended a sandbox. @param key of the function as it is now: another text begins anew */
@@ -153,6 +147,18 @@ export class FunctionPool {
     clearTimeout(this.#growing)
     for (const { failed } of this.#queue.splice(0)) failed(stopping())
     await Promise.all([this.#main?.sandbox.stop(), this.#trial?.stop()])
+  }
+
+  #run(account: string, functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+    const outcome = new BatchOutcome(functions, batch.count)
+    return new Promise((done, failed) => {
+      if (this.#stopped) return failed(stopping())
+      if (outcome.isDone) return done(outcome)
+      const job: Job = { account, functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }
+      if (functions.some(({ key }) => this.#strikes.has(key))) return void this.#try(job)
+      this.#enqueue(job)
+      this.#pump()
+    })
   }
 
   // ── the main sandbox ──────────────────────────────────────────────────────────────────────────────
@@ -291,9 +297,25 @@ export class FunctionPool {
 
   // ── on trial ──────────────────────────────────────────────────────────────────────────────────────
 
+  #test(account: string, functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+    const outcome = new BatchOutcome(functions, batch.count)
+    return new Promise((done, failed) => this.#try({ account, functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }))
+  }
+
+  #check(account: string, fn: Omit<Callable, 'key'>): Promise<Checked> {
+    return this.#inTrial(account, async (sandbox) => {
+      try {
+        return await sandbox.check(fn)
+      } catch (error) {
+        if (!(error instanceof SandboxEnded) || error.reason === 'stopped' || error.reason === 'not started') throw error
+        return { failure: { message: `building it ended the sandbox: ${WORDS[error.reason]}` } }
+      }
+    })
+  }
+
   #try(job: Job): void {
-    const { outcome, done, failed } = job
-    this.#inTrial(async (sandbox) => {
+    const { account, outcome, done, failed } = job
+    this.#inTrial(account, async (sandbox) => {
       const until = performance.now() + TRIAL_SLICE_MS
       while (!outcome.isDone && performance.now() < until && !sandbox.isGone) await this.#tryOne(job, sandbox)
     }).then(
@@ -329,32 +351,52 @@ export class FunctionPool {
     endWhenFull(outcome)
   }
 
-  /** One at a time, in a sandbox that has started. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
-  #inTrial<T>(work: (sandbox: Sandbox) => Promise<T>): Promise<T> {
-    const turn = this.#trialTurn.then(async () => {
-      clearTimeout(this.#trialIdle)
-      try {
-        for (let starts = 1; ;) {
-          if (this.#stopped) throw stopping()
-          if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1, builds: true })
-          try {
-            await this.#trial.ready
-            break
-          } catch (error) {
-            if (!(error instanceof SandboxEnded && error.isLoosened) && starts++ === MAX_FAILED_STARTS) throw error
-          }
-        }
-        return await work(this.#trial)
-      } catch (error) {
-        if (!(error instanceof SandboxEnded)) throw error
-        throw this.#stopped ? stopping() : unavailable(error)
-      } finally {
-        this.#trialIdle = setTimeout(() => void this.#trial?.stop(), TRIAL_IDLE_MS)
-        this.#trialIdle.unref()
+  /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+  #inTrial<T>(account: string, work: (sandbox: Sandbox) => Promise<T>): Promise<T> {
+    return new Promise((resolve) => {
+      const trial = () => {
+        const result = this.#withTrialSandbox(work)
+        resolve(result)
+        return result.catch(() => undefined)
       }
+      const isAtWork = this.#trials.size > 0
+      const waiting = this.#trials.get(account)
+      if (waiting) waiting.push(trial)
+      else this.#trials.set(account, [trial])
+      if (!isAtWork) void this.#takeTurns()
     })
-    this.#trialTurn = turn.catch(() => undefined)
-    return turn
+  }
+
+  /** An account that had its turn goes behind the others: whoever iterates over a Map comes to what is set again meanwhile. */
+  async #takeTurns(): Promise<void> {
+    for (const [account, waiting] of this.#trials) {
+      await waiting.shift()?.()
+      this.#trials.delete(account)
+      if (waiting.length > 0) this.#trials.set(account, waiting)
+    }
+  }
+
+  async #withTrialSandbox<T>(work: (sandbox: Sandbox) => Promise<T>): Promise<T> {
+    clearTimeout(this.#trialIdle)
+    try {
+      for (let starts = 1; ;) {
+        if (this.#stopped) throw stopping()
+        if (!this.#trial || this.#trial.isGone) this.#trial = new Sandbox({ ...this.#settings, threads: 1, builds: true })
+        try {
+          await this.#trial.ready
+          break
+        } catch (error) {
+          if (!(error instanceof SandboxEnded && error.isLoosened) && starts++ === MAX_FAILED_STARTS) throw error
+        }
+      }
+      return await work(this.#trial)
+    } catch (error) {
+      if (!(error instanceof SandboxEnded)) throw error
+      throw this.#stopped ? stopping() : unavailable(error)
+    } finally {
+      this.#trialIdle = setTimeout(() => void this.#trial?.stop(), TRIAL_IDLE_MS)
+      this.#trialIdle.unref()
+    }
   }
 }
 
