@@ -374,21 +374,25 @@ export class Life implements AsyncDisposable {
     while (!condition()) {
       if (performance.now() > deadline) throw this.service.failure(lacking())
       await this.service.post('/api/sinks/hooks/messages/redeliver', { state: 'failing' }).catch(() => undefined)
-      await this.#receive(BATCH, 'ack', 100).catch((error: unknown) => {
-        if (!(error instanceof Passing)) throw error
-        return sleep(ASK_EVERY_MS)
-      })
+      await this.#receive(BATCH, 'ack', 100)
     }
   }
 
+  /** @returns how many came, and were acknowledged if they were to be; none while the service is away or moves the sink */
   async #receive(count: number, then: 'ack' | 'leave', waitMs = COMES_WITHIN_MS): Promise<number> {
-    const messages = await this.#client.receive({ batchSize: Math.min(count, BATCH), waitMs })
-    for (const message of messages) this.#lsns.set(idOf(message), message.lsn)
-    this.pull.came(messages)
-    if (then === 'leave' || messages.length === 0) return messages.length
-    await this.#client.ack(messages.map(({ ackId }) => ackId))
-    this.pull.ended(messages)
-    return messages.length
+    try {
+      const messages = await this.#client.receive({ batchSize: Math.min(count, BATCH), waitMs })
+      for (const message of messages) this.#lsns.set(idOf(message), message.lsn)
+      this.pull.came(messages)
+      if (then === 'leave' || messages.length === 0) return messages.length
+      await this.#client.ack(messages.map(({ ackId }) => ackId))
+      this.pull.ended(messages)
+      return messages.length
+    } catch (error) {
+      if (!(error instanceof Passing)) throw error
+      await sleep(ASK_EVERY_MS)
+      return 0 // what came without an answer to its ack comes again
+    }
   }
 
   #take({ body }: Received): Reply {
