@@ -152,7 +152,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
     await source.query(`create database ${copyOf(state.name)} template ${state.name}`)
     await life.service.startReady()
     await life.goOn()
-    await life.service.kill()
+    await life.service.stop()
     life.happens()
     await source.query(`drop database ${state.name} with (force)`)
     await source.query(`alter database ${copyOf(state.name)} rename to ${state.name}`)
