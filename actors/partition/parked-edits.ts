@@ -4,6 +4,7 @@
  */
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { MAX_ENDED, type Chosen, type ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
+import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 
@@ -25,35 +26,38 @@ type Parts = Readonly<{
   isClosed: () => boolean
 }>
 
-/** @param chosen `discarded`: all that were given up, to be redelivered. @returns how many messages it held for */
-export async function editParked(parts: Parts, edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
-  if (edit === 'redeliver') return redeliver(parts, chosen)
-  return chosen === 'discarded' ? 0 : end(parts, edit, chosen)
-}
+/** @property entry what stands among the attempts of each message that it opens: no other has the same */
+export type Redelivery = Readonly<{ chosen: Chosen | 'discarded'; entry: Failed['record'] }>
+/** @param chosen `discarded`: all that were given up */
+export const redelivery = (chosen: Chosen | 'discarded'): Redelivery => ({ chosen, entry: entry('to be delivered again, by hand') })
 
-async function redeliver({ dispatcher, store, discarded, isClosed }: Parts, chosen: Chosen | 'discarded'): Promise<number> {
+/** @param isAgain the store has not answered the last time: what it opened then is known only now. @returns how many messages it held for */
+export async function redeliver(parts: Parts, { chosen, entry }: Redelivery, isAgain: boolean): Promise<number> {
+  const { dispatcher, store, discarded, isClosed } = parts
+  const { parked, parking } = dispatcher
   let count = 0
   if (chosen !== 'discarded') {
-    const rows = await store.hurry(chosen)
-    count += rows.length
-    for (const { offset, index, origin } of rows) {
-      const group = dispatcher.parked.groupAt(offset, index, origin)
-      if (group && !isClosed()) dispatcher.parked.hurry(group)
-    }
+    count += (await store.hurry(chosen)).length
+    const groups =
+      typeof chosen === 'string' ? parked.groups() : chosen.map(({ offset, index, origin }) => parked.groupAt(offset, index, origin))
+    for (const group of groups) if (group && !isClosed()) parked.hurry(group)
   }
   if (typeof chosen === 'string' && chosen !== 'discarded') return count
-  const rows = await store.reopen(chosen === 'discarded' ? undefined : chosen, entry('to be delivered again, by hand'))
-  if (!isClosed()) dispatcher.parking.reopened(rows)
+  const opened = await store.reopen(chosen === 'discarded' ? undefined : chosen, entry)
+  const rows = isAgain ? await store.reopenedWith(entry) : opened
+  if (!isClosed()) parking.reopened(rows)
   discarded.reopened(rows.length)
   return count + rows.length
 }
 
-async function end(
+/** @returns how many messages it held for: none of those that were given up */
+export async function endParked(
   { dispatcher, store, observer, gaveUp, isClosed }: Parts,
   edit: 'acknowledge' | 'discard',
-  chosen: Chosen,
+  chosen: Chosen | 'discarded',
 ): Promise<number> {
   let count = 0
+  if (chosen === 'discarded') return count
   for (;;) {
     const isDiscard = edit === 'discard'
     const rows = await store.endChosen(

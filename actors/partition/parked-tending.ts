@@ -9,6 +9,8 @@
  *      from that for too long is parked.
  *  I4. A store that fails changes nothing: what should have moved is as it was, and everything else goes on. What failed to be
  *      delivered waits until it can be recorded: it is not sent again and again meanwhile.
+ *  I5. A store that may have done what it did not answer is asked again, before any other step, until it does: a row that
+ *      nobody knows of would be delivered to nobody, or once more by the next owner, behind later ones of its group.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { RefList } from '../../engine/dispatch/ack-id.ts'
@@ -17,10 +19,11 @@ import { nameOf, type Origin, type ParkedRef } from '../../engine/dispatch/parke
 import type { Chosen, ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { isTooLarge } from '../../engine/dispatch/parked/too-large.ts'
 import type { Failed, Move } from '../../engine/dispatch/parked/parking.ts'
-import { isFenced } from '../../engine/errors.ts'
+import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
+import { mayBeDone } from '../../engine/postgres/sqlstate.ts'
 import { Bell } from '../bell.ts'
-import { editParked, type MessageEdit } from './parked-edits.ts'
+import { endParked, redeliver, redelivery, type MessageEdit, type Redelivery } from './parked-edits.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
 import type { Discarded, SinkObserver } from '../sink/sink-observer.ts'
 
@@ -75,6 +78,8 @@ export class ParkedTending {
   #mayHaveDone = true
   /** parked messages that failed again, until that is recorded */
   #failedAgain: FailedRef[] = []
+  /** of which it isn't known whether the store has done it */
+  #unheard: Redelivery | undefined
   /** since when only what clients hold, or gave back, keeps a closed partition from being drained */
   #leftSince: number | undefined
   #recorded = false
@@ -140,13 +145,36 @@ export class ParkedTending {
   edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
     return this.inTurn(async () => {
       if (this.#options.isClosed()) return 0
-      const count = await editParked({ ...this.#options, gaveUp: (messages) => this.#gaveUp(messages, 'hand') }, edit, chosen)
-      if (count === 0) return 0
-      this.#mayHaveDone = true
-      this.#options.moved()
-      this.#bell.ring()
+      await this.#askAgain()
+      const count = edit === 'redeliver' ? await this.#redeliver(redelivery(chosen)) : await endParked(this.#edited(), edit, chosen)
+      if (count > 0) this.#reconsider()
       return count
     })
+  }
+
+  #redeliver(asked: Redelivery): Promise<number> {
+    return redeliver(this.#edited(), asked, false).catch((error: Error) => {
+      if (mayBeDone(error.cause)) this.#unheard = asked
+      this.#bell.ring()
+      throw error
+    })
+  }
+
+  async #askAgain(): Promise<void> {
+    if (!this.#unheard || this.#options.isClosed()) return
+    await redeliver(this.#edited(), this.#unheard, true)
+    this.#unheard = undefined
+    this.#reconsider()
+  }
+
+  #edited() {
+    return { ...this.#options, gaveUp: (messages: number) => this.#gaveUp(messages, 'hand') }
+  }
+
+  #reconsider(): void {
+    this.#mayHaveDone = true
+    this.#options.moved()
+    this.#bell.ring()
   }
 
   /** Runs a step with the store when those before it have ended. */
@@ -164,8 +192,14 @@ export class ParkedTending {
   }
 
   /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation has named */
-  async finish({ offsets, indexes }: RefList, origin?: Origin): Promise<void> {
+  async finish(list: RefList, origin?: Origin): Promise<void> {
     const { dispatcher, store, observer, moved, isClosed } = this.#options
+    await this.#askAgain()
+    if (!origin && dispatcher.parking.isMoving(list)) {
+      await this.#recordFailures() // what has no row yet can't be ended
+      if (isClosed()) throw new EngineError('STOPPING', 'the partition is stopping or moving')
+    }
+    const { offsets, indexes } = list
     const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
     const rows = this.#withUnheard(refs, await store.end(refs, 'done'))
     if (rows.length === 0 || isClosed()) return
@@ -190,6 +224,7 @@ export class ParkedTending {
   }
 
   async #tend(): Promise<void> {
+    await this.#askAgain()
     await this.#recordFailures()
     await this.#recordFailedAgain()
     await this.#discard()
@@ -218,7 +253,7 @@ export class ParkedTending {
         ] as const) {
           const some = moves.filter((move) => move.kind === kind)
           if (some.length === 0) continue
-          await store.insert(some, state, null)
+          await store.insert(some, state, kind === 'discard' ? DISCARD_REASON : null)
           for (const move of some) recorded.add(move)
           parking.moved(some)
           if (kind === 'park') observer.parked(some.length)
@@ -270,14 +305,14 @@ export class ParkedTending {
 
   async #discard(): Promise<void> {
     const { dispatcher, store, isClosed, moved } = this.#options
-    const { parking, settings } = dispatcher
+    const { parking } = dispatcher
     while (parking.hasDiscards && !isClosed()) {
       const moves = parking.toDiscard()
       const groups = parking.toDiscardParked()
       try {
         if (moves.length > 0) await store.insert(moves, 'discarded', DISCARD_REASON)
       } catch (error) {
-        parking.notMoved(moves, settings.ackWaitMs)
+        this.#notInserted(moves, error)
         parking.notDiscarded(groups)
         throw error
       }
@@ -305,9 +340,14 @@ export class ParkedTending {
       if (moves.length === 0) return
       try {
         await commit()
-        await store.insert(moves, 'open', null)
       } catch (error) {
         parking.notMoved(moves, settings.ackWaitMs)
+        throw error
+      }
+      try {
+        await store.insert(moves, 'open', null)
+      } catch (error) {
+        this.#notInserted(moves, error)
         throw error
       }
       parking.moved(moves)
@@ -316,6 +356,12 @@ export class ParkedTending {
       moved()
       if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
     }
+  }
+
+  #notInserted(moves: readonly Move[], error: unknown): void {
+    const { parking, settings } = this.#options.dispatcher
+    if (error instanceof Error && mayBeDone(error.cause)) parking.notRecorded(moves)
+    else parking.notMoved(moves, settings.ackWaitMs)
   }
 
   async #recordDrained(): Promise<void> {

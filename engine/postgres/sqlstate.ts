@@ -46,3 +46,15 @@ export function sqlstateOf(error: unknown): string | undefined {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) && code !== 'EPIPE' ? code : undefined
 }
+
+/** There was no connection, so nothing was sent. */
+const UNSENT: readonly unknown[] = ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN']
+/** The session ended, or whoever stands between lost it: that is no answer to the statement. */
+const SESSION_LOST = /^(08|XX|57P0[1245]|40003)/
+
+/** Whether a statement that failed may have been carried out all the same: its answer was lost. What a server refuses it has not done. */
+export function mayBeDone(error: unknown): boolean {
+  const sqlstate = sqlstateOf(error)
+  if (sqlstate !== undefined) return SESSION_LOST.test(sqlstate)
+  return !(error instanceof Error && 'code' in error && UNSENT.includes(error.code))
+}

@@ -257,6 +257,17 @@ export class ParkedStore {
     return rows.map((row) => this.#ref(row))
   }
 
+  /** @returns the open messages whose newest entry is this one of `reopen`, also if that did not answer */
+  async reopenedWith(entry: Failed['record']): Promise<ParkedRef[]> {
+    const { sinkId, generation, partition } = this.#key
+    const { rows } = await ask(
+      this.#query,
+      `select ${NAME} from tailrace.parked p where ${MINE_READ} and p.state = 'open' and p.attempt_log -> 0 = $4::jsonb order by ${BY_POSITION}`,
+      [sinkId, generation, partition, JSON.stringify(entry)],
+    )
+    return rows.map((row) => this.#ref(row))
+  }
+
   /** Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at most MAX_ENDED of those that are not named */
   async endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(chosen)

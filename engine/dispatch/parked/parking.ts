@@ -4,6 +4,7 @@
  * The order is: row durable, then finished here, then committed (correctness 22).
  */
 import type { MessageView } from '../../log/message-view.ts'
+import type { RefList } from '../ack-id.ts'
 import type { OpenMessages } from '../open-messages.ts'
 import { refKey, type Held, type ParkedGroup, type ParkedRef } from './parked-group.ts'
 import { STATE, type WindowPack } from '../window.ts'
@@ -117,7 +118,10 @@ export class Parking {
     return this.#failures.splice(0, MAX_MOVES)
   }
 
-  /** The store failed: they are recorded when it works again, and not sent until then. */
+  /**
+   * The store failed, or did not say whether it has them: they are recorded when it works again, and not sent until then. To
+   * write a row that is there already changes nothing.
+   */
   notRecorded(moves: readonly Move[]): void {
     this.#failures.unshift(...moves)
   }
@@ -129,6 +133,12 @@ export class Parking {
   /** The same of parked messages; come back by `parkedEnded` or `notDiscarded`. */
   toDiscardParked(): ParkedGroup[] {
     return this.#parkedDiscards.splice(0, MAX_MOVES)
+  }
+
+  /** Whether any of these is on its way to the store. */
+  isMoving({ offsets, indexes }: RefList): boolean {
+    const { window } = this.#open
+    return this.#moving.size > 0 && offsets.some((offset, i) => this.#moving.has(window.seqOf(offset, indexes[i] as number)))
   }
 
   /** @returns whether the message was held, under this lease if one is named: its visibility time is over */
@@ -156,7 +166,7 @@ export class Parking {
     open.settle()
   }
 
-  /** The store failed: everything is as before; a discard is tried again at the end of another visibility time. */
+  /** The store refused them: everything is as before; a discard is tried again at the end of another visibility time. */
   notMoved(moves: readonly Move[], ackWaitMs: number): void {
     const { window: w, leases } = this.#open
     for (const { seq, kind } of moves) {

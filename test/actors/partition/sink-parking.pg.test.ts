@@ -212,6 +212,37 @@ test('without the state database nothing is parked, everything else goes on, and
   assert.equal(worst(f.sink.health()), 'healthy')
 })
 
+test('what was parked, although the answer to that was lost, ends for good when it is acked', async () => {
+  await using db = await stateDatabase()
+  const lost = Promise.withResolvers<void>()
+  let isLost = false
+  const query: Query = async (sql, params) => {
+    const answer = await queryOf(db)(sql, params)
+    if (isLost || !sql.includes('insert into tailrace.parked (')) return answer
+    isLost = true
+    lost.resolve()
+    throw new Error('the connection was lost')
+  }
+  await using f = await Fixture.open({ max_memory_mb: SMALL_MB }, { query })
+  await jam(f)
+  const came = await f.receive(1, LONG_MS)
+  let next = f.receive(1, LONG_MS) // looks at what waits behind it
+  await lost.promise
+  await f.sink.ack(acksOf(came))
+  while (came.length < 61) {
+    const some = await next
+    came.push(...some)
+    await f.sink.ack(acksOf(some))
+    if (came.length < 61) next = f.receive(1, LONG_MS)
+  }
+  assert.deepEqual(idsOf(came).filter((id) => id < 60), Array.from({ length: 60 }, (_, i) => i)) // prettier-ignore
+  assert.deepEqual(await rows(db, 'open'), [])
+  f.crash()
+  await f.start()
+  await f.append([{ id: 2_000, group: 'hot' }])
+  assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [2_000], 'nothing comes once more, behind what followed it')
+})
+
 test('a message delivered max_retry_count times is discarded with a record, parked or not', async () => {
   await using db = await stateDatabase()
   await using f = await open(db, { ack_wait_ms: 100, max_retry_count: 2 })

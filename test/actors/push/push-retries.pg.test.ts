@@ -204,3 +204,28 @@ test('what follows a message that was acknowledged by hand goes on, although the
   await p.untilDelivered(3)
   assert.deepEqual([sorted(p.ids), await p.rows('open')], [[1, 2, 3], []])
 })
+
+test('what was to be delivered again by hand is, although the answers to that were lost', async () => {
+  let isBad = true
+  await using p = await PushFixture.open({ batch_size: 1, max_retry_count: 2 }, ([id]) => {
+    if (!isBad || id! > 1) return {}
+    return { status: 422, body: 'no', ...(id === 1 && { headers: { 'retry-after': '180' } }) }
+  })
+  await p.append(inGroups(6, 3))
+  await p.untilRows('discarded', 1)
+  await p.untilRows('open', 1) // it waits for minutes
+  await p.untilDelivered(3)
+  isBad = false
+  for (const [statement, chosen] of [
+    [/set state = 'open', attempts = 0/, 'discarded'],
+    [/set next_try_at = null/, 'failing'],
+  ] as const) {
+    let isLost = false
+    p.lose = (sql) => !isLost && (isLost = statement.test(sql))
+    await assert.rejects(p.f.sink.edit('redeliver', chosen), { code: 'STATE_UNAVAILABLE' })
+  }
+  await p.untilDelivered(6)
+  await p.untilRows('open', 0)
+  assert.deepEqual([sorted(p.ids), await p.rows('discarded')], [range(6), []])
+  assert.deepEqual(p.ids.filter((id) => id % 3 === 1), [1, 4]) // prettier-ignore
+})
