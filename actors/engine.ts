@@ -28,7 +28,7 @@ import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { SavedVersion } from '../engine/wal/routing/routing-versions.ts'
-import type { SourceSettings } from '../engine/wal/source-settings.ts'
+import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { beginSink, type SinkHome } from './sink/begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
@@ -362,8 +362,9 @@ export class Engine {
   }
 
   #sinkHome(): SinkHome {
-    const { log, logger, store, nodes, cache, egress } = this.#options
+    const { log, logger, store, nodes, cache, egress, source } = this.#options
     return {
+      maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
       ...{ log, logger, query: store.query, holder: nodes.id, cache, egress, functions: this.#functions, recent: this.#recent },
       sinkNow: (id) => this.#sinkNow(id),
       delivered: () => this.#oldTopics.ring(),

@@ -526,6 +526,13 @@ export const ERRORS = {
     remedy:
       'Raise MAX_MESSAGE_MB, which needs several times as much memory for a moment, and touch the row; or keep such values out of the table.',
   },
+  ROW_TOO_LARGE: {
+    retry: true,
+    status: 500,
+    meaning:
+      'An update left out large values that it didn’t change, and those of its row are larger than MAX_MESSAGE_MB: they can’t be fetched for a destination that keeps whole documents.',
+    remedy: 'Make the row smaller, raise MAX_MESSAGE_MB, or discard the message: it is tried again, and others of its row wait for it.',
+  },
   MESSAGES_DISCARDED: {
     retry: false,
     status: 503,

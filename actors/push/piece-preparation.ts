@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../engine/errors.ts'
 import type { MessageView } from '../../engine/log/message-view.ts'
 import type { Load } from '../../sinks/push.ts'
-import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
+import { attemptOf, failureText, STATE, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
 import { groupsOf, partOf, type Piece } from './pieces.ts'
 import type { HealthCheck } from '../status.ts'
 import { areWhole, type Whole } from './whole-messages.ts'
@@ -29,7 +29,8 @@ export type PreparationEnds = Readonly<{
   release: (piece: Piece) => void
   /** finished, and nobody's delivery */
   drop: (piece: Piece) => void
-  fail: (piece: Piece, failure: FunctionFailure, logs: readonly string[]) => void
+  /** nobody else is to blame: it counts against the messages themselves */
+  fail: (piece: Piece, error: string, record: Readonly<Record<string, unknown>>) => void
   /** prepared, to be sent next */
   next: (pieces: readonly Piece[]) => void
 }>
@@ -60,11 +61,13 @@ export class PiecePreparation {
   async #complete(piece: Piece, signal: AbortSignal): Promise<Piece | undefined> {
     if (!this.#options.keyed || piece.isStaged || areWhole(piece)) return piece
     try {
-      const { messages, whole, outdated, gone } = await this.#options.complete(piece, signal)
-      this.#options.stageTrouble(undefined)
+      const { messages, whole, outdated, gone, tooLarge } = await this.#options.complete(piece, signal)
+      if (tooLarge === undefined) this.#options.stageTrouble(undefined)
+      else this.#failForSize(partOf(piece, [tooLarge]))
       const all = [...piece.views.keys()]
       if (outdated.length > 0) this.#ends.drop(partOf(piece, outdated))
-      if (whole < all.length) this.#ends.release(partOf(piece, all.slice(whole)))
+      const behind = all.slice(tooLarge === undefined ? whole : tooLarge + 1)
+      if (behind.length > 0) this.#ends.release(partOf(piece, behind))
       const kept = all.slice(0, whole).filter((i) => !outdated.includes(i))
       if (kept.length === 0) return undefined
       const some = kept.length === all.length ? messages : partOf(messages, kept)
@@ -72,6 +75,13 @@ export class PiecePreparation {
     } catch (error) {
       return this.#putOff(piece, error, signal)
     }
+  }
+
+  #failForSize(piece: Piece): void {
+    const code = 'ROW_TOO_LARGE'
+    const message = 'the values that the update left out are more than MAX_MESSAGE_MB allows'
+    this.#options.stageTrouble({ code, message })
+    this.#ends.fail(piece, message, { at: new Date().toISOString(), counts: true, code, message })
   }
 
   /** It is none of the messages' fault, nor of the destination. */
@@ -113,7 +123,7 @@ export class PiecePreparation {
         isWorking = false
         const failure = outcome.failureOf(i)
         stageTrouble({ code: failure.code, message: failureText(failure) })
-        this.#ends.fail(partOf(piece, [i]), failure, outcome.logsOf(i))
+        this.#ends.fail(partOf(piece, [i]), failureText(failure), attemptOf(failure, outcome.logsOf(i)))
       } else {
         const route = outcome.routeOf(i)
         if (routeOfGroup.has(group) && routeOfGroup.get(group) !== route) blocked.add(group) // one group goes one way at a time

@@ -12,7 +12,6 @@
 import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Failure, Outcome } from '../../sinks/push.ts'
-import { attemptOf, failureText, type FunctionFailure } from '../../transforms/stage.ts'
 import type { Ticket } from './destination-state.ts'
 import { EarliestTimer } from '../earliest-timer.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
@@ -63,7 +62,7 @@ export class PushPartition implements HostedPartition {
     this.#preparation = new PiecePreparation(options, {
       release: (piece) => this.#endings.release(piece),
       drop: (piece) => this.#endings.drop(piece),
-      fail: (piece, failure, logs) => this.#failInFunction(piece, failure, logs),
+      fail: (piece, error, record) => this.#end(piece, { isOwn: true, counts: true, error, record }),
       next: (pieces) => this.#queue.next(pieces),
     })
     this.#downs = options.destination.downs
@@ -296,10 +295,6 @@ export class PushPartition implements HostedPartition {
   #broken(error: unknown): void {
     this.#sendEnded()
     this.#giveUp?.(error)
-  }
-
-  #failInFunction(piece: Piece, failure: FunctionFailure, logs: readonly string[]): void {
-    this.#end(piece, { isOwn: true, counts: true, error: failureText(failure), record: attemptOf(failure, logs) })
   }
 
   // ── what an answer means ────────────────────────────────────────────────────────────────────────

@@ -58,7 +58,7 @@ class PushSink implements RunningSink {
     this.#options = options
     this.#type = type
     this.#surroundings = surroundings
-    this.#lookup = lookupOf(sink, database)
+    this.#lookup = this.#lookupOf(sink, database)
     this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#changed() })
     this.#host = new SinkHost(
       { ...options, observer: withoutEnds(observer) },
@@ -121,7 +121,7 @@ class PushSink implements RunningSink {
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     void this.#lookup.close()
-    this.#lookup = lookupOf(sink, database)
+    this.#lookup = this.#lookupOf(sink, database)
     this.#destination.max = this.#concurrency(sink)
     this.#stageTrouble = undefined
     this.#destination.forget()
@@ -299,12 +299,14 @@ class PushSink implements RunningSink {
     const ruling = destination.exhausted()
     for (const partition of live) partition.decide(ruling)
   }
+
+  #lookupOf(sink: Sink, { connection, slot: { publication } }: Database): RowLookup {
+    const { maxMessageBytes } = this.#surroundings
+    return new RowLookup({ connection, publication }, { name: `tailrace values ${sink.name}`, maxRowBytes: maxMessageBytes })
+  }
 }
 
 const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ code, message })
-
-const lookupOf = (sink: Sink, { connection, slot: { publication } }: Database) =>
-  new RowLookup({ connection, publication }, `tailrace values ${sink.name}`)
 
 /** The ends of deliveries are told by whoever sends: a partition knows less of them. */
 function withoutEnds(observer: SinkObserver): SinkObserver {

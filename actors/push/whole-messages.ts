@@ -37,9 +37,10 @@ export const areWhole = ({ views, places }: Messages): boolean => !views.some((v
 /**
  * @property whole so many of them are, from the first; beyond, what was fetched became too much
  * @property outdated places of those that have nothing to say any more
+ * @property tooLarge the message behind those that are whole: its row has more than a message may have
  * @property gone places of those that lack values for ever, because there is no such row any more
  */
-export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly number[]; gone: readonly number[] }>
+export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly number[]; gone: readonly number[]; tooLarge?: number }>
 
 /** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
 const MAX_FETCHED_BYTES = 32 * 1024 * 1024
@@ -63,18 +64,22 @@ export async function wholeMessages<T extends Messages>(
     const records = some.map((i) => recordOf(views[i] as MessageView, places[i] as number))
     const wanted = some.map((i, n) => wantedOf(views[i] as MessageView, places[i] as number, records[n] as Member[]))
     const found = await lookup.find(wanted, format, signal)
-    for (const [n, i] of some.entries()) {
+    const [first] = some
+    if (found.length === 0 && first !== undefined)
+      return { messages: { ...messages, views, places }, whole: first, outdated, gone, tooLarge: first }
+    for (const [n, row] of found.entries()) {
+      const i = some[n] as number
       const view = views[i] as MessageView
       const place = places[i] as number
       const isDeleted = isDelete(view, place)
-      if (isReopened(view, place) && isDeleted === (found[n] !== undefined)) outdated.push(i)
+      if (isReopened(view, place) && isDeleted === (row !== undefined)) outdated.push(i)
       if (isDeleted) continue
-      if (!found[n]) gone.push(i)
-      views[i] = completed(view, place, records[n] as Member[], found[n])
+      if (!row) gone.push(i)
+      views[i] = completed(view, place, records[n] as Member[], row)
       places[i] = 0
-      for (const value of found[n]?.values() ?? []) fetchedBytes += value.length
+      for (const value of row?.values() ?? []) fetchedBytes += value.length
     }
-    done += some.length
+    done += found.length
   }
   return { messages: { ...messages, views, places }, whole: views.length, outdated, gone }
 }

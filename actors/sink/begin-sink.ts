@@ -22,6 +22,8 @@ export type SinkHome = Readonly<{
   holder: string
   cache: Pick<ResourceCache, 'endpointOf'>
   egress: Egress
+  /** of one message */
+  maxMessageBytes: number
   functions: SinkFunctions
   recent: RecentMessages
   /** the sink as it is now. @throws EngineError NOT_FOUND */
@@ -31,7 +33,7 @@ export type SinkHome = Readonly<{
 }>
 
 export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): RunningSink {
-  const { log, logger, query, holder, cache, egress, functions, recent, sinkNow, delivered } = home
+  const { log, logger, query, holder, cache, egress, maxMessageBytes, functions, recent, sinkNow, delivered } = home
   return startSink({
     sink,
     database,
@@ -55,7 +57,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     functions: (now, its, former) => functions.stageOf(now, its, former),
     read: (now, pack) => recent.note(now, pack),
     push: {
-      egress,
+      ...{ egress, maxMessageBytes },
       endpoint: (now) => cache.endpointOf(now),
       warn: (text) => logger.warn({ sink: sink.name }, text),
     },

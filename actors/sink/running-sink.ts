@@ -82,6 +82,8 @@ export type PushSurroundings = Readonly<{
   /** the HTTP endpoint that its destination names, as it is now */
   endpoint: (sink: Sink) => HttpEndpoint | undefined
   warn: (text: string) => void
+  /** of one message */
+  maxMessageBytes: number
 }>
 
 export type SinkOptions = Readonly<{

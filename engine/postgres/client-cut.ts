@@ -2,10 +2,36 @@
 import type { Socket } from 'node:net'
 import type { Client } from 'pg'
 
-/** What comes in and goes out of it. */
-export const streamOf = (client: Client): Socket => (client as unknown as { connection: { stream: Socket } }).connection.stream
+const streamOf = (client: Client): Socket => (client as unknown as { connection: { stream: Socket } }).connection.stream
 
 /** Ends a connection at once, whatever it is doing; its own `end` says good-bye, and waits where nobody listens. */
 export function cut(client: Client): void {
   streamOf(client).destroy()
+}
+
+/** What was asked for is more than whoever asked can take. */
+export class TooMuch extends Error {}
+
+/**
+ * Asks, and counts what comes in: a value is put together whole before anybody is told of its row. The connection is cut off where it
+ * gives more.
+ * @throws TooMuch: then the connection can't be used any more
+ */
+export async function askWithin<T>(client: Client, maxBytes: number, ask: () => Promise<T>): Promise<T> {
+  const stream = streamOf(client)
+  const { promise: excess, reject } = Promise.withResolvers<never>()
+  let bytes = 0
+  const count = (chunk: Buffer) => {
+    bytes += chunk.length
+    if (bytes <= maxBytes) return
+    stream.off('data', count)
+    reject(new TooMuch(`it gave more than ${maxBytes / 1024 / 1024} MB`))
+    cut(client)
+  }
+  stream.on('data', count)
+  try {
+    return await Promise.race([ask(), excess])
+  } finally {
+    stream.off('data', count)
+  }
 }

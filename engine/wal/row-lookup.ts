@@ -6,12 +6,15 @@
  *      before may hold another value (commit-gate.ts). Of a change whose transaction is not known it is taken to be:
  *      it was long ago.
  *  I2. What is read may be newer than the change. Then the change that made it so is further behind in the same group.
- *  I3. A row that the publication's filter leaves out is none: the stream has told that it is gone, or never told of it.
+ *  I3. What comes in for one question is bounded in bytes: where it is more, fewer rows are asked for. One row alone may be as large as
+ *      a message may.
+ *  I4. A row that the publication's filter leaves out is none: the stream has told that it is gone, or never told of it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client, escapeIdentifier } from 'pg'
 import { ByteWriter } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
+import { askWithin, TooMuch } from '../postgres/client-cut.ts'
 import type { Connection } from '../state/resources.ts'
 import { CommitGate, SNAPSHOT_COLUMNS } from './commit-gate.ts'
 import { describeRelation } from './decode/catalog.ts'
@@ -34,8 +37,14 @@ export type WantedRow = Readonly<{
 /** JSON of the values by column; a column that is gone from the table is not in it. */
 export type FoundRow = ReadonlyMap<string, Buffer>
 
-/** Of one statement. */
-const MAX_KEYS = 100
+/** Rows of one question. */
+const MAX_ROWS = 100
+/** What comes in for one question, unless it is about one row. */
+const MAX_BYTES = 32 * 1024 * 1024
+/** What comes in beside the values: of the table, and around each row. */
+const OVERHEAD_BYTES = 1024 * 1024
+/** More rows are asked for again when they had less than this share of what they may have. */
+const SMALL = 1 / 4
 const QUERY_LIMIT_MS = 30_000
 /** A transaction may be streamed long before it is visible only while it waits for a synchronous standby. */
 const VISIBLE_LIMIT_MS = 30_000
@@ -47,20 +56,34 @@ export class RowLookup {
   readonly #connection: Connection
   readonly #publication: string
   readonly #name: string
+  readonly #maxRowBytes: number
+  readonly #maxBytes: number
   readonly #gate = new CommitGate()
   #client: Promise<Client> | undefined
   #last: Promise<unknown> = Promise.resolve()
   #idle: NodeJS.Timeout | undefined
+  /** so many are asked for at once */
+  #rows = MAX_ROWS
 
-  /** @param publication whose rows are streamed. @param name of the connection, as the source shows it */
-  constructor({ connection, publication }: Readonly<{ connection: Connection; publication: string }>, name: string) {
+  /**
+   * @param publication whose rows are streamed
+   * @param name of the connection, as the source shows it
+   * @param maxRowBytes a row whose values have more is too large
+   */
+  constructor(
+    { connection, publication }: Readonly<{ connection: Connection; publication: string }>,
+    { name, maxRowBytes }: Readonly<{ name: string; maxRowBytes: number }>,
+  ) {
     this.#connection = connection
     this.#publication = publication
     this.#name = name
+    this.#maxRowBytes = maxRowBytes
+    this.#maxBytes = Math.min(MAX_BYTES, maxRowBytes)
   }
 
   /**
-   * @returns for each wanted row its values; undefined: there is no such row now
+   * @returns values of the wanted rows, from the first: of as many as can be held at once; undefined: there is no such row
+   *   now. None at all: the first row is too large
    * @throws EngineError SOURCE_UNREACHABLE and others of a connection to the source
    */
   find(wanted: readonly WantedRow[], format: TimestampFormat, signal: AbortSignal): Promise<readonly (FoundRow | undefined)[]> {
@@ -80,41 +103,63 @@ export class RowLookup {
   async #find(wanted: readonly WantedRow[], format: TimestampFormat, signal: AbortSignal): Promise<readonly (FoundRow | undefined)[]> {
     clearTimeout(this.#idle)
     try {
-      const client = await this.#connected()
-      const query: Query = (sql, params) => client.query({ text: sql, values: params as unknown[], types: AS_TEXT })
-      await untilVisible(query, this.#gate, new Set(wanted.map(({ xid }) => xid)), signal)
-      const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
-      const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
-      for (const [oid, places] of byRelation) {
-        const table = await describeTable(query, oid, this.#publication)
-        if (!table) continue
-        for (let from = 0; from < places.length; from += MAX_KEYS) {
-          const some = places.slice(from, from + MAX_KEYS)
-          const rows = await readRows(
-            query,
-            table,
-            some.map((i) => wanted[i] as WantedRow),
-            format,
-          )
-          for (const [n, i] of some.entries()) found[i] = rows[n]
-        }
+      for (;;) {
+        const some = wanted.slice(0, this.#rows)
+        const found = await this.#read(some, format, signal)
+        if (found) return found
+        if (some.length === 1) return []
+        this.#rows = Math.floor(some.length / 2)
       }
-      this.#idle = setTimeout(() => void this.close(), IDLE_MS).unref()
-      return found
     } catch (error) {
       void this.close()
       throw toSourceError(error, 'streaming')
     }
   }
 
+  /** @returns undefined: they are too much */
+  async #read(
+    wanted: readonly WantedRow[],
+    format: TimestampFormat,
+    signal: AbortSignal,
+  ): Promise<readonly (FoundRow | undefined)[] | undefined> {
+    const maxBytes = wanted.length === 1 ? this.#maxRowBytes : this.#maxBytes
+    const client = await this.#connected()
+    const query: Query = (sql, params) => client.query({ text: sql, values: params as unknown[], types: AS_TEXT })
+    await untilVisible(query, this.#gate, new Set(wanted.map(({ xid }) => xid)), signal)
+    try {
+      const found = await askWithin(client, maxBytes + OVERHEAD_BYTES, () => this.#readTables(query, wanted, format))
+      if (wanted.length === this.#rows && bytesOf(found) < this.#maxBytes * SMALL) this.#rows = Math.min(MAX_ROWS, 2 * this.#rows)
+      this.#idle = setTimeout(() => void this.close(), IDLE_MS).unref()
+      return found
+    } catch (error) {
+      if (!(error instanceof TooMuch)) throw error
+      this.#client = undefined
+      return undefined
+    }
+  }
+
+  async #readTables(query: Query, wanted: readonly WantedRow[], format: TimestampFormat): Promise<readonly (FoundRow | undefined)[]> {
+    const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
+    const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
+    for (const [oid, places] of byRelation) {
+      const table = await describeTable(query, oid, this.#publication)
+      if (!table) continue
+      const asked = places.map((i) => wanted[i] as WantedRow)
+      const rows = await readRows(query, table, asked, format)
+      for (const [n, i] of places.entries()) found[i] = rows[n]
+    }
+    return found
+  }
+
   #connected(): Promise<Client> {
-    this.#client ??= (async () => {
-      const client = new Client({ ...sourceClient(this.#connection, this.#name), query_timeout: QUERY_LIMIT_MS })
-      client.on('error', () => (this.#client = undefined))
-      await client.connect()
-      return client
-    })()
-    return this.#client
+    if (this.#client) return this.#client
+    const client = new Client({ ...sourceClient(this.#connection, this.#name), query_timeout: QUERY_LIMIT_MS })
+    const connected = client.connect().then(() => client)
+    client.on('error', () => {
+      if (this.#client === connected) this.#client = undefined // else there is another by now
+    })
+    this.#client = connected
+    return connected
   }
 }
 
@@ -202,6 +247,9 @@ async function readRows(
   }
   return found
 }
+
+const bytesOf = (found: readonly (FoundRow | undefined)[]): number =>
+  found.reduce((sum, row) => sum + (row ? [...row.values()].reduce((bytes, value) => bytes + value.length, 0) : 0), 0)
 
 function jsonOf(text: unknown, render: ReturnType<Relation['renderers']>[number] | undefined): Buffer {
   if (typeof text !== 'string' || !render) return Buffer.from('null')

@@ -6,9 +6,9 @@
  * Connections are few, read-only, with the pinned settings; values come as Postgres prints them.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { DatabaseError, Pool, Query, type Client, type ClientConfig, type FieldDef, type PoolClient, type QueryConfig } from 'pg'
+import { DatabaseError, Pool, type Client, type ClientConfig, type FieldDef, type PoolClient } from 'pg'
 import { EngineError } from '../../errors.ts'
-import { cut, streamOf } from '../../postgres/client-cut.ts'
+import { askWithin, cut, TooMuch } from '../../postgres/client-cut.ts'
 import type { Connection } from '../../state/resources.ts'
 import { CommitGate, SNAPSHOT_COLUMNS, type SnapshotRow } from '../commit-gate.ts'
 import { sourceClient } from './source-client.ts'
@@ -107,35 +107,9 @@ async function giveBack(client: PoolClient): Promise<void> {
 /** In one round trip. */
 const BEGIN = `begin transaction isolation level repeatable read, read only; select ${SNAPSHOT_COLUMNS}`
 
-class TooMuch extends Error {}
-
-function rowsOf(client: PoolClient, sql: string, params: readonly unknown[]): Promise<Rows> {
-  return new Promise((resolve, reject) => {
-    const query = new Query({ text: sql, values: [...params], rowMode: 'array', types: RAW } as QueryConfig)
-    const rows: (string | null)[][] = []
-    const stream = streamOf(client as unknown as Client)
-    let bytes = 0
-    // as it comes in: a value is put together whole before anybody is told of its row
-    const count = (chunk: Buffer) => {
-      bytes += chunk.length
-      if (bytes <= MAX_BYTES) return
-      ended()
-      reject(new TooMuch(`it gave more than ${MAX_BYTES / 1024 / 1024} MB for one batch of messages`))
-      cut(client as unknown as Client)
-    }
-    const ended = () => stream.off('data', count)
-    stream.on('data', count)
-    query.on('row', (row) => rows.push(row as unknown as (string | null)[]))
-    query.on('error', (error) => {
-      ended()
-      reject(error)
-    })
-    query.on('end', ({ fields }) => {
-      ended()
-      resolve({ fields, rows })
-    })
-    client.query(query)
-  })
+async function rowsOf(client: PoolClient, sql: string, params: readonly unknown[]): Promise<Rows> {
+  const asked = { text: sql, values: [...params], rowMode: 'array' as const, types: RAW }
+  return askWithin(client as unknown as Client, MAX_BYTES, () => client.query<(string | null)[]>(asked))
 }
 
 /** What Postgres says of a query names a character: people look for a line. */
@@ -163,6 +137,6 @@ function failureOf(error: unknown): EngineError {
   const code = error instanceof Error && 'code' in error ? String(error.code) : ''
   const isOfQuery = error instanceof TooMuch || (/^[0-9A-Z]{5}$/.test(code) && !ELSEWHERE.test(code) && code !== 'EPIPE')
   if (!isOfQuery) return toSourceError(error, 'connecting')
-  const { message } = error as Error
+  const message = error instanceof TooMuch ? `${error.message} for one batch of messages` : (error as Error).message
   return new EngineError('ENRICHMENT_FAILED', code === '' ? message : `${message} (${code})`, {}, { cause: error })
 }

@@ -54,7 +54,14 @@ class Bench implements AsyncDisposable {
   }
 
   async start(): Promise<void> {
-    await this.f.start({ push: { egress: new Egress({ mode: 'private' }), endpoint: () => undefined, warn: () => undefined } })
+    await this.f.start({
+      push: {
+        egress: new Egress({ mode: 'private' }),
+        endpoint: () => undefined,
+        warn: () => undefined,
+        maxMessageBytes: 64 * 1024 * 1024,
+      },
+    })
   }
 
   /** Appends so many messages of as many groups and waits until they are delivered. */

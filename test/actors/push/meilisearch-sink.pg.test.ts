@@ -42,7 +42,14 @@ class Bench implements AsyncDisposable {
   }
 
   async start(): Promise<void> {
-    await this.f.start({ push: { egress: new Egress({ mode: 'private' }), endpoint: () => undefined, warn: () => undefined } })
+    await this.f.start({
+      push: {
+        egress: new Egress({ mode: 'private' }),
+        endpoint: () => undefined,
+        warn: () => undefined,
+        maxMessageBytes: 64 * 1024 * 1024,
+      },
+    })
   }
 
   /** The id of the last message of each group that the index knows. */

@@ -9,7 +9,7 @@ import { STATE, type FunctionStage } from '../../../transforms/stage.ts'
 import { loadOf, NEVER } from '../../sinks/load.ts'
 
 /** Two updates that left a large value alone, of a row that is gone and of one that is there, and the delete of the first. */
-function bench(takesDeletes: boolean) {
+function bench(takesDeletes: boolean, largeKey?: string) {
   const update = { action: ACTION.update, flags: MESSAGE_FLAG.unchanged }
   const load = loadOf([
     { key: ['1'], record: { id: 1, body: 'unchanged_toast' }, group: 1, ...update },
@@ -22,7 +22,9 @@ function bench(takesDeletes: boolean) {
   }
   const lookup = {
     find: async (wanted: readonly { key: readonly unknown[] }[]) =>
-      wanted.map(({ key }) => (key[0] === '2' ? new Map([['body', Buffer.from('"long"')]]) : undefined)),
+      wanted
+        .slice(0, wanted.findIndex(({ key }) => key[0] === largeKey) >>> 0)
+        .map(({ key }) => (key[0] === '2' ? new Map([['body', Buffer.from('"long"')]]) : undefined)),
   }
   const failing = { code: 'FUNCTION_FAILED', kind: 'transform', name: 'mine', message: 'no body' } as never
   const stage: FunctionStage = {
@@ -59,4 +61,10 @@ test('where no delete would follow, it is a failure as any other', async () => {
   const { ends, run } = bench(false)
   assert.equal(await run(), undefined)
   assert.deepEqual(ends, { dropped: [], failed: [0, 1], released: [2] })
+})
+
+test('a message whose row is too large to be fetched fails alone, and those behind it come again', async () => {
+  const { ends, run } = bench(true, '1')
+  assert.equal(await run(), undefined)
+  assert.deepEqual(ends, { dropped: [], failed: [0], released: [1, 2] })
 })

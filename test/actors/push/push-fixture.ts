@@ -70,6 +70,7 @@ export class PushFixture implements AsyncDisposable {
       egress: new Egress({ mode: 'private' }),
       endpoint: () => endpoint(url),
       warn: (text: string) => void this.warnings.push(text),
+      maxMessageBytes: 64 * 1024 * 1024,
     }
     await this.f.start({ push, ...(this.functions && { functions: this.functions }) })
   }

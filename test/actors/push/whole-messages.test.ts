@@ -91,3 +91,17 @@ test('large values are not fetched without end: what is behind them stays as it 
   assert.deepEqual([asked, whole], [[16, 32], 48])
   assert.deepEqual(recordOf(messages, 48), { id: 48, body: TOAST })
 })
+
+test('rows that come a few at a time are asked for until all are there, or one is too large', async () => {
+  const load = loadOf(Array.from({ length: 7 }, (_, i) => row(String(i), { id: i, body: TOAST })))
+  const lookup = {
+    find: async (wanted: readonly WantedRow[]) => {
+      const large = wanted.findIndex(({ key }) => key[0] === '5')
+      return wanted.slice(0, Math.min(2, large)).map(({ key }) => new Map([['body', Buffer.from(`1${key[0]}`)]]))
+    },
+  }
+  const { messages, whole, tooLarge } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([whole, tooLarge], [5, 5])
+  const bodies = [10, 11, 12, 13, 14].map((body, id) => ({ id, body }))
+  assert.deepEqual([0, 1, 2, 3, 4].map((i) => recordOf(messages, i)), bodies) // prettier-ignore
+})

@@ -3,10 +3,11 @@ import { test } from 'node:test'
 import { RowLookup, type WantedRow } from '../../../engine/wal/row-lookup.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
+const MB = 1024 * 1024
 const NEVER = new AbortController().signal
 
-const lookupOf = ({ connection }: TestDatabase) => {
-  const lookup = new RowLookup({ connection, publication: 'streamed' }, 'test')
+const lookupOf = ({ connection }: TestDatabase, maxRowBytes = 64 * MB) => {
+  const lookup = new RowLookup({ connection, publication: 'streamed' }, { name: 'test', maxRowBytes })
   return Object.assign(lookup, { [Symbol.asyncDispose]: () => lookup.close() })
 }
 async function oidOf(db: TestDatabase, table: string): Promise<number> {
@@ -115,4 +116,28 @@ test('after its connection was cut, and when it may not read, the reason is told
   assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
   await db.query('alter table doc rename to doc2')
   assert.equal((await find())[0]?.get('body')?.toString(), '"x"')
+})
+
+test('of large rows fewer are read at once, one of the largest that a message may be is found, and a larger one is told', async () => {
+  await using db = await createDatabase(`
+    create table doc (id int primary key, body text);
+    insert into doc select id, repeat('x', 4194304) from generate_series(1, 20) id;
+    insert into doc values (21, repeat('x', 41943040));
+  `)
+  await using lookup = lookupOf(db)
+  const doc = await oidOf(db, 'doc')
+  const left = Array.from({ length: 21 }, (_, i) => want(doc, [String(i + 1)], 'body'))
+  const sizes: number[] = []
+  while (left.length > 0) {
+    const found = await lookup.find(left, 'iso8601', NEVER)
+    assert.ok(found.length > 0)
+    const bytes = found.map((row) => row?.get('body')?.length ?? 0)
+    if (found.length > 1) assert.ok(bytes.reduce((sum, size) => sum + size) < 33 * MB, `${found.length} rows`)
+    sizes.push(...bytes.map((size) => Math.round(size / MB)))
+    left.splice(0, found.length)
+  }
+  assert.deepEqual(sizes, [...Array.from({ length: 20 }, () => 4), 40])
+  await using narrow = lookupOf(db, MB)
+  assert.deepEqual(await narrow.find([want(doc, ['1'], 'body')], 'iso8601', NEVER), [])
+  assert.equal((await narrow.find([want(doc, ['0'], 'body')], 'iso8601', NEVER)).length, 1)
 })
