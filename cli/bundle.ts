@@ -22,7 +22,7 @@ const MAX_TOLD = 10
 /** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
 export function bundled(
   file: string,
-  { minify = false, outside = () => {} }: Readonly<{ minify?: boolean; outside?: (files: readonly string[]) => void }> = {},
+  { minify = false, outside = () => {} }: Readonly<{ minify?: boolean; outside?: ((files: readonly string[]) => void) | undefined }> = {},
 ): string {
   const code = built(file, { minify, sourcemap: 'inline', outside })
   const bytes = (text: string) => Buffer.byteLength(text)
@@ -76,10 +76,16 @@ const told = ({ text, location }: Message): string =>
 
 const wrong = (text: string) => new EngineError('VALIDATION_FAILED', text, { code: text })
 
+/** Warns whoever builds a bundle of files that its author may not have meant to give away. */
+export const tellOutside = (files: readonly string[]): void =>
+  void process.stderr.write(
+    `files from outside of its package are in the bundle, with all that they hold:\n${files.map((one) => `  ${one}\n`).join('')}`,
+  )
+
 /** What a sandbox gets of a file. @throws EngineError VALIDATION_FAILED; the file can't be read */
-export function functionText(file: string): string {
+export function functionText(file: string, outside?: (files: readonly string[]) => void): string {
   const source = readFileSync(file, 'utf8')
-  return /\.[cm]?[jt]s$/.test(file) && hasImports(source) ? bundled(file) : source
+  return /\.[cm]?[jt]s$/.test(file) && hasImports(source) ? bundled(file, { outside }) : source
 }
 
 /** Whether it takes anything from elsewhere but types. */

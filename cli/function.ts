@@ -13,7 +13,7 @@ import { routeTrial } from '../api/functions/route-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import { FunctionPool, type AccountPool } from '../transforms/sandbox/pool.ts'
 import { saveFunction } from './saved-function.ts'
-import { bundled, functionText, hasImports } from './bundle.ts'
+import { bundled, functionText, tellOutside, hasImports } from './bundle.ts'
 import { FUNCTION_OPTIONS } from './command-options.ts'
 import { databaseArgument } from './database-argument.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
@@ -93,11 +93,7 @@ function whatIsWrong(given: Partial<Record<'type' | 'input' | 'database' | 'tabl
 async function built(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
   const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
   readText(file)
-  const outside = (files: readonly string[]) =>
-    process.stderr.write(
-      `files from outside of its package are in the bundle, with all that they hold:\n${files.map((one) => `  ${one}\n`).join('')}`,
-    )
-  const code = bundled(file, { minify, outside })
+  const code = bundled(file, { minify, outside: tellOutside })
   writeText(target, code)
   process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
 }
@@ -147,7 +143,7 @@ async function tried(asked: Asked, pool: AccountPool): Promise<boolean> {
     const { kind, routes } = described(asked)
     const connection = asked.database === undefined ? undefined : (await databaseArgument(asked.database)).connection
     const messages = await messagesFor(asked, kind, connection)
-    const code = functionText(file)
+    const code = functionText(file, tellOutside)
     const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(routes), code }
     const results =
       kind === 'enrichment'

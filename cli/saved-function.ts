@@ -1,6 +1,6 @@
 /** `tailrace function save`: a function from a file in a running Tailrace, created or updated by its name, and given to a sink. */
 import { basename } from 'node:path'
-import { functionText } from './bundle.ts'
+import { functionText, tellOutside } from './bundle.ts'
 import { answered, service, type Access } from './running-service.ts'
 
 /** @property kind type of the function, which is the field of a sink that has one @property routes of a routing function: type of its sinks */
@@ -9,7 +9,7 @@ type Options = Access & Readonly<{ name?: string | undefined; sink?: string | un
 
 /** @throws EngineError VALIDATION_FAILED: it can't be bundled; SERVICE_UNREACHABLE */
 export async function saveFunction({ file, kind, routes }: Saved, { name = nameOf(file), sink, ...access }: Options): Promise<void> {
-  const code = functionText(file)
+  const code = functionText(file, tellOutside)
   const ask = await service('function', access)
   if (!ask) return
   const path = `/functions/${encodeURIComponent(name)}`

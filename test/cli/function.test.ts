@@ -141,12 +141,13 @@ test('files from outside of its package that come into a bundle are named', { sk
     join(own.path, 'fn.ts'),
     `import a from '../outside.json'\nimport b from './inside.json'\nexport default () => [a.key, b.key]\n`,
   )
-  const built = run('build', join(own.path, 'fn.ts'))
-  assert.equal(built.code, 0)
-  assert.equal(
-    built.err,
-    `files from outside of its package are in the bundle, with all that they hold:\n  ${join(await realpath(f.path), 'outside.json')}\n`,
-  )
+  const words = `files from outside of its package are in the bundle, with all that they hold:\n  ${join(await realpath(f.path), 'outside.json')}\n`
+  for (const command of ['build', 'test']) {
+    const { code, err } = run(command, join(own.path, 'fn.ts'))
+    assert.deepEqual([code, err], [0, words], command)
+  }
+  const { err } = run('save', join(own.path, 'fn.ts'), '--url', 'http://127.0.0.1:1', '--token', 'none') // told before anything is sent
+  assert.ok(err.startsWith(words), err)
 })
 
 test('what a function may not import is told with its place', { skip: !hasEsbuild && 'npm ci' }, async () => {
