@@ -62,7 +62,9 @@ type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
 type StoredState = Readonly<{ term: number; history: number; confirmed: string }>
 /** @property appends of the source so far; absent in logs of versions that did not count */
-type StoredProgress = StoredReached & Readonly<{ appends?: number }>
+type StoredProgress = (StoredReached | Forgotten) & Readonly<{ appends?: number }>
+/** How far it is has been forgotten, and not how often it was appended to: an older copy is known by that. */
+type Forgotten = Readonly<{ lsn?: undefined }>
 
 export async function openEmbeddedLog(folder: string, options: EmbeddedLogOptions = {}): Promise<Log> {
   return EmbeddedLog.open(folder, options)
@@ -220,7 +222,11 @@ class EmbeddedLog implements Log {
 
   async progress(source: string): Promise<Reached | undefined> {
     const stored = this.#storedProgress(source)
-    return stored && reachedFromJson(stored)
+    return stored?.lsn === undefined ? undefined : reachedFromJson(stored)
+  }
+
+  async forgetProgress(source: string): Promise<void> {
+    await this.#disk.flushed(this.#meta.put(progressKey(source), { appends: this.appendCount(source) } satisfies StoredProgress))
   }
 
   remember(source: string, { term, history, confirmed }: RememberedState): void {

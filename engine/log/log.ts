@@ -90,6 +90,8 @@ export interface Log extends AsyncDisposable {
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Reached | undefined>
+  /** The next run of a source appends whatever comes to it: also what the log has already, as it may have under names that mean nothing any more. */
+  forgetProgress(source: string): Promise<void>
   /** Keeps what the state database says of a source, for later: durable soon, where the log has a place for it. */
   remember(source: string, state: RememberedState): void
   remembered(source: string): RememberedState | undefined

@@ -148,12 +148,13 @@ async function unknownTopics(query: Query, log: Log, databaseId: string): Promis
  * sink of the source begins another generation, so that no name of what is missing (of parked and discarded messages, of
  * replay points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them,
  * also those that the state has forgotten, and what is parked, under the old names. One version routes to the new ones,
- * from where the next run starts.
+ * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
  */
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
   await raiseTerms(query, log, databaseId)
   await catchUpHistory(query, log, databaseId)
   const unknown = await unknownTopics(query, log, databaseId)
+  await log.forgetProgress(databaseId) // first: what is appended twice is no loss
   await ask(
     query,
     `with held as materialized (select id from tailrace.source_database where id = $1::uuid for no key update),
@@ -180,7 +181,6 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
      rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
      ends as (delete from tailrace.log_end e using accepted a where e.log = $2 and e.source = a.database_id::text),
-     progress as (delete from tailrace.log_progress p using accepted a where p.log = $2 and p.source = a.database_id::text),
      former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
      insert into tailrace.routing_version (database_id, version, sinks)
      select $1::uuid, v.version + 1, (

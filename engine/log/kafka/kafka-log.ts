@@ -185,6 +185,10 @@ class KafkaLog implements Log {
     return this.#progress.of(source)
   }
 
+  forgetProgress(source: string): Promise<void> {
+    return this.#progress.forget(source)
+  }
+
   remember(): void {} // it has no place of its own for it
 
   remembered(): undefined {

@@ -38,6 +38,13 @@ export class ProgressKeeper implements AsyncDisposable {
     return comparePositions(reached.position, saved.position) > 0 ? reached : saved
   }
 
+  /** How far a source is counts no more, nor what has not been saved of where its partitions end. @throws EngineError STATE_UNAVAILABLE */
+  async forget(source: string): Promise<void> {
+    this.#reached.delete(source)
+    this.#ends.delete(source)
+    await this.#memory.dropProgress(source)
+  }
+
   /** Saves what one source has reached. @throws EngineError STATE_UNAVAILABLE */
   async flush(source: string): Promise<void> {
     const reached = this.#reached.get(source)

@@ -103,6 +103,10 @@ export class SecondMemory {
     )
   }
 
+  async dropProgress(source: string): Promise<void> {
+    await ask(this.#query, 'delete from tailrace.log_progress where log = $1 and source = $2', [this.#log, source])
+  }
+
   async progress(source: string): Promise<Reached | undefined> {
     const { rows } = await ask(
       this.#query,

@@ -115,6 +115,25 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     assert.deepEqual(await log.progress(SOURCE), reached(2))
   })
 
+  test(`${name}: how far a source is can be forgotten, for good, and how often it was appended to can not`, async () => {
+    await using it = await home()
+    let appends: number
+    {
+      await using log = await started(it)
+      await append(log, 1)
+      appends = log.appendCount(SOURCE)
+      await log.forgetProgress(SOURCE)
+      await log.beginRun(SOURCE)
+      assert.equal(await log.progress(SOURCE), undefined)
+    }
+    await using log = await it.open()
+    assert.deepEqual([await log.progress(SOURCE), log.appendCount(SOURCE)], [undefined, appends])
+    await log.beginRun(SOURCE)
+    await append(log, 1)
+    assert.deepEqual(await log.progress(SOURCE), reached(1))
+    assert.deepEqual(lsnsOf(await readSome(log, 2)), [1, 1])
+  })
+
   test(`${name}: a commit is found again, whole, also after reopening, and each partition has its own`, async () => {
     await using it = await home()
     const finished: FinishedRange[] = [

@@ -57,6 +57,7 @@ export class WatchedLog implements Log {
   topics: Log['topics'] = (maxAgeMs) => this.inner.topics(maxAgeMs)
   beginRun: Log['beginRun'] = (source) => this.inner.beginRun(source)
   progress: Log['progress'] = (source) => this.inner.progress(source)
+  forgetProgress: Log['forgetProgress'] = (source) => this.inner.forgetProgress(source)
   remember: Log['remember'] = (source, state) => this.inner.remember(source, state)
   remembered: Log['remembered'] = (source) => this.inner.remembered(source)
   appendCount: Log['appendCount'] = (source) => this.inner.appendCount(source)
@@ -109,6 +110,8 @@ export class SourceFixture implements AsyncDisposable {
   readonly id = randomUUID()
   log: WatchedLog
   #folder: string
+  /** of the log that was there before the last swap */
+  #otherFolder: string | undefined
   readonly #actors: SourceActor[] = []
   /** what was read of each partition so far: the log only grows, and reading it anew each time would starve the source */
   readonly #read = new Map<string, { next: number; seen: Seen[] }>()
@@ -179,6 +182,16 @@ export class SourceFixture implements AsyncDisposable {
     this.#read.clear()
   }
 
+  /** The log makes room for another one, an empty one at first, and comes back at the next call. */
+  async swapLog(): Promise<void> {
+    await this.log[Symbol.asyncDispose]()
+    const folder = this.#otherFolder ?? (await mkdtemp(join(tmpdir(), 'tailrace-source-')))
+    this.#otherFolder = this.#folder
+    this.#folder = folder
+    this.log = new WatchedLog(await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
+    this.#read.clear()
+  }
+
   /** Waits until messages for which `enough` holds are in the log. */
   async until(enough: (seen: readonly Seen[]) => boolean, topic = 'sink.1'): Promise<readonly Seen[]> {
     return eventually(`messages in ${topic}`, async () => {
@@ -235,7 +248,7 @@ export class SourceFixture implements AsyncDisposable {
     await this.state[Symbol.asyncDispose]()
     await this.stateDb[Symbol.asyncDispose]()
     await this.db[Symbol.asyncDispose]()
-    await rm(this.#folder, { recursive: true, force: true })
+    for (const folder of [this.#folder, this.#otherFolder]) if (folder) await rm(folder, { recursive: true, force: true })
   }
 }
 

@@ -249,6 +249,40 @@ test('another log behind the same state is refused until its loss is accepted', 
   await assert.rejects(second.acceptGap(), { code: 'NO_GAP' })
 })
 
+test('a log that is back in the place of the one that was accepted instead of it gets again what it had and nobody confirmed', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const unconfirmed = { confirmEveryMs: 3_600_000, idleConfirmEveryMs: 3_600_000 }
+  const first = it.start(unconfirmed)
+  await reaches(first, 'streaming')
+  const appended = Promise.withResolvers<void>()
+  it.log.after = () => {
+    appended.resolve()
+    throw new Error('cut')
+  }
+  await it.db.query('insert into item values (1)')
+  await appended.promise
+  await first.stop()
+
+  await it.swapLog()
+  const refused = Promise.withResolvers<void>()
+  it.log.before = () => {
+    refused.resolve()
+    throw new Error('cut')
+  }
+  const second = it.start(unconfirmed)
+  await fails(second, 'LOG_CHANGED')
+  await second.acceptGap()
+  await refused.promise
+  await second.stop()
+
+  await it.swapLog()
+  const third = it.start()
+  await fails(third, 'LOG_CHANGED')
+  await third.acceptGap()
+  const seen = await it.until((s) => s.length >= 2)
+  assert.deepEqual(seen.map((m) => m.json.record.id), [1, 1]) // prettier-ignore
+})
+
 test('a state that forgot the last confirmations in a failover of its own is told of, and no gap: the log knows them', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const first = it.start()
