@@ -213,8 +213,8 @@ export class Service implements AsyncDisposable {
     return this.#request(path, { method: 'DELETE' })
   }
 
-  async post(path: string, body: object): Promise<{ status: number; body: unknown }> {
-    return this.#request(path, { method: 'POST', body: JSON.stringify(body) })
+  async post(path: string, body: object, headers: Readonly<Record<string, string>> = {}): Promise<{ status: number; body: unknown }> {
+    return this.#request(path, { method: 'POST', body: JSON.stringify(body), headers })
   }
 
   log(): string {
@@ -245,8 +245,11 @@ export class Service implements AsyncDisposable {
     return this.#running
   }
 
-  async #request(path: string, init: RequestInit): Promise<{ status: number; body: unknown }> {
-    const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
+  async #request(
+    path: string,
+    init: RequestInit & { headers?: Readonly<Record<string, string>> },
+  ): Promise<{ status: number; body: unknown }> {
+    const headers = { ...init.headers, authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
     const response = await fetch(`${this.origin}${path}`, { ...init, headers })
     const text = await response.text()
     try {
