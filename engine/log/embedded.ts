@@ -120,7 +120,7 @@ class EmbeddedLog implements Log {
 
   async #load(): Promise<void> {
     if (this.#meta.get('identity') === undefined) {
-      void this.#meta.put('format', FORMAT)
+      this.#disk.watch(this.#meta.put('format', FORMAT))
       await this.#disk.flushed(this.#meta.put('identity', this.identity))
     }
     this.#lastTopic = (this.#meta.get('topics') as number | undefined) ?? 0
@@ -154,7 +154,7 @@ class EmbeddedLog implements Log {
     }
     const number = ++this.#lastTopic // not asked of the disk: another topic may be on its way there
     this.#topics.set(name, this.#loadTopic(name, number, partitions))
-    void this.#meta.put('topics', number)
+    this.#disk.watch(this.#meta.put('topics', number))
     await this.#disk.flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
   }
 
@@ -168,7 +168,7 @@ class EmbeddedLog implements Log {
       wake(state)
       this.#cache.forget(topic.number, partition)
       await this.#removeRecords(topic, partition, state.next)
-      void this.#meta.remove(countersKey(name, partition))
+      this.#disk.watch(this.#meta.remove(countersKey(name, partition)))
       commits.push(this.#disk.flushed(this.#commits.remove(commitKey(name, partition))))
     }
     await Promise.all(commits)
@@ -190,20 +190,19 @@ class EmbeddedLog implements Log {
     const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
     try {
       await this.#room.require(records.reduce((sum, { pack }) => sum + pack.length, 0))
-      let last: Promise<boolean> | undefined
       for (const item of placed) {
         const { partition, pack } = item.record
         const state = this.#partition(item.topic, partition)
         const after = touched.get(state) ?? { topic: item.topic, partition, next: state.next, bytes: state.bytes }
         item.offset = after.next
         touched.set(state, { ...after, next: after.next + 1, bytes: after.bytes + pack.length })
-        last = this.#records.put(recordKey(item.topic.number, partition, item.offset, pack.length), pack)
+        this.#disk.watch(this.#records.put(recordKey(item.topic.number, partition, item.offset, pack.length), pack))
       }
       for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
-        last = this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters)
+        this.#disk.watch(this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters))
       const appends = this.appendCount(progress.source) + 1
-      last = this.#meta.put(progressKey(progress.source), { ...reachedToJson(progress), appends } satisfies StoredProgress)
+      const last = this.#meta.put(progressKey(progress.source), { ...reachedToJson(progress), appends } satisfies StoredProgress)
       await this.#disk.flushed(last)
       this.#appends.set(progress.source, appends)
       for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
@@ -232,7 +231,9 @@ class EmbeddedLog implements Log {
   remember(source: string, { term, history, confirmed }: RememberedState): void {
     if (this.#closed) return
     const stored = { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState
-    this.#remembering = this.#meta.put(stateKey(source), stored).catch(() => undefined) // one that is lost is missed by nobody but a state that went back
+    const write = this.#meta.put(stateKey(source), stored)
+    this.#disk.watch(write)
+    this.#remembering = write.catch(() => undefined) // one that is lost is missed by nobody but a state that went back
   }
 
   remembered(source: string): RememberedState | undefined {
@@ -391,7 +392,7 @@ class EmbeddedLog implements Log {
         const size = sizeOf(key)
         state.bytes -= size
         if (offsetOf(key) < state.weighed.below) state.weighed.bytes -= size
-        void this.#records.remove(key)
+        this.#disk.watch(this.#records.remove(key))
       }
       if (state.weighed.below < state.first) state.weighed = { below: state.first, bytes: 0 }
       const { next, bytes, placed } = state

@@ -7,6 +7,7 @@ import { EngineError } from '../errors.ts'
 export class FlushLimit {
   readonly #timeoutMs: number
   readonly #onFatal: (error: EngineError) => void
+  #hasEnded = false
 
   constructor({ timeoutMs, onFatal }: Readonly<{ timeoutMs: number; onFatal: (error: EngineError) => void }>) {
     this.#timeoutMs = timeoutMs
@@ -25,8 +26,7 @@ export class FlushLimit {
       await Promise.race([Promise.all([write, flushed]), timeout.promise])
     } catch (cause) {
       if (cause instanceof EngineError) throw cause
-      // before anything else hears of it: of the same commit there are writes that nobody waits for
-      if (cause instanceof Error && 'commitError' in cause) throw this.#failed('the disk has refused a write of the log')
+      if (isRefused(cause)) throw this.#failed('the disk has refused a write of the log')
       throw new EngineError(
         'LOG_APPEND_FAILED',
         `the log could not be written: ${cause instanceof Error ? cause.message : String(cause)}`,
@@ -38,9 +38,24 @@ export class FlushLimit {
     }
   }
 
+  /** For each write that nobody waits for, because a later one is waited for: it may be in a commit of its own, which the disk refuses. */
+  watch(write: Promise<boolean>): void {
+    write.catch((cause: unknown) => {
+      if (isRefused(cause)) this.#failed('the disk has refused a write of the log')
+    })
+  }
+
   #failed(text: string): EngineError {
     const error = new EngineError('LOG_FLUSH_FAILED', text)
-    this.#onFatal(error)
+    if (!this.#hasEnded) this.#onFatal(error)
+    this.#hasEnded = true
     return error
   }
+}
+
+/** Whether lmdb could not commit a write. Why not it tells by a promise of its own, which would count as unheard. */
+function isRefused(cause: unknown): boolean {
+  if (!(cause instanceof Error) || !('commitError' in cause)) return false
+  if (cause.commitError instanceof Promise) cause.commitError.catch(() => undefined)
+  return true
 }

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
+import { FlushLimit } from '../../../engine/log/flush-limit.ts'
 import type { Commit } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION } from '../../../engine/log/pack.ts'
@@ -44,6 +45,18 @@ test('a write that the disk does not take in time is fatal: it is not acknowledg
   assert.deepEqual(fatal, ['LOG_FLUSH_FAILED'])
   assert.equal((await log.stats('sink.1', 0)).next, 0)
   await assert.rejects(log.append([record(1)], progress), { code: 'LOG_APPEND_FAILED' })
+})
+
+test('a write that the disk refuses is fatal, once, although nobody waits for it', async () => {
+  const fatal: string[] = []
+  const disk = new FlushLimit({ timeoutMs: 1_000, onFatal: (error) => fatal.push(error.code) })
+  // as lmdb tells it: of each write of the commit, with a promise that says why
+  const refused = () => Promise.reject(Object.assign(new Error('Commit failed'), { commitError: Promise.reject(new Error('EFBIG')) }))
+  disk.watch(refused())
+  disk.watch(refused())
+  disk.watch(Promise.resolve(true))
+  await assert.rejects(disk.flushed(refused()), { code: 'LOG_FLUSH_FAILED' })
+  assert.deepEqual(fatal, ['LOG_FLUSH_FAILED'])
 })
 
 test('while appends are refused because the disk is nearly full, a commit and a trim go through', async () => {
