@@ -125,11 +125,15 @@ function recovery(): string {
   const sections = Object.entries(MEMORIES).map(([memory, title]) => {
     const cells = Object.values<Cell>(CELLS).filter((one) => one.memory === memory)
     cells.sort((a, b) => FAULTS.indexOf(a.fault) - FAULTS.indexOf(b.fault) || a.log.localeCompare(b.log))
-    const rows = cells.map(({ fault, log, how, code, remedy, lost, again, why }) =>
+    const rows = cells.map(({ fault, log, how, code, notice, remedy, lost, again, why }) =>
       [
         memory === 'log' && log === 'kafka' ? `${fault} (Kafka)` : fault,
         `${how} ${why}`,
-        code === undefined ? 'nothing: it goes on by itself' : `[\`${code}\`](errors.md)`,
+        code !== undefined
+          ? `[\`${code}\`](errors.md)`
+          : notice !== undefined
+            ? `in its log: the slot “${notice}”`
+            : 'nothing: it goes on by itself',
         remedy ?? '',
         LOST[lost],
         AGAIN[again],

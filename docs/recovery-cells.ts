@@ -40,6 +40,8 @@ export type Cell = Readonly<{
   how: string
   /** what Tailrace says; absent: it goes on by itself */
   code?: ErrorCode
+  /** what it says in its log although it goes on */
+  notice?: string
   /** what mends it; absent: it goes on by itself as soon as the fault is over */
   remedy?: string
   lost: Lost
@@ -224,9 +226,10 @@ export const CELLS = {
     fault: 'lost',
     log: 'folder',
     how: 'The data folder with log and embedded state database is empty at the start.',
+    notice: 'has been read from before, and this state database knows nothing of it',
     lost: 'open',
     again: 'none',
-    why: 'Nothing is left that remembers: a new source begins where its slot stands, and says nothing of what the former log held. Keep the data folder on a disk that survives, or the state database elsewhere.',
+    why: 'Nothing is left that remembers: a new source begins where its slot stands. That somebody has read from the slot before is all that it can tell. Keep the data folder on a disk that survives, or the state database elsewhere.',
   },
   'source older': {
     memory: 'source',

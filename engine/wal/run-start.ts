@@ -69,6 +69,10 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     facts.observer.notice?.(
       `the state database went back: it had saved ${formatLsn(known.confirmed)} as confirmed, and knows ${formatLsn(saved.confirmed)}. The log has all changes; messages that were parked or discarded in between may be missing, and edits of it`,
     )
+  if (saved.confirmed === undefined && slot.transactionsRead > 0)
+    observer.notice?.(
+      `slot "${database.slot.name}" has been read from before, and this state database knows nothing of it: what was received then and is not delivered is not here. An update of its rows brings them`,
+    )
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
   if (durable && durable.position.history > current) throw stateBehind(database.name, durable.position, current)

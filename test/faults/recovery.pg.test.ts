@@ -264,7 +264,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
     return life
   },
 
-  'folder lost': async (_cell, parts) => {
+  'folder lost': async ({ notice }, parts) => {
     const { life } = await shared(parts, { embedded: true })
     await life.live()
     await life.service.stop()
@@ -272,6 +272,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
     await life.replaceData()
     await life.write('after')
     await life.service.startReady()
+    assert.ok(notice !== undefined && life.service.log().includes(notice), life.service.failure('no notice').message)
     return life
   },
 

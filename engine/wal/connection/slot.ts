@@ -33,12 +33,20 @@ export type SlotFacts = Readonly<{
         invalidation: string | null
         /** 17 and later: a standby keeps it like that of its primary, and nobody may read from it before the promotion */
         isCopy: boolean
+        /** transactions that were read from it so far */
+        transactionsRead: number
       }>
     | undefined
 }>
 
 /** The slot as a run starts from it, with what it reads: of other oids, it is another one of the name. */
-export type FitSlot = Readonly<{ confirmedLsn: Lsn; restartLsn: Lsn; databaseOid: number; publicationOid: number }>
+export type FitSlot = Readonly<{
+  confirmedLsn: Lsn
+  restartLsn: Lsn
+  databaseOid: number
+  publicationOid: number
+  transactionsRead: number
+}>
 
 export async function readSlotFacts(query: Query, slot: string, publication: string): Promise<SlotFacts> {
   const { rows } = await query(
@@ -46,6 +54,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
             (select oid::int8 from pg_database where datname = current_database())::float8 as database_oid,
             (select oid::int8 from pg_publication where pubname = $2)::float8 as publication_oid,
             (select to_jsonb(s) from pg_replication_slots s where slot_name = $1) as slot,
+            coalesce((select total_txns from pg_stat_replication_slots where slot_name = $1), 0)::float8 as transactions_read,
             (select a.application_name from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1) as reader`,
     [slot, publication],
   )
@@ -72,6 +81,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
           twoPhase: found.two_phase === true,
           invalidation: text(found.invalidation_reason) ?? (found.conflicting === true ? 'conflict with recovery' : null),
           isCopy: found.synced === true,
+          transactionsRead: Number(row.transactions_read),
         }
       : undefined,
   }
@@ -136,7 +146,8 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
       `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
     )
   const { databaseOid, publicationOid } = facts
-  return { confirmedLsn: slot.confirmedLsn, restartLsn: slot.restartLsn, databaseOid, publicationOid }
+  const { confirmedLsn, restartLsn, transactionsRead } = slot
+  return { confirmedLsn, restartLsn, transactionsRead, databaseOid, publicationOid }
 }
 
 /** Logical decoding on a standby. */

@@ -14,6 +14,7 @@ const fit: NonNullable<SlotFacts['slot']> = {
   twoPhase: false,
   invalidation: null,
   isCopy: false,
+  transactionsRead: 0,
 }
 const facts = (slot: Partial<NonNullable<SlotFacts['slot']>> | undefined, over: Partial<SlotFacts> = {}): SlotFacts => ({
   serverVersion: 150000,
@@ -40,7 +41,7 @@ function refused(f: SlotFacts, code: ErrorCode, message: RegExp): void {
 }
 
 test('a fit slot gives its positions', () =>
-  assert.deepEqual(judge(facts({})), { confirmedLsn: 20n, restartLsn: 10n, databaseOid: 5, publicationOid: 6 }))
+  assert.deepEqual(judge(facts({})), { confirmedLsn: 20n, restartLsn: 10n, transactionsRead: 0, databaseOid: 5, publicationOid: 6 }))
 
 test('each way to be unfit has a code of its own and the SQL that mends it; only one in use is tried again', () => {
   refused(facts({}, { walLevel: 'replica' }), 'WAL_LEVEL_TOO_LOW', /alter system set wal_level = logical/)
