@@ -75,6 +75,7 @@ test('a standby is waited for, whatever it lacks; one of 16 or later with a slot
   assert.deepEqual(judge(facts({}, { isInRecovery: true, serverVersion: 180000 })), {
     confirmedLsn: 20n,
     restartLsn: 10n,
+    transactionsRead: 0,
     databaseOid: 5,
     publicationOid: 6,
   })
