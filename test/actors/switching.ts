@@ -1,6 +1,7 @@
 /** A sink of the fixture whose second generation takes over where `switchOver` is called, as a source would let it. */
 import { Replays, type Holder, type Replayed } from '../../actors/sink/replays.ts'
 import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import { isRetryable } from '../../engine/errors.ts'
 import type { RegroupedRelation } from '../../engine/dispatch/parked/rekeying.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import { createLogger } from '../../engine/logger.ts'
@@ -11,7 +12,7 @@ import type { Store } from '../../engine/state/store.ts'
 import { topicOf } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { TestDatabase } from '../services/postgres.ts'
-import { Fixture, hashOf, SINK } from './sink-fixture.ts'
+import { acksOf, Fixture, hashOf, SINK, type Element } from './sink-fixture.ts'
 import { queryOf, stateDatabase, storeOf } from './sink-state.ts'
 
 export const DRAIN_AFTER_MS = 100
@@ -51,6 +52,18 @@ export class Switching implements AsyncDisposable {
 
   start(): Promise<void> {
     return this.f.start({ generations: this.generations(), drainAfterMs: DRAIN_AFTER_MS })
+  }
+
+  /** Acknowledges as a client does: while the sink moves it is told to try again, and does. */
+  async ack(elements: readonly Element[]): Promise<void> {
+    for (;;) {
+      try {
+        return await this.f.sink.ack(acksOf(elements))
+      } catch (error) {
+        if (!isRetryable(error)) throw error
+        await this.f.running()
+      }
+    }
   }
 
   /** What the source does when it meets the mark of the next generation. */

@@ -31,7 +31,7 @@ async function ackAll(s: Switching, count: number): Promise<number[]> {
   while (ids.length < count) {
     const some = await s.f.receive(count - ids.length, LONG_MS)
     assert.ok(some.length > 0, `only ${idsOf(some).join()} of ${count} came`)
-    await s.f.sink.ack(acksOf(some))
+    await s.ack(some)
     ids.push(...idsOf(some))
   }
   return ids
@@ -42,7 +42,7 @@ async function ackAllBut(s: Switching, group: number, count: number): Promise<nu
   const ids: number[] = []
   while (ids.length < count) {
     const some = (await s.f.receive(100, LONG_MS)).filter(({ record }) => record.id % 3 !== group)
-    await s.f.sink.ack(acksOf(some))
+    await s.ack(some)
     ids.push(...idsOf(some))
   }
   return ids
@@ -71,7 +71,7 @@ test('what was acked from the position on comes again in order; what lies below 
   const { messages, partitions, from } = await s.replay({ lsn: lsns[5] as bigint })
   assert.deepEqual([messages, partitions, from?.lsn], [4, 1, lsns[5]])
   assert.deepEqual(await ackAll(s, 5), [5, 6, 7, 8, 9], '2 is with its client still; 7, which is too, comes again')
-  await s.f.sink.ack(acksOf([byId(all, 2)]))
+  await s.ack([byId(all, 2)])
   await s.f.sink.stop()
   await s.start()
   assert.deepEqual(await s.f.receive(10, 50), [])
@@ -84,16 +84,16 @@ test('a partition that has not come to the position does not go forward', async 
   const lsns = await write(s, 12, 2, 2)
   const got: Element[] = []
   while (got.length < 2) got.push(...(await s.f.receive(1, LONG_MS))) // one of each partition
-  await s.f.sink.ack(acksOf([byId(got, 0)]))
+  await s.ack([byId(got, 0)])
   const came = [0]
   while (came.length < 6) {
     const [next] = await s.f.receive(1, LONG_MS)
     came.push(next!.record.id)
-    await s.f.sink.ack(acksOf([next!]))
+    await s.ack([next!])
   }
   assert.deepEqual(came, [0, 2, 4, 6, 8, 10])
   await s.replay({ lsn: lsns[8] as bigint })
-  await s.f.sink.ack(acksOf([byId(got, 1)])) // it lies below, and was received
+  await s.ack([byId(got, 1)]) // it lies below, and was received
   const again = await ackAll(s, 7)
   inOrder(again, 2)
   assert.deepEqual(
@@ -205,7 +205,7 @@ test('what is parked below the position goes back to the generation, and to the 
     await using s = await Switching.open({ ...KEPT, partitions: 2, ack_wait_ms: 1_000 }, next)
     const lsns = await write(s, 12, 3, 2)
     const got = await s.f.gather(3) // the first of each group; those behind wait
-    await s.f.sink.ack(acksOf([byId(got, 1), byId(got, 2)]))
+    await s.ack([byId(got, 1), byId(got, 2)])
     const others = [...(await ackAllBut(s, 0, 6))]
     assert.equal(others.length, 6)
     await s.switchOver() // what is left, 0 and those behind it, is parked and belongs to the next
@@ -233,7 +233,7 @@ test('what lies below and is with a client stays with it when a replay goes back
   await using s = await Switching.open({ ...KEPT, partitions: 2 }, { partitions: 3 })
   const lsns = await write(s, 12, 3, 2)
   const got = await s.f.gather(3)
-  await s.f.sink.ack(acksOf([byId(got, 2)]))
+  await s.ack([byId(got, 2)])
   assert.deepEqual(await ackAll(s, 3), [5, 8, 11])
   await s.switchOver() // 0 and 1 are with clients, and parked with those behind them
   await s.untilServed(2)
@@ -243,7 +243,7 @@ test('what lies below and is with a client stays with it when a replay goes back
   inOrder(came)
   assert.deepEqual(came.toSorted(byNumber), [1, 4, 7, 8, 10, 11])
   assert.deepEqual(await s.f.receive(10, 20), [], '0 is with its client, and 3, 6 and 9 stand behind it')
-  await s.f.sink.ack(acksOf([byId(got, 0)]))
+  await s.ack([byId(got, 0)])
   assert.deepEqual(await ackAll(s, 3), [3, 6, 9])
 })
 
