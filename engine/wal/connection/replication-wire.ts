@@ -5,6 +5,8 @@
  *
  *  - Without TLS the socket reads into one buffer again and again: nothing is allocated for what arrives.
  *  - A frame's bytes are valid during the call.
+ *  - A backlog doesn't keep the thread: after so many bytes whatever else waits gets its turn. Node by itself reads a socket
+ *    up to 32 times before anything else runs, which is 60 ms of decoding in which no call of the API is answered.
  */
 import { EventEmitter } from 'node:events'
 import type { Socket } from 'node:net'
@@ -15,6 +17,8 @@ import { FrameSplitter, type OnFrame } from './frame-splitter.ts'
 
 const COPY_DATA = 0x64 // d
 const READ_BYTES = 256 * 1024
+/** Measured: 64 KB give nothing more. */
+const TURN_BYTES = 256 * 1024
 
 /** What is used here of pg's connection and not in its type declarations. */
 type PgConnection = EventEmitter & {
@@ -30,6 +34,9 @@ export class ReplicationWire extends PgConnection {
   /** a socket of our own: it can be destroyed while pg is still connecting it */
   readonly #socket: Socket
   #bytesRead = 0
+  #turnBytes = 0
+  #turn: NodeJS.Immediate | undefined
+  #isHeld = false
 
   /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
   constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
@@ -57,7 +64,21 @@ export class ReplicationWire extends PgConnection {
         this.#socket.destroy(error as Error)
       }
       this.#busy?.add(from, performance.now())
+      this.#turnBytes += chunk.length
+      this.#turn ??= setImmediate(() => this.#nextTurn())
+      if (this.#turnBytes >= TURN_BYTES) this.stream.pause()
     })
+  }
+
+  /** Reads no more until `resume`. */
+  pause(): void {
+    this.#isHeld = true
+    this.stream.pause()
+  }
+
+  resume(): void {
+    this.#isHeld = false
+    if (this.#turnBytes < TURN_BYTES) this.stream.resume()
   }
 
   /** All that came, frames that are not whole yet included: a sign that the server lives. */
@@ -66,7 +87,15 @@ export class ReplicationWire extends PgConnection {
   }
 
   destroy(): void {
+    clearImmediate(this.#turn)
     this.#socket.destroy()
+  }
+
+  #nextTurn(): void {
+    const isOver = this.#turnBytes >= TURN_BYTES
+    this.#turn = undefined
+    this.#turnBytes = 0
+    if (isOver && !this.#isHeld) this.stream.resume()
   }
 }
 

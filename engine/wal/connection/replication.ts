@@ -92,7 +92,7 @@ export class ReplicationConnection {
     this.#service.on('start', () => {
       if (this.#phase !== 'opening') return
       this.#phase = 'streaming'
-      if (this.#paused) this.#wire.stream.pause() // not before: the server's word that it streams has to be read
+      if (this.#paused) this.#wire.pause() // not before: the server's word that it streams has to be read
       this.#timer = setInterval(() => this.#round(), Math.max(50, Math.floor(this.#options.walSenderTimeoutMs / 3)))
       started.resolve()
     })
@@ -114,14 +114,14 @@ export class ReplicationConnection {
   pause(): void {
     if (this.#paused || this.#phase === 'ended') return
     this.#paused = true
-    if (this.#phase === 'streaming') this.#wire.stream.pause()
+    if (this.#phase === 'streaming') this.#wire.pause()
   }
 
   resume(): void {
     if (!this.#paused || this.#phase === 'ended') return
     this.#paused = false
     this.#silentRounds = 0 // silence while we didn't listen says nothing about the server
-    this.#wire.stream.resume()
+    this.#wire.resume()
   }
 
   /** Tells the server what is confirmed; with `ask` it answers at once. */

@@ -167,6 +167,43 @@ test('an idle server is not taken for a silent one', async () => {
   })
 })
 
+test('whatever else waits gets its turn within half a megabyte of a backlog, and a pause outlives the turn', async () => {
+  await using db = await prepared()
+  await db.query('create table doc (id int primary key, body text)')
+  await db.query(`insert into doc select i, repeat('x', 16000) from generate_series(1, 400) i`)
+  let inTurn = 0
+  let most = 0
+  let total = 0
+  const rested = new Int32Array(new SharedArrayBuffer(4))
+  const half = Promise.withResolvers<void>()
+  const end = Promise.withResolvers<void>()
+  const stream = connection(db, {
+    onMessage: (chunk) => {
+      Atomics.wait(rested, 0, 0, 1) // slower than the server, so that there is always more to read
+      if (inTurn === 0) setImmediate(() => (inTurn = 0))
+      inTurn += chunk.length
+      most = Math.max(most, inTurn)
+      const before = total
+      total += chunk.length
+      if (before < 3_000_000 && total >= 3_000_000) {
+        stream.pause()
+        half.resolve()
+      }
+      if (total > 400 * 16_000) end.resolve()
+    },
+  })
+  await stream.open()
+  await half.promise
+  await new Promise((read) => setImmediate(read)) // what the last read brought is still handed over
+  const held = total
+  for (let i = 0; i < 50; i++) await new Promise((turn) => setTimeout(turn, 1))
+  assert.equal(total, held)
+  stream.resume()
+  await end.promise
+  assert.ok(most < 512 * 1024, `${most} bytes in one turn`)
+  stream.stop()
+})
+
 test('what keeps a stream from opening is named', async () => {
   await using db = await prepared()
   await assert.rejects(connection(db, { port: 1 }).open(), { code: 'SOURCE_UNREACHABLE' })
