@@ -7,7 +7,8 @@
  *  - a write counts when the disk has it: lmdb may resolve a write before that, so every write waits for `flushed`,
  *    with a time limit, because after a failed flush it would wait for ever;
  *  - no read transaction lives across an await (it would keep every page freed meanwhile): values are copied out;
- *  - the last packs appended stay in memory until they are read, so that a reader near the tail doesn't touch the map;
+ *  - the last packs appended stay in memory until all readers near the tail have read them, and what readers have in their
+ *    hands is given to others as it is: many readers of a topic cost the memory and the disk of one;
  *  - a record's key ends with its size, so that trimming knows what it frees without reading the values, and what is
  *    finished is weighed by keys alone.
  * The file never shrinks, but space freed by trims is used again.
@@ -22,22 +23,25 @@ import { comparePositions, type Position } from '../position.ts'
 import { commitFromJson, commitToJson, reachedFromJson, reachedToJson, type StoredCommit, type StoredReached } from './commit-json.ts'
 import { DiskRoom } from './disk-room.ts'
 import { FlushLimit } from './flush-limit.ts'
-import type {
-  AppendRecord,
-  AssignmentListener,
-  Commit,
-  Log,
-  LogRecord,
-  PartitionStats,
-  Progress,
-  Reached,
-  RememberedState,
-  TopicName,
+import {
+  topicRead,
+  type AppendRecord,
+  type AssignmentListener,
+  type Commit,
+  type Log,
+  type LogRecord,
+  type PartitionStats,
+  type Progress,
+  type Reached,
+  type ReaderName,
+  type RememberedState,
+  type TopicName,
 } from './log.ts'
 import { compressPack, Pack } from './pack.ts'
 import { waitFor, wake, type PartitionState } from './partition-state.ts'
 import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
-import { TailCache } from './tail-cache.ts'
+import { TailCache, type Follower } from './tail-cache.ts'
+import { Weights } from './weights.ts'
 
 const FORMAT = 1
 const MB = 1024 * 1024
@@ -140,8 +144,8 @@ class EmbeddedLog implements Log {
         limit: 1,
       })
       const first = key ? offsetOf(key) : next
-      const weights = { bytes: counters?.bytes ?? 0, placed: { records: 0, bytes: 0 }, weighed: { below: first, bytes: 0 } }
-      return { first, next, committed: undefined, waiting: new Set(), ...weights }
+      const sizes = { bytes: counters?.bytes ?? 0, placed: { records: 0, bytes: 0 }, weights: new Weights(first) }
+      return { first, next, committed: new Map(), waiting: new Set(), ...sizes }
     })
     return { name, number, partitions: states, deleted: false }
   }
@@ -163,16 +167,20 @@ class EmbeddedLog implements Log {
     if (!topic) return
     this.#topics.delete(name)
     topic.deleted = true
-    const commits: Promise<void>[] = [] // on disk before the topic is gone: one of the same name must not begin with them
+    const commits = this.#removeCommits(`${name}/`, `${name}@`) // on disk before the topic is gone: one of the same name must not begin with them
     for (const [partition, state] of topic.partitions.entries()) {
       wake(state)
-      this.#cache.forget(topic.number, partition)
+      this.#cache.drop(topic.number, partition, Infinity)
       await this.#removeRecords(topic, partition, state.next)
       this.#disk.watch(this.#meta.remove(countersKey(name, partition)))
-      commits.push(this.#disk.flushed(this.#commits.remove(commitKey(name, partition))))
     }
-    await Promise.all(commits)
+    await commits
     await this.#disk.flushed(this.#meta.remove(`topic:${name}`))
+  }
+
+  async deleteReader(reader: ReaderName): Promise<void> {
+    for (const state of this.#topics.get(topicRead(reader))?.partitions ?? []) state.committed.delete(reader)
+    await this.#removeCommits(`${reader}/`)
   }
 
   async topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
@@ -255,28 +263,29 @@ class EmbeddedLog implements Log {
   async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
     const topic = this.#topic(name)
     const state = this.#partition(topic, partition)
+    using follower = before === Infinity ? this.#cache.follow(topic.number, partition) : undefined // who only looks is not waited for
     let offset = Math.max(from, state.first)
     while (!signal.aborted && !topic.deleted && !this.#closed && offset < before) {
       if (offset < state.first) offset = state.first // trimmed meanwhile
-      if (state.next - offset <= NEAR_RECORDS) this.#cache.caughtUp(topic.number, partition)
+      if (state.next - offset <= NEAR_RECORDS) follower?.isNear(offset, state.next)
       if (offset >= state.next) {
         await waitFor(state, signal)
         continue
       }
-      const pack = this.#cache.take(topic.number, partition, offset) ?? this.#find(topic, partition, offset)
+      const pack = follower?.take(offset) ?? this.#find(topic, partition, offset, follower)
       if (pack) yield { offset, pack }
       offset++
     }
   }
 
-  async commit(name: TopicName, partition: number, commit: Commit): Promise<void> {
-    const state = this.#partition(this.#topic(name), partition)
-    await this.#disk.flushed(this.#commits.put(commitKey(name, partition), commitToJson(commit)))
-    state.committed = commit.next.offset
+  async commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {
+    const state = this.#partition(this.#topic(topicRead(reader)), partition)
+    await this.#disk.flushed(this.#commits.put(commitKey(reader, partition), commitToJson(commit)))
+    state.committed.set(reader, commit.next.offset)
   }
 
-  async committed(name: TopicName, partition: number): Promise<Commit | undefined> {
-    const stored = readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))
+  async committed(reader: ReaderName, partition: number): Promise<Commit | undefined> {
+    const stored = readOf(this.#commits, () => this.#commits.get(commitKey(reader, partition)))
     return stored && commitFromJson(stored)
   }
 
@@ -313,17 +322,23 @@ class EmbeddedLog implements Log {
     return low
   }
 
-  async stats(name: TopicName, partition: number): Promise<PartitionStats> {
-    const topic = this.#topic(name)
+  async stats(reader: ReaderName, partition: number, _maxAgeMs?: number, from = 0): Promise<PartitionStats> {
+    const topic = this.#topic(topicRead(reader))
     const state = this.#partition(topic, partition)
-    state.committed ??= readOf(this.#commits, () => this.#commits.get(commitKey(name, partition)))?.next.offset ?? 0
-    await this.#weigh(topic, partition, state.committed)
-    const { first, next, bytes, weighed } = state
-    return { first, next, bytes, finishedBytes: weighed.bytes }
+    let committed = state.committed.get(reader)
+    if (committed === undefined) {
+      committed = readOf(this.#commits, () => this.#commits.get(commitKey(reader, partition)))?.next.offset ?? 0
+      state.committed.set(reader, committed)
+    }
+    const begin = Math.max(state.first, from)
+    const [above, finished] = [await this.#weightBelow(topic, partition, begin), await this.#weightBelow(topic, partition, committed)]
+    const { first, next, bytes } = state
+    const skipped = above - (await this.#weightBelow(topic, partition, first))
+    return { first, next, bytes: bytes - skipped, finishedBytes: Math.max(0, finished - above) }
   }
 
-  async subscribe(name: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {
-    const { partitions } = this.#topic(name)
+  async subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable> {
+    const { partitions } = this.#topic(topicRead(reader))
     for (const partition of partitions.keys()) listener.assigned(partition)
     return {
       [Symbol.asyncDispose]: async () => {
@@ -369,12 +384,22 @@ class EmbeddedLog implements Log {
     return state
   }
 
-  #find(topic: Topic, partition: number, offset: number): Buffer | undefined {
+  #find(topic: Topic, partition: number, offset: number, follower?: Follower): Buffer | undefined {
     const range = { ...recordRange(topic.number, partition, offset, offset + 1), limit: 1 }
-    return readOf(this.#root, () => {
+    const pack = readOf(this.#root, () => {
       for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)
       return undefined
     })
+    if (pack) follower?.read(offset, pack)
+    return pack
+  }
+
+  /** Of the readers whose keys begin so. */
+  async #removeCommits(...prefixes: readonly string[]): Promise<void> {
+    const keys = readOf(this.#commits, () =>
+      prefixes.flatMap((start) => [...this.#commits.getKeys({ start, end: `${start}\uffff` })].map(String)),
+    )
+    await Promise.all(keys.map((key) => this.#disk.flushed(this.#commits.remove(key))))
   }
 
   /** Removes the records below `end` in slices that don't hold up the event loop. */
@@ -388,13 +413,13 @@ class EmbeddedLog implements Log {
       const keys = readOf(this.#root, () => [...this.#records.getKeys(range)].map((key) => Buffer.from(key)))
       const lastKey = keys.at(-1)
       state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
+      let removed = 0
       for (const key of keys) {
-        const size = sizeOf(key)
-        state.bytes -= size
-        if (offsetOf(key) < state.weighed.below) state.weighed.bytes -= size
+        removed += sizeOf(key)
         this.#disk.watch(this.#records.remove(key))
       }
-      if (state.weighed.below < state.first) state.weighed = { below: state.first, bytes: 0 }
+      state.bytes -= removed
+      state.weights.trim(state.first, removed)
       const { next, bytes, placed } = state
       const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
       if (!topic.deleted) await this.#disk.flushed(this.#meta.put(countersKey(topic.name, partition), counters))
@@ -402,28 +427,28 @@ class EmbeddedLog implements Log {
     }
   }
 
-  /** Brings `weighed` to an offset, in slices that don't hold up the event loop. */
-  async #weigh(topic: Topic, partition: number, below: number): Promise<void> {
+  /** What the records up to before an offset take, counted from any beginning, in slices that don't hold up the event loop. */
+  async #weightBelow(topic: Topic, partition: number, offset: number): Promise<number> {
     const state = topic.partitions[partition] as PartitionState
-    const end = () => Math.max(state.first, Math.min(below, state.next))
-    if (state.weighed.below > end()) state.weighed = { below: state.first, bytes: 0 } // a replay went back
-    while (state.weighed.below < end()) {
-      const from = Math.max(state.weighed.below, state.first)
-      const range = {
-        ...recordRange(topic.number, partition, from, end()),
-        limit: WEIGH_SLICE,
-      }
+    for (;;) {
+      const end = Math.max(state.first, Math.min(offset, state.next))
+      const from = state.weights.below(end)
+      if (from.offset === end) return from.bytes
+      const range = { ...recordRange(topic.number, partition, from.offset, end), limit: WEIGH_SLICE }
+      let { bytes } = from
       let last: number | undefined
       let count = 0
       readOf(this.#root, () => {
         for (const key of this.#records.getKeys(range)) {
-          state.weighed.bytes += sizeOf(key)
+          bytes += sizeOf(key)
           last = offsetOf(key)
           count++
         }
       })
-      state.weighed.below = count < WEIGH_SLICE || last === undefined ? end() : last + 1
-      if (count === WEIGH_SLICE) await nextTurn()
+      const upTo = count < WEIGH_SLICE || last === undefined ? end : last + 1
+      state.weights.add({ offset: upTo, bytes })
+      if (upTo === end) return bytes
+      await nextTurn()
     }
   }
 }
@@ -441,9 +466,9 @@ const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 
 const REMOVE_SLICE = 1000
 /** A reader that is no further behind is at the tail. */
 const NEAR_RECORDS = 16
-const WEIGH_SLICE = 5000
+const WEIGH_SLICE = 1024
 
 const stateKey = (source: string) => `state:${source}`
 const progressKey = (source: string) => `progress:${source}`
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
-const commitKey = (topic: TopicName, partition: number) => `${topic}/${partition}`
+const commitKey = (reader: ReaderName, partition: number) => `${reader}/${partition}`

@@ -1,7 +1,7 @@
 /**
  * The log: where changes become durable between the source and the sinks. Two homes stand behind it: `embedded`
- * (LMDB, one process) and Kafka. A topic belongs to one generation of one sink; its records are packs (pack.ts),
- * numbered from 0 in each partition.
+ * (LMDB, one process) and Kafka. A topic holds one stream, which any number of readers read, each with commits of its own;
+ * its records are packs (pack.ts), numbered from 0 in each partition.
  *
  * Who keeps which promise (correctness 4, 16–18, 21):
  *  - the caller has one `append` open at a time and appends nothing after one that failed; the log settles an
@@ -11,8 +11,20 @@
 import type { Lsn } from '../lsn.ts'
 import type { Position } from '../position.ts'
 
-/** Names one topic: `${sink id}.${generation}`. */
+/** Names one topic. A topic of a stream is made once, and its name is never used again. */
 export type TopicName = string
+
+/**
+ * Names who reads a topic and commits there, a generation of a sink: `<topic>@<sink id>.<generation>`. A topic that was made for
+ * one generation alone is named by it, and is the name of its reader too: `<sink id>.<generation>`.
+ */
+export type ReaderName = string
+
+/** @param name `<sink id>.<generation>` */
+export const readerOf = (topic: TopicName, name: string): ReaderName => (topic === name ? topic : `${topic}@${name}`)
+export const topicRead = (reader: ReaderName): TopicName => reader.split('@')[0] as string
+/** @returns `<sink id>.<generation>` */
+export const generationRead = (reader: ReaderName): string => reader.slice(reader.lastIndexOf('@') + 1)
 
 export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
 
@@ -60,11 +72,12 @@ export type Commit = Readonly<{
 }>
 
 export type PartitionStats = Readonly<{
-  /** first offset kept, and the one the next record gets */
+  /** first offset kept, for whichever reader, and the one the next record gets */
   first: number
   next: number
+  /** of the records that are kept, from where it was asked on */
   bytes: number
-  /** the share of the records below the committed offset: finished, and kept to be replayed */
+  /** the share of those below the reader's committed offset: finished, and kept to be replayed */
   finishedBytes: number
 }>
 
@@ -82,7 +95,10 @@ export interface Log extends AsyncDisposable {
   /** random, made with the log; a different one behind the same state database is a different log */
   readonly identity: string
   createTopic(topic: TopicName, partitions: number): Promise<void>
+  /** With the commits of all its readers. */
   deleteTopic(topic: TopicName): Promise<void>
+  /** Deletes the commits of a reader that reads no more; its topic stays. */
+  deleteReader(reader: ReaderName): Promise<void>
   /** @param maxAgeMs how old the answer may be, where asking has a price (0) */
   topics(maxAgeMs?: number): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
   /** Takes up appending for a new run of a source. Called before its first append: forgets a failed append before it. */
@@ -106,11 +122,12 @@ export interface Log extends AsyncDisposable {
   lacks(source: string, appends: number, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined>
   /**
    * Every record from `from` (or from the first kept one above it), then waits for new ones until aborted.
+   * A pack that many readers have at the same time is one buffer: nobody writes to it.
    * @param before for who looks and doesn't follow: ends there
    */
   read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before?: number): AsyncIterable<LogRecord>
-  commit(topic: TopicName, partition: number, commit: Commit): Promise<void>
-  committed(topic: TopicName, partition: number): Promise<Commit | undefined>
+  commit(reader: ReaderName, partition: number, commit: Commit): Promise<void>
+  committed(reader: ReaderName, partition: number): Promise<Commit | undefined>
   /**
    * What must be kept for whoever is to read from a record on: as a rule from this record. Asked with growing offsets, by
    * who reads the partition.
@@ -121,15 +138,18 @@ export interface Log extends AsyncDisposable {
   trim(topic: TopicName, partition: number, before: number): Promise<void>
   /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */
   offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number>
-  /** @param maxAgeMs as in `topics` */
-  stats(topic: TopicName, partition: number, maxAgeMs?: number): Promise<PartitionStats>
+  /**
+   * @param maxAgeMs as in `topics`
+   * @param from what lies below is kept for others, and not counted
+   */
+  stats(reader: ReaderName, partition: number, maxAgeMs?: number, from?: number): Promise<PartitionStats>
   /** Little room is left where the log is: what is kept only to be replayed should go. Asking costs next to nothing. */
   isShortOfSpace(): Promise<boolean>
-  /** Tells which partitions of the topic this process serves: embedded all of them, at once. */
-  subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable>
+  /** Tells which partitions this process serves for the reader: embedded all of them, at once. */
+  subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable>
   /**
-   * Whether what was assigned of a subscribed topic is surely still this process's: asked right before anything is handed
+   * Whether what was assigned for a reader is surely still this process's: asked right before anything is handed
    * out, because a process that was frozen goes on before it hears that others took over (correctness 19).
    */
-  holds(topic: TopicName): boolean
+  holds(reader: ReaderName): boolean
 }

@@ -1,4 +1,5 @@
 /** What the embedded log knows of a partition without asking the disk, and who waits for its next record. */
+import type { Weights } from './weights.ts'
 
 export type PartitionState = {
   first: number
@@ -7,10 +8,9 @@ export type PartitionState = {
   bytes: number
   /** of the open append: what else writes the counters must not take it back */
   placed: { records: number; bytes: number }
-  /** the committed offset; undefined: not looked up yet */
-  committed: number | undefined
-  /** what the records kept below an offset take, weighed once as the committed offset moves on */
-  weighed: { below: number; bytes: number }
+  /** the committed offset of each reader, as it was looked up or written last */
+  committed: Map<string, number>
+  weights: Weights
   waiting: Set<() => void>
 }
 

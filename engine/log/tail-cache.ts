@@ -1,18 +1,21 @@
 /**
- * The packs appended last, until they are read once, over all partitions and up to a bound in bytes: the oldest leaves first.
- * A partition has one reader, as a rule, which is at the tail or far behind it. Of one that has fallen behind by more than
- * the bound nothing is kept: it would leave before it is read, and has cost the garbage collector dear meanwhile.
+ * The packs appended last, until all readers near the tail of their partition have read them, over all partitions and up to
+ * a bound in bytes: the oldest leaves first. A reader is at the tail, as a rule, or far behind it. For one that has fallen
+ * behind by more than the bound nothing is kept: it would leave before it is read, and has cost the garbage collector dear
+ * meanwhile.
+ *
+ * What several readers of a partition have in their hands at the same time, from here or from the disk, is one buffer.
  */
 export class TailCache {
   readonly #maxBytes: number
-  /** by partition, then by offset; in the order of appending */
-  readonly #packs = new Map<string, Map<number, Buffer>>()
-  /** whose packs have left unread */
-  readonly #behind = new Set<string>()
+  readonly #partitions = new Map<string, Partition>()
   /** the order of appending over all partitions; some have been read */
-  #queue: { partition: string; offset: number }[] = []
+  #queue: { partition: Partition; offset: number }[] = []
   #head = 0
   #bytes = 0
+  readonly #left = new FinalizationRegistry<{ held: Partition['held']; offset: number }>(({ held, offset }) => {
+    if (held.get(offset)?.deref() === undefined) held.delete(offset)
+  })
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes
@@ -23,19 +26,16 @@ export class TailCache {
   }
 
   add(topic: number, partition: number, offset: number, pack: Buffer): void {
-    const key = keyOf(topic, partition)
-    if (this.#behind.has(key)) return
-    let packs = this.#packs.get(key)
-    if (!packs) this.#packs.set(key, (packs = new Map()))
-    packs.set(offset, pack)
-    this.#queue.push({ partition: key, offset })
+    const of = this.#partitions.get(keyOf(topic, partition))
+    if (!of || of.near.size === 0) return
+    of.packs.set(offset, { pack, left: of.near.size })
+    this.#queue.push({ partition: of, offset })
     this.#bytes += pack.length
     for (let oldest = this.#queue[this.#head]; oldest; oldest = this.#queue[++this.#head]) {
-      const isThere = this.#packs.get(oldest.partition)?.has(oldest.offset) === true
-      if (!isThere) continue
+      if (!oldest.partition.packs.has(oldest.offset)) continue
       if (this.#bytes <= this.#maxBytes) break
       this.#remove(oldest.partition, oldest.offset)
-      this.#behind.add(oldest.partition)
+      for (const reader of oldest.partition.near) if (reader.next <= oldest.offset) oldest.partition.near.delete(reader)
     }
     if (this.#head > 1024 && this.#head * 2 > this.#queue.length) {
       this.#queue = this.#queue.slice(this.#head)
@@ -43,42 +43,79 @@ export class TailCache {
     }
   }
 
-  /** @returns undefined: it is to be read from the disk, now or for the second time */
-  take(topic: number, partition: number, offset: number): Buffer | undefined {
+  /** Somebody begins to follow a partition. */
+  follow(topic: number, partition: number): Follower {
     const key = keyOf(topic, partition)
-    const pack = this.#packs.get(key)?.get(offset)
-    if (pack) this.#remove(key, offset)
-    return pack
-  }
-
-  /** The reader of a partition is near the tail: what is appended from now on will be read soon. */
-  caughtUp(topic: number, partition: number): void {
-    if (this.#behind.size > 0) this.#behind.delete(keyOf(topic, partition))
+    const of = this.#partitions.get(key) ?? { packs: new Map(), near: new Set(), followers: 0, held: new Map() }
+    this.#partitions.set(key, of)
+    of.followers++
+    const reader: Reader = { next: 0, counted: 0 }
+    return {
+      isNear: (offset, next) => {
+        if (of.near.has(reader)) return
+        Object.assign(reader, { next: offset, counted: next })
+        of.near.add(reader)
+      },
+      take: (offset) => {
+        reader.next = offset + 1
+        const kept = of.packs.get(offset)
+        if (!kept) return of.held.get(offset)?.deref()
+        if (of.near.has(reader) && offset >= reader.counted && --kept.left <= 0) this.#remove(of, offset)
+        this.#hold(of, offset, kept.pack)
+        return kept.pack
+      },
+      read: (offset, pack) => this.#hold(of, offset, pack),
+      [Symbol.dispose]: () => {
+        if (of.near.delete(reader))
+          for (const [offset, kept] of of.packs)
+            if (offset >= reader.next && offset >= reader.counted && --kept.left <= 0) this.#remove(of, offset)
+        if (--of.followers === 0) this.#partitions.delete(key)
+      },
+    }
   }
 
   /** Forgets the packs of a partition below an offset. */
   drop(topic: number, partition: number, before: number): void {
-    const key = keyOf(topic, partition)
-    for (const offset of this.#packs.get(key)?.keys() ?? []) {
+    const of = this.#partitions.get(keyOf(topic, partition))
+    for (const offset of of?.packs.keys() ?? []) {
       if (offset >= before) break
-      this.#remove(key, offset)
+      this.#remove(of as Partition, offset)
     }
   }
 
-  /** Forgets a partition. */
-  forget(topic: number, partition: number): void {
-    this.drop(topic, partition, Infinity)
-    this.caughtUp(topic, partition)
+  /** Remembers what somebody has in hand, where others may come for it. */
+  #hold(of: Partition, offset: number, pack: Buffer): void {
+    if (of.followers < 2 || of.held.get(offset)?.deref() === pack) return
+    of.held.set(offset, new WeakRef(pack))
+    this.#left.register(pack, { held: of.held, offset })
   }
 
-  #remove(key: string, offset: number): void {
-    const packs = this.#packs.get(key)
-    const pack = packs?.get(offset)
-    if (!packs || !pack) return // dropped before
-    packs.delete(offset)
-    this.#bytes -= pack.length
-    if (packs.size === 0) this.#packs.delete(key)
+  #remove(of: Partition, offset: number): void {
+    const kept = of.packs.get(offset)
+    if (!kept) return // dropped before
+    of.packs.delete(offset)
+    this.#bytes -= kept.pack.length
   }
+}
+
+/** Who follows a partition. */
+export interface Follower extends Disposable {
+  /** It has come near the tail: what is appended from now on, from `next`, will be read soon. */
+  isNear(offset: number, next: number): void
+  /** @returns undefined: it is to be read from the disk; then tell by `read` */
+  take(offset: number): Buffer | undefined
+  read(offset: number, pack: Buffer): void
+}
+
+/** @property counted from here on packs wait for it */
+type Reader = { next: number; counted: number }
+type Partition = {
+  /** in the order of appending, each with how many are still to read it */
+  readonly packs: Map<number, { readonly pack: Buffer; left: number }>
+  readonly near: Set<Reader>
+  followers: number
+  /** in the hands of readers */
+  readonly held: Map<number, WeakRef<Buffer>>
 }
 
 const keyOf = (topic: number, partition: number): string => `${topic}/${partition}`

@@ -8,7 +8,7 @@
  *  C4. `restore` looks after every commit of this process has settled.
  */
 import { EngineError, isFenced } from '../../errors.ts'
-import type { Commit, TopicName } from '../log.ts'
+import { topicRead, type Commit, type ReaderName, type TopicName } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import { commitFromText, commitToText, type Numbered } from './commit-text.ts'
 import type { Generation } from './membership.ts'
@@ -18,10 +18,10 @@ import type { SecondMemory } from './second-memory.ts'
 export type CommitsOptions = Readonly<{
   brokers: Brokers
   memory: SecondMemory
-  /** of a topic, in Kafka; also of its group */
-  nameOf: (topic: TopicName) => string
+  /** of a topic in Kafka, or of a reader's group */
+  nameOf: (name: TopicName | ReaderName) => string
   /** what a commit goes out under: `outside` when nobody here is a member of the group; undefined: the partition is not ours */
-  generationOf: (topic: TopicName, partition: number) => Generation | 'outside' | undefined
+  generationOf: (reader: ReaderName, partition: number) => Generation | 'outside' | undefined
   /** characters that brokers take beside an offset */
   maxTextLength: number
   notice: (text: string, error?: unknown) => void
@@ -44,8 +44,8 @@ const NO_GENERATION = -1
 export class Commits implements AsyncDisposable {
   readonly #options: CommitsOptions
   readonly #partitions = new Map<string, Partition>()
-  /** by topic: what the coordinator said of partitions of other owners */
-  readonly #asked = new Map<TopicName, { readonly at: number; readonly offsets: Promise<readonly number[]> }>()
+  /** by reader: what the coordinator said of partitions of other owners */
+  readonly #asked = new Map<ReaderName, { readonly at: number; readonly offsets: Promise<readonly number[]> }>()
   readonly #closed = new AbortController()
   #timer: NodeJS.Timeout | undefined
   #saving: Promise<void> = Promise.resolve()
@@ -55,12 +55,12 @@ export class Commits implements AsyncDisposable {
   }
 
   /** @throws EngineError PARTITION_FENCED, LOG_UNREACHABLE, LOG_REFUSED, STATE_UNAVAILABLE */
-  async commit(topic: TopicName, partition: number, commit: Commit): Promise<void> {
-    const of = this.#of(topic, partition)
-    if (commit.term <= of.fencedTerm || commit.term < of.term) throw fenced(topic, partition)
+  async commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {
+    const of = this.#of(reader, partition)
+    if (commit.term <= of.fencedTerm || commit.term < of.term) throw fenced(reader, partition)
     if (commit.term > of.term) Object.assign(of, { term: commit.term, number: 0 })
     const numbered = { commit, number: ++of.number }
-    const work = of.open.then(() => this.#write(topic, partition, of, numbered))
+    const work = of.open.then(() => this.#write(reader, partition, of, numbered))
     of.open = work.catch(() => undefined)
     await work
   }
@@ -69,17 +69,18 @@ export class Commits implements AsyncDisposable {
    * The last commit of the partition's last owner, as far as it is remembered.
    * @param end the partition's next offset
    */
-  async restore(topic: TopicName, partition: number, end: () => Promise<number>): Promise<Commit | undefined> {
-    await this.#partitions.get(key(topic, partition))?.open
+  async restore(reader: ReaderName, partition: number, end: () => Promise<number>): Promise<Commit | undefined> {
+    await this.#partitions.get(key(reader, partition))?.open
     const { memory, nameOf, notice } = this.#options
-    const groupId = nameOf(topic)
+    const groupId = nameOf(reader)
+    const topic = nameOf(topicRead(reader))
     const [{ responses }, checkpoint] = await Promise.all([
       patiently(() =>
         this.#options.brokers.coordinator(groupId, (broker) =>
-          broker.offsetFetch({ groupId, topics: [{ topic: groupId, partitions: [{ partition }] }] }),
+          broker.offsetFetch({ groupId, topics: [{ topic, partitions: [{ partition }] }] }),
         ),
       ),
-      memory.checkpoint(topic, partition),
+      memory.checkpoint(reader, partition),
     ])
     const found = responses[0]?.partitions.find((p) => p.partition === partition)
     const offset = Number(found?.offset ?? -1)
@@ -99,27 +100,27 @@ export class Commits implements AsyncDisposable {
   }
 
   /** The committed offset, 0 when there is none: known by its owner, else as it was asked for no longer ago than `maxAgeMs`. */
-  async offset(topic: TopicName, partition: number, maxAgeMs: number): Promise<number> {
-    const own = this.#partitions.get(key(topic, partition))
+  async offset(reader: ReaderName, partition: number, maxAgeMs: number): Promise<number> {
+    const own = this.#partitions.get(key(reader, partition))
     if (own?.committed && own.term > own.fencedTerm) return own.committed.next.offset
-    let asked = this.#asked.get(topic)
+    let asked = this.#asked.get(reader)
     if (!asked || performance.now() - asked.at > maxAgeMs) {
-      const entry = { at: performance.now(), offsets: this.#offsets(topic) }
-      this.#asked.set(topic, (asked = entry))
-      entry.offsets.catch(() => this.#asked.get(topic) === entry && this.#asked.delete(topic))
+      const entry = { at: performance.now(), offsets: this.#offsets(reader) }
+      this.#asked.set(reader, (asked = entry))
+      entry.offsets.catch(() => this.#asked.get(reader) === entry && this.#asked.delete(reader))
     }
     return (await asked.offsets)[partition] ?? 0
   }
 
   /** The partition is no longer served here. */
-  fence(topic: TopicName, partition: number): void {
-    const of = this.#of(topic, partition)
+  fence(reader: ReaderName, partition: number): void {
+    const of = this.#of(reader, partition)
     of.fencedTerm = of.term
   }
 
-  forget(topic: TopicName): void {
-    for (const name of this.#partitions.keys()) if (name.startsWith(`${topic}/`)) this.#partitions.delete(name)
-    this.#asked.delete(topic)
+  forget(reader: ReaderName): void {
+    for (const name of this.#partitions.keys()) if (name.startsWith(`${reader}/`)) this.#partitions.delete(name)
+    this.#asked.delete(reader)
   }
 
   /** Writes down what the second memory doesn't have yet. */
@@ -132,42 +133,44 @@ export class Commits implements AsyncDisposable {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  async #offsets(topic: TopicName): Promise<readonly number[]> {
-    const groupId = this.#options.nameOf(topic)
-    const { leaders } = await patiently(() => this.#options.brokers.layout(groupId))
+  async #offsets(reader: ReaderName): Promise<readonly number[]> {
+    const groupId = this.#options.nameOf(reader)
+    const topic = this.#options.nameOf(topicRead(reader))
+    const { leaders } = await patiently(() => this.#options.brokers.layout(topic))
     const partitions = leaders.map((_, partition) => ({ partition }))
     const { responses } = await patiently(() =>
-      this.#options.brokers.coordinator(groupId, (broker) => broker.offsetFetch({ groupId, topics: [{ topic: groupId, partitions }] })),
+      this.#options.brokers.coordinator(groupId, (broker) => broker.offsetFetch({ groupId, topics: [{ topic, partitions }] })),
     )
     const offsets = leaders.map(() => 0)
     for (const { partition, offset } of responses[0]?.partitions ?? []) offsets[partition] = Math.max(0, Number(offset))
     return offsets
   }
 
-  async #write(topic: TopicName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
+  async #write(reader: ReaderName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
     const { commit } = numbered
     const { text, isWhole } = commitToText(numbered, this.#options.maxTextLength)
     const goesBack = of.committed !== undefined && commit.next.offset < of.committed.next.offset
     // what Kafka can't hold, and what an older checkpoint would contradict, is durable in the state database first
     const first = !isWhole || goesBack || commit.inFlight !== undefined
-    if (first) await this.#options.memory.saveCheckpoint(topic, partition, numbered)
-    await patiently(() => this.#send(topic, partition, commit, text), this.#closed.signal)
+    if (first) await this.#options.memory.saveCheckpoint(reader, partition, numbered)
+    await patiently(() => this.#send(reader, partition, commit, text), this.#closed.signal)
     of.committed = commit
     of.unsaved = first ? undefined : numbered
     if (!first && !this.#closed.signal.aborted) this.#timer ??= setTimeout(() => this.#onTime(), CHECKPOINT_EVERY_MS).unref()
   }
 
-  async #send(topic: TopicName, partition: number, commit: Commit, text: string): Promise<void> {
-    const of = this.#of(topic, partition)
-    const generation = this.#options.generationOf(topic, partition)
-    if (generation === undefined || commit.term <= of.fencedTerm) throw fenced(topic, partition)
-    const groupId = this.#options.nameOf(topic)
+  async #send(reader: ReaderName, partition: number, commit: Commit, text: string): Promise<void> {
+    const of = this.#of(reader, partition)
+    const generation = this.#options.generationOf(reader, partition)
+    if (generation === undefined || commit.term <= of.fencedTerm) throw fenced(reader, partition)
+    const groupId = this.#options.nameOf(reader)
+    const topic = this.#options.nameOf(topicRead(reader))
     await this.#options.brokers.coordinator(groupId, (broker) =>
       broker.offsetCommit({
         groupId,
         groupGenerationId: generation === 'outside' ? NO_GENERATION : generation.generationId,
         memberId: generation === 'outside' ? '' : generation.memberId,
-        topics: [{ topic: groupId, partitions: [{ partition, offset: String(commit.next.offset), metadata: text }] }],
+        topics: [{ topic, partitions: [{ partition, offset: String(commit.next.offset), metadata: text }] }],
       }),
     )
   }
@@ -194,8 +197,8 @@ export class Commits implements AsyncDisposable {
     }
   }
 
-  #of(topic: TopicName, partition: number): Partition {
-    const name = key(topic, partition)
+  #of(reader: ReaderName, partition: number): Partition {
+    const name = key(reader, partition)
     let of = this.#partitions.get(name)
     if (!of) {
       of = { term: -1, number: 0, fencedTerm: -1, committed: undefined, open: Promise.resolve(), unsaved: undefined }
@@ -205,7 +208,7 @@ export class Commits implements AsyncDisposable {
   }
 }
 
-const key = (topic: TopicName, partition: number) => `${topic}/${partition}`
+const key = (reader: ReaderName, partition: number) => `${reader}/${partition}`
 const compare = (a: Numbered, b: Numbered): number => a.commit.term - b.commit.term || a.number - b.number
-const fenced = (topic: TopicName, partition: number) =>
-  new EngineError('PARTITION_FENCED', `partition ${partition} of ${topic} is not served here any more`, { topic, partition })
+const fenced = (reader: ReaderName, partition: number) =>
+  new EngineError('PARTITION_FENCED', `partition ${partition} of ${reader} is not served here any more`, { reader, partition })

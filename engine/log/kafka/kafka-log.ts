@@ -1,6 +1,6 @@
 /**
- * The log at home in Kafka: one topic for each generation of a sink, one consumer group for each topic, so that a change
- * of one rebalances no other. What Kafka doesn't keep, or not for ever, is in the state database (second-memory.ts).
+ * The log at home in Kafka: one topic for each stream, one consumer group for each generation of a sink that reads it, so that
+ * a change of one rebalances no other. What Kafka doesn't keep, or not for ever, is in the state database (second-memory.ts).
  *
  * Differences from the embedded log that callers meet:
  *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
@@ -13,7 +13,19 @@ import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
 import type { Query } from '../../wal/connection/slot.ts'
-import type { AppendRecord, AssignmentListener, Commit, Log, LogRecord, PartitionStats, Progress, Reached, TopicName } from '../log.ts'
+import {
+  topicRead,
+  type AppendRecord,
+  type AssignmentListener,
+  type Commit,
+  type Log,
+  type LogRecord,
+  type PartitionStats,
+  type Progress,
+  type Reached,
+  type ReaderName,
+  type TopicName,
+} from '../log.ts'
 import { Pack } from '../pack.ts'
 import { isLaterPart, PartJoiner } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
@@ -96,7 +108,7 @@ class KafkaLog implements Log {
   readonly #progress: ProgressKeeper
   readonly #producers = new Map<string, Producer>()
   readonly #formerMembers: FormerMembers | undefined
-  readonly #members = new Map<TopicName, Membership>()
+  readonly #members = new Map<ReaderName, Membership>()
   /** of the reader that began last, by topic and partition */
   readonly #joiners = new Map<string, PartJoiner>()
   readonly #closed = new AbortController()
@@ -116,9 +128,9 @@ class KafkaLog implements Log {
     this.#commits = new Commits({
       brokers: this.#commitBrokers,
       memory: this.#memory,
-      nameOf: (topic) => this.#topics.nameOf(topic),
-      generationOf: (topic, partition) => {
-        const member = this.#members.get(topic)
+      nameOf: (name) => this.#topics.nameOf(name),
+      generationOf: (reader, partition) => {
+        const member = this.#members.get(reader)
         return member ? member.generationOf(partition) : 'outside'
       },
       maxTextLength: options.maxCommitLength,
@@ -130,7 +142,7 @@ class KafkaLog implements Log {
     return this.#topics.create(topic, partitions)
   }
 
-  /** With its group and what is remembered of it. */
+  /** With the groups of its readers and what is remembered of them. */
   async deleteTopic(topic: TopicName): Promise<void> {
     const name = this.#topics.nameOf(topic)
     await this.#memory.dropEnds(topic) // first: a topic that is gone is missed
@@ -138,13 +150,18 @@ class KafkaLog implements Log {
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
     for (const key of this.#joiners.keys()) if (key.startsWith(`${topic}/`)) this.#joiners.delete(key)
-    this.#commits.forget(topic)
-    await this.#memory.dropCheckpoints(topic)
+    for (const reader of new Set([topic, ...(await this.#memory.readersOf(topic))])) await this.deleteReader(reader)
     await this.#memory.dropEnds(topic) // what was saved meanwhile
+  }
+
+  async deleteReader(reader: ReaderName): Promise<void> {
+    this.#commits.forget(reader)
+    await this.#memory.dropCheckpoints(reader)
+    const group = this.#topics.nameOf(reader)
     try {
-      await this.#commitBrokers.coordinator(name, (broker) => broker.deleteGroups([name]))
+      await this.#commitBrokers.coordinator(group, (broker) => broker.deleteGroups([group]))
     } catch (error) {
-      this.#options.notice(`the group ${name} of a deleted topic is left to expire`, error)
+      this.#options.notice(`the group ${group}, which reads no more, is left to expire`, error)
     }
   }
 
@@ -229,12 +246,12 @@ class KafkaLog implements Log {
     }
   }
 
-  commit(topic: TopicName, partition: number, commit: Commit): Promise<void> {
-    return this.#commits.commit(topic, partition, commit)
+  commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {
+    return this.#commits.commit(reader, partition, commit)
   }
 
-  committed(topic: TopicName, partition: number): Promise<Commit | undefined> {
-    return this.#commits.restore(topic, partition, async () => (await this.#bounds(topic, partition)).next)
+  committed(reader: ReaderName, partition: number): Promise<Commit | undefined> {
+    return this.#commits.restore(reader, partition, async () => (await this.#bounds(topicRead(reader), partition)).next)
   }
 
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined {
@@ -266,11 +283,12 @@ class KafkaLog implements Log {
     return Math.min(low, next)
   }
 
-  async stats(topic: TopicName, partition: number, maxAgeMs = 0): Promise<PartitionStats> {
+  async stats(reader: ReaderName, partition: number, maxAgeMs = 0, from = 0): Promise<PartitionStats> {
+    const topic = topicRead(reader)
     const name = this.#topics.nameOf(topic)
     const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
-    const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(topic, partition, maxAgeMs)])
-    return { first, next, ...(await this.#sizes.between(topic, partition, { first, committed, next })) }
+    const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(reader, partition, maxAgeMs)])
+    return { first, next, ...(await this.#sizes.between(reader, partition, { first: Math.max(first, from), committed, next })) }
   }
 
   /** The brokers' disks are not ours to see. */
@@ -278,27 +296,28 @@ class KafkaLog implements Log {
     return false
   }
 
-  async subscribe(topic: TopicName, listener: AssignmentListener): Promise<AsyncDisposable> {
-    if (this.#members.has(topic)) throw new EngineError('INTERNAL', `this process has subscribed to ${topic} already`, { topic })
+  async subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable> {
+    if (this.#members.has(reader)) throw new EngineError('INTERNAL', `this process has subscribed to ${reader} already`, { reader })
     const { connection, sessionTimeoutMs, notice } = this.#options
-    const name = this.#topics.nameOf(topic)
     const member = new Membership({
-      ...{ connection, sessionTimeoutMs, notice, topic: name, groupId: name, brokers: this.#brokers },
+      ...{ connection, sessionTimeoutMs, notice, brokers: this.#brokers },
+      topic: this.#topics.nameOf(topicRead(reader)),
+      groupId: this.#topics.nameOf(reader),
       formerMembers: this.#formerMembers,
       listener: {
         assigned: (partition) => listener.assigned(partition),
         revoked: (partition) => {
-          this.#commits.fence(topic, partition)
+          this.#commits.fence(reader, partition)
           listener.revoked(partition)
         },
         handOver: async () => listener.handOver?.(),
         trouble: (error) => listener.trouble?.(error),
       },
     })
-    this.#members.set(topic, member)
+    this.#members.set(reader, member)
     const leave = async () => {
       await member.stop()
-      if (this.#members.get(topic) === member) this.#members.delete(topic)
+      if (this.#members.get(reader) === member) this.#members.delete(reader)
     }
     try {
       await member.start()
@@ -309,8 +328,8 @@ class KafkaLog implements Log {
     return { [Symbol.asyncDispose]: leave }
   }
 
-  holds(topic: TopicName): boolean {
-    return this.#members.get(topic)?.holds ?? false
+  holds(reader: ReaderName): boolean {
+    return this.#members.get(reader)?.holds ?? false
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -9,7 +9,7 @@ import type { Part } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import { commitFromJson, commitToJson, type StoredCommit } from '../commit-json.ts'
-import type { Reached, TopicName } from '../log.ts'
+import { generationRead, type Reached, type ReaderName, type TopicName } from '../log.ts'
 import type { Numbered } from './commit-text.ts'
 
 type Partition = Readonly<{ topic: TopicName; partition: number }>
@@ -25,34 +25,44 @@ export class SecondMemory {
   }
 
   /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
-  async saveCheckpoint(topic: TopicName, partition: number, { commit, number }: Numbered): Promise<void> {
+  async saveCheckpoint(reader: ReaderName, partition: number, { commit, number }: Numbered): Promise<void> {
     const { rows } = await ask(
       this.#query,
       `insert into tailrace.log_checkpoint as c (log, topic, partition, term, number, content)
        select $1::text, $2::text, $3::int, $4::bigint, $5::bigint, $6::jsonb
-       where not exists (select from tailrace.term where kind = 'partition' and key = $2::text || '/' || $3::int and term > $4::bigint)
+       where not exists (select from tailrace.term where kind = 'partition' and key = $7::text || '/' || $3::int and term > $4::bigint)
        on conflict (log, topic, partition) do update
          set term = excluded.term, number = excluded.number, content = excluded.content, saved_at = now()
          where (c.term, c.number) <= (excluded.term, excluded.number)
        returning partition`,
-      [this.#log, topic, partition, commit.term, number, JSON.stringify(commitToJson(commit))],
+      [this.#log, reader, partition, commit.term, number, JSON.stringify(commitToJson(commit)), generationRead(reader)],
     )
     if (rows.length > 0) return
-    throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} of ${topic}`, { topic, partition })
+    throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} of ${reader}`, { reader, partition })
   }
 
-  async checkpoint(topic: TopicName, partition: number): Promise<Numbered | undefined> {
+  async checkpoint(reader: ReaderName, partition: number): Promise<Numbered | undefined> {
     const { rows } = await ask(
       this.#query,
       'select number, content from tailrace.log_checkpoint where log = $1 and topic = $2 and partition = $3',
-      [this.#log, topic, partition],
+      [this.#log, reader, partition],
     )
     const row = rows[0]
     return row && { number: Number(row.number), commit: commitFromJson(row.content as StoredCommit) }
   }
 
-  async dropCheckpoints(topic: TopicName): Promise<void> {
-    await ask(this.#query, 'delete from tailrace.log_checkpoint where log = $1 and topic = $2', [this.#log, topic])
+  async dropCheckpoints(reader: ReaderName): Promise<void> {
+    await ask(this.#query, 'delete from tailrace.log_checkpoint where log = $1 and topic = $2', [this.#log, reader])
+  }
+
+  /** Those who have checkpoints of a topic. */
+  async readersOf(topic: TopicName): Promise<readonly ReaderName[]> {
+    const { rows } = await ask(
+      this.#query,
+      `select distinct topic as reader from tailrace.log_checkpoint where log = $1 and (topic = $2 or starts_with(topic, $2 || '@'))`,
+      [this.#log, topic],
+    )
+    return rows.map(({ reader }) => String(reader))
   }
 
   /** @param ends the next offsets, by "topic/partition" */

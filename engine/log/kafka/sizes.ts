@@ -3,7 +3,7 @@
  * appended to its partition, itself included. What is kept is the difference between the counters at both ends. This
  * process mostly knows them, because it appends or reads the partition; else it looks the records up, not too often.
  */
-import type { TopicName } from '../log.ts'
+import { topicRead, type ReaderName, type TopicName } from '../log.ts'
 
 /** @property total the record's counter; undefined: it has none */
 export type Counted = Readonly<{ size: number; total: number | undefined }>
@@ -17,15 +17,15 @@ const LOOK_UP_EVERY_MS = 5_000
 
 /** Of a partition: the first one kept, the committed one, and the one its next record gets. */
 export type Offsets = Readonly<{ first: number; committed: number; next: number }>
-type Point = { offset: number; bytes: number }
+type Point = Readonly<{ offset: number; bytes: number }>
+const NOWHERE: Point = { offset: -1, bytes: 0 }
 type Partition = {
-  /** bytes appended before the first offset, before the committed and before the next one, as they were known last */
-  first: Point
-  committed: Point
+  /** bytes appended before the next offset, as they were known last */
   next: Point
   readonly offsets: Float64Array
   readonly before: Float64Array
-  lookedUpAt: number
+  /** the same before the first offset and before the committed one of each reader */
+  readonly readers: Map<ReaderName, { first: Point; committed: Point; lookedUpAt: number }>
 }
 
 export class Sizes {
@@ -49,26 +49,29 @@ export class Sizes {
     of.before[offset % REMEMBERED] = total - size
   }
 
-  /** Bytes between the first offset kept and the next one, which the log has just named, and how many of them lie below the committed one. */
-  async between(topic: TopicName, partition: number, at: Offsets): Promise<{ bytes: number; finishedBytes: number }> {
+  /** Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below the committed one. */
+  async between(reader: ReaderName, partition: number, at: Offsets): Promise<{ bytes: number; finishedBytes: number }> {
     const { first, next } = at
     if (first >= next) return { bytes: 0, finishedBytes: 0 }
+    const topic = topicRead(reader)
     const committed = Math.max(first, Math.min(at.committed, next))
     const of = this.#of(topic, partition)
-    of.first = wasRead(of, first) ?? of.first
-    of.committed = wasRead(of, committed) ?? of.committed
-    if (committed === next && of.next.offset === next) of.committed = of.next
-    if (committed === first && of.first.offset === first) of.committed = of.first
-    const isKnown = of.first.offset === first && of.committed.offset === committed && of.next.offset === next
-    if (!isKnown && performance.now() - of.lookedUpAt > LOOK_UP_EVERY_MS) {
-      of.lookedUpAt = performance.now()
-      if (of.first.offset !== first) of.first = await this.#before(topic, partition, first, of.first)
+    let its = of.readers.get(reader)
+    if (!its) of.readers.set(reader, (its = { first: NOWHERE, committed: NOWHERE, lookedUpAt: -Infinity }))
+    its.first = wasRead(of, first) ?? its.first
+    its.committed = wasRead(of, committed) ?? its.committed
+    if (committed === next && of.next.offset === next) its.committed = of.next
+    if (committed === first && its.first.offset === first) its.committed = its.first
+    const isKnown = its.first.offset === first && its.committed.offset === committed && of.next.offset === next
+    if (!isKnown && performance.now() - its.lookedUpAt > LOOK_UP_EVERY_MS) {
+      its.lookedUpAt = performance.now()
+      if (its.first.offset !== first) its.first = await this.#before(topic, partition, first, its.first)
       if (of.next.offset !== next) of.next = await this.#upTo(topic, partition, next, of.next)
-      if (of.committed.offset !== committed)
-        of.committed = committed === next ? of.next : await this.#before(topic, partition, committed, of.committed)
+      if (its.committed.offset !== committed)
+        its.committed = committed === next ? of.next : await this.#before(topic, partition, committed, its.committed)
     }
-    const bytes = Math.max(0, of.next.bytes - of.first.bytes)
-    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, of.committed.bytes - of.first.bytes)) }
+    const bytes = Math.max(0, of.next.bytes - its.first.bytes)
+    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, its.committed.bytes - its.first.bytes)) }
   }
 
   async #before(topic: TopicName, partition: number, offset: number, otherwise: Point): Promise<Point> {
@@ -89,9 +92,9 @@ export class Sizes {
     const key = `${topic}/${partition}`
     let of = this.#partitions.get(key)
     if (!of) {
-      const nowhere = { offset: -1, bytes: 0 }
       of = {
-        ...{ first: nowhere, committed: nowhere, next: nowhere, lookedUpAt: -Infinity },
+        next: NOWHERE,
+        readers: new Map(),
         offsets: new Float64Array(REMEMBERED).fill(-1),
         before: new Float64Array(REMEMBERED),
       }

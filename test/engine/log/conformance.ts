@@ -1,7 +1,7 @@
 /** What every home of the log promises: the same tests for each (embedded.test.ts, kafka.kafka.test.ts). */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Commit, FinishedRange, Log, LogRecord, Reached } from '../../../engine/log/log.ts'
+import { readerOf, type Commit, type FinishedRange, type Log, type LogRecord, type Reached } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
@@ -162,6 +162,40 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     await using log = await it.open()
     assert.deepEqual(await log.committed(TOPIC, 0), clean)
     assert.deepEqual(await log.committed(TOPIC, 1), aCommit(1))
+  })
+
+  test(`${name}: each reader of a topic has its own commits and its own backlog, and goes without touching those of others`, async () => {
+    await using it = await home()
+    const [one, two] = [readerOf(TOPIC, 'one.1'), readerOf(TOPIC, 'two.1')]
+    const finished = async (log: Log, reader: string, from = 0) => {
+      const { bytes, finishedBytes } = await log.stats(reader, 0, 0, from)
+      return `${Math.round((finishedBytes * 40) / all)} of ${Math.round((bytes * 40) / all)}`
+    }
+    let all = 0
+    {
+      await using log = await started(it)
+      for (let i = 1; i <= 40; i++) await append(log, i)
+      all = (await log.stats(one, 0)).bytes
+      await readSome(log, 40)
+      await log.commit(one, 0, aCommit(10))
+      await log.commit(two, 0, aCommit(30))
+      assert.deepEqual((await log.committed(one, 0))?.next.offset, 10)
+      assert.deepEqual((await log.committed(two, 0))?.next.offset, 30)
+      assert.equal(await finished(log, one), '10 of 40')
+      assert.equal(await finished(log, two), '30 of 40')
+      assert.equal(await finished(log, two, 25), '5 of 15', 'what lies below is kept for the other')
+      const served = Promise.withResolvers<number>()
+      await using _ = await log.subscribe(one, { assigned: served.resolve, revoked: () => undefined })
+      assert.equal(await served.promise, 0)
+      assert.ok(log.holds(one))
+      await log.deleteReader(two)
+    }
+    await using log = await it.open()
+    assert.equal(await log.committed(two, 0), undefined)
+    assert.deepEqual((await log.committed(one, 0))?.next.offset, 10)
+    await log.deleteTopic(TOPIC)
+    await log.createTopic(TOPIC, 1)
+    assert.equal(await log.committed(one, 0), undefined)
   })
 
   test(`${name}: finished messages all over the window are remembered, as many as the dispatcher allows`, async () => {

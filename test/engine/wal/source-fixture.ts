@@ -64,6 +64,7 @@ export class WatchedLog implements Log {
   lacks: Log['lacks'] = (source, appends, only) => this.inner.lacks(source, appends, only)
   read: Log['read'] = (topic, partition, from, signal, before) => this.inner.read(topic, partition, from, signal, before)
   neededFrom: Log['neededFrom'] = (topic, partition, offset) => this.inner.neededFrom(topic, partition, offset)
+  deleteReader: Log['deleteReader'] = (reader) => this.inner.deleteReader(reader)
   commit: Log['commit'] = (topic, partition, commit) => this.inner.commit(topic, partition, commit)
   committed: Log['committed'] = (topic, partition) => this.inner.committed(topic, partition)
   trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
