@@ -1,7 +1,8 @@
 /**
  * The role that the demo's account works with: it owns the database of the demo and may replicate it, and nothing more. The
- * embedded server's superuser could read files and start programs as the service's user, and holds the state. One way past
+ * embedded server's superuser could read files and start programs as the server's user, and holds the state. One way past
  * it is left: PostgreSQL lets whoever may replicate copy all databases (BASE_BACKUP), where they reach its port on 127.0.0.1.
+ * pg_hba.conf can't take that back: it tells logical connections from others, and both take the command.
  */
 import { Client } from 'pg'
 import { clientConfig } from '../engine/postgres/client-config.ts'

@@ -215,6 +215,11 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
   parts.defer(() => server.stop())
   const told = () => ({ port: server.port, pid: server.pid ?? 0 })
   logger.info(told(), `embedded PostgreSQL ${how}`)
+  if (server.isRoots)
+    logger.warn(
+      { folder: server.folder },
+      'the embedded PostgreSQL reaches every file of root: it has no user of its own, who could not come to its folder or to its programs. Let others pass through the folders above both (chmod o+x), or run Tailrace as another user',
+    )
   const stopping = new AbortController()
   const kept = server.keepRunning(stopping.signal, {
     ended: (restarts) => logger.error({ ...told(), restarts }, 'the embedded PostgreSQL has ended by itself, and is started again'),

@@ -26,6 +26,7 @@ export function openDataFolder(folder: string): DataFolder {
   let lock: DatabaseSync | undefined
   try {
     makeFolder(path)
+    writeFileSync(join(path, 'lock.sqlite'), '', { flag: 'a', mode: 0o600 }) // whoever may read it may hold it
     lock = new DatabaseSync(join(path, 'lock.sqlite'))
     lock.exec('begin exclusive')
     writeFileSync(join(path, 'lock.pid'), `${process.pid}\n`, { mode: 0o600 })

@@ -629,7 +629,7 @@ export const ERRORS = {
     status: 500,
     meaning: 'The embedded PostgreSQL could not be set up or started, or it ended and did not come up again.',
     remedy:
-      'The message ends with its log. PostgreSQL never runs as root: as root Tailrace needs user namespaces (unshare -U), or the right to become another user that reaches all files (setpriv). Else run it as another user, or name a server of your own with PG_URL.',
+      'The message ends with its log. PostgreSQL never runs as root: as root Tailrace needs user namespaces (unshare -U), or the right to become another user (setpriv). Else run it as another user, or name a server of your own with PG_URL.',
   },
   STATE_TOO_NEW: {
     retry: false,

@@ -1,13 +1,16 @@
 /** Where a PostgreSQL is found, and how it is made to run for this user. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, lstatSync, readFileSync, symlinkSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, lchownSync, lstatSync, readdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { EngineError } from '../errors.ts'
 
 export type Binaries = Readonly<{ initdb: string; postgres: string; version: string }>
-/** A program that starts another one as another user; undefined: none is needed. */
-export type Launch = Readonly<{ command: string | undefined; before: readonly string[] }>
+/**
+ * A program that starts another one as another user; undefined: none is needed.
+ * @property isRoots what is started so reaches the files of root
+ */
+export type Launch = Readonly<{ command: string | undefined; before: readonly string[]; isRoots?: boolean }>
 
 const NOBODY = 65_534
 const PLATFORM: Readonly<Record<string, string>> = { win32: 'windows' }
@@ -54,16 +57,16 @@ function isThere(path: string): boolean {
 }
 
 /**
- * How PostgreSQL, which refuses to run as root, is started by this user. Root gives it a user namespace of its own, where
- * it sees another user id, and the same on its files. Where namespaces are not allowed (containers), it runs as another
- * user that may pass over file permissions: so it reaches binaries and data below a home that only root may enter.
+ * How programs of PostgreSQL, which refuses to run as root, are started by this user, whatever they have to reach. Root gives
+ * them a user namespace of their own, where they see another user id, and the same on their files. Where namespaces are not
+ * allowed (containers), they run as another user that may pass over file permissions.
  * @param owner user id that the cluster belongs to, when there is one already
  * @throws EngineError EMBEDDED_POSTGRES_FAILED: neither is possible
  */
 export function launchFor(owner: number | undefined): Launch {
   if (process.getuid?.() !== 0) return { command: undefined, before: [] }
   const ways = owner === undefined ? [IN_NAMESPACE, asUser(NOBODY)] : [owner === 0 ? IN_NAMESPACE : asUser(owner)]
-  const way = ways.find((one) => spawnSync(...launched(one, 'true', []), { stdio: 'ignore' }).status === 0)
+  const way = ways.find((one) => runs(one, 'true'))
   if (way) return way
   const tried = ways.map(({ command }) => command).join(', ')
   // made where namespaces were allowed: another user can only take it over
@@ -75,11 +78,63 @@ export function launchFor(owner: number | undefined): Launch {
   )
 }
 
-const IN_NAMESPACE: Launch = { command: 'unshare', before: ['-U'] }
+/**
+ * How root starts the server itself: as a user to whom the cluster is given, and who can do nothing else, for what the server's
+ * superuser says is done with the rights of its process. That user has to come to the cluster and to the programs: folders of
+ * the service let it pass, and those that others may not enter, such as the home of root, leave it with {@link launchFor}.
+ * Nothing may run on the cluster.
+ * @param folder holds the cluster; it and the data folder around it are the service's
+ */
+export function launchServerFor({ postgres }: Binaries, folder: string, cluster: string): Launch {
+  const { uid } = statSync(cluster)
+  const owner = uid === 0 ? NOBODY : uid
+  const bare = withoutRights(owner)
+  if (process.getuid?.() !== 0 || !runs(bare, 'true') || !runs(asUser(owner), 'true')) return launchFor(uid)
+  try {
+    for (const one of [dirname(folder), folder]) letPass(one, owner)
+    if (!runs(bare, 'test', ['-x', folder]) || !runs(bare, postgres, ['--version'])) return launchFor(uid)
+    if (uid === 0 && !giveAway(cluster, owner)) return launchFor(uid)
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'EPERM') return launchFor(uid)
+    const text = `the files of the embedded PostgreSQL can't be given to a user of its own: ${(cause as Error).message}`
+    throw new EngineError('EMBEDDED_POSTGRES_FAILED', text, { folder }, { cause })
+  }
+  return bare
+}
+
+/** A folder that is root's alone, also as a copy, is one to pass through for the group of that user, and for nobody else. */
+function letPass(folder: string, group: number): void {
+  const { uid, gid, mode } = statSync(folder)
+  if (uid !== 0 || (gid !== 0 && gid !== group) || (mode & 0o007) !== 0) return
+  chownSync(folder, 0, group)
+  chmodSync(folder, 0o710)
+}
+
+/**
+ * From the inside, so that one that was cut short is begun again.
+ * @returns false: nothing was done, for links in it lead to elsewhere (tablespaces), and root touches nothing by a link
+ */
+function giveAway(cluster: string, owner: number): boolean {
+  const all = readdirSync(cluster, { recursive: true, withFileTypes: true })
+  if (all.some((one) => one.isSymbolicLink())) return false
+  for (const one of all.toReversed()) lchownSync(join(one.parentPath, one.name), owner, owner)
+  lchownSync(cluster, owner, owner)
+  return true
+}
+
+const IN_NAMESPACE: Launch = { command: 'unshare', before: ['-U'], isRoots: true }
+const userFlags = (id: number) => [`--reuid=${id}`, `--regid=${id}`, '--clear-groups']
 const asUser = (id: number): Launch => ({
   command: 'setpriv',
-  before: [`--reuid=${id}`, `--regid=${id}`, '--clear-groups', '--inh-caps=+dac_override', '--ambient-caps=+dac_override'],
+  before: [...userFlags(id), '--inh-caps=+dac_override', '--ambient-caps=+dac_override'],
+  isRoots: true,
 })
+const withoutRights = (id: number): Launch => ({
+  command: 'setpriv',
+  before: [...userFlags(id), '--no-new-privs', '--inh-caps=-all'],
+})
+const runs = (way: Launch, program: string, args: readonly string[] = []): boolean =>
+  spawnSync(...launched(way, program, args), { stdio: 'ignore' }).status === 0
 
 /** @returns the program and its arguments as they have to be spawned */
 export function launched({ command, before }: Launch, program: string, args: readonly string[]): [string, string[]] {

@@ -22,7 +22,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../state/resources.ts'
-import { launched, launchFor, type Binaries, type Launch } from './binaries.ts'
+import { launched, launchFor, launchServerFor, type Binaries } from './binaries.ts'
 import { clientConfig } from './client-config.ts'
 import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
 
@@ -72,12 +72,12 @@ export class PostgresServer {
   readonly folder: string
   readonly #binaries: Binaries
   readonly #settings: Readonly<Record<string, string | number>>
-  readonly #launch: Launch
   readonly #password: string
   #pid: number | undefined
   #child: ChildProcess | undefined
   #port = 0
   #logFrom = 0
+  #isRoots = false
 
   /** Makes the cluster when there is none yet; doesn't start it. @throws EngineError EMBEDDED_POSTGRES_FAILED */
   constructor({ binaries, folder, settings = {}, password }: ServerOptions) {
@@ -88,9 +88,7 @@ export class PostgresServer {
     const passwordFile = join(this.folder, 'password')
     if (!existsSync(passwordFile)) writeFileSync(passwordFile, password ?? randomBytes(18).toString('base64url'), { mode: 0o600 })
     this.#password = readFileSync(passwordFile, 'utf8')
-    const there = statSync(this.cluster, { throwIfNoEntry: false })
-    this.#launch = launchFor(there?.uid)
-    if (!there) this.#init(passwordFile)
+    if (!existsSync(this.cluster)) this.#init(passwordFile)
   }
 
   get cluster(): string {
@@ -101,6 +99,10 @@ export class PostgresServer {
   }
   get pid(): number | undefined {
     return this.#pid
+  }
+  /** The server that this process started reaches the files of root. */
+  get isRoots(): boolean {
+    return this.#isRoots
   }
 
   connection(database: string): Connection {
@@ -205,7 +207,7 @@ export class PostgresServer {
     rmSync(unfinished, { recursive: true, force: true })
     const options = ['--username=postgres', '--encoding=UTF8', '--locale=C', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
     if (this.#settings.fsync === 'off') options.push('--no-sync')
-    const [command, args] = launched(this.#launch, this.#binaries.initdb, ['-D', unfinished, ...options])
+    const [command, args] = launched(launchFor(undefined), this.#binaries.initdb, ['-D', unfinished, ...options])
     const made = spawnSync(command, args, { encoding: 'utf8' })
     if (made.status === 0) return renameSync(unfinished, this.cluster)
     rmSync(unfinished, { recursive: true, force: true })
@@ -220,7 +222,9 @@ export class PostgresServer {
     const log = openSync(path, size > LOG_BYTES ? 'w' : 'a', 0o600)
     const settings = Object.entries({ ...SETTINGS, ...this.#settings, port: this.#port })
     const options = settings.flatMap(([name, value]) => ['-c', `${name}=${value}`])
-    const [command, args] = launched(this.#launch, this.#binaries.postgres, ['-D', this.cluster, ...options])
+    const launch = launchServerFor(this.#binaries, this.folder, this.cluster)
+    this.#isRoots = launch.isRoots === true
+    const [command, args] = launched(launch, this.#binaries.postgres, ['-D', this.cluster, ...options])
     const child = spawn(command, args, { stdio: ['ignore', log, log], detached: true })
     child.on('error', () => {}) // told as "has ended", with the log
     closeSync(log)

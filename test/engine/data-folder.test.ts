@@ -23,6 +23,7 @@ test('a data folder that another process holds is refused with its pid, until th
   await once(holder, 'exit')
   using folder = openDataFolder(dir.path)
   assert.equal((await stat(folder.path)).mode & 0o777, 0o700)
+  assert.equal((await stat(join(folder.path, 'lock.sqlite'))).mode & 0o777, 0o600)
 })
 
 test('a folder that was let go can be taken again by the same process', async () => {

@@ -3,7 +3,7 @@
  * same positions: they must come, what both have must not come twice, and what only the old one had stays sent. Slots
  * travel to the standby as cluster managers do it below PostgreSQL 17: by their files.
  */
-import { cp } from 'node:fs/promises'
+import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -36,7 +36,7 @@ for (const binaries of machinePostgres().slice(-1)) {
     await source.query('checkpoint') // writes the slot to its file
     await untilReplayed(primary)
     await standby.stop('fast')
-    await cp(join(primary.folder, 'pg_replslot', SLOT), join(standby.folder, 'pg_replslot', SLOT), { recursive: true })
+    execFileSync('cp', ['-a', join(primary.folder, 'pg_replslot', SLOT), join(standby.folder, 'pg_replslot', SLOT)]) // with their owner
 
     for (let id = 101; id <= 150; id++) await source.query('insert into row values ($1)', [id]) // the standby never has these
     await tally.drain(150)

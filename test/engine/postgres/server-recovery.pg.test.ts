@@ -2,11 +2,13 @@ import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { delimiter, join } from 'node:path'
+import { delimiter, dirname, join } from 'node:path'
 import { test } from 'node:test'
+import { Client } from 'pg'
 import { embeddedBinaries } from '../../../engine/postgres/binaries.ts'
+import { clientConfig } from '../../../engine/postgres/client-config.ts'
 import { isAlive, leftoversOf } from '../../../engine/postgres/postmaster.ts'
 import { PostgresServer } from '../../../engine/postgres/server.ts'
 
@@ -102,19 +104,80 @@ async function without(programs: readonly string[], work: () => Promise<void>): 
   }
 }
 
-test('root without user namespaces runs it as another user, below a folder that only root may enter', asRoot, () =>
+const statusOf = async ({ pid }: PostgresServer) => {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8')
+  return [/^Uid:\s+(\d+)/m.exec(status)?.[1], /^CapEff:\s+0*(\w+)$/m.exec(status)?.[1]]
+}
+const DAC_OVERRIDE = '2'
+const APART = ['65534', '0']
+const asSuperuser = async (server: PostgresServer, sql: string) => {
+  const client = new Client(clientConfig(server.connection('postgres'), 'test'))
+  await client.connect()
+  return client.query(sql).finally(() => client.end())
+}
+
+test('the server of root is another user’s, who reads none of root’s files: also of a cluster that was root’s', asRoot, () =>
   withFolder(async (folder) => {
-    const userOf = async ({ pid }: PostgresServer) => /^Uid:\s+(\d+)\s+(\d+)/m.exec(await readFile(`/proc/${pid}/status`, 'utf8'))?.slice(1)
+    await chmod(folder, 0o755)
+    const data = join(folder, 'data', 'postgres') // as a service makes them, for root alone
+    const first = open(data)
+    await first.start()
+    assert.deepEqual(await statusOf(first), APART)
+    await asSuperuser(first, 'create table kept as select 7 as id')
+    await first.stop()
+    execFileSync('chown', ['-R', '0:0', data])
+    await chmod(dirname(data), 0o700) // the other one is as it comes by a copy
+
     await without(['unshare'], async () => {
-      const server = open(folder)
-      await server.start()
-      assert.deepEqual(await userOf(server), ['65534', '65534'])
-      await server.stop()
+      const server = open(data)
+      assert.equal(await server.start(), 'started')
+      try {
+        assert.deepEqual(await statusOf(server), APART)
+        assert.equal(server.isRoots, false)
+        assert.deepEqual((await asSuperuser(server, 'select id from kept')).rows, [{ id: 7 }])
+        await assert.rejects(asSuperuser(server, `select pg_read_file('../password')`), { code: '42501' })
+        for (const command of ['cat', 'touch'])
+          await assert.rejects(asSuperuser(server, `copy (select 1) to program '${command} ${data}/password'`), { code: '38000' })
+      } finally {
+        await server.stop('immediate')
+      }
     })
-    const again = open(folder) // goes on as the owner of what is there, though it could do otherwise
-    await again.start()
-    assert.deepEqual(await userOf(again), ['65534', '65534'])
-    await again.stop('immediate')
+    const { mode, gid } = await stat(data)
+    assert.deepEqual([(mode & 0o777).toString(8), gid], ['710', 65_534])
+  }),
+)
+
+test(
+  'root without user namespaces runs it as another user that passes over permissions, below a folder that only root may enter',
+  asRoot,
+  () =>
+    withFolder(async (folder) => {
+      const below = join(folder, 'data', 'postgres')
+      await without(['unshare'], async () => {
+        const server = open(below)
+        await server.start()
+        assert.deepEqual(await statusOf(server), ['65534', DAC_OVERRIDE])
+        assert.equal(server.isRoots, true)
+        await server.stop()
+      })
+      const again = open(below) // goes on as the owner of what is there, though it could do otherwise
+      await again.start()
+      assert.deepEqual(await statusOf(again), ['65534', DAC_OVERRIDE])
+      await again.stop('immediate')
+    }),
+)
+
+test('a cluster of root with a tablespace elsewhere stays root’s, and no file is touched by its link', asRoot, () =>
+  withFolder(async (folder) => {
+    await chmod(folder, 0o755)
+    const [data, elsewhere] = [join(folder, 'data', 'postgres'), join(folder, 'elsewhere')]
+    const first = open(data)
+    execFileSync('chown', ['-R', '0:0', first.cluster])
+    await mkdir(elsewhere)
+    await symlink(elsewhere, join(first.cluster, 'pg_tblspc', '99999'))
+    await first.start()
+    await first.stop('immediate')
+    assert.deepEqual([(await stat(first.cluster)).uid, (await stat(elsewhere)).uid], [0, 0])
   }),
 )
 
@@ -127,22 +190,24 @@ test('root that may neither is told so, and nothing is made', asRoot, () =>
   }),
 )
 
-test('a server that root ran in a namespace goes on where there are none, after its files were given away as the error says', asRoot, () =>
-  withFolder(async (folder) => {
-    const first = open(folder)
-    await first.start()
-    await first.stop()
-    await without(['unshare'], async () => {
-      let told = ''
-      assert.throws(
-        () => open(folder),
-        ({ message }: Error) => Boolean((told = message)),
-      )
-      const owner = /"chown -R (\d+:\d+)" on its folder "cluster"/.exec(told)?.[1] ?? assert.fail(told)
-      execFileSync('chown', ['-R', owner, first.cluster])
-      const second = open(folder)
-      assert.equal(await second.start(), 'started')
-      await second.stop('immediate')
-    })
-  }),
+test(
+  'a server that root ran in a namespace goes on where there are none, also below a folder that only root may enter, as the error says',
+  asRoot,
+  () =>
+    withFolder(async (folder) => {
+      const below = join(folder, 'data', 'postgres')
+      const first = open(below)
+      await first.start()
+      assert.equal(first.isRoots, true)
+      await first.stop()
+      await without(['unshare'], async () => {
+        const second = open(below)
+        let told = ''
+        await assert.rejects(second.start(), ({ message }: Error) => Boolean((told = message)))
+        const owner = /"chown -R (\d+:\d+)" on its folder "cluster"/.exec(told)?.[1] ?? assert.fail(told)
+        execFileSync('chown', ['-R', owner, first.cluster])
+        assert.equal(await second.start(), 'started')
+        await second.stop('immediate')
+      })
+    }),
 )
