@@ -4,10 +4,9 @@
  * does I/O.
  */
 import { Type } from 'typebox'
-import { Value } from 'typebox/value'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
 import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
-import { Name } from '../../engine/state/resources.ts'
+import { Name, NAME_FORM } from '../../engine/state/resources.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, isObject, readOnly } from '../form.ts'
@@ -52,6 +51,8 @@ export const EndpointIn = Type.Object(
 )
 
 const MAX_URL = 4096
+const NAME = new RegExp(NAME_FORM.pattern)
+const isName = (text: string): boolean => text.length <= NAME_FORM.maxLength && NAME.test(text)
 /** How an older version showed encrypted headers: means those that are stored. */
 export const isSummary = (given: unknown): given is string => typeof given === 'string' && /^\(\d+ encrypted header\(s\)\)/.test(given)
 
@@ -105,7 +106,7 @@ function read(body: Body, before: HttpEndpoint | undefined): { changes: Partial<
   const changes: { -readonly [K in keyof EndpointInput]?: EndpointInput[K] } = {}
   const { name, url, path, headers, encrypted_headers: encrypted } = body
   if (name !== undefined) {
-    if (typeof name === 'string' && Value.Check(Name, name)) changes.name = name
+    if (typeof name === 'string' && isName(name)) changes.name = name
     else reasons.push(['name', 'must be letters, digits, "_", "." and "-"'])
   }
   const isLocal = before ? before.kind === 'local' : isTrue(body['local'])

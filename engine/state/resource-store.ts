@@ -1,5 +1,4 @@
 /** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
-import { Value } from 'typebox/value'
 import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEndpoint } from './destinations.ts'
@@ -254,7 +253,7 @@ export class ResourceStore {
   #destination(shown: Destination, secrets: Buffer | null): Destination {
     const { [shown.type]: schema } = DESTINATIONS
     const all = secrets ? { ...shown, ...(JSON.parse(this.#vault.decrypt(secrets)) as object) } : shown
-    return schema ? (Value.Default(schema, all) as Destination) : all
+    return schema ? (withDefaults(schema.properties, all) as Destination) : all
   }
 
   #endpoint({ id, account_id, name, kind, url, headers, encrypted_headers }: EndpointRow): HttpEndpoint {
@@ -276,7 +275,13 @@ export class ResourceStore {
 }
 
 /** With the defaults of settings that came after the version that stored it. */
-const whole = (stored: Partial<SinkSettings>): SinkSettings => Value.Default(SinkSettings, stored) as SinkSettings
+const whole = (stored: Partial<SinkSettings>): SinkSettings => withDefaults(SinkSettings.properties, stored) as SinkSettings
+
+/** All defaults stand at a resource's own fields: what it takes to fill those in is not worth loading a library of 300 files at each start. */
+function withDefaults<T extends object>(fields: Readonly<Record<string, object>>, stored: T): T {
+  const defaults = Object.entries(fields).flatMap(([name, field]) => ('default' in field ? [[name, structuredClone(field.default)]] : []))
+  return { ...(Object.fromEntries(defaults) as object), ...stored }
+}
 
 type DatabaseRow = {
   id: string
