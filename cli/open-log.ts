@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { EngineError } from '../engine/errors.ts'
 import { openEmbeddedLog } from '../engine/log/embedded.ts'
 import type { KafkaConnection } from '../engine/log/kafka/connection.ts'
-import { openKafkaLog } from '../engine/log/kafka/kafka-log.ts'
 import { tokenFrom } from '../engine/log/kafka/oauth-token.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -17,6 +16,7 @@ export async function openLog(
 ): Promise<Log> {
   const { kafka, folder, store, logger } = of
   if (kafka) {
+    const { openKafkaLog } = await import('../engine/log/kafka/kafka-log.ts') // who keeps the log in the data folder does not wait for it
     return openKafkaLog({
       connection: connectionOf(kafka),
       prefix: kafka.prefix,
