@@ -47,7 +47,9 @@ export type BrokerOptions = Readonly<{
 }>
 
 export async function startKafka(options: BrokerOptions = {}): Promise<TestBroker> {
-  const jars = join(await jarFolder(), '*')
+  const folderOfJars = await jarFolder()
+  const jars = join(folderOfJars, '*')
+  const jvm = options.jvm ?? [...JVM, `-XX:SharedArchiveFile=${await classArchive(folderOfJars)}`]
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-kafka-'))
   const [port, controllerPort, innerPort] = await freePorts()
   const address = `127.0.0.1:${port}`
@@ -59,13 +61,25 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   started.defer(() => rm(folder, { recursive: true, force: true }))
   run(
     'java',
-    [...JVM, '-cp', jars, 'kafka.tools.StorageTool', 'format', '--standalone', '-t', newClusterId(), ...users, '-c', settings],
+    [
+      ...(options.jvm ? JVM : jvm),
+      '-cp',
+      jars,
+      'kafka.tools.StorageTool',
+      'format',
+      '--standalone',
+      '-t',
+      newClusterId(),
+      ...users,
+      '-c',
+      settings,
+    ],
     WITHOUT,
   )
 
   let server: ChildProcess | undefined
   const start = async () => {
-    const child = spawn('java', [...(options.jvm ?? JVM), '-cp', jars, 'kafka.Kafka', settings], {
+    const child = spawn('java', [...jvm, '-cp', jars, 'kafka.Kafka', settings], {
       stdio: ['ignore', 'ignore', 'pipe'],
       detached: true,
     })
@@ -178,6 +192,22 @@ async function jarFolder(): Promise<string> {
   run('mvn', ['-B', '-q', '-f', POM, 'dependency:copy-dependencies', '-DincludeScope=runtime', `-DoutputDirectory=${fetching}`], WITHOUT)
   await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
   return folder
+}
+
+/**
+ * The broker's classes as a JVM has them once they are loaded and checked, beside the jars: with them a start takes half the CPU
+ * time. They are made at the first start on a machine, by a broker that ends cleanly; a JVM of another version does without them.
+ */
+async function classArchive(folderOfJars: string): Promise<string> {
+  const archive = `${folderOfJars}.jsa`
+  if (existsSync(archive)) return archive
+  const making = `${archive}.${process.pid}`
+  {
+    await using broker = await startKafka({ jvm: [...JVM, `-XX:ArchiveClassesAtExit=${making}`] })
+    await broker.stop()
+  }
+  await rename(making, archive).catch(() => undefined) // this JVM can't make one
+  return archive
 }
 
 const newClusterId = () => randomBytes(16).toString('base64url').replace(/^-/, 'a')
