@@ -24,7 +24,7 @@ import { HttpSinkClient, messageOf, Passing, type Wire } from './sink-client.ts'
 
 const COMMAND = fileURLToPath(new URL('../../cli/tailrace.mjs', import.meta.url))
 const COMES_WITHIN_MS = 60_000
-const ASK_EVERY_MS = 20
+const ASK_EVERY_MS = 50
 /** so that what a client holds comes again soon */
 const ACK_WAIT_MS = 1_000
 const BATCH = 100
