@@ -23,51 +23,39 @@ type Name = { [N in keyof typeof CELLS]: (typeof CELLS)[N]['log'] extends 'folde
 /** Makes it happen, and follows the remedy; then all that is still to come may come. */
 type Doing = (cell: Cell, parts: AsyncDisposableStack) => Promise<Life>
 
-// ── the homes of a service ────────────────────────────────────────────────────────────────────────
+// ── the home of a service ─────────────────────────────────────────────────────────────────────────
 
-/** A life on the shared server, the state in a database of its own there. */
-async function shared(parts: AsyncDisposableStack, of: Readonly<{ embedded?: true; env?: Readonly<Record<string, string>> }> = {}) {
-  const source = parts.use(await createDatabase(DDL))
-  const name = `${source.name}_state`
-  if (!of.embedded) {
-    await source.query(`create database ${name}`)
-    parts.defer(async () => {
-      for (const one of [name, copyOf(name), formerOf(name)]) await source.query(`drop database if exists ${one} with (force)`)
-    })
-  }
-  const connection = { ...source.connection, database: name }
-  const slot = nextSlot()
-  const stateUrl = of.embedded ? undefined : Object.assign(new URL(source.url), { pathname: `/${name}` }).href
-  const life = parts.use(
-    await Life.prepare({
-      source: source.connection,
-      connect: () => session(source.connection),
-      stateUrl,
-      slot,
-      ...(of.env && { env: of.env }),
-    }),
-  )
-  return { life, source, slot, state: { name, connection } }
-}
-const copyOf = (name: string) => `${name}_copy`
-const formerOf = (name: string) => `${name}_former`
-
-/** A life whose source is on a server of its own, behind a proxy that can lead to another one. */
-async function withServer(parts: AsyncDisposableStack) {
-  const server = parts.use(await startPostgres())
-  const source = parts.use(await createDatabase(DDL, { server: server.url }))
-  const proxy = parts.use(await NetProxy.start({ host: '127.0.0.1', port: server.port }))
-  const state = parts.use(await createDatabase())
+/**
+ * A life with source and state on the server that all tests share; the way to the source can be led to another one.
+ * @param of.server has the source instead
+ * @param of.stateServer has the state instead
+ * @param of.embedded the service's own server has it
+ */
+async function home(
+  parts: AsyncDisposableStack,
+  of: Readonly<{ server?: TestServer; stateServer?: TestServer; embedded?: true; env?: Readonly<Record<string, string>> }> = {},
+) {
+  const source = parts.use(await createDatabase(DDL, of.server && { server: of.server.url }))
+  const proxy = parts.use(await NetProxy.start({ host: source.connection.hostname, port: source.connection.port }))
+  const state = parts.use(await createDatabase(undefined, of.stateServer && { server: of.stateServer.url }))
+  await state.leave() // it is copied, renamed and dropped
+  /** where its rows are written */
   const at = { connection: source.connection }
+  const slot = nextSlot()
   const life = parts.use(
     await Life.prepare({
-      source: { ...source.connection, hostname: '127.0.0.1', port: proxy.port },
-      connect: () => session(at.connection),
-      stateUrl: state.url,
-      slot: nextSlot(),
+      ...{ source: { ...source.connection, hostname: '127.0.0.1', port: proxy.port }, connect: () => session(at.connection), slot },
+      ...{ stateUrl: of.embedded ? undefined : state.url, ...(of.env && { env: of.env }) },
     }),
   )
-  return { life, server, source, proxy, at }
+  return { life, source, proxy, state: state.name, at, slot }
+}
+
+/** The name of a database beside that of a state, dropped at the end. */
+function beside(state: string, source: TestDatabase, parts: AsyncDisposableStack): string {
+  const name = `${state}_beside`
+  parts.defer(async () => void (await source.query(`drop database if exists ${name} with (force)`)))
+  return name
 }
 
 const standBy = async (server: TestServer) => {
@@ -88,7 +76,7 @@ async function putBack(server: TestServer, copy: string): Promise<void> {
 
 const DOINGS: Readonly<Record<Name, Doing>> = {
   'log lost': async (cell, parts) => {
-    const { life } = await shared(parts)
+    const { life } = await home(parts)
     await life.live()
     await life.service.kill()
     life.happens()
@@ -101,7 +89,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'log older': async (cell, parts) => {
-    const { life } = await shared(parts)
+    const { life } = await home(parts)
     await life.live()
     await life.service.stop()
     await life.copyData()
@@ -118,8 +106,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'log swapped': async (cell, parts) => {
-    const { life } = await shared(parts)
-    const { life: other } = await shared(parts)
+    const { life } = await home(parts)
+    const { life: other } = await home(parts)
     await Promise.all([life.live(), other.service.startReady()])
     await Promise.all([life.service.kill(), other.service.stop()])
     life.happens()
@@ -134,7 +122,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'log read-only': async (cell, parts) => {
-    const { life } = await shared(parts)
+    const { life } = await home(parts)
     await life.live()
     life.happens()
     // a file that may grow no further refuses the same calls as a file system that went read-only
@@ -146,16 +134,17 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'state older': async (cell, parts) => {
-    const { life, source, state } = await shared(parts)
+    const { life, source, state } = await home(parts)
     await life.live()
     await life.service.stop()
-    await source.query(`create database ${copyOf(state.name)} template ${state.name}`)
+    const copy = beside(state, source, parts)
+    await source.query(`create database ${copy} template ${state}`)
     await life.service.startReady()
     await life.goOn()
     await life.service.stop()
     life.happens()
-    await source.query(`drop database ${state.name} with (force)`)
-    await source.query(`alter database ${copyOf(state.name)} rename to ${state.name}`)
+    await source.query(`drop database ${state} with (force)`)
+    await source.query(`alter database ${copy} rename to ${state}`)
     await life.write('after')
     life.service.start()
     await life.asks(cell)
@@ -164,12 +153,12 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'state lost': async (cell, parts) => {
-    const { life, source, state } = await shared(parts)
+    const { life, source, state } = await home(parts)
     await life.live()
     await life.service.kill()
     life.happens()
-    await source.query(`drop database ${state.name} with (force)`)
-    await source.query(`create database ${state.name}`)
+    await source.query(`drop database ${state} with (force)`)
+    await source.query(`create database ${state}`)
     await life.write('after')
     life.service.start()
     await life.asks(cell)
@@ -180,33 +169,34 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
 
   'state swapped': async (cell, parts) => {
     const env = { VAULT_KEY: Buffer.alloc(32, 7).toString('base64') } // else secrets of the other one don't open
-    const { life, source, state } = await shared(parts, { env })
-    const { life: other, state: otherState } = await shared(parts, { env })
+    const { life, source, state } = await home(parts, { env })
+    const { life: other, state: otherState } = await home(parts, { env })
     const config = join(other.service.folder, 'config.yaml')
     const theirs = (await readFile(config, 'utf8')).replaceAll('name: faults', 'name: others').replaceAll(TOKEN, 'another-token')
     await writeFile(config, theirs.replaceAll('name: source', 'name: theirs').replaceAll('database: source', 'database: theirs'))
     await Promise.all([life.live(), other.service.startReady()])
     await Promise.all([life.service.kill(), other.service.stop()])
     life.happens()
-    await source.query(`alter database ${state.name} rename to ${formerOf(state.name)}`)
-    await source.query(`alter database ${otherState.name} rename to ${state.name}`)
+    const former = beside(state, source, parts)
+    await source.query(`alter database ${state} rename to ${former}`)
+    await source.query(`alter database ${otherState} rename to ${state}`)
     await life.write('after')
     life.service.start()
     await life.asks(cell)
     await life.service.kill()
-    await source.query(`alter database ${state.name} rename to ${otherState.name}`)
-    await source.query(`alter database ${formerOf(state.name)} rename to ${state.name}`)
+    await source.query(`alter database ${state} rename to ${otherState}`)
+    await source.query(`alter database ${former} rename to ${state}`)
     await life.service.startReady()
     return life
   },
 
   'state read-only': async (_cell, parts) => {
-    const { life, source, state } = await shared(parts)
+    const { life, source, state } = await home(parts)
     await life.live()
     life.happens()
     const readOnly = async (how: 'on' | 'off') => {
-      await source.query(`alter database ${state.name} set default_transaction_read_only = ${how}`)
-      await source.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [state.name])
+      await source.query(`alter database ${state} set default_transaction_read_only = ${how}`)
+      await source.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [state])
     }
     await readOnly('on')
     await life.write('after')
@@ -217,12 +207,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'state in recovery': async (_cell, parts) => {
-    const source = parts.use(await createDatabase(DDL))
     const server = parts.use(await startPostgres())
-    const state = parts.use(await createDatabase(undefined, { server: server.url }))
-    const life = parts.use(
-      await Life.prepare({ source: source.connection, connect: () => session(source.connection), stateUrl: state.url, slot: nextSlot() }),
-    )
+    const { life } = await home(parts, { stateServer: server })
     await life.live()
     life.happens()
     await standBy(server)
@@ -234,7 +220,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'embedded killed': async (_cell, parts) => {
-    const { life } = await shared(parts, { embedded: true })
+    const { life } = await home(parts, { embedded: true })
     await life.live()
     life.happens()
     const pid = async () =>
@@ -248,7 +234,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'folder older': async (cell, parts) => {
-    const { life } = await shared(parts, { embedded: true })
+    const { life } = await home(parts, { embedded: true })
     await life.live()
     await life.service.stop()
     await life.copyData()
@@ -265,7 +251,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'folder lost': async ({ notice }, parts) => {
-    const { life } = await shared(parts, { embedded: true })
+    const { life } = await home(parts, { embedded: true })
     await life.live()
     await life.service.stop()
     life.happens()
@@ -277,7 +263,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source older': async (cell, parts) => {
-    const { life, server } = await withServer(parts)
+    const server = parts.use(await startPostgres())
+    const { life } = await home(parts, { server })
     const copy = await copyOfServer(life, server)
     await life.goOn()
     life.happens()
@@ -289,7 +276,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source older written': async (cell, parts) => {
-    const { life, server } = await withServer(parts)
+    const server = parts.use(await startPostgres())
+    const { life } = await home(parts, { server })
     const copy = await copyOfServer(life, server)
     await life.goOn()
     await life.service.stop()
@@ -304,7 +292,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source slot dropped': async (cell, parts) => {
-    const { life, source, slot } = await shared(parts)
+    const { life, source, slot } = await home(parts)
     await life.live()
     await life.service.kill()
     life.happens()
@@ -321,7 +309,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source another server': async (cell, parts) => {
-    const { life, source, proxy, at } = await withServer(parts)
+    const { life, source, proxy, at } = await home(parts, { server: parts.use(await startPostgres()) })
     const server = parts.use(await startPostgres())
     await life.live()
     await life.service.kill()
@@ -343,13 +331,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source another database': async (cell, parts) => {
-    const source = parts.use(await createDatabase(DDL))
+    const { life, source, at } = await home(parts)
     const other = parts.use(await createDatabase(DDL))
-    const state = parts.use(await createDatabase())
-    const at = { connection: source.connection }
-    const life = parts.use(
-      await Life.prepare({ source: source.connection, connect: () => session(at.connection), stateUrl: state.url, slot: nextSlot() }),
-    )
     await life.live()
     await life.service.stop()
     life.happens()
@@ -367,7 +350,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source read-only': async (_cell, parts) => {
-    const { life, source } = await shared(parts)
+    const { life, source } = await home(parts)
     await life.live()
     life.happens()
     await source.query(`alter database ${source.name} set default_transaction_read_only = on`)
@@ -382,7 +365,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source in recovery': async (_cell, parts) => {
-    const { life, server, proxy } = await withServer(parts)
+    const server = parts.use(await startPostgres())
+    const { life, proxy } = await home(parts, { server })
     await server.stop()
     const standby = parts.use(await startPostgres({ standbyOf: server }))
     await server.start()
@@ -400,7 +384,8 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
   },
 
   'source promoted': async (_cell, parts) => {
-    const { life, server } = await withServer(parts)
+    const server = parts.use(await startPostgres())
+    const { life } = await home(parts, { server })
     await life.live()
     life.happens()
     await standBy(server)

@@ -25,6 +25,8 @@ export interface TestDatabase extends AsyncDisposable {
   query<R extends Row = Row>(sql: string, params?: readonly unknown[]): Promise<R[]>
   /** A session of its own, ended with the database at the latest. */
   connect(): Promise<Client>
+  /** Ends all sessions that were made here, so that others can copy, rename or drop it. */
+  leave(): Promise<void>
   /** Refuses new sessions, as a server does that is out of them, and ends what there are; who streams, and its lock, goes on. @returns lets them in again */
   refuseSessions(): Promise<() => Promise<void>>
   /**
@@ -160,6 +162,9 @@ export async function createDatabase(ddl?: string, options: Readonly<{ server?: 
   const url = Object.assign(new URL(serverUrl), { pathname: `/${name}` }).href
   const client = await connect(url)
   const clients = [client]
+  const leave = async (): Promise<void> => {
+    await Promise.all(clients.map((c) => c.end().catch(() => undefined)))
+  }
   if (ddl) await client.query(ddl)
   const { hostname, port, username, password } = new URL(url)
   return {
@@ -183,6 +188,7 @@ export async function createDatabase(ddl?: string, options: Readonly<{ server?: 
       clients.push(another)
       return another
     },
+    leave,
     async refuseSessions() {
       await once(serverUrl, `alter database ${name} allow_connections false`)
       const others = `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = current_database()
@@ -201,7 +207,7 @@ export async function createDatabase(ddl?: string, options: Readonly<{ server?: 
       return () => isReadOnly('off')
     },
     async [Symbol.asyncDispose]() {
-      await Promise.all(clients.map((c) => c.end().catch(() => undefined)))
+      await leave()
       await dropDatabase(serverUrl, name).catch((error: unknown) => {
         if (!isGone(error)) throw error // a server that the test has stopped took its databases along
       })
