@@ -74,8 +74,8 @@ export type ChangePackerOptions = Readonly<{
   shedding?: Shedding | undefined
   marks?: ReadonlyMap<string, MarkHandler>
   watcher?: KeyWatcher
-  /** the relation is announced; describe it, then call `setRelation` */
-  onRelation: (message: RelationMessage) => void
+  /** the relation is announced; describe it, then call `setRelation`. @param met as what changes of this transaction have been read */
+  onRelation: (message: RelationMessage, met: Relation | undefined) => void
   /** a routing mark; call `finishMark` when it has been dealt with */
   onRoutingMark: (content: Buffer) => void
   onCommit: (end: Lsn, commitTimeUs: number) => void
@@ -100,6 +100,9 @@ export class ChangePacker implements PgoutputHandler {
   readonly #writer = new ChangeWriter()
   readonly #change = new Change()
   readonly #relations = new Map<number, Relation | 'internal'>()
+  /** those of which this transaction has brought changes, and the last of them: mostly the next change is of that one too */
+  readonly #met = new Set<number>()
+  #lastMet = -1
   /** where a change of several sinks is rendered once */
   readonly #scratch = new ByteWriter()
   readonly #keys = new ByteWriter(1024)
@@ -172,6 +175,8 @@ export class ChangePacker implements PgoutputHandler {
     const ended = this.#routing.begin(cursor.history, lsn)
     this.finishSwitch(cursor.isDurable ? ended : [...ended, ...this.#routing.closeLate(cursor.position)])
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
+    this.#met.clear()
+    this.#lastMet = -1
   }
 
   commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): void {
@@ -181,8 +186,9 @@ export class ChangePacker implements PgoutputHandler {
   }
 
   relation(message: RelationMessage): void {
-    if (message.schema === INTERNAL_SCHEMA) this.#relations.set(message.oid, 'internal')
-    else this.#options.onRelation(message)
+    if (message.schema === INTERNAL_SCHEMA) return void this.#relations.set(message.oid, 'internal')
+    const relation = this.#met.has(message.oid) ? this.#relations.get(message.oid) : undefined
+    this.#options.onRelation(message, relation === 'internal' ? undefined : relation)
   }
 
   insert(oid: number, chunk: Buffer, newAt: number): void {
@@ -251,6 +257,10 @@ export class ChangePacker implements PgoutputHandler {
     if (relation === undefined)
       throw new EngineError('MESSAGE_MALFORMED', `a change of relation ${oid}, which was not announced`, { relation: oid })
     if (relation === 'internal') return undefined
+    if (oid !== this.#lastMet) {
+      this.#met.add(oid)
+      this.#lastMet = oid
+    }
     this.#rows++
     this.#rowBytes += chunk.length
     this.#chunkBytes = chunk.length

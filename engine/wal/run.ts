@@ -27,6 +27,7 @@ import { acceptRemedy, historyAt, identifySystem, type System } from './history.
 import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
+import type { Relation } from './decode/relation.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
 import { ReplicationConnection } from './connection/replication.ts'
 import { parseRoutingMark } from './routing/routing-versions.ts'
@@ -236,7 +237,7 @@ export class SourceRun {
       shedding,
       marks,
       watcher,
-      onRelation: (message) => this.#describe(message),
+      onRelation: (message, met) => this.#describe(message, met),
       onRoutingMark: (content) => this.#switchRouting(content),
       onCommit: (end, commitTimeUs) => this.#committed(end, commitTimeUs),
       onTruncate: (table, sinkIds) => observer.truncated?.(table, sinkIds),
@@ -352,8 +353,8 @@ export class SourceRun {
 
   // ── waits ────────────────────────────────────────────────────────────────────────────────────────
 
-  #describe(message: RelationMessage): void {
-    const described = this.#describer.describe(message)
+  #describe(message: RelationMessage, met: Relation | undefined): void {
+    const described = this.#describer.describe(message, met)
     if (!(described instanceof Promise)) return this.#know(described)
     this.#chunks.wait(`describing table ${message.schema}.${message.table}`, async () => this.#know(await described))
   }

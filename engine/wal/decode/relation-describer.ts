@@ -5,6 +5,9 @@
  *
  *  D1. A table that is as it was, and says all about itself, costs no I/O.
  *  D2. That a table has changed and where the generations open are saved in one step, before anything above is appended.
+ *  D3. Within a transaction a table that says the same of itself keeps the key that its changes began with. Postgres announces
+ *      it again whenever its own cache is stale, as after an ANALYZE, and the catalogue is of a later time by then. If it was the
+ *      transaction itself that changed the key, the table is announced once more with its next change in a later one.
  */
 import type { Log } from '../../log/log.ts'
 import { PART, type Position } from '../../position.ts'
@@ -47,17 +50,20 @@ export class RelationDescriber {
 
   /**
    * The cursor stands at the relation's next change. A promise where I/O is needed: no chunk may be handled meanwhile.
+   * @param met as what changes of the same transaction have been read
    * @throws what the catalogue and the state database throw
    */
-  describe(message: RelationMessage): Described | Promise<Described> {
+  describe(message: RelationMessage, met?: Relation): Described | Promise<Described> {
     const { cursor, routing } = this.#options
     const { position, isDurable } = cursor
     const ended = routing.reach(before(position)) // what a former run has begun here
     const saved = this.#known.at(message.oid, position)
     if (saved) return { relation: new Relation(message, saved), ended }
     const former = this.#known.before(message.oid, position)
-    if (needsLookup(message))
-      return isDurable && former ? { relation: new Relation(message, former), ended } : this.#lookUp(message, former, ended)
+    if (needsLookup(message)) {
+      const kept = met && saysTheSame(message, met.message) ? met.description : isDurable ? former : undefined
+      return kept ? { relation: new Relation(message, kept), ended } : this.#lookUp(message, former, ended)
+    }
     const description = describeByMessage(message)
     const now = columnsOf(message, description)
     if (isDurable || (former && sameColumns(fullOf(former) ?? now, now))) return { relation: new Relation(message, description), ended }
@@ -101,6 +107,11 @@ export class RelationDescriber {
     return targets.filter(({ grouping, groupColumns }) => grouping && !sameGrouping(a, b, groupColumns)).map(({ sinkId }) => sinkId)
   }
 }
+
+const saysTheSame = (a: RelationMessage, b: RelationMessage): boolean =>
+  a.replicaIdentity === b.replicaIdentity &&
+  sameColumns(columnsOf(a, { key: [] }), columnsOf(b, { key: [] })) &&
+  a.columns.every(({ key }, i) => key === b.columns[i]?.key)
 
 /** The catalogue is of a later time than the message: the table is gone by then, or has a key of columns that were not there. */
 const isAhead = ({ warnings }: RelationDescription): boolean =>

@@ -37,18 +37,24 @@ test('a transaction that was cut goes on under the key it began with, whatever t
     it.log.before = () => Promise.reject(new Error('cut'))
     throw new Error('cut')
   }
-  await it.db.query(`insert into item select i, 'n' || i from generate_series(1, 5000) i`)
+  const session = await it.db.connect()
+  await session.query('begin')
+  await session.query(`insert into item select i, 'n' || i from generate_series(1, 2500) i`)
+  await session.query('analyze item') // Postgres announces the table anew with the next row, as it does whenever anyone analyzes it
+  await session.query(`insert into item select i, 'n' || i from generate_series(2501, 5000) i`)
+  await session.query('commit')
   await reaches(actor, 'waiting')
   await actor.stop()
   const cut = await it.messages()
-  assert.ok(cut.length > 1 && cut.length < 5000, `cut after ${cut.length} messages`)
+  assert.ok(cut.length > 1 && cut.length < 2500, `cut after ${cut.length} messages`)
   await it.db.query('alter table item drop constraint item_pkey, add primary key (name)')
+  await it.db.query(`insert into item values (5001, 'under the later key')`)
   it.log.before = it.log.after = undefined
   it.start()
-  const seen = await it.until((s) => s.length > 5000)
+  const seen = await it.until((s) => s.length > 5001)
   assert.deepEqual(
     seen.map((m) => m.key),
-    Array.from({ length: 5001 }, (_, id) => `["${id}"]`),
+    [...Array.from({ length: 5001 }, (_, id) => `["${id}"]`), '["under the later key"]'],
   )
 })
 
