@@ -129,8 +129,7 @@ export interface Log extends AsyncDisposable {
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void>
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined>
   /**
-   * What must be kept for whoever is to read from a record on: as a rule from this record. Asked with growing offsets, by
-   * who reads the partition.
+   * What must be kept for whoever is to read from a record on: as a rule from this record. Asked by who reads the partition.
    * @returns undefined: that is not known before this record has been read
    */
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined

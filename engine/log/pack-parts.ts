@@ -58,64 +58,107 @@ function partOf(record: Buffer): Part | undefined {
   return { term, index: record.readUInt32LE(HEADER_BYTES), count: record.readUInt32LE(HEADER_BYTES + 4) }
 }
 
+/**
+ * Where packs in parts stand in one partition, as whoever reads it in this process has met them. That is a fact of the log, so
+ * readers at different places share it: what each still needs follows from where it stands.
+ */
+export class PartPlaces {
+  readonly #clock: () => number
+  /** first offsets of sets that are complete, by the last one */
+  readonly #complete = new Map<number, number>()
+  /** first offsets of sets whose last part has not come, and when they were met */
+  readonly #begun = new Map<number, number>()
+  /** ranges that have been read without a gap, up to before `to` */
+  #read: { from: number; to: number }[] = []
+
+  /** @param clock monotonic milliseconds */
+  constructor(clock: () => number) {
+    this.#clock = clock
+  }
+
+  begins(first: number): void {
+    this.#begun.set(first, this.#clock())
+  }
+
+  /** A run writes a set anew: the one that began there will not be complete. */
+  abandons(first: number): void {
+    this.#begun.delete(first)
+  }
+
+  completes(first: number, last: number): void {
+    this.#begun.delete(first)
+    this.#complete.set(last, first)
+  }
+
+  /** The records from `from` up to before `to` have been met. */
+  met(from: number, to: number): void {
+    const touching = this.#read.filter((range) => range.from <= to && range.to >= from)
+    const joined = { from: Math.min(from, ...touching.map((r) => r.from)), to: Math.max(to, ...touching.map((r) => r.to)) }
+    this.#read = [...this.#read.filter((range) => !touching.includes(range)), joined]
+  }
+
+  /**
+   * The lowest offset that is needed by whoever needs what stands at `offset` and above it.
+   * @returns undefined: the record there has not been met
+   */
+  neededFrom(offset: number): number | undefined {
+    const range = this.#read.find(({ from, to }) => from <= offset && offset <= to)
+    if (!range) return undefined
+    let needed = offset
+    for (const [last, first] of this.#complete) if (first < needed && last >= offset) needed = first
+    const now = this.#clock()
+    for (const [first, at] of this.#begun) {
+      if (now - at > MAY_BE_LATE_MS) this.#begun.delete(first)
+      else if (first < needed && first >= range.from) needed = first
+    }
+    return needed
+  }
+
+  /** What lies below is kept for nobody. */
+  forget(before: number): void {
+    for (const last of this.#complete.keys()) if (last < before) this.#complete.delete(last)
+    this.#read = this.#read.flatMap(({ from, to }) => (to > before ? [{ from: Math.max(from, before), to }] : []))
+  }
+}
+
 export type PartJoinerOptions = Readonly<{
   /** the record of an offset that was passed; undefined: it has been trimmed */
   fetch: (offset: number) => Promise<Buffer | undefined>
-  /** monotonic milliseconds */
-  clock: () => number
+  /** of the partition */
+  places: PartPlaces
 }>
 
-/** Puts together what one reader of a partition meets. */
+/** Puts together what is met of a partition from one offset on. */
 export class PartJoiner {
   readonly #options: PartJoinerOptions
   /** the set that began last */
-  #open: { readonly term: number; readonly parts: Buffer[] } | undefined
+  #open: { readonly term: number; readonly first: number; readonly parts: Buffer[] } | undefined
   /** first offsets of sets whose last part has not come, by their run */
-  readonly #begun = new Map<number, { first: number; at: number }>()
-  /** first offsets of those that are complete, by the last one */
-  readonly #complete = new Map<number, number>()
-  #reached = -1
+  readonly #begun = new Map<number, number>()
 
   constructor(options: PartJoinerOptions) {
     this.#options = options
   }
 
-  /** The offset after the last record met. */
-  get reached(): number {
-    return this.#reached
-  }
-
   /** @returns what to hand on; undefined: nothing now. @throws EngineError PACK_MALFORMED */
   push(record: LogRecord): LogRecord | undefined | Promise<LogRecord | undefined> {
     const { offset, pack } = record
-    this.#reached = offset + 1
+    const { places } = this.#options
     const part = partOf(pack)
     if (!part) return record
     const { term, index, count } = part
     const open = this.#open
     if (index === 0) {
-      this.#open = { term, parts: [pack] }
-      this.#begun.set(term, { first: offset, at: this.#options.clock() })
+      const former = this.#begun.get(term)
+      if (former !== undefined) places.abandons(former)
+      this.#open = { term, first: offset, parts: [pack] }
+      this.#begun.set(term, offset)
+      places.begins(offset)
     } else if (open?.term === term && open.parts.length === index) {
       open.parts.push(pack)
-      if (open.parts.length === count) return this.#completed(offset, term, open.parts, this.#begun.get(term)?.first ?? offset)
+      if (open.parts.length === count) return this.#completed(open.first, offset, term, open.parts)
     } else if (index === count - 1) return this.#gathered(record, part)
     return undefined
-  }
-
-  /** The lowest offset that is still needed by whoever needs what stands at `before` and above it. Asked with growing offsets. */
-  keepsFrom(before: number): number {
-    let from = before
-    for (const [last, first] of this.#complete) {
-      if (last < before) this.#complete.delete(last)
-      else if (first < from) from = first
-    }
-    const now = this.#options.clock()
-    for (const [term, { first, at }] of this.#begun) {
-      if (now - at > MAY_BE_LATE_MS) this.#begun.delete(term)
-      else if (first < from) from = first
-    }
-    return from
   }
 
   /** Fetches the parts before a last one. */
@@ -130,13 +173,13 @@ export class PartJoiner {
       if (part.index !== index - parts.length) return undefined
       parts.unshift(earlier)
     }
-    return this.#completed(offset, term, parts, at)
+    return this.#completed(at, offset, term, parts)
   }
 
-  #completed(last: number, term: number, parts: readonly Buffer[], first: number): LogRecord {
+  #completed(first: number, last: number, term: number, parts: readonly Buffer[]): LogRecord {
     if (this.#open?.term === term) this.#open = undefined
     this.#begun.delete(term)
-    this.#complete.set(last, first)
+    this.#options.places.completes(first, last)
     return { offset: last, pack: joined(parts) }
   }
 }

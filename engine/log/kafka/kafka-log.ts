@@ -27,17 +27,18 @@ import {
   type TopicName,
 } from '../log.ts'
 import { Pack } from '../pack.ts'
-import { isLaterPart, PartJoiner } from '../pack-parts.ts'
+import { isLaterPart, PartPlaces } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
+import { Feeds } from './feeds.ts'
+import { fetchOnce, totalOf } from './fetching.ts'
 import { FormerMembers } from './former-members.ts'
 import { Membership } from './membership.ts'
 import { Offsets } from './offsets.ts'
 import { patiently } from './patience.ts'
 import { Producer } from './producer.ts'
 import { ProgressKeeper } from './progress-keeper.ts'
-import { fetchOnce, readPartition, totalOf } from './reader.ts'
 import { SecondMemory } from './second-memory.ts'
 import { COUNTER_HEADER, Sizes, type Counted } from './sizes.ts'
 import { Topics } from './topics.ts'
@@ -62,6 +63,8 @@ export type KafkaLogOptions = Readonly<{
   appendTimeoutMs?: number
   /** how large a record may be, where the cluster lets us say so (64 MB) */
   maxRecordBytes?: number
+  /** memory for what has been read and not been taken (64 MB) */
+  readBytes?: number
   /** characters that brokers take beside a committed offset: their offset.metadata.max.bytes (4,096) */
   maxCommitLength?: number
 }>
@@ -73,6 +76,7 @@ const DEFAULTS = {
   appendTimeoutMs: 20_000,
   maxCommitLength: 4_096,
   maxRecordBytes: 64 * 1024 * 1024,
+  readBytes: 64 * 1024 * 1024,
 } as const
 
 /** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
@@ -109,8 +113,9 @@ class KafkaLog implements Log {
   readonly #producers = new Map<string, Producer>()
   readonly #formerMembers: FormerMembers | undefined
   readonly #members = new Map<ReaderName, Membership>()
-  /** of the reader that began last, by topic and partition */
-  readonly #joiners = new Map<string, PartJoiner>()
+  readonly #feeds: Feeds
+  /** where packs in parts stand, by topic and partition */
+  readonly #places = new Map<string, PartPlaces>()
   readonly #closed = new AbortController()
 
   constructor(options: Options, brokers: Brokers, clusterId: string) {
@@ -123,6 +128,7 @@ class KafkaLog implements Log {
     this.#topics = new Topics(brokers, { prefix, replication: options.replication, maxRecordBytes })
     this.#offsets = new Offsets(brokers)
     this.#sizes = new Sizes((topic, partition, offset) => this.#counted(topic, partition, offset))
+    this.#feeds = new Feeds({ connection, brokers, maxBytes: options.readBytes })
     this.#memory = new SecondMemory(options.query, this.identity)
     this.#progress = new ProgressKeeper(this.#memory, notice)
     this.#commits = new Commits({
@@ -149,7 +155,7 @@ class KafkaLog implements Log {
     await this.#topics.delete(topic)
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
-    for (const key of this.#joiners.keys()) if (key.startsWith(`${topic}/`)) this.#joiners.delete(key)
+    for (const key of this.#places.keys()) if (key.startsWith(`${topic}/`)) this.#places.delete(key)
     for (const reader of new Set([topic, ...(await this.#memory.readersOf(topic))])) await this.deleteReader(reader)
     await this.#memory.dropEnds(topic) // what was saved meanwhile
   }
@@ -226,24 +232,15 @@ class KafkaLog implements Log {
     return lacking
   }
 
-  async *read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
-    if (from >= before) return
-    const { connection } = this.#options
-    const records = readPartition({
-      ...{ connection, partition, from, brokers: this.#brokers },
-      topic: this.#topics.nameOf(topic),
-      signal: AbortSignal.any([signal, this.#closed.signal]),
+  read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
+    const name = this.#topics.nameOf(topic)
+    const fed = {
+      ...{ topic: name, partition, places: this.#placesOf(topic, partition) },
       bounds: () => this.#bounds(topic, partition),
-    })
-    const joiner = new PartJoiner({ fetch: (offset) => this.#recordAt(topic, partition, offset), clock: () => performance.now() })
-    if (before === Infinity) this.#joiners.set(`${topic}/${partition}`, joiner) // who only looks says nothing of what is needed
-    for await (const { offset, pack, total } of records) {
-      this.#sizes.read(topic, partition, offset, { size: pack.length, total })
-      const met = joiner.push({ offset, pack })
-      const record = met instanceof Promise ? await met : met
-      if (record) yield record
-      if (offset + 1 >= before) return
+      recordAt: (offset: number) => this.#recordAt(topic, partition, offset),
+      fetched: (offset: number, counted: Counted) => this.#sizes.read(topic, partition, offset, counted),
     }
+    return this.#feeds.read(fed, from, before, AbortSignal.any([signal, this.#closed.signal]))
   }
 
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {
@@ -255,15 +252,14 @@ class KafkaLog implements Log {
   }
 
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined {
-    const joiner = this.#joiners.get(`${topic}/${partition}`)
-    return offset === 0 ? 0 : joiner && offset <= joiner.reached ? joiner.keepsFrom(offset) : undefined
+    return offset === 0 ? 0 : this.#placesOf(topic, partition).neededFrom(offset)
   }
 
   /** Keeps what is needed of packs in parts. */
   async trim(topic: TopicName, partition: number, before: number): Promise<void> {
-    const joiner = this.#joiners.get(`${topic}/${partition}`)
-    if (joiner && before <= joiner.reached) return this.#trim(topic, partition, joiner.keepsFrom(before))
-    const record = await this.#recordAt(topic, partition, before) // a reader that has just begun doesn't know
+    const kept = this.neededFrom(topic, partition, before)
+    if (kept !== undefined) return this.#trim(topic, partition, kept)
+    const record = await this.#recordAt(topic, partition, before) // nobody here has read it
     if (!record || !isLaterPart(record)) await this.#trim(topic, partition, before)
   }
 
@@ -288,6 +284,7 @@ class KafkaLog implements Log {
     const name = this.#topics.nameOf(topic)
     const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
     const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(reader, partition, maxAgeMs)])
+    this.#places.get(`${topic}/${partition}`)?.forget(first)
     return { first, next, ...(await this.#sizes.between(reader, partition, { first: Math.max(first, from), committed, next })) }
   }
 
@@ -362,6 +359,13 @@ class KafkaLog implements Log {
     if (offset < first || offset >= next) return undefined
     const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
     return message && Number(message.offset) === offset ? (message.value ?? undefined) : undefined
+  }
+
+  #placesOf(topic: TopicName, partition: number): PartPlaces {
+    const key = `${topic}/${partition}`
+    const places = this.#places.get(key) ?? new PartPlaces(() => performance.now())
+    this.#places.set(key, places)
+    return places
   }
 
   #bounds(topic: TopicName, partition: number): Promise<Readonly<{ first: number; next: number }>> {

@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { comparePositions, ORIGIN, type Position } from '../../../engine/position.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, compressPack, Pack } from '../../../engine/log/pack.ts'
-import { PartJoiner, splitPack } from '../../../engine/log/pack-parts.ts'
+import { PartJoiner, PartPlaces, splitPack } from '../../../engine/log/pack-parts.ts'
 import { Random } from '../../faults/random.ts'
 
 const SEEDS = 300
@@ -30,7 +30,7 @@ test('a pack in parts is put together byte for byte, compressed or not, and no p
     const whole = pack(1, 1, body)
     const parts = splitPack(whole, PART_BYTES)
     assert.ok(parts.length > 1 && parts.every((part) => part.length <= PART_BYTES))
-    const joiner = new PartJoiner({ fetch: () => assert.fail('nothing is missing'), clock: () => 0 })
+    const joiner = new PartJoiner({ fetch: () => assert.fail('nothing is missing'), places: new PartPlaces(() => 0) })
     const out = (await Promise.all(parts.map((part, i) => joiner.push({ offset: 10 + i, pack: part })))).filter((record) => record)
     assert.deepEqual(out, [{ offset: 9 + parts.length, pack: whole }])
     assert.ok(bodyOf(out[0]?.pack as Buffer).equals(body))
@@ -39,15 +39,19 @@ test('a pack in parts is put together byte for byte, compressed or not, and no p
   }
 })
 
+const at = (n: number): Position => ({ history: 0, lsn: BigInt(n), idx: 0, part: 1 })
+
 type Got = { lsn: number; offset: number }
 
 /** What a reader that begins at an offset gets: the messages above its filter, as the dispatcher accepts them. @param first what is below was trimmed */
-async function read(log: readonly Buffer[], from: number, filter: Position, first = 0): Promise<{ got: Got[]; joiner: PartJoiner }> {
-  const joiner = new PartJoiner({ fetch: async (offset) => (offset < first ? undefined : log[offset]), clock: () => 0 })
+async function read(log: readonly Buffer[], from: number, filter: Position, first = 0): Promise<{ got: Got[]; places: PartPlaces }> {
+  const places = new PartPlaces(() => 0)
+  const joiner = new PartJoiner({ fetch: async (offset) => (offset < first ? undefined : log[offset]), places })
   const got: Got[] = []
   let greatest = filter
   for (let offset = from; offset < log.length; offset++) {
     const record = await joiner.push({ offset, pack: log[offset] as Buffer })
+    places.met(offset, offset + 1)
     if (!record) continue
     assert.equal(record.offset, offset)
     const position = Pack.decode(record.pack).position(0)
@@ -55,7 +59,7 @@ async function read(log: readonly Buffer[], from: number, filter: Position, firs
     greatest = position
     got.push({ lsn: Number(position.lsn), offset })
   }
-  return { got, joiner }
+  return { got, places }
 }
 
 test('whatever runs leave half-written or write late, every message comes once, in order, also after a restart at any place', async () => {
@@ -67,9 +71,14 @@ test('whatever runs leave half-written or write late, every message comes once, 
     let confirmed = 0
     /** what the run before has handed to the network, and what may still arrive of it */
     let late: Buffer[] = []
+    /** where the log ended before a message was written for the first time: nothing above that one stands below */
+    const ends: Got[] = []
+    let written = 0
     for (let term = 1; confirmed < MESSAGES; term++) {
       let dies = false
       for (let lsn = confirmed + 1; lsn <= MESSAGES && !dies; lsn++) {
+        if (lsn > written) ends.push({ lsn, offset: log.length })
+        written = Math.max(written, lsn)
         const whole = pack(lsn, term, randomBytes(sizes[lsn] as number))
         const records = whole.length > PART_BYTES ? splitPack(whole, PART_BYTES) : [whole]
         for (const [i, record] of records.entries()) {
@@ -79,6 +88,7 @@ test('whatever runs leave half-written or write late, every message comes once, 
             if (i > 0) halves++
             // some of what it was about to write arrives when another run is at work
             const next = [lsn + 1, lsn + 2].filter((n) => n <= MESSAGES).map((n) => pack(n, term, randomBytes(20)))
+            written = Math.max(written, lsn + next.length)
             late = [...records.slice(i), ...next].slice(0, random.int(0, records.length - i + 2))
             break
           }
@@ -88,18 +98,23 @@ test('whatever runs leave half-written or write late, every message comes once, 
       }
       if (!dies) confirmed = MESSAGES
     }
-    const { got: all, joiner } = await read(log, 0, ORIGIN)
+    const { got: all, places } = await read(log, 0, ORIGIN)
     const expected = Array.from({ length: MESSAGES }, (_, i) => i + 1)
     const lsnsOf = (got: readonly Got[]) => got.map(({ lsn }) => lsn)
     assert.deepEqual(lsnsOf(all), expected, `seed ${seed}`)
-    for (const { lsn, offset } of all) {
+    // readers stand at different places: what one needs is asked for after that of those further ahead
+    for (const { lsn, offset } of all.toReversed()) {
       if (!random.chance(0.2)) continue
-      const at = (n: number): Position => ({ history: 0, lsn: BigInt(n), idx: 0, part: 1 })
-      const kept = joiner.keepsFrom(offset)
+      const kept = places.neededFrom(offset)
       const again = await read(log, offset, lsn === 1 ? ORIGIN : at(lsn - 1), kept)
       assert.deepEqual(lsnsOf(again.got), expected.slice(lsn - 1), `seed ${seed}: from message ${lsn} on, trimmed below ${kept}`)
       const after = await read(log, offset + 1, at(lsn), kept)
       assert.deepEqual(lsnsOf(after.got), expected.slice(lsn), `seed ${seed}: after message ${lsn}`)
+    }
+    for (const { lsn, offset } of ends) {
+      if (!random.chance(0.2)) continue
+      const joined = await read(log, offset, lsn === 1 ? ORIGIN : at(lsn - 1), offset)
+      assert.deepEqual(lsnsOf(joined.got), expected.slice(lsn - 1), `seed ${seed}: from the end before message ${lsn} was first written`)
     }
   }
   assert.ok(halves > SEEDS / 4, 'runs died within a set')

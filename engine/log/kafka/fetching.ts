@@ -1,11 +1,9 @@
 /**
- * Reads one partition from an offset on, over a connection of its own: the broker holds a fetch back until there is
- * something, and the next one is under way while what came is being used, so there are at most two answers in memory.
- * Who stops asking for records stops the fetching: nothing is paused or resumed.
+ * Fetches of one partition over a connection of their own, for the broker holds a fetch back until there is something. What
+ * passes by itself (another leader, brokers that are away for a while, records that were trimmed) is waited out in here.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
-import type { LogRecord } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import { kafkaCode, toLogError } from './failure.ts'
@@ -13,22 +11,19 @@ import type { FetchedMessage } from './kafkajs.ts'
 import { Link } from './link.ts'
 import { patiently } from './patience.ts'
 
-export type ReaderOptions = Readonly<{
+export type FetchingOptions = Readonly<{
   connection: KafkaConnection
-  /** to find the partition's leader, and its bounds */
+  /** to find the partition's leader */
   brokers: Brokers
   /** as Kafka knows it */
   topic: string
   partition: number
-  from: number
-  signal: AbortSignal
   /** @returns first offset kept and the next one */
   bounds: () => Promise<Readonly<{ first: number; next: number }>>
 }>
 
 /** The broker answers an idle partition so often. */
 const MAX_WAIT_MS = 10_000
-const MAX_BYTES = 2 * 1024 * 1024
 const FIRST_PAUSE_MS = 50
 const MAX_PAUSE_MS = 1_000
 /** A partition that can't be read for so long is a failure to be told; until then it is waited out. */
@@ -36,35 +31,6 @@ const PATIENCE_MS = 30_000
 /** A topic that is unknown for so long has been deleted: brokers that start know their topics a little late. */
 const UNKNOWN_PATIENCE_MS = 2_000
 const READ_UNCOMMITTED = 0
-
-/**
- * @returns after an abort, and when the topic has been deleted
- * @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, LOG_TRUNCATED
- */
-export async function* readPartition(options: ReaderOptions): AsyncGenerator<LogRecord & { total: number | undefined }> {
-  const { signal } = options
-  const source = new Fetching(options)
-  const cut = () => source.close()
-  signal.addEventListener('abort', cut, { once: true })
-  try {
-    let offset = options.from
-    let fetching = source.fetch(offset)
-    while (!signal.aborted) {
-      const answer = await fetching
-      if (!answer || signal.aborted) return
-      offset = answer.next
-      fetching = source.fetch(offset)
-      fetching.catch(() => undefined) // it is awaited when this answer has been used
-      for (const { offset: text, value, headers } of answer.messages) {
-        if (signal.aborted) return
-        if (value) yield { offset: Number(text), pack: copied(value), total: totalOf(headers.bytes) }
-      }
-    }
-  } finally {
-    signal.removeEventListener('abort', cut)
-    source.close()
-  }
-}
 
 /** The messages at or above an offset that one fetch gets: those of one batch at least, none when there are none. */
 export async function fetchOnce(brokers: Brokers, topic: string, partition: number, offset: number): Promise<readonly FetchedMessage[]> {
@@ -78,14 +44,15 @@ export const totalOf = (header: Buffer | Buffer[] | undefined): number | undefin
   return Number.isFinite(total) ? total : undefined
 }
 
+/** @property next the offset after what was fetched */
 type Answer = Readonly<{ messages: readonly FetchedMessage[]; next: number }>
 
-class Fetching {
-  readonly #options: ReaderOptions
+export class Fetching {
+  readonly #options: FetchingOptions
   readonly #closed = new AbortController()
   #link: Link | undefined
 
-  constructor(options: ReaderOptions) {
+  constructor(options: FetchingOptions) {
     this.#options = options
   }
 
@@ -94,14 +61,18 @@ class Fetching {
     this.#link?.close()
   }
 
-  /** @returns undefined: closed, or the topic is gone */
-  async fetch(from: number): Promise<Answer | undefined> {
+  /**
+   * Waits until there is something at or above an offset. One is open at a time.
+   * @returns undefined: closed, or the topic is gone
+   * @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, LOG_TRUNCATED
+   */
+  async fetch(from: number, maxBytes: number): Promise<Answer | undefined> {
     let offset = from
     let pauseMs = FIRST_PAUSE_MS
     let failingSince: number | undefined
     while (!this.#closed.signal.aborted) {
       try {
-        const answer = await this.#fetch(offset)
+        const answer = await this.#fetch(offset, maxBytes)
         if (answer.messages.length > 0 || answer.next > offset) return answer
         failingSince = undefined
         pauseMs = FIRST_PAUSE_MS
@@ -126,14 +97,11 @@ class Fetching {
     return undefined
   }
 
-  async #fetch(offset: number): Promise<Answer> {
+  async #fetch(offset: number, maxBytes: number): Promise<Answer> {
     const { topic, partition } = this.#options
     const link = await this.#usableLink()
     try {
-      const { responses } = await link.call(
-        (broker) => broker.fetch(request(topic, partition, offset, MAX_BYTES, MAX_WAIT_MS)),
-        MAX_WAIT_MS,
-      )
+      const { responses } = await link.call((broker) => broker.fetch(request(topic, partition, offset, maxBytes, MAX_WAIT_MS)), MAX_WAIT_MS)
       const all = wanted(responses[0]?.partitions[0]?.messages ?? [], offset)
       const last = all.at(-1)
       return { messages: all.filter((message) => !message.isControlRecord), next: last ? Number(last.offset) + 1 : offset }
@@ -166,13 +134,6 @@ class Fetching {
       offset,
     })
   }
-}
-
-/** In memory of its own: a pack that stays long would keep the whole answer. Aligned, so that decoding doesn't copy again. */
-function copied(value: Buffer): Buffer {
-  const copy = Buffer.from(new ArrayBuffer(value.length))
-  copy.set(value)
-  return copy
 }
 
 const request = (topic: string, partition: number, offset: number, maxBytes: number, maxWaitTime: number) => ({

@@ -1,0 +1,132 @@
+/** Many readers of one partition in one process: what is fetched for them, and that each gets everything, at its own pace. */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { channel } from 'node:diagnostics_channel'
+import type { Socket } from 'node:net'
+import { test } from 'node:test'
+import type { Log } from '../../../engine/log/log.ts'
+import { at, lsnsOf, pack, SOURCE, started, TOPIC } from './conformance.ts'
+import { kafkaHome } from './kafka-home.ts'
+
+const BODY_BYTES = 50_000
+const RECORDS = 200
+const upTo = (count: number, from = 1) => Array.from({ length: count }, (_, i) => from + i)
+
+/** What has come over all connections that this process opened meanwhile. */
+class Received implements Disposable {
+  readonly #sockets = new Set<Socket>()
+  readonly #opened = (message: unknown) => this.#sockets.add((message as { socket: Socket }).socket)
+
+  constructor() {
+    channel('net.client.socket').subscribe(this.#opened)
+  }
+
+  get bytes(): number {
+    return [...this.#sockets].reduce((sum, { bytesRead }) => sum + bytesRead, 0)
+  }
+  [Symbol.dispose](): void {
+    channel('net.client.socket').unsubscribe(this.#opened)
+  }
+}
+
+/** Of random bytes, so that they don't get smaller on their way. */
+async function write(log: Log, from: number, count: number): Promise<void> {
+  for (const lsn of upTo(count, from))
+    await log.append([{ topic: TOPIC, partition: 0, pack: pack(lsn, lsn, randomBytes(BODY_BYTES)) }], { source: SOURCE, position: at(lsn) })
+}
+
+/** Reads as far as it is let. */
+class Reader {
+  readonly lsns: number[] = []
+  readonly packs: Buffer[] = []
+  readonly #abort = new AbortController()
+  readonly #done: Promise<void>
+  #until = Infinity
+  #go = Promise.withResolvers<void>()
+  #met = Promise.withResolvers<void>()
+
+  constructor(log: Log, { from = 0, until = Infinity } = {}) {
+    this.#until = until
+    this.#done = this.#run(log, from)
+  }
+
+  /** Does not stop any more. */
+  goesOn(): void {
+    this.#until = Infinity
+    this.#go.resolve()
+  }
+
+  /** Reads on until it has so many. */
+  async has(count: number): Promise<this> {
+    this.#until = Math.max(this.#until, count)
+    this.#go.resolve()
+    while (this.lsns.length < count) await Promise.race([this.#met.promise, this.#done])
+    return this
+  }
+
+  async stop(): Promise<void> {
+    this.#abort.abort()
+    this.#go.resolve()
+    await this.#done
+  }
+
+  async #run(log: Log, from: number): Promise<void> {
+    for await (const record of log.read(TOPIC, 0, from, this.#abort.signal)) {
+      this.lsns.push(...lsnsOf([record]))
+      this.packs.push(record.pack)
+      this.#met.resolve()
+      this.#met = Promise.withResolvers()
+      while (this.lsns.length >= this.#until && !this.#abort.signal.aborted) {
+        this.#go = Promise.withResolvers()
+        await this.#go.promise
+      }
+    }
+  }
+}
+
+test('what many readers of a partition get is fetched once for all of them, in one buffer', async () => {
+  using received = new Received()
+  await using home = await kafkaHome()
+  await using log = await started(home)
+  await write(log, 1, 20)
+  const readers = Array.from({ length: 10 }, () => new Reader(log))
+  await Promise.all(readers.map((reader) => reader.has(20)))
+  await write(log, 21, RECORDS)
+  await Promise.all(readers.map((reader) => reader.has(20 + RECORDS)))
+  const { bytes } = await log.stats(TOPIC, 0)
+  assert.ok(received.bytes <= bytes * 1.2, `${received.bytes} bytes received, ${bytes} written`)
+  for (const { lsns, packs } of readers) {
+    assert.deepEqual(lsns, upTo(20 + RECORDS))
+    assert.ok(packs.every((one, i) => one === readers[0]?.packs[i]))
+  }
+  await Promise.all(readers.map((reader) => reader.stop()))
+})
+
+test('a reader that stands still holds up nobody, keeps no memory, and goes on where it stood; those who come later catch up', async () => {
+  using received = new Received()
+  await using home = await kafkaHome()
+  await using log = await home.open({ readBytes: 2 * 1024 * 1024 })
+  await log.createTopic(TOPIC, 1)
+  await log.beginRun(SOURCE)
+  const slow = new Reader(log, { until: 3 })
+  const readers = Array.from({ length: 5 }, () => new Reader(log))
+  await write(log, 1, RECORDS)
+  await Promise.all(readers.map((reader) => reader.has(RECORDS)))
+  assert.equal(slow.lsns.length, 3)
+  const late = [new Reader(log), new Reader(log, { from: 50 })]
+  await Promise.all([...late, slow].map((reader) => reader.has(RECORDS - 50)))
+  const all = [...readers, ...late, slow]
+  const more = async (from: number, count: number) => {
+    const has = from + count - 1
+    await Promise.all([write(log, from, count), ...all.map((reader) => reader.has(reader === late[1] ? has - 50 : has))])
+  }
+  await more(RECORDS + 1, 1)
+  slow.goesOn()
+  const [receivedBefore, { bytes: writtenBefore }] = [received.bytes, await log.stats(TOPIC, 0)]
+  await more(RECORDS + 2, 100)
+  const [fetched, written] = [received.bytes - receivedBefore, (await log.stats(TOPIC, 0)).bytes - writtenBefore]
+  assert.ok(fetched <= written * 1.2, `${fetched} bytes received, ${written} written`)
+  for (const { lsns } of [...readers, slow, late[0] as Reader]) assert.deepEqual(lsns, upTo(RECORDS + 101))
+  assert.deepEqual(late[1]?.lsns, upTo(RECORDS + 51, 51))
+  await Promise.all(all.map((reader) => reader.stop()))
+})
