@@ -23,6 +23,9 @@ export interface MetricsServer extends AsyncDisposable {
   stop(): Promise<void>
 }
 
+/** Further ones are closed as they come: few scrape, and whoever takes all of these takes none of the API's. */
+const MAX_CONNECTIONS = 100
+
 /** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
 export async function startMetricsServer({
   host,
@@ -55,6 +58,7 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
       },
     )
   })
+  server.maxConnections = MAX_CONNECTIONS
   server.listen(port, host)
   try {
     await once(server, 'listening')

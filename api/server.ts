@@ -33,6 +33,7 @@ import { addPeerRoutes, type PeerService } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { streamOperations } from './sinks/stream-routes.ts'
+import { Strangers } from './strangers.ts'
 
 export type ApiOptions = Readonly<{
   host: string
@@ -64,8 +65,10 @@ export type Limits = Readonly<{
   checkEveryMs: number
   /** open at once; further ones are closed as they come */
   connections: number
+  /** of those, from one address before a request with a token has come on them; further ones are closed as they come */
+  strangers: number
 }>
-const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000, connections: 20_000 }
+const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000, connections: 20_000, strangers: 1_000 }
 
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
@@ -93,9 +96,12 @@ declare module 'fastify' {
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { host, port } = options
   const receives = new OpenReceives()
-  const app = newServer(options)
+  const limits = { ...LIMITS, ...options.limits }
+  const app = newServer(options, limits)
+  const strangers = new Strangers(limits.strangers)
+  app.server.on('connection', (socket) => strangers.take(socket))
   const operations = operationsOf(options, receives)
-  for (const operation of operations) addRoutes(app, operation, options.resources)
+  for (const operation of operations) addRoutes(app, operation, options.resources, strangers)
   addOptions(app, operations)
   if (options.cluster) addPeerRoutes(app, options.cluster.service, receives)
   try {
@@ -137,8 +143,7 @@ function operationsOf(
   return operations
 }
 
-function newServer({ logger, metrics, limits }: ApiOptions): FastifyInstance {
-  const { headersMs, requestMs, checkEveryMs, connections } = { ...LIMITS, ...limits }
+function newServer({ logger, metrics }: ApiOptions, { headersMs, requestMs, checkEveryMs, connections }: Limits): FastifyInstance {
   const failed = new FailedRequests(logger)
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
@@ -200,7 +205,7 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
   }
 }
 
-function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort): void {
+function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort, strangers: Strangers): void {
   const { methods, paths, auth, body, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
@@ -213,6 +218,7 @@ function addRoutes(app: FastifyInstance, operation: Operation, resources: Resour
       ...(auth && {
         onRequest: (request, _reply, done) => {
           request.account = accountOf(request.headers.authorization, resources)
+          strangers.know(request.raw.socket)
           done()
         },
       }),

@@ -5,11 +5,15 @@
  */
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { EngineError } from '../../engine/errors.ts'
+import type { Sink } from '../../engine/state/resources.ts'
 import type { Receipt } from '../engine-port.ts'
 
 /** The receives that wait for messages at the moment. */
 export class OpenReceives {
   readonly #open = new Set<ReceiveCall>()
+  /** those that are held for a sink that is off, by its id */
+  readonly #held = new Map<string, number>()
   #stopping = false
 
   get size(): number {
@@ -23,6 +27,20 @@ export class OpenReceives {
     const call = new ReceiveCall(response, () => this.#open.delete(call))
     this.#open.add(call)
     return call
+  }
+
+  /** Counts one that is held for a sink that is off, where no actor counts it. @throws EngineError TOO_MANY_WAITING */
+  hold({ id, max_waiting: max }: Pick<Sink, 'id' | 'max_waiting'>): Disposable {
+    const held = this.#held.get(id) ?? 0
+    if (held >= max) throw new EngineError('TOO_MANY_WAITING', `${held} receives wait for messages of this sink already`, { max })
+    this.#held.set(id, held + 1)
+    return {
+      [Symbol.dispose]: () => {
+        const left = (this.#held.get(id) as number) - 1
+        if (left > 0) this.#held.set(id, left)
+        else this.#held.delete(id)
+      },
+    }
   }
 
   /** Ends every wait; those that come later see `stopping`. */

@@ -195,7 +195,7 @@ async function answerReceive({ request, reply, sink, parameters, engine, receive
   const call = receives.begin(reply.raw)
   let receipt: Receipt | undefined
   try {
-    receipt = await take(engine, sink, parameters, call)
+    receipt = await take({ engine, sink, parameters, receives }, call)
   } catch (error) {
     call.failed()
     if (!call.signal.aborted) throw error
@@ -212,12 +212,19 @@ async function answerReceive({ request, reply, sink, parameters, engine, receive
 }
 const packing = promisify(gzip)
 
-async function take(engine: EnginePort, sink: Sink, parameters: Parameters, call: ReceiveCall): Promise<Receipt | undefined> {
+async function take(
+  { engine, sink, parameters, receives }: Pick<Call, 'engine' | 'sink' | 'parameters' | 'receives'>,
+  call: ReceiveCall,
+): Promise<Receipt | undefined> {
   const running = engine.sink(sink.id)
   if (running) return running.receive({ ...parameters, signal: call.signal })
   if (sink.status === 'active') throw new EngineError('SINK_NOT_RUNNING', `sink ${sink.name} has no actor`, { sink: sink.name })
   // nothing comes while it is off: held a little, so that a client in a loop neither spins nor misses that it is on again
-  if (parameters.waitMs > 0) await wait(Math.min(parameters.waitMs, OFF_HOLD_MS), undefined, { signal: call.signal })
+  if (parameters.waitMs > 0) {
+    using places = new DisposableStack()
+    places.use(receives.hold(sink))
+    await wait(Math.min(parameters.waitMs, OFF_HOLD_MS), undefined, { signal: call.signal })
+  }
   call.failed()
   return undefined
 }

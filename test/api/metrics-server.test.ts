@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect } from 'node:net'
 import { test } from 'node:test'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
@@ -26,6 +28,19 @@ test('with a user or a password set, only they are let in', async () => {
   assert.equal((await fetch(server.url, basic('prom:pass:word'))).status, 200)
   await using passwordOnly = await listenForMetrics({ host: '127.0.0.1', port: 0, user: undefined, password: 'p', metrics, logger })
   assert.deepEqual([(await fetch(passwordOnly.url, basic(':p'))).status, (await fetch(passwordOnly.url)).status], [200, 401])
+})
+
+test('whoever opens connections and says nothing takes a hundred, and no more', async () => {
+  await using server = await listenForMetrics({ host: '127.0.0.1', port: 0, user: undefined, password: undefined, metrics, logger })
+  const open = () => connect({ port: Number(new URL(server.url).port), host: '127.0.0.1' }).on('error', () => undefined)
+  const silent = Array.from({ length: 100 }, open)
+  await Promise.all(silent.map((socket) => once(socket, 'connect')))
+  const last = open()
+  let answer = ''
+  last.on('data', (chunk) => (answer += String(chunk))).write('GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n')
+  await new Promise((closed) => last.once('close', closed))
+  assert.equal(answer, '')
+  for (const socket of silent) socket.destroy()
 })
 
 test('port 0 means none', async () => {

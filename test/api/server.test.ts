@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { Agent, request } from 'undici'
@@ -20,7 +20,7 @@ async function raw(s: Fixture, text: string | Buffer): Promise<string> {
   let answer = ''
   socket.on('data', (chunk) => (answer += String(chunk)))
   socket.write(text)
-  await once(socket, 'close')
+  await new Promise((closed) => socket.once('close', closed))
   return answer
 }
 
@@ -105,6 +105,33 @@ test('a client that sends a byte now and then is cut with 408; one that waits fo
     ((await waiting).body as { data: { ack_id: string }[] }).data.map((item) => item.ack_id),
     ['late'],
   )
+})
+
+test('one address has few connections without a token, and they leave room for those with one', async () => {
+  await using s = await serve({ strangers: 2 })
+  const health = 'GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n'
+  const opened = async () => {
+    const socket = connect({ port: Number(new URL(s.api.url).port), host: '127.0.0.1' })
+    socket.on('error', () => {})
+    await once(socket, 'connect')
+    return socket
+  }
+  const known = await opened()
+  known.write(`GET /api/sinks HTTP/1.1\r\nhost: x\r\nauthorization: ${authorization}\r\n\r\n`)
+  const said = (socket: Socket) =>
+    new Promise<string>((resolve) => socket.once('data', (text) => resolve(String(text))).once('close', () => resolve('closed')))
+  assert.match(await said(known), /^HTTP\/1\.1 200 /) // it stays open, and counts no more
+  const silent = await opened()
+  silent.write('GET /hea')
+  const guessing = await opened()
+  guessing.write('GET /api/sinks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n\r\n')
+  assert.match(await said(guessing), /^HTTP\/1\.1 401 /)
+  assert.equal(await raw(s, health), '', 'the third without a token')
+  silent.destroy()
+  let answer = ''
+  while (answer === '') answer = await raw(s, health) // once the server knows that one has gone
+  assert.match(answer, /^HTTP\/1\.1 200 /)
+  for (const socket of [known, guessing]) socket.destroy()
 })
 
 test('a path that can’t be decoded is 400', async () => {

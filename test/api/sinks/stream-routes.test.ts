@@ -374,10 +374,15 @@ test('too many waiting is 429, an ack that is not durable 503, an unknown failur
 
 test('a sink that is off answers an empty list; an active one without an actor 503', async () => {
   await using s = await serve()
-  s.engine.add({ id: '66666666-6666-4666-8666-666666666666', name: 'off', status: 'disabled' }, { runs: false })
+  s.engine.add({ id: '66666666-6666-4666-8666-666666666666', name: 'off', status: 'disabled', max_waiting: 1 }, { runs: false })
   s.engine.add({ id: '77777777-7777-4777-8777-777777777777', name: 'starting' }, { runs: false })
   assert.deepEqual((await s.call('/api/http_pull_consumers/off/receive')).body, { data: [] })
   assert.deepEqual((await s.call('/api/http_pull_consumers/off/receive?wait_for=20')).body, { data: [] })
+  const leaving = new AbortController()
+  const two = [0, 1].map(() => s.call('/api/http_pull_consumers/off/receive?wait_for=5m', { signal: leaving.signal }))
+  assert.equal((await Promise.race(two)).status, 429, 'one is held, and counted as for a sink that is on')
+  leaving.abort()
+  await Promise.allSettled(two)
   const starting = await s.call('/api/http_pull_consumers/starting/receive')
   assert.deepEqual([starting.status, (starting.body as { code: string }).code], [503, 'SINK_NOT_RUNNING'])
 })
