@@ -3,6 +3,7 @@ import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './func
 import { shapeOf } from './generation-shape.ts'
 import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
+import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
 import type { Query } from './store.ts'
 import { hashToken } from './tokens.ts'
@@ -30,10 +31,29 @@ export type Resources = Readonly<{
   generations: ReadonlyMap<string, number>
 }>
 
+/** It knows its database by name. */
+const SINK_VERSION = `concat_ws(' ', ${versionOf('s')}, d.name)`
+
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
   readonly #partitions: number
+  readonly #sinks = new RowMemory<SinkRow, Sink>({
+    versions: `select s.id, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id order by s.name`,
+    rows: `select s.*, d.name as database, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id where s.id = any ($1)`,
+    decode: (row) => this.#sink(row),
+  })
+  readonly #functions = new RowMemory<StoredFunction & { version: string }, StoredFunction>({
+    versions: `select f.id, ${versionOf('f')} as version from function f order by f.name`,
+    rows: `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata",
+       ${versionOf('f')} as version from function f where id = any ($1)`,
+    decode: ({ version: _version, ...stored }) => stored,
+  })
+  readonly #endpoints = new RowMemory<EndpointRow, HttpEndpoint>({
+    versions: `select e.id, ${versionOf('e')} as version from http_endpoint e order by e.name`,
+    rows: `select e.*, ${versionOf('e')} as version from http_endpoint e where id = any ($1)`,
+    decode: (row) => this.#endpoint(row),
+  })
 
   /** @param partitions of a new sink that doesn't say how many */
   constructor(vault: Vault, { partitions = 1 }: Readonly<{ partitions?: number }> = {}) {
@@ -219,34 +239,33 @@ export class ResourceStore {
 
   async load(query: Query): Promise<Resources> {
     // one after the other, sinks first: whoever stores something meanwhile, a sink that is read has its database and generation
-    const sinks = await query<SinkRow>(
-      'select s.*, d.name as database from sink s join source_database d on d.id = s.database_id order by s.name',
-    )
+    const sinks = await this.#sinks.read(query)
     const generations = await query<{ sink_id: string; newest: number }>(
       'select sink_id, max(generation) as newest from generation group by sink_id',
     )
     const databases = await query<DatabaseRow>('select * from source_database order by name')
-    const functions = await query<StoredFunction>(
-      `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata"
-       from function order by name`,
-    )
-    const endpoints = await query<EndpointRow>('select * from http_endpoint order by name')
+    const functions = await this.#functions.read(query)
+    const endpoints = await this.#endpoints.read(query)
     const tokens = await query<{ hash: string; id: string; name: string }>(
       `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
     )
     return {
       tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
       databases: databases.rows.map((row) => this.#database(row)),
-      sinks: sinks.rows.map(({ id, account_id, database_id, database, name, status, settings, destination, secrets }) => ({
-        ...whole({ ...settings, name, database, status }),
-        id,
-        accountId: account_id,
-        databaseId: database_id,
-        destination: this.#destination(destination, secrets),
-      })),
-      functions: functions.rows,
-      endpoints: endpoints.rows.map((row) => this.#endpoint(row)),
+      sinks,
+      functions,
+      endpoints,
       generations: new Map(generations.rows.map(({ sink_id, newest }) => [sink_id, newest])),
+    }
+  }
+
+  #sink({ id, account_id, database_id, database, name, status, settings, destination, secrets }: SinkRow): Sink {
+    return {
+      ...whole({ ...settings, name, database, status }),
+      id,
+      accountId: account_id,
+      databaseId: database_id,
+      destination: this.#destination(destination, secrets),
     }
   }
 

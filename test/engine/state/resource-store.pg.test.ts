@@ -5,7 +5,7 @@ import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore, type DatabaseInput } from '../../../engine/state/resource-store.ts'
 import type { Connection } from '../../../engine/state/resources.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
-import { openStore } from '../../../engine/state/store.ts'
+import { openStore, type Query } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createDatabase } from '../../services/postgres.ts'
 
@@ -72,6 +72,57 @@ test('the same name twice is one resource with the last values, under the id it 
     [2],
   )
   assert.deepEqual([...tokens.keys()], [hashToken('token-2')]) // the former token is no longer valid
+})
+
+test('who reads again gets what was written since, also within a transaction and after one that was undone, and the rest as it was read before', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const vault = new Vault(Buffer.alloc(32, 1))
+  const resources = new ResourceStore(vault)
+  const elsewhere = new ResourceStore(vault) // another process
+  const edit = (query: Query, name: string, batchSize: number, by = resources) =>
+    by.saveAccount(query, 'main').then(async (account) => {
+      const id = await by.saveDatabase(query, account, input('shop', db.connection))
+      await by.saveEndpoint(query, account, {
+        name: 'hook',
+        kind: 'external',
+        url: 'http://a',
+        headers: {},
+        encryptedHeaders: { n: `${batchSize}` },
+      })
+      await by.saveSink(query, account, id, sinkOf(name, 'shop', { batch_size: batchSize }))
+    })
+  const sizes = async (query: Query) => {
+    const { sinks, endpoints } = await resources.load(query)
+    assert.equal(endpoints[0]?.encryptedHeaders['n'], `${sinks.find(({ name }) => name === 'b')?.batch_size}`)
+    return sinks.map(({ batch_size }) => batch_size)
+  }
+  await store.transaction((query) => edit(query, 'a', 1))
+  await store.transaction((query) => edit(query, 'b', 1))
+  const before = await resources.load(store.query)
+  await store.transaction((query) => edit(query, 'b', 2, elsewhere))
+  assert.deepEqual(await sizes(store.query), [1, 2])
+  assert.equal((await resources.load(store.query)).sinks[0], before.sinks[0]) // decoded once
+  const undone = store.transaction(async (query) => {
+    for (const size of [3, 4, 5]) {
+      await edit(query, 'b', size)
+      assert.deepEqual(await sizes(query), [1, size])
+    }
+    assert.deepEqual(await sizes(store.query), [1, 2])
+    throw new Error('undone')
+  })
+  await assert.rejects(undone, { message: 'undone' })
+  assert.deepEqual(await sizes(store.query), [1, 2])
+  await store.query('update source_database set name = $1', ['store'])
+  assert.deepEqual(
+    (await resources.load(store.query)).sinks.map(({ database }) => database),
+    ['store', 'store'],
+  )
+  await resources.deleteSink(store.query, before.sinks[1]?.id ?? '')
+  assert.deepEqual(
+    (await resources.load(store.query)).sinks.map(({ name }) => name),
+    ['a'],
+  )
 })
 
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
