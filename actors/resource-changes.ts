@@ -3,6 +3,7 @@ import { isDeepStrictEqual as same } from 'node:util'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import { isRoutedAlike } from './routing-of-sinks.ts'
 
 export type Known = Readonly<{
   databases: readonly Database[]
@@ -32,16 +33,21 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
   const goneSinks = before.sinks.filter(({ id }) => !newSinks.has(id))
   const addedSinks = after.sinks.filter(({ id }) => !oldSinks.has(id))
   const changedSinks = after.sinks.filter((sink) => oldSinks.has(sink.id) && !same(sink, oldSinks.get(sink.id)))
-  const rerouted = new Set([...goneSinks, ...addedSinks, ...changedSinks].map(({ databaseId }) => databaseId))
+  const reroutedSinks = changedSinks.filter((sink) => !isRoutedAlike(oldSinks.get(sink.id) as Sink, sink))
+  const rerouted = new Set([...goneSinks, ...addedSinks, ...reroutedSinks].map(({ databaseId }) => databaseId))
+  const edited = new Set(changedSinks)
+  const databases = new Set(after.databases.filter((now) => !same(now, oldDatabases.get(now.id))).map(({ id }) => id))
+  const functions = changedNames(before.functions, after.functions)
+  const endpoints = changedNames(before.endpoints, after.endpoints)
   return {
     goneSinks: goneSinks.map(({ id }) => id),
     newSinks: addedSinks,
     editedSinks: after.sinks.filter((sink) => {
-      const was = oldSinks.get(sink.id)
-      if (!was) return false
-      if (!same(sink, was) || !same(oldDatabases.get(sink.databaseId), newDatabases.get(sink.databaseId))) return true
-      if (!same(functionsOf(sink, before), functionsOf(sink, after))) return true
-      return !same(endpointOf(sink, before), endpointOf(sink, after))
+      const { accountId, destination } = sink
+      if (edited.has(sink)) return true
+      if (!oldSinks.has(sink.id)) return false
+      if (databases.has(sink.databaseId) || FUNCTION_FIELDS.some((field) => functions.has(keyOf(accountId, sink[field])))) return true
+      return destination.type === 'webhook' && endpoints.has(keyOf(accountId, destination.http_endpoint))
     }),
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
@@ -49,13 +55,19 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
   }
 }
 
-const functionsOf = (sink: Sink, { functions = [] }: Known): readonly StoredFunction[] =>
-  functions.filter((fn) => fn.accountId === sink.accountId && FUNCTION_FIELDS.some((field) => sink[field] === fn.name))
+type Named = Readonly<{ accountId: string; name: string }>
+const keyOf = (accountId: string, name: string | null | undefined): string => `${accountId} ${name}`
 
-const endpointOf = ({ accountId, destination }: Sink, { endpoints = [] }: Known): HttpEndpoint | undefined =>
-  destination.type === 'webhook'
-    ? endpoints.find((endpoint) => endpoint.accountId === accountId && endpoint.name === destination.http_endpoint)
-    : undefined
+/** Under which names, of which accounts, there is something else than before. */
+function changedNames(before: readonly Named[] = [], after: readonly Named[] = []): ReadonlySet<string> {
+  const changed = new Map(before.map((one) => [keyOf(one.accountId, one.name), one]))
+  for (const one of after) {
+    const key = keyOf(one.accountId, one.name)
+    if (same(one, changed.get(key))) changed.delete(key)
+    else changed.set(key, one)
+  }
+  return new Set(changed.keys())
+}
 
 const runs = ({ slot }: Database): boolean => slot.status === 'active'
 

@@ -1,4 +1,5 @@
 /** What a source needs to know of its sinks, as the next routing version. */
+import { isDeepStrictEqual as same } from 'node:util'
 import { shapeOf } from '../engine/state/generation-shape.ts'
 import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
 import type { RoutedSink, Sink } from '../engine/state/resources.ts'
@@ -21,6 +22,12 @@ export function saveRouting(store: Store, resources: ResourceStore, databaseId: 
       taking.map((sink) => routed(sink, generations)),
     )
   })
+}
+
+/** Whether a source need not know that one has become the other. */
+export function isRoutedAlike(before: Sink, after: Sink): boolean {
+  const routing = (sink: Sink) => (sink.status === 'disabled' ? undefined : routed(sink, new Map()))
+  return same(routing(before), routing(after))
 }
 
 /** Table names are qualified here, once. */

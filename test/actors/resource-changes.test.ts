@@ -22,9 +22,27 @@ test('everything is new to an engine that begins', () => {
   })
 })
 
-test('an edit of a sink reaches it and the routing; an edit of the description of its database reaches the sink alone', () => {
-  const sink = { ...SINK, status: 'paused' as const }
-  assert.deepEqual(changesBetween(known, { ...known, sinks: [sink] }), { ...NOTHING, editedSinks: [sink], rerouted: [DATABASE] })
+test('an edit of what a sink takes, and how, reaches it and the routing; any other edit, and one of the description of its database, the sink alone', () => {
+  const edits: [Partial<Sink>, boolean][] = [
+    [{ status: 'disabled' }, true],
+    [{ actions: ['insert'] }, true],
+    [{ partitions: 3 }, true],
+    [{ timestamp_format: 'unix_microsecond' }, true],
+    [{ tables: [{ name: 'public.a', group_column_names: ['x'] }] }, true],
+    [{ source: { include_tables: ['public.a'] } }, true],
+    [{ key_changes: 'delete_insert' }, true],
+    [{ message_grouping: !SINK.message_grouping }, true],
+    [{ status: 'paused' }, false],
+    [{ max_ack_pending: 7, annotations: { of: 'it' } }, false],
+    [{ name: 'other' }, false],
+  ]
+  for (const [edit, isRerouted] of edits) {
+    const sink = { ...SINK, ...edit }
+    const rerouted = isRerouted ? [DATABASE] : []
+    assert.deepEqual(changesBetween(known, { ...known, sinks: [sink] }), { ...NOTHING, editedSinks: [sink], rerouted })
+  }
+  const off = { ...SINK, status: 'disabled' as const }
+  assert.deepEqual(changesBetween({ ...known, sinks: [off] }, known).rerouted, [DATABASE])
   const database = { ...DATABASE, annotations: { team: 'b' } }
   assert.deepEqual(changesBetween(known, { ...known, databases: [database] }), { ...NOTHING, editedSinks: [SINK] })
 })
