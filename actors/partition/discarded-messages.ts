@@ -6,12 +6,13 @@ import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Discarded } from '../sink/sink-observer.ts'
 
 const TOLD_MS = 24 * 3_600_000
+const NONE: Discards = { messages: 0, lastAt: new Date(0) }
 
 export class DiscardedMessages {
   #bySize: Discards
   #others: Discards
 
-  constructor({ bySize, others }: Readonly<{ bySize: Discards; others: Discards }>) {
+  constructor({ bySize, others }: Readonly<{ bySize: Discards; others: Discards }> = { bySize: NONE, others: NONE }) {
     this.#bySize = bySize
     this.#others = others
   }

@@ -56,7 +56,7 @@ export class OwnedPartition {
   #delivered = 0
   #closed = false
 
-  private constructor(options: PartitionOptions, { store, dispatcher, trimming, discarded, committed }: TakenOver) {
+  private constructor(options: PartitionOptions, { store, dispatcher, trimming, discarded, committed, hasParked }: TakenOver) {
     this.#options = options
     this.#store = store
     this.#dispatcher = dispatcher
@@ -95,6 +95,7 @@ export class OwnedPartition {
       beforeDrained: () => trimming.noteAll(),
       committed: () => this.#commits.committed,
       discarded,
+      hasParked,
     })
   }
 

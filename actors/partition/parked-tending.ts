@@ -45,6 +45,8 @@ export type TendingOptions = Readonly<{
   drainAfterMs: number
   /** told of everything that is discarded, and not any more */
   discarded: DiscardedMessages
+  /** former owners may have left rows that no restart needs any more */
+  hasParked: boolean
   /** once it is recorded another process may raise the terms */
   beforeDrained: () => Promise<void>
   /** recorded: nothing of the generation is left here but parked messages */
@@ -75,7 +77,7 @@ export class ParkedTending {
   /** since when the window is full and everything in it was looked at; redeliveries don't change that */
   #fullSince: number | undefined
   #parkedAt = -Infinity
-  #mayHaveDone = true
+  #mayHaveDone: boolean
   /** parked messages that failed again, until that is recorded */
   #failedAgain: FailedRef[] = []
   /** of which it isn't known whether the store has done it */
@@ -87,6 +89,7 @@ export class ParkedTending {
 
   constructor(options: TendingOptions) {
     this.#options = options
+    this.#mayHaveDone = options.hasParked
   }
 
   /** The last failure of the store, until it works again. */

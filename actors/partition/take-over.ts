@@ -1,7 +1,8 @@
 /** What a new owner of a partition does before anything is read or handed out. */
+import { refList } from '../../engine/dispatch/ack-id.ts'
 import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
-import { commitToGoOnFrom } from '../../engine/dispatch/replay/rewound.ts'
+import { inheritanceOf } from '../../engine/dispatch/replay/rewound.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
 import { mustFitPartition } from '../../engine/log/memories.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
@@ -14,6 +15,8 @@ export type TakenOver = Readonly<{
   trimming: Trimming
   discarded: DiscardedMessages
   committed: MessageRef
+  /** of the sink there are rows in the parked store */
+  hasParked: boolean
 }>
 
 /** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
@@ -21,9 +24,9 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
   await mustFitPartition(query, log, { ...key, topic })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-  const commit = await commitToGoOnFrom(query, key, await log.committed(topic, key.partition))
-  const { groups, refs } = await store.load(commit?.next ?? { offset: 0, index: 0 })
-  const discarded = new DiscardedMessages(await store.discards())
+  const { commit, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(topic, key.partition))
+  const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: 0, index: 0 }) : { groups: [], refs: refList() }
+  const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(topic, key.partition)
   const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
   const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
@@ -35,6 +38,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
     bounds: options.replay,
     term: store.term,
     committed: taken,
+    hasPoints,
   })
-  return { store, dispatcher, trimming, discarded, committed: taken.next }
+  return { store, dispatcher, trimming, discarded, committed: taken.next, hasParked }
 }

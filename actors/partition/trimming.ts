@@ -20,6 +20,8 @@ export type TrimmingOptions = Readonly<{
   term: number
   /** of the take-over */
   committed: Commit
+  /** some are stored */
+  hasPoints: boolean
   bounds: () => WindowBounds
   /** monotonic milliseconds */
   clock: () => number
@@ -41,19 +43,21 @@ export class Trimming {
   /** one at a time */
   #noted: Promise<void> = Promise.resolve()
   /** nothing is kept, and that is stored */
-  #isOff = false
+  #isOff: boolean
 
   private constructor(options: TrimmingOptions, points: ReplayPoints, window: ReplayWindow) {
     this.#options = options
     this.#points = points
     this.#window = window
     this.#committed = options.committed
+    this.#isOff = !options.hasPoints
   }
 
   static async begin(options: TrimmingOptions): Promise<Trimming> {
-    const { query, key, term, committed, clock } = options
+    const { query, key, term, committed, hasPoints, clock } = options
     const points = new ReplayPoints(query, { key, term })
-    return new Trimming(options, points, new ReplayWindow(await points.load(), committed, clock(), Date.now() * 1000))
+    const known = hasPoints ? await points.load() : []
+    return new Trimming(options, points, new ReplayWindow(known, committed, clock(), Date.now() * 1000))
   }
 
   /** of the log when it was last asked */

@@ -39,13 +39,12 @@ export async function mustFitPartition(
   log: Log,
   { sinkId, topic, partition }: Partition & Readonly<{ sinkId: string }>,
 ): Promise<void> {
-  const source = await savedSource(query, 's.database_id = (select database_id from tailrace.sink where id = $1::uuid)', sinkId)
+  const committed = await log.committed(topic, partition) // first: a term is raised before it is written with
+  const key = `${topic}/${partition}`
+  const source = await savedSource(query, 's.database_id = (select database_id from tailrace.sink where id = $1::uuid)', sinkId, key)
   if (!source) return
   await mustFit(query, log, source, { topic, partition })
-  const committed = await log.committed(topic, partition) // first: a term is raised before it is written with
-  const { rows } = await ask(query, `select term from tailrace.term where kind = 'partition' and key = $1`, [`${topic}/${partition}`])
-  if (!committed) return
-  await mustKnow(query, log, source, { key: `${topic}/${partition}`, term: committed.term, known: Number(rows[0]?.term ?? 0) })
+  if (committed) await mustKnow(query, log, source, { key, term: committed.term, known: source.partitionTerm })
 }
 
 type Written = Readonly<{ key: string; term: number }>
@@ -72,14 +71,21 @@ async function writtenTerms(query: Query, log: Log, databaseId: string): Promise
   return written
 }
 
-async function savedSource(query: Query, which: string, id: string): Promise<SavedSource | undefined> {
+/** @param partition whose term is asked for beside it */
+async function savedSource(
+  query: Query,
+  which: string,
+  id: string,
+  partition?: string,
+): Promise<(SavedSource & Readonly<{ partitionTerm: number }>) | undefined> {
   const { rows } = await ask(
     query,
-    `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term
+    `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term,
+       (select p.term from tailrace.term p where p.kind = 'partition' and p.key = $2::text) as partition_term
      from tailrace.source s join tailrace.source_database d on d.id = s.database_id
      left join tailrace.term t on t.kind = 'source' and t.key = s.database_id::text
      where ${which}`,
-    [id],
+    [id, partition ?? null],
   )
   const [row] = rows
   if (!row) return undefined
@@ -87,6 +93,7 @@ async function savedSource(query: Query, which: string, id: string): Promise<Sav
     database: String(row.database_id),
     name: String(row.name),
     term: Number(row.term),
+    partitionTerm: Number(row.partition_term ?? 0),
     log: { identity: String(row.log_identity), appends: Number(row.log_appends) },
   }
 }

@@ -64,13 +64,17 @@ export class ParkedStore {
     this.term = term
   }
 
-  /** Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything. */
+  /**
+   * Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything: a replay that
+   * is being put into effect holds the row of the generation, and what is read from here on is what it leaves.
+   */
   static async takeOver(query: Query, key: PartitionKey, options: { grouping: boolean; holder: string }): Promise<ParkedStore> {
     const { rows } = await ask(
       query,
-      `insert into tailrace.term as t (kind, key, term, holder) values ('partition', $1, 1, $2)
+      `with held as materialized (select from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
+       insert into tailrace.term as t (kind, key, term, holder) select 'partition', $1, 1, $2 from (select count(*) as n from held) as waited where n >= 0
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
-      [termKey(key), options.holder],
+      [termKey(key), options.holder, key.sinkId, key.generation],
     )
     return new ParkedStore(query, key, options.grouping, Number(rows[0]?.term))
   }

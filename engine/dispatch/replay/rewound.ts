@@ -1,4 +1,7 @@
-/** What a replay has left for the next owner of a partition: where it goes on, and whether it is its turn at all. */
+/**
+ * What the state database holds for the next owner of a partition, looked for in one statement: where a replay has it go on, whether
+ * it is its turn at all, and whether there is more to read. Most partitions have nothing, and are spared the statements for it.
+ */
 import { EngineError } from '../../errors.ts'
 import { commitFromJson, type StoredCommit } from '../../log/commit-json.ts'
 import type { Commit } from '../../log/log.ts'
@@ -6,22 +9,25 @@ import { ask } from '../../state/asking.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import type { PartitionKey } from '../fenced-write.ts'
 
+/** @property commit to go on from */
+export type Inheritance = Readonly<{ commit: Commit | undefined; hasParked: boolean; hasPoints: boolean }>
+
 /**
  * To be asked after the term is taken: a replay raises the terms of what it changes, so what it did is either seen here, or
  * it is refused.
  * @param committed of the log: what an owner of a later term wrote stands
- * @returns the commit to go on from
  * @throws EngineError GENERATION_WAITS: an earlier generation is to be delivered first
  */
-export async function commitToGoOnFrom(query: Query, key: PartitionKey, committed: Commit | undefined): Promise<Commit | undefined> {
+export async function inheritanceOf(query: Query, key: PartitionKey, committed: Commit | undefined): Promise<Inheritance> {
   const { sinkId, generation, partition } = key
-  // a replay that is being put into effect holds these rows: what is read after them is what it leaves
-  await ask(query, 'select from tailrace.generation where sink_id = $1::text::uuid and generation = $2 for share', [sinkId, generation])
   const { rows } = await ask(
     query,
     `select r.term, r.content, exists (
        select from tailrace.generation e where e.sink_id = $1::text::uuid and e.generation < $2 and e.drained_at is null and e.lsn is not null
-     ) as waits
+     ) as waits,
+     exists (select from tailrace.parked p where p.sink_id = $1::text::uuid)
+       or exists (select from tailrace.parked_backlog b where b.sink_id = $1::text::uuid and b.bytes <> 0) as parked,
+     exists (select from tailrace.replay_point o where o.sink_id = $1::text::uuid and o.generation = $2 and o.partition = $3) as points
      from (select) as one
      left join tailrace.rewound_partition r on r.sink_id = $1::text::uuid and r.generation = $2 and r.partition = $3`,
     [sinkId, generation, partition],
@@ -29,6 +35,7 @@ export async function commitToGoOnFrom(query: Query, key: PartitionKey, committe
   const row = rows[0]
   if (row?.waits === true)
     throw new EngineError('GENERATION_WAITS', `generation ${generation} waits: a replay has gone back to an earlier one`, { generation })
-  if (!row || row.term === null || row.term === undefined || (committed && committed.term >= Number(row.term))) return committed
-  return row.content === null ? undefined : commitFromJson(row.content as StoredCommit)
+  const stands = !row || row.term === null || row.term === undefined || (committed && committed.term >= Number(row.term))
+  const rewoundTo = stands || row.content === null ? undefined : commitFromJson(row.content as StoredCommit)
+  return { commit: stands ? committed : rewoundTo, hasParked: row?.parked === true, hasPoints: row?.points === true }
 }

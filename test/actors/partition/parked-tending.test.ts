@@ -37,6 +37,7 @@ async function tended(sends: boolean, happens: (dispatcher: Dispatcher) => void)
     committed: () => ({ offset: 0, index: 0 }),
     ...{ drainAfterMs: 30_000, parkAfterMs: 0, beforeDrained: async () => undefined, drained: () => undefined },
     discarded: new DiscardedMessages({ bySize: none, others: none }),
+    hasParked: true,
   })
   for (const offset of [0, 1]) dispatcher.offer(offset, Pack.decode(packOf(BigInt(offset + 1) * 16n, [{ id: offset, group: 'hot' }])))
   happens(dispatcher)

@@ -43,7 +43,7 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   }
   let bounds = { windowMs: HOUR_MS, maxBytes: KEPT_MB * MB }
   const trimming = await Trimming.begin({
-    ...{ log, topic, query: queryOf(db), key, term: 1, committed: commitAt(0) },
+    ...{ log, topic, query: queryOf(db), key, term: 1, committed: commitAt(0), hasPoints: true },
     bounds: () => bounds,
     clock: () => performance.now(),
   })

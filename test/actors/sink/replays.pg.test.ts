@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { deleteOldTopics } from '../../../engine/dispatch/old-topics.ts'
-import { commitToGoOnFrom } from '../../../engine/dispatch/replay/rewound.ts'
+import { inheritanceOf } from '../../../engine/dispatch/replay/rewound.ts'
 import type { EngineError } from '../../../engine/errors.ts'
 import { formatLsn } from '../../../engine/lsn.ts'
 import { topicOf } from '../../../engine/wal/routing/routing.ts'
@@ -323,7 +323,7 @@ test('a process that goes on with a later generation while another is set back l
   const topic = topicOf({ sinkId: SINK.id, generation: 2 })
   const late = s.f.log.committed(topic, 0)
   assert.ok((await late)?.next.offset, 'it had delivered the later one')
-  await assert.rejects(commitToGoOnFrom(queryOf(s.db), { sinkId: SINK.id, generation: 2, partition: 0 }, undefined), {
+  await assert.rejects(inheritanceOf(queryOf(s.db), { sinkId: SINK.id, generation: 2, partition: 0 }, undefined), {
     code: 'GENERATION_WAITS',
   })
   assert.equal(await s.generations().stateOf(2), 'drained')
