@@ -73,6 +73,11 @@ export class Oracle {
     return this.#acked
   }
 
+  /** distinct messages that came */
+  get came(): number {
+    return this.#seen.size
+  }
+
   get redeliveries(): number {
     return this.#redeliveries
   }

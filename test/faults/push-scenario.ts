@@ -58,7 +58,8 @@ export class PushScenario implements AsyncDisposable {
     this.proxy = proxy
     this.#resources = resources
     this.random = new Random(seed ^ 0x9054)
-    this.workload = new Workload({ seed, connect: () => source.connect(), ...(pace === undefined ? {} : { pace }) })
+    const taken = () => this.messages.size
+    this.workload = new Workload({ seed, connect: () => source.connect(), taken, ...(pace === undefined ? {} : { pace }) })
     receiver.handler = (request) => this.#take(request)
   }
 

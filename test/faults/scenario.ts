@@ -90,6 +90,7 @@ export class Scenario implements AsyncDisposable {
     this.workload = new Workload({
       seed: options.seed,
       connect: () => source.connect(),
+      taken: () => Math.min(...this.#watched.flatMap(({ oracle, cuts }) => (cuts ? [] : [oracle.came]))),
       ...(pace === undefined ? {} : { pace }),
     })
     this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs, atTimes }) => {

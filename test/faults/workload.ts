@@ -27,24 +27,29 @@ export type WorkloadOptions = Readonly<{
   batch?: readonly [low: number, high: number]
   /** statements per second at most */
   pace?: number
+  /** how many of its changes were taken; it waits for more while too many were not */
+  taken?: () => number
 }>
 
 const WEIGHTS = { insert: 30, update: 38, move: 8, delete: 10, savepoint: 5, rollbackTo: 4, annotate: 4, many: 1, commit: 16, rollback: 2 }
 const RECONNECT_WITHIN_MS = 60_000
+/** More than are written while a service starts on a quiet machine. Without a bound a busy one, where a start takes ten times as long, would have ten times as much to do. */
+const MAX_AHEAD = 3_000
+const LOOK_EVERY_MS = 20
 
 type Session = { client: Client; open: OpenTransaction | undefined }
 
 export class Workload {
   readonly committed: Transaction[] = []
-  readonly #options: Required<WorkloadOptions>
+  readonly #options: Required<Omit<WorkloadOptions, 'taken'>> & Pick<WorkloadOptions, 'taken'>
   readonly #random: Random
   readonly #rows = new Rows()
   readonly #batches: number[][] = []
   #sessions: Session[] = []
   #stamp = 0
   #nextId = 1_000
-  #statements = 0
   #transactions = 0
+  #changes = 0
 
   constructor(options: WorkloadOptions) {
     this.#options = { sessions: 4, batch: [50, 400], pace: 400, ...options }
@@ -53,18 +58,23 @@ export class Workload {
 
   /** changes that the sink has to deliver so far */
   get changes(): number {
-    return this.committed.reduce((sum, transaction) => sum + transaction.changes.length, 0)
+    return this.#changes
   }
 
   /** Writes until aborted, then commits or rolls back what is open and disconnects. */
   async run(signal: AbortSignal): Promise<void> {
     this.#sessions = await Promise.all(Array.from({ length: this.#options.sessions }, () => this.#connect()))
-    const started = performance.now()
-    while (!signal.aborted) {
+    const { pace, taken } = this.#options
+    for (let due = performance.now(); !signal.aborted;) {
+      if (taken !== undefined && this.#changes - taken() > MAX_AHEAD) {
+        await sleep(LOOK_EVERY_MS)
+        due = performance.now()
+        continue
+      }
       await this.#surviving(() => this.#step())
-      this.#statements++
-      const ahead = started + (this.#statements * 1_000) / this.#options.pace - performance.now()
-      if (ahead > 0) await sleep(ahead)
+      due += 1_000 / pace
+      const early = due - performance.now()
+      if (early > 0) await sleep(early)
     }
     await this.#surviving(() => this.#commit(this.#sessions.filter((session) => session.open)))
     await Promise.all(this.#sessions.map(({ client }) => client.end()))
@@ -176,6 +186,7 @@ export class Workload {
   #enter(session: Session, after: bigint, before: bigint): void {
     const { number, changes } = session.open!
     this.committed.push({ name: `transaction ${number}`, after, before, changes: [...changes] })
+    this.#changes += changes.length
     this.#end(session, 'committed')
   }
 
