@@ -194,7 +194,8 @@ test(
     await it.db.query('insert into item values (1)')
     await it.until((s) => s.length >= 1)
     await first.stop()
-    await it.db.query('insert into item values (2)')
+    await it.db.query('create table late (id int primary key)') // what comes of it has to wait until it is described
+    await it.db.query('insert into late values (2)')
     await it.db.query('drop publication pub')
     await it.db.query('insert into item values (3)')
     await it.db.query(WRITE_LOG)
@@ -202,7 +203,7 @@ test(
     await it.db.query('create publication pub for all tables')
     await it.db.query('insert into item values (5)')
     await it.db.query(WRITE_LOG)
-    const second = it.start()
+    const second = it.start({ lingerMs: 60_000 }) // what was read before the end has not been appended by itself
     await reaches(second, 'failed')
     assert.equal(second.lastError?.code, 'PUBLICATION_TOO_YOUNG')
     assert.match(second.lastError.message, /accept-gap test/)
@@ -212,12 +213,19 @@ test(
     )
     await second.acceptGap()
     await reaches(second, 'streaming')
+    await second.stop()
+    const third = it.start()
     await it.db.query('insert into item values (6)')
     assert.deepEqual(
       shape(await it.until((s) => s.length >= 4)).map(([, id]) => id),
       [1, 2, 5, 6],
     )
-    await second.stop()
+    // one that is not there is missing, however much is to be sent
+    await it.db.query('drop publication pub')
+    await it.db.query('insert into item values (7)')
+    await reaches(third, 'failed')
+    assert.equal(third.lastError?.code, 'PUBLICATION_MISSING')
+    await third.stop()
   },
 )
 
