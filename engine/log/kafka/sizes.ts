@@ -1,9 +1,10 @@
 /**
  * How many bytes a partition holds. Brokers tell that only in whole segments, so every record carries a counter: the bytes
  * appended to its partition, itself included. What is kept is the difference between the counters at both ends. This
- * process mostly knows them, because it appends or reads the partition; else it looks the records up, not too often.
+ * process mostly knows them, because it appends or reads the partition; else it looks the records up, so few of a partition
+ * that it is cheap however many read it, and between those that it knows it goes by their offsets.
  */
-import { topicRead, type ReaderName, type TopicName } from '../log.ts'
+import type { TopicName } from '../log.ts'
 
 /** @property total the record's counter; undefined: it has none */
 export type Counted = Readonly<{ size: number; total: number | undefined }>
@@ -13,19 +14,24 @@ type LookUp = (topic: TopicName, partition: number, offset: number) => Promise<C
 export const COUNTER_HEADER = 'bytes'
 /** Counters of so many records that were read are remembered: a trim mostly ends at one of them. */
 const REMEMBERED = 4_096
-const LOOK_UP_EVERY_MS = 5_000
+/** Of those that were asked for. */
+const REMEMBERED_POINTS = 1_024
+/** A look-up fetches a batch: of each partition so many in this time. */
+const LOOK_UPS = 4
+const LOOK_UPS_EVERY_MS = 5_000
 
 /** Of a partition: the first one kept, the committed one, and the one its next record gets. */
 export type Offsets = Readonly<{ first: number; committed: number; next: number }>
-type Point = Readonly<{ offset: number; bytes: number }>
-const NOWHERE: Point = { offset: -1, bytes: 0 }
 type Partition = {
-  /** bytes appended before the next offset, as they were known last */
-  next: Point
+  /** the next offset as it was known last, and the bytes appended before it */
+  next: Readonly<{ offset: number; bytes: number }>
+  /** the counters before records that were read last */
   readonly offsets: Float64Array
   readonly before: Float64Array
-  /** the same before the first offset and before the committed one of each reader */
-  readonly readers: Map<ReaderName, { first: Point; committed: Point; lookedUpAt: number }>
+  /** the same of records that were asked for, those asked for last at the end */
+  readonly points: Map<number, number>
+  lookUps: number
+  lookingSince: number
 }
 
 export class Sizes {
@@ -50,38 +56,43 @@ export class Sizes {
   }
 
   /** Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below the committed one. */
-  async between(reader: ReaderName, partition: number, at: Offsets): Promise<{ bytes: number; finishedBytes: number }> {
-    const { first, next } = at
+  async between(
+    topic: TopicName,
+    partition: number,
+    { first, committed, next }: Offsets,
+  ): Promise<{ bytes: number; finishedBytes: number }> {
     if (first >= next) return { bytes: 0, finishedBytes: 0 }
-    const topic = topicRead(reader)
-    const committed = Math.max(first, Math.min(at.committed, next))
     const of = this.#of(topic, partition)
-    let its = of.readers.get(reader)
-    if (!its) of.readers.set(reader, (its = { first: NOWHERE, committed: NOWHERE, lookedUpAt: -Infinity }))
-    its.first = wasRead(of, first) ?? its.first
-    its.committed = wasRead(of, committed) ?? its.committed
-    if (committed === next && of.next.offset === next) its.committed = of.next
-    if (committed === first && its.first.offset === first) its.committed = its.first
-    const isKnown = its.first.offset === first && its.committed.offset === committed && of.next.offset === next
-    if (!isKnown && performance.now() - its.lookedUpAt > LOOK_UP_EVERY_MS) {
-      its.lookedUpAt = performance.now()
-      if (its.first.offset !== first) its.first = await this.#before(topic, partition, first, its.first)
-      if (of.next.offset !== next) of.next = await this.#upTo(topic, partition, next, of.next)
-      if (its.committed.offset !== committed)
-        its.committed = committed === next ? of.next : await this.#before(topic, partition, committed, its.committed)
+    if (of.next.offset !== next && this.#mayLookUp(of)) {
+      const last = await this.#lookUp(topic, partition, next - 1)
+      if (last?.total !== undefined && next > of.next.offset) of.next = { offset: next, bytes: last.total }
     }
-    const bytes = Math.max(0, of.next.bytes - its.first.bytes)
-    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, its.committed.bytes - its.first.bytes)) }
+    const before = await this.#before(topic, partition, first)
+    const below = await this.#before(topic, partition, Math.max(first, Math.min(committed, next)))
+    const bytes = Math.max(0, of.next.bytes - before)
+    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, below - before)) }
   }
 
-  async #before(topic: TopicName, partition: number, offset: number, otherwise: Point): Promise<Point> {
-    const record = await this.#lookUp(topic, partition, offset)
-    return record?.total === undefined ? otherwise : { offset, bytes: record.total - record.size }
+  /** Bytes appended before a record. */
+  async #before(topic: TopicName, partition: number, offset: number): Promise<number> {
+    const of = this.#of(topic, partition)
+    if (offset === of.next.offset) return of.next.bytes
+    let bytes = wasRead(of, offset) ?? of.points.get(offset)
+    if (bytes === undefined && this.#mayLookUp(of)) {
+      const record = await this.#lookUp(topic, partition, offset)
+      if (record?.total !== undefined) bytes = record.total - record.size
+    }
+    if (bytes === undefined) return estimate(of, offset)
+    of.points.delete(offset)
+    of.points.set(offset, bytes)
+    if (of.points.size > REMEMBERED_POINTS) of.points.delete(of.points.keys().next().value as number)
+    return bytes
   }
 
-  async #upTo(topic: TopicName, partition: number, next: number, otherwise: Point): Promise<Point> {
-    const record = await this.#lookUp(topic, partition, next - 1)
-    return record?.total === undefined ? otherwise : { offset: next, bytes: record.total }
+  #mayLookUp(of: Partition): boolean {
+    const now = performance.now()
+    if (now - of.lookingSince > LOOK_UPS_EVERY_MS) Object.assign(of, { lookUps: 0, lookingSince: now })
+    return ++of.lookUps <= LOOK_UPS
   }
 
   drop(topic: TopicName): void {
@@ -93,8 +104,9 @@ export class Sizes {
     let of = this.#partitions.get(key)
     if (!of) {
       of = {
-        next: NOWHERE,
-        readers: new Map(),
+        next: { offset: -1, bytes: 0 },
+        points: new Map(),
+        ...{ lookUps: 0, lookingSince: -Infinity },
         offsets: new Float64Array(REMEMBERED).fill(-1),
         before: new Float64Array(REMEMBERED),
       }
@@ -104,7 +116,19 @@ export class Sizes {
   }
 }
 
-function wasRead({ offsets, before }: Partition, offset: number): Point | undefined {
+function wasRead({ offsets, before }: Partition, offset: number): number | undefined {
   const at = offset % REMEMBERED
-  return offsets[at] === offset ? { offset, bytes: before[at] as number } : undefined
+  return offsets[at] === offset ? before[at] : undefined
+}
+
+/** By the nearest ones that are known on both sides. */
+function estimate({ points, next }: Partition, offset: number): number {
+  let low: readonly [number, number] | undefined
+  let high: readonly [number, number] | undefined
+  for (const point of [...points, [next.offset, next.bytes] as const]) {
+    if (point[0] <= offset && (!low || point[0] > low[0])) low = point
+    if (point[0] >= offset && (!high || point[0] < high[0])) high = point
+  }
+  if (!low || !high) return (low ?? high)?.[1] ?? 0
+  return high[0] === low[0] ? low[1] : low[1] + ((high[1] - low[1]) * (offset - low[0])) / (high[0] - low[0])
 }
