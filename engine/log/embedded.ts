@@ -289,6 +289,11 @@ class EmbeddedLog implements Log {
     return stored && commitFromJson(stored)
   }
 
+  async readers(): Promise<readonly ReaderName[]> {
+    const keys = readOf(this.#commits, () => [...this.#commits.getKeys()].map(String))
+    return [...new Set(keys.map((key) => key.slice(0, key.lastIndexOf('/'))))]
+  }
+
   neededFrom(_name: TopicName, _partition: number, offset: number): number {
     return offset
   }

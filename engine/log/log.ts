@@ -128,6 +128,8 @@ export interface Log extends AsyncDisposable {
   read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before?: number): AsyncIterable<LogRecord>
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void>
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined>
+  /** Those who have committed, also those that the state database knows nothing of. */
+  readers(): Promise<readonly ReaderName[]>
   /**
    * What must be kept for whoever is to read from a record on: as a rule from this record. Asked by who reads the partition.
    * @returns undefined: that is not known before this record has been read

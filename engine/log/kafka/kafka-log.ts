@@ -156,7 +156,8 @@ class KafkaLog implements Log {
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
     for (const key of this.#places.keys()) if (key.startsWith(`${topic}/`)) this.#places.delete(key)
-    for (const reader of new Set([topic, ...(await this.#memory.readersOf(topic))])) await this.deleteReader(reader)
+    const listed = (await this.readers()).filter((reader) => topicRead(reader) === topic)
+    for (const reader of new Set([topic, ...listed, ...(await this.#memory.readersOf(topic))])) await this.deleteReader(reader)
     await this.#memory.dropEnds(topic) // what was saved meanwhile
   }
 
@@ -251,6 +252,11 @@ class KafkaLog implements Log {
     return this.#commits.restore(reader, partition, async () => (await this.#bounds(topicRead(reader), partition)).next)
   }
 
+  /** Kafka lists groups without members for a week after their last commit. */
+  readers(): Promise<readonly ReaderName[]> {
+    return this.#topics.readers()
+  }
+
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined {
     return offset === 0 ? 0 : this.#placesOf(topic, partition).neededFrom(offset)
   }
@@ -285,7 +291,7 @@ class KafkaLog implements Log {
     const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
     const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(reader, partition, maxAgeMs)])
     this.#places.get(`${topic}/${partition}`)?.forget(first)
-    return { first, next, ...(await this.#sizes.between(reader, partition, { first: Math.max(first, from), committed, next })) }
+    return { first, next, ...(await this.#sizes.between(topic, partition, { first: Math.max(first, from), committed, next })) }
   }
 
   /** The brokers' disks are not ours to see. */

@@ -1,11 +1,11 @@
 /**
- * Topics in Kafka: one for each generation of a sink, named `<prefix><sink id>.<generation>` so that an operator finds it.
- * Nothing in them expires: what is below the committed offset is deleted by us (correctness 28). Making and deleting may
+ * Topics in Kafka: one for each stream, and of versions without streams one for each generation of a sink, which gave it its
+ * name; and the groups of their readers. Nothing in them expires: what is below the committed offset is deleted by us (correctness 28). Making and deleting may
  * be repeated.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
-import type { TopicName } from '../log.ts'
+import type { ReaderName, TopicName } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
@@ -42,7 +42,7 @@ export class Topics {
     this.#settings = settings
   }
 
-  /** The topic's name in Kafka, and that of its group. */
+  /** The name of a topic in Kafka, or of a reader's group. */
   nameOf(topic: TopicName): string {
     return this.#settings.prefix + topic
   }
@@ -75,6 +75,19 @@ export class Topics {
       listed.topics.catch(() => this.#listed === listed && (this.#listed = undefined))
     }
     return this.#listed.topics
+  }
+
+  /** Of the groups that the brokers know. */
+  async readers(): Promise<readonly ReaderName[]> {
+    const { prefix } = this.#settings
+    const { brokers } = await patiently(() => this.#brokers.describe())
+    const listed = await Promise.all(
+      brokers.map(({ nodeId }) => patiently(() => this.#brokers.node(nodeId, (broker) => broker.listGroups()))),
+    )
+    const ours = listed
+      .flatMap(({ groups }) => groups)
+      .filter(({ groupId }) => groupId.startsWith(prefix) && READER.test(groupId.slice(prefix.length)))
+    return ours.map(({ groupId }) => groupId.slice(prefix.length))
   }
 
   async #list(): Promise<readonly Listed[]> {
@@ -209,5 +222,7 @@ export class Topics {
   }
 }
 
-/** `<sink id>.<generation>`: another prefix may begin like this one. */
-const OURS = /^[^.]+\.\d+$/
+/** `stream.<number>.<8 hexadecimal digits>`, and of versions without streams `<sink id>.<generation>`: another prefix may begin like this one. */
+const OURS = /^(?:stream\.\d+\.[0-9a-f]{8}|[^.@]+\.\d+)$/
+/** One of the former topics, or `<topic>@<sink id>.<generation>`. */
+const READER = /^(?:stream\.\d+\.[0-9a-f]{8}@)?[^.@]+\.\d+$/

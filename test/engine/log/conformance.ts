@@ -198,6 +198,29 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     assert.equal(await log.committed(one, 0), undefined)
   })
 
+  test(`${name}: streams, and whoever has committed anywhere, are listed by what the log alone knows`, async () => {
+    await using it = await home()
+    const stream = 'stream.7.0123abcd'
+    const [one, two] = [readerOf(stream, 'one.1'), readerOf(stream, 'two.4')]
+    {
+      await using log = await started(it)
+      await log.createTopic(stream, 2)
+      assert.deepEqual(await log.readers(), [])
+      await log.commit(one, 0, aCommit(0))
+      await log.commit(two, 0, aCommit(0))
+      await log.commit(two, 1, aCommit(0))
+      await log.commit(TOPIC, 0, aCommit(0))
+    }
+    await using log = await it.open()
+    const topics = (await log.topics()).map(({ topic }) => topic)
+    assert.deepEqual(topics.sort(), [TOPIC, stream])
+    assert.deepEqual([...(await log.readers())].sort(), [TOPIC, one, two])
+    await log.deleteReader(one)
+    assert.deepEqual([...(await log.readers())].sort(), [TOPIC, two])
+    await log.deleteTopic(stream)
+    assert.deepEqual(await log.readers(), [TOPIC])
+  })
+
   test(`${name}: finished messages all over the window are remembered, as many as the dispatcher allows`, async () => {
     await using it = await home()
     await using log = await started(it)
