@@ -5,15 +5,15 @@
  * `startKafka` a broker of its own to tests that stop or kill it. Everything ends with its scope, and with the process.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
-import { createHash, randomBytes } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
-import { mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { run } from './java.ts'
+import { jarFolder, run } from './java.ts'
 
 const WITHOUT = 'a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS'
 
@@ -47,7 +47,7 @@ export type BrokerOptions = Readonly<{
 }>
 
 export async function startKafka(options: BrokerOptions = {}): Promise<TestBroker> {
-  const folderOfJars = await jarFolder()
+  const folderOfJars = await jarFolder(POM, 'tailrace-kafka-jars', WITHOUT)
   const jars = join(folderOfJars, '*')
   const jvm = options.jvm ?? [...JVM, `-XX:SharedArchiveFile=${await classArchive(folderOfJars)}`]
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-kafka-'))
@@ -181,17 +181,6 @@ function security(): Record<string, string> {
     ),
     'listener.name.clients.connections.max.reauth.ms': '2000', // a session ends so soon unless the client has another by then
   }
-}
-
-/** The broker's jars, fetched by Maven the first time; several processes may ask at once. */
-async function jarFolder(): Promise<string> {
-  const folder = join(tmpdir(), `tailrace-kafka-jars-${createHash('sha256').update(readFileSync(POM)).digest('hex').slice(0, 12)}`)
-  if (existsSync(folder)) return folder
-  const fetching = `${folder}.${process.pid}`
-  await mkdir(fetching, { recursive: true })
-  run('mvn', ['-B', '-q', '-f', POM, 'dependency:copy-dependencies', '-DincludeScope=runtime', `-DoutputDirectory=${fetching}`], WITHOUT)
-  await rename(fetching, folder).catch(() => rm(fetching, { recursive: true, force: true })) // another process was first
-  return folder
 }
 
 /**
