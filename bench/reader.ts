@@ -3,7 +3,7 @@
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { build, type Histogram } from 'hdr-histogram-js'
-import { wallClock, type Delays } from './system.ts'
+import { wallClock, type DelayRecord, type Delays } from './system.ts'
 
 type Request = Readonly<{ ask: 'delays' | 'reset' | 'stop' }>
 type Reply =
@@ -53,14 +53,13 @@ export class Reader implements AsyncDisposable {
     }
   }
 
-  async resetDelays(): Promise<void> {
-    await this.#ask({ ask: 'reset' })
-  }
-
-  async delays(): Promise<Delays> {
-    const reply = await this.#ask({ ask: 'delays' })
-    if (!('delays' in reply)) throw new Error('the reader has no delays')
-    return reply.delays
+  readonly delays: DelayRecord = {
+    read: async () => {
+      const reply = await this.#ask({ ask: 'delays' })
+      if (!('delays' in reply)) throw new Error('the reader has no delays')
+      return reply.delays
+    },
+    reset: async () => void (await this.#ask({ ask: 'reset' })),
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -97,8 +97,8 @@ export function turnLine({ system, changesPerSecond, processes }: Drain, changes
 
 export function drainLines(summaries: readonly Summary[]): string {
   return summaries
-    .flatMap(({ system, runs, changesPerSecond: rate, ratio, processes }) => [
-      `${system}: ${thousands(rate.median)} changes/s (${thousands(rate.lowest)}–${thousands(rate.highest)}, ${runs} runs), ratio ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)})`,
+    .flatMap(({ system, runs, changesPerSecond: rate, ratio: toLimit, processes }) => [
+      `${system}: ${thousands(rate.median)} changes/s (${thousands(rate.lowest)}–${thousands(rate.highest)}, ${runs} runs), ratio ${ratio(toLimit)}`,
       ...Object.entries(processes).flatMap(([name, used]) => [
         `    ${name.padEnd(20)} ${used.cpuSeconds.toFixed(2).padStart(6)} s CPU  ${used.cpuMicrosecondsPerChange.toFixed(1).padStart(5)} µs a change ` +
           `(${used.cpuSpread.lowest.toFixed(1)}–${used.cpuSpread.highest.toFixed(1)})  ` +
@@ -120,10 +120,7 @@ function threadLine({ threads, cpuSeconds, cpuMicrosecondsPerChange }: Summary['
 export function shareLines(turns: readonly (readonly Drain[])[], of: string, others: readonly string[]): string {
   const rate = (turn: readonly Drain[], name: string) => turn.find(({ system }) => system === name)?.changesPerSecond
   return others
-    .map((name) => {
-      const ratio = spread(turns.map((turn) => (rate(turn, name) ?? NaN) / (rate(turn, of) ?? NaN)))
-      return `${name}: ${ratio.median.toFixed(2)} (${ratio.lowest.toFixed(2)}–${ratio.highest.toFixed(2)}) of ${of}`
-    })
+    .map((name) => `${name}: ${ratio(spread(turns.map((turn) => (rate(turn, name) ?? NaN) / (rate(turn, of) ?? NaN))))} of ${of}`)
     .join('\n')
 }
 
@@ -168,6 +165,8 @@ export function idleLine(without: Idle, idle: Idle): string {
   return `${idle.system}: an idle sink costs ${core.toFixed(3)} % of a core and ${memory.toFixed(2)} MB (${idle.sinks} of them)`
 }
 
+const ratio = ({ median: middle, lowest, highest }: Spread): string => `${middle.toFixed(2)} (${lowest.toFixed(2)}–${highest.toFixed(2)})`
+
 export const LIMITS = [
   'What it is: whole processes on one machine, nothing simulated, the same range of the write-ahead log for every system in turn.',
   'What it is not: a network between them, several tables, wide rows, more sinks than one, functions, or a machine with cores to spare;',
@@ -175,12 +174,11 @@ export const LIMITS = [
 ]
 
 export function webhookLines({ batch, single, turns }: Webhook): string {
-  const told = ({ median: middle, lowest, highest }: Spread) => `${middle.toFixed(2)} (${lowest.toFixed(2)}–${highest.toFixed(2)})`
   const rate = (figure: (turn: Webhook['turns'][number]) => number) => `${thousands(median(turns.map(figure)))}/s`
   const of = (figure: (turn: Webhook['turns'][number]) => number) => median(turns.map(figure)).toFixed(1)
   return [
-    `webhook, batches of 100: ${rate((turn) => turn.batch.changesPerSecond)}, ratio to the raw limit ${told(batch)}`,
-    `webhook, one by one: ${rate((turn) => turn.single.perSecond)}, ratio to a loop of requests ${told(single)}`,
+    `webhook, batches of 100: ${rate((turn) => turn.batch.changesPerSecond)}, ratio to the raw limit ${ratio(batch)}`,
+    `webhook, one by one: ${rate((turn) => turn.single.perSecond)}, ratio to a loop of requests ${ratio(single)}`,
     `    µs of CPU a message: ${of((turn) => turn.single.senderCpu)} and the receiver's ${of((turn) => turn.single.receiverCpu)}; the loop ${of((turn) => turn.loop.senderCpu)} and ${of((turn) => turn.loop.receiverCpu)}`,
   ].join('\n')
 }

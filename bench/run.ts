@@ -1,8 +1,8 @@
 /**
  * `npm run bench`: makes a Postgres and a Kafka of its own, writes the workload once, drains it with each system in turn,
  * then measures what the logs alone cost, and latency at two paces. `npm run bench:full` goes on with partitions and
- * processes on Kafka, and with idle sinks. Prints the figures and writes them to bench/results/. README.md beside this
- * file says what they mean.
+ * processes on Kafka, and with idle sinks; options measure something else instead. Prints the figures and writes them to
+ * bench/results/. README.md beside this file says what they mean.
  */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { basename, join, resolve } from 'node:path'
@@ -11,6 +11,7 @@ import { Client } from 'pg'
 import type { TestBroker } from '../test/services/kafka.ts'
 import { startBroker } from './broker.ts'
 import { startBench, type Bench } from './postgres.ts'
+import { writeRanges } from './ranges.ts'
 import {
   drainLines,
   environment,
@@ -26,19 +27,18 @@ import {
   webhookLines,
   type Summary,
 } from './report.ts'
-import { drain, dropSlot, type Drain } from './scenarios/drain.ts'
+import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
 import { logCost } from './scenarios/log-cost.ts'
 import { webhook, type Webhook } from './scenarios/webhook.ts'
 import { median, type Spread } from './statistics.ts'
 import type { System } from './system.ts'
-import { raw } from './systems/raw.ts'
+import { debezium } from './systems/debezium.ts'
+import { decoderAlone, raw, rawWithoutPause } from './systems/raw.ts'
 import { tailrace, tailraceOf } from './systems/tailrace.ts'
-import { createWorkload, writeWorkload } from './workload.ts'
+import { canWarm } from './warm-memory.ts'
 
-const SLOT = 'bench'
-const WRITERS = 8
 const LOG_PACKS = 1_000
 const MESSAGES_PER_PACK = 400
 /** of `bench:full` */
@@ -62,6 +62,8 @@ const { values } = parseArgs({
     full: { type: 'boolean', default: false },
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
+    peers: { type: 'boolean', default: false },
+    cold: { type: 'boolean', default: false },
     beside: { type: 'string', multiple: true },
   },
 })
@@ -75,46 +77,52 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
 await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
-const isEmbeddedOnly = values.webhook || values.beside !== undefined
+/** Nothing but drains, with the embedded log. */
+const isDrainAlone = values.peers || values.beside !== undefined
+const isEmbeddedOnly = isDrainAlone || values.webhook
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
-/** The first is what the ratios are to. */
-const functional = values.functions
+const isCold = values.cold || !canWarm()
+if (!values.cold && isCold) say('MEMORY IS NOT WARMED before drains, there is too little of it: on a virtual machine they may take longer')
+const functional: readonly System[] = values.functions
   ? (['transform', 'filter'] as const).map((through) => tailraceOf(`Tailrace with a ${through}`, { partitions: 1, processes: 1, through }))
   : []
 const besides = (values.beside ?? []).map((checkout) =>
   tailraceOf(`Tailrace in ${basename(resolve(checkout))}`, { partitions: 1, processes: 1, checkout: resolve(checkout) }),
 )
-const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...(broker ? [onKafka(broker)] : [])]
+const peers = values.peers ? await loadPeers() : []
+/** The first is what the ratios are to. */
+const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...peers, ...(broker ? [onKafka(broker)] : [])]
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
-for (const { name, description } of systems) say(`${name}: ${description}`)
+const measure = values.webhook ? webhooks : everything
+if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
-await createWorkload(bench.url)
-await onDatabase(bench, (client) => client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [SLOT]))
-const written = await writeWorkload({ url: bench.url, changes, sessions: WRITERS, waitForDisk: false })
-const wal = await onDatabase(bench, (client) =>
-  client.query<{ mb: number; row: number }>(
-    `select pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::float8 / 1048576 as mb, (select avg(pg_column_size(m.*))::float8 from measured m) as row
-     from pg_replication_slots where slot_name = $1`,
-    [SLOT],
-  ),
-)
-const walMb = Math.round(wal.rows[0]?.mb ?? 0)
-const rowBytes = Math.round(wal.rows[0]?.row ?? 0)
+await using ranges = await writeRanges(bench, [changes])
 say(
-  `workload: ${changes} changes by ${WRITERS} sessions in ${written.toFixed(1)} s, ${rowBytes} bytes a row, ${walMb} MB of write-ahead log\n`,
+  `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
 )
+await save(await measure())
 
-await save(values.webhook ? { webhook: await webhooks() } : await everything())
-await onDatabase(bench, (client) => dropSlot(client, SLOT))
+function rangeOf(length: number): Range {
+  const slot = ranges.slots.get(length)
+  if (slot === undefined) throw new Error(`there is no range of ${length} changes`)
+  return { slot, changes: length, isCold, ...(profileFolder !== undefined && { profileFolder }) }
+}
 
-async function webhooks(): Promise<Webhook> {
-  const measured = await webhook(bench, { slot: SLOT, changes, singles: Math.min(changes, SINGLES), pairs, profileFolder }, say)
+/** Other systems that can drain the same range; what this machine can't run is left out. */
+async function loadPeers(): Promise<System[]> {
+  const theirs = await debezium()
+  if (typeof theirs === 'string') say(`NO DEBEZIUM, its figures are left out: ${theirs}`)
+  return [...(typeof theirs === 'string' ? [] : [theirs]), decoderAlone, rawWithoutPause]
+}
+
+async function webhooks(): Promise<{ webhook: Webhook }> {
+  const measured = await webhook(bench, { ...rangeOf(changes), singles: Math.min(changes, SINGLES), pairs }, say)
   say(`\n${webhookLines(measured)}`)
-  return measured
+  return { webhook: measured }
 }
 
 async function everything(): Promise<object> {
@@ -126,7 +134,8 @@ async function everything(): Promise<object> {
     say(`${shareLines(turns, tailrace.name, names)}\n`)
   }
 
-  if (values.beside) return { summaries, turns }
+  if (systems.includes(tailrace)) for (const peer of peers) if (systems.includes(peer)) say(shareLines(turns, peer.name, [tailrace.name]))
+  if (isDrainAlone) return { summaries, turns }
 
   const logs = []
   for (const home of [undefined, ...(broker ? [broker] : [])]) {
@@ -147,7 +156,12 @@ async function everything(): Promise<object> {
       say(latencyLine(measured))
     }
   }
-  const full = values.full ? { scale: broker && (await scale(broker)), idle: await idleSinks() } : undefined
+  const full = values.full
+    ? {
+        scale: broker && (await scale(broker)),
+        idle: await idleSinks(),
+      }
+    : undefined
   say(`\n${LIMITS.join('\n')}`)
 
   return { summaries, turns, logs, latencies, full }
@@ -157,7 +171,8 @@ async function everything(): Promise<object> {
 async function save(figures: object): Promise<void> {
   await mkdir(RESULTS, { recursive: true })
   const file = join(RESULTS, `${new Date().toISOString().replace(/[:.]/g, '-')}.json`)
-  const workload = { changes, sessions: WRITERS, seconds: written, rowBytes, walMb }
+  const { changes: length, sessions, seconds: took, rowBytes, walMb } = ranges
+  const workload = { changes: length, sessions, seconds: took, rowBytes, walMb, isCold }
   await writeFile(file, `${JSON.stringify({ environment: machine, workload, ...figures, limits: LIMITS.join(' ') }, null, 2)}\n`)
   say(`\nwritten to ${file}`)
 }
@@ -176,7 +191,7 @@ async function inTurn(these: readonly System[], rounds: number): Promise<Drain[]
   const all: Drain[][] = []
   for (let round = 1; round <= rounds; round++) {
     const turn: Drain[] = []
-    for (const system of these) turn.push(await drain(bench, system, { slot: SLOT, changes, profileFolder }))
+    for (const system of these) turn.push(await drain(bench, system, rangeOf(changes)))
     all.push(turn)
     say(`${round}/${rounds}  ${turn.map((run) => turnLine(run, changes)).join('  ')}`)
   }

@@ -30,10 +30,15 @@ export interface Running extends AsyncDisposable {
   readonly warm?: Promise<number>
   /** Lets go of what it was told to hold back; absent: it holds nothing. @returns when, by wallClock */
   readonly begin?: () => Promise<number>
-  /** Forgets the delays recorded so far. */
-  resetDelays(): Promise<void>
-  delays(): Promise<Delays>
+  /** what it recorded of delays; absent: it is there to be drained alone */
+  readonly delays?: DelayRecord
 }
+
+export type DelayRecord = Readonly<{
+  read(): Promise<Delays>
+  /** Forgets what was recorded so far. */
+  reset(): Promise<void>
+}>
 
 export type Delays = Readonly<{ count: number; p50Ms: number; p90Ms: number; p99Ms: number; p999Ms: number; maxMs: number }>
 

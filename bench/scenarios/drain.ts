@@ -13,6 +13,7 @@ import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
 import type { System, Task } from '../system.ts'
+import { WarmMemory } from '../warm-memory.ts'
 import { PUBLICATION, TABLE } from '../workload.ts'
 
 export type Drain = Readonly<{
@@ -22,13 +23,19 @@ export type Drain = Readonly<{
   processes: Record<string, Usage>
 }>
 
-export type Range = Readonly<{ slot: string; changes: number; profileFolder?: string }>
+export type Range = Readonly<{
+  slot: string
+  changes: number
+  profileFolder?: string
+  /** memory isn't touched before */
+  isCold?: boolean
+}>
 
 const LOOK_EVERY_MS = 10
 const STREAMING_MS = 60_000
 const DRAIN_MS = 300_000
 
-export async function drain(bench: Bench, system: System, { slot, changes, profileFolder }: Range): Promise<Drain> {
+export async function drain(bench: Bench, system: System, { slot, changes, profileFolder, isCold }: Range): Promise<Drain> {
   const copy = `${slot}_copy`
   const client = new Client(bench.database)
   await client.connect()
@@ -45,9 +52,11 @@ export async function drain(bench: Bench, system: System, { slot, changes, profi
       profileFolder,
     }
     try {
+      using memory = isCold ? undefined : await WarmMemory.touch()
       await using running = await system.start(task)
       const { pid, startedMs } = await walSender(client, copy, running.reached)
       const others = () => childrenOf(bench.postmaster).filter((child) => child !== pid)
+      memory?.giveBack()
       using meter = new UsageMeter({ ...running.processes, walsender: () => [pid], 'Postgres, the rest': others })
       const reachedMs = await Promise.race([running.reached, tooLong(system)])
       const processes = meter.read()

@@ -36,22 +36,24 @@ export async function latency(
         recordDelays: true,
       }
       await using running = await system.start(task)
+      const { delays } = running
+      if (!delays) throw new Error(`${system.name} records no delays`)
       // about 250 changes a second in a session: what one connection of an application might do
       const sessions = Math.min(32, Math.max(8, Math.round(perSecond / 250)))
       const load = { url: bench.url, sessions, perSecond, waitForDisk: true }
       await Promise.race([untilStreaming(client), running.reached])
       await writeWorkload({ ...load, changes: perSecond * WARM_UP_SECONDS })
-      await running.resetDelays()
+      await delays.reset()
       const changes = perSecond * seconds
       const took = await Promise.race([writeWorkload({ ...load, changes }), running.reached])
       await setTimeout(1000) // the last ones are on their way
-      const delays = await running.delays()
+      const recorded = await delays.read()
       return {
         system: system.name,
         wantedPerSecond: perSecond,
         writtenPerSecond: Math.round(changes / took),
         seconds: Math.round(took),
-        delays,
+        delays: recorded,
       }
     } finally {
       await dropSlot(client, SLOT)

@@ -40,18 +40,16 @@ const single = tailraceOf('Tailrace to a webhook, one by one', {
 /** @param range `singles` of its changes are sent one by one */
 export async function webhook(
   bench: Bench,
-  range: Readonly<{ slot: string; changes: number; singles: number; pairs: number; profileFolder: string | undefined }>,
+  { singles, pairs, ...range }: Range & Readonly<{ singles: number; pairs: number }>,
   say: (text: string) => void,
 ): Promise<Webhook> {
-  const { slot, changes, singles, pairs, profileFolder } = range
   if (!CORES) say('one by one: sender and receiver share their cores here, so rates differ more from run to run')
   const turns: Turn[] = []
   for (let pair = 1; pair <= pairs; pair++) {
-    const profiled = { slot, ...(profileFolder !== undefined && { profileFolder }) }
     const turn: Turn = {
-      raw: await drain(bench, raw, { slot, changes }),
-      batch: await drain(bench, batched, { ...profiled, changes }),
-      single: await sendLog(bench, { ...profiled, changes: singles }),
+      raw: await drain(bench, raw, range),
+      batch: await drain(bench, batched, range),
+      single: await sendLog(bench, { ...range, changes: singles }),
       loop: await loop(singles),
     }
     turns.push(turn)

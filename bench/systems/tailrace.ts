@@ -142,8 +142,7 @@ async function start(
     reached,
     ...(webhook?.warmUp !== undefined && { warm: reader.warm }),
     ...(webhook?.isHeld && { begin: () => activate(services[0]?.origin ?? '') }),
-    resetDelays: () => reader.resetDelays(),
-    delays: () => reader.delays(),
+    delays: reader.delays,
     [Symbol.asyncDispose]: () => resources.disposeAsync(),
   }
 }
