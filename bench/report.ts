@@ -7,6 +7,7 @@ import type { Drain } from './scenarios/drain.ts'
 import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
 import type { LogCost } from './scenarios/log-cost.ts'
+import type { SinksResult, SinksRun } from './scenarios/sinks.ts'
 import type { Webhook } from './scenarios/webhook.ts'
 import { median, spread, type Spread } from './statistics.ts'
 
@@ -159,10 +160,40 @@ export function scaleLines(cells: readonly Readonly<{ partitions: number; proces
 }
 
 /** @param without the same system with no idle sinks */
-export function idleLine(without: Idle, idle: Idle): string {
+export function idleLines(without: Idle, idle: Idle): string {
   const core = (idle.corePercent - without.corePercent) / idle.sinks
   const memory = (idle.privateMb - without.privateMb) / idle.sinks
-  return `${idle.system}: an idle sink costs ${core.toFixed(3)} % of a core and ${memory.toFixed(2)} MB (${idle.sinks} of them)`
+  const start = `${idle.startSeconds.toFixed(1)} s (${without.startSeconds.toFixed(1)} s without)`
+  return [
+    `${idle.system}: an idle sink costs ${core.toFixed(3)} % of a core and ${memory.toFixed(2)} MB (${idle.sinks} of them)`,
+    `    all together: start until streaming ${start}, ${idle.corePercent.toFixed(1)} % of a core (${without.corePercent.toFixed(1)} %), ` +
+      `${Math.round(idle.privateMb)} MB private (${Math.round(without.privateMb)} MB); ` +
+      `PATCH of one p50 ${idle.patch?.p50Ms.toFixed(1)} ms, p99 ${idle.patch?.p99Ms.toFixed(1)} ms`,
+  ].join('\n')
+}
+
+/** What so many sinks do and cost, and beside it how that is to one sink alone in the same pair. */
+export function sinksLines({ kind, sinks, changes, processes, pairs }: SinksResult): string {
+  const of = (figure: (run: SinksRun) => number) => median(pairs.map(({ many }) => figure(many)))
+  const times = (figure: (run: SinksRun) => number) => ratio(spread(pairs.map(({ alone, many }) => figure(many) / figure(alone))))
+  const cpu = (run: SinksRun) => ((run.processes['service']?.cpuSeconds ?? 0) * 1e6) / changes
+  const further = spread(pairs.map(({ alone, many }) => (many.privateMb - alone.privateMb) / (sinks - 1)))
+  const rate = (run: SinksRun) => run.messagesPerSecond
+  const lines = [
+    `${sinks} sinks (${kind}), ${thousands(changes)} changes, ${pairs.length} pairs: ${thousands(of(rate))} messages/s ` +
+      `${kind === 'pull' ? 'of the one that is read' : 'together'}, ${times(rate)} of one sink alone (${thousands(median(pairs.map(({ alone }) => rate(alone))))})`,
+    `    CPU of the service ${of(cpu).toFixed(1)} µs a change, ${times(cpu)} times that of one; private ${Math.round(of((run) => run.privateMb))} MB, ` +
+      `${further.median.toFixed(2)} MB (${further.lowest.toFixed(2)}–${further.highest.toFixed(2)}) a further sink`,
+  ]
+  if (kind !== 'webhook on Kafka')
+    return [...lines, `    log ${Math.round(of((run) => run.logMb))} MB, ${times((run) => run.logMb)} times that of one`].join('\n')
+  const written = (run: SinksRun) => run.kafka?.writtenMb ?? Number.NaN
+  const fetched = (run: SinksRun) => run.kafka?.fetchedMb ?? Number.NaN
+  return [
+    ...lines,
+    `    Kafka was given ${Math.round(of(written))} MB, ${times(written)} times that of one; ${Math.round(of(fetched))} MB were fetched, ` +
+      `${of((run) => fetched(run) / (processes * written(run))).toFixed(2)} times ${processes} processes x what was written`,
+  ].join('\n')
 }
 
 const ratio = ({ median: middle, lowest, highest }: Spread): string => `${middle.toFixed(2)} (${lowest.toFixed(2)}–${highest.toFixed(2)})`

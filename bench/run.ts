@@ -8,20 +8,20 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import { basename, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
-import type { TestBroker } from '../test/services/kafka.ts'
-import { startBroker } from './broker.ts'
+import { startBroker, type BenchBroker } from './broker.ts'
 import { startBench, type Bench } from './postgres.ts'
 import { writeRanges } from './ranges.ts'
 import {
   drainLines,
   environment,
   environmentLines,
-  idleLine,
+  idleLines,
   latencyLine,
   LIMITS,
   logCostLine,
   scaleLines,
   shareLines,
+  sinksLines,
   summarise,
   turnLine,
   webhookLines,
@@ -31,6 +31,7 @@ import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
 import { logCost } from './scenarios/log-cost.ts'
+import { sinks, SINKS_RANGES, type SinksResult } from './scenarios/sinks.ts'
 import { webhook, type Webhook } from './scenarios/webhook.ts'
 import { median, type Spread } from './statistics.ts'
 import type { System } from './system.ts'
@@ -46,6 +47,10 @@ const PARTITIONS = [1, 4, 16]
 const PROCESSES = [1, 2, 3]
 const FULL_PAIRS = 3
 const IDLE_SINKS = 200
+/** of `--idle-sinks` */
+const MANY_IDLE_SINKS = 500
+/** of `--sinks`, which has many drains in each pair */
+const SINKS_PAIRS = 2
 /** of `--webhook`, sent one by one */
 const SINGLES = 150_000
 const RESULTS = join(import.meta.dirname, 'results')
@@ -53,7 +58,7 @@ const RESULTS = join(import.meta.dirname, 'results')
 const { values } = parseArgs({
   options: {
     changes: { type: 'string', default: '1000000' },
-    pairs: { type: 'string', default: '5' },
+    pairs: { type: 'string' },
     seconds: { type: 'string', default: '25' },
     steady: { type: 'string', default: '2000' },
     only: { type: 'string' },
@@ -63,12 +68,14 @@ const { values } = parseArgs({
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
     peers: { type: 'boolean', default: false },
+    sinks: { type: 'boolean', default: false },
+    'idle-sinks': { type: 'boolean', default: false },
     cold: { type: 'boolean', default: false },
     beside: { type: 'string', multiple: true },
   },
 })
 const changes = whole('changes', values.changes)
-const pairs = whole('pairs', values.pairs)
+const pairs = whole('pairs', values.pairs ?? String(values.sinks ? SINKS_PAIRS : 5))
 const seconds = whole('seconds', values.seconds)
 const steadyPerSecond = whole('steady', values.steady)
 const profileFolder = values.profile ? RESULTS : undefined
@@ -79,7 +86,7 @@ await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
 /** Nothing but drains, with the embedded log. */
 const isDrainAlone = values.peers || values.beside !== undefined
-const isEmbeddedOnly = isDrainAlone || values.webhook
+const isEmbeddedOnly = isDrainAlone || values.webhook || values['idle-sinks']
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
@@ -97,10 +104,10 @@ const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...pee
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
-const measure = values.webhook ? webhooks : everything
+const measure = values.webhook ? webhooks : values.sinks ? manySinks : values['idle-sinks'] ? manyIdleSinks : everything
 if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
-await using ranges = await writeRanges(bench, [changes])
+await using ranges = await writeRanges(bench, values.sinks ? SINKS_RANGES : values['idle-sinks'] ? [] : [changes])
 say(
   `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
 )
@@ -123,6 +130,14 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
   const measured = await webhook(bench, { ...rangeOf(changes), singles: Math.min(changes, SINGLES), pairs }, say)
   say(`\n${webhookLines(measured)}`)
   return { webhook: measured }
+}
+
+async function manySinks(): Promise<{ sinks: readonly SinksResult[] }> {
+  return { sinks: await sinks(bench, { range: rangeOf, pairs, broker }, (result) => say(sinksLines(result))) }
+}
+
+async function manyIdleSinks(): Promise<{ idle: readonly Idle[] }> {
+  return { idle: await idleSinks(undefined, MANY_IDLE_SINKS) }
 }
 
 async function everything(): Promise<object> {
@@ -159,7 +174,7 @@ async function everything(): Promise<object> {
   const full = values.full
     ? {
         scale: broker && (await scale(broker)),
-        idle: await idleSinks(),
+        idle: [...(await idleSinks(undefined, IDLE_SINKS)), ...(broker ? await idleSinks(broker, IDLE_SINKS) : [])],
       }
     : undefined
   say(`\n${LIMITS.join('\n')}`)
@@ -177,7 +192,7 @@ async function save(figures: object): Promise<void> {
   say(`\nwritten to ${file}`)
 }
 
-function onKafka(home: TestBroker, partitions = 1, processes = 1): System {
+function onKafka(home: BenchBroker, partitions = 1, processes = 1): System {
   const shape = `${partitions} partitions, ${processes} processes`
   return tailraceOf(partitions + processes === 2 ? 'Tailrace on Kafka' : `Tailrace on Kafka, ${shape}`, {
     broker: home,
@@ -199,7 +214,7 @@ async function inTurn(these: readonly System[], rounds: number): Promise<Drain[]
 }
 
 /** Partitions and processes on Kafka, every cell beside the raw limit of its own turn. */
-async function scale(home: TestBroker): Promise<readonly Readonly<{ partitions: number; processes: number; ratio: Spread }>[]> {
+async function scale(home: BenchBroker): Promise<readonly Readonly<{ partitions: number; processes: number; ratio: Spread }>[]> {
   const cells = PARTITIONS.flatMap((partitions) => PROCESSES.map((processes) => ({ partitions, processes })))
   const drained = await inTurn([raw, ...cells.map(({ partitions, processes }) => onKafka(home, partitions, processes))], FULL_PAIRS)
   const [, ...summaries] = summarise(drained, changes)
@@ -208,16 +223,12 @@ async function scale(home: TestBroker): Promise<readonly Readonly<{ partitions: 
   return measured
 }
 
-async function idleSinks(): Promise<readonly Idle[]> {
-  const measured: Idle[] = []
-  for (const home of [undefined, ...(broker ? [broker] : [])]) {
-    const of = (count: number) =>
-      tailraceOf(home ? 'Tailrace on Kafka' : 'Tailrace', { broker: home, partitions: 1, processes: 1, idleSinks: count })
-    const [without, idling] = [await idle(bench, of(0), 0), await idle(bench, of(IDLE_SINKS), IDLE_SINKS)]
-    measured.push(without, idling)
-    say(idleLine(without, idling))
-  }
-  return measured
+async function idleSinks(home: BenchBroker | undefined, count: number): Promise<readonly Idle[]> {
+  const of = (idleCount: number) =>
+    tailraceOf(home ? 'Tailrace on Kafka' : 'Tailrace', { broker: home, partitions: 1, processes: 1, idleSinks: idleCount })
+  const [without, idling] = [await idle(bench, of(0), 0), await idle(bench, of(count), count)]
+  say(idleLines(without, idling))
+  return [without, idling]
 }
 
 function whole(name: string, text: string): number {

@@ -42,9 +42,9 @@ export type DelayRecord = Readonly<{
 
 export type Delays = Readonly<{ count: number; p50Ms: number; p90Ms: number; p99Ms: number; p999Ms: number; maxMs: number }>
 
-export type System = Readonly<{
+export type System<R extends Running = Running> = Readonly<{
   name: string
   /** what is done, in one line of the report */
   description: string
-  start: (task: Task) => Promise<Running>
+  start: (task: Task) => Promise<R>
 }>

@@ -12,7 +12,7 @@ import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
-import type { System, Task } from '../system.ts'
+import type { Running, System, Task } from '../system.ts'
 import { WarmMemory } from '../warm-memory.ts'
 import { PUBLICATION, TABLE } from '../workload.ts'
 
@@ -33,9 +33,15 @@ export type Range = Readonly<{
 
 const LOOK_EVERY_MS = 10
 const STREAMING_MS = 60_000
-const DRAIN_MS = 300_000
+const DRAIN_MS = 900_000
 
-export async function drain(bench: Bench, system: System, { slot, changes, profileFolder, isCold }: Range): Promise<Drain> {
+/** @param look at the system that has drained the range, before it ends */
+export async function drain<R extends Running>(
+  bench: Bench,
+  system: System<R>,
+  { slot, changes, profileFolder, isCold }: Range,
+  look?: (running: R) => Promise<void>,
+): Promise<Drain> {
   const copy = `${slot}_copy`
   const client = new Client(bench.database)
   await client.connect()
@@ -61,6 +67,7 @@ export async function drain(bench: Bench, system: System, { slot, changes, profi
       const reachedMs = await Promise.race([running.reached, tooLong(system)])
       const processes = meter.read()
       const seconds = (reachedMs - startedMs) / 1000
+      await look?.(running)
       return { system: system.name, seconds, changesPerSecond: changes / seconds, processes }
     } finally {
       await dropSlot(client, copy)

@@ -6,12 +6,12 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { stringify } from 'yaml'
-import type { TestBroker } from '../../test/services/kafka.ts'
+import type { BenchBroker } from '../broker.ts'
 import { freePort } from '../free-port.ts'
 import { childrenOf } from '../process-usage.ts'
 import { Reader } from '../reader.ts'
@@ -20,6 +20,8 @@ import { IDLE_TABLE } from '../workload.ts'
 import type { PullTask } from './pull-client.ts'
 import type { ReceiverTask } from './webhook-receiver.ts'
 
+/** that stat counts a file in */
+const BLOCK_BYTES = 512
 const CONNECTIONS = 4
 const BATCH_SIZE = 1000
 const WAIT_FOR_MS = 30_000
@@ -27,6 +29,8 @@ const TOKEN = 'bench-token-0123456789'
 const STOP_MS = 20_000
 /** characters of the service's log that a failure shows */
 const LOG_TAIL = 2_000
+/** folder of a process's data, beside its output */
+const DATA = 'data'
 const CHECKOUT = join(import.meta.dirname, '..', '..')
 
 /** A transform as many are: picks, renames, computes a few fields. A filter that lets every tenth message pass. */
@@ -49,13 +53,15 @@ const UNCOUNTED = 50
 
 export type Shape = Readonly<{
   /** keeps the log; absent: the embedded one */
-  broker?: TestBroker
+  broker?: BenchBroker
   /** of the sink */
   partitions: number
   /** more than one need a broker */
   processes: number
   /** sinks beside it, of a table that nobody writes */
   idleSinks?: number
+  /** further sinks like it: with a webhook they send as it does, otherwise nobody asks them */
+  moreSinks?: number
   /** the sink sends to a receiver on this machine; absent: a client asks */
   webhook?: Readonly<{
     batchSize: number
@@ -68,9 +74,22 @@ export type Shape = Readonly<{
   checkout?: string
 }>
 
-export const tailrace: System = tailraceOf('Tailrace', { partitions: 1, processes: 1 })
+export type TailraceSystem = System<RunningTailrace>
+export type RunningTailrace = Running &
+  Readonly<{
+    /** Calls the API of its first process, with its token. */
+    call(method: string, path: string, body?: object): Promise<number>
+    /** bytes of its data folders on the disk: the embedded log, and little else */
+    dataBytes(): Promise<number>
+    /** begins the names of its topics in Kafka */
+    topicPrefix: string
+    /** when the first of its processes was started, by wallClock */
+    spawnedAt: number
+  }>
 
-export function tailraceOf(name: string, shape: Shape): System {
+export const tailrace: TailraceSystem = tailraceOf('Tailrace', { partitions: 1, processes: 1 })
+
+export function tailraceOf(name: string, shape: Shape): TailraceSystem {
   const log = shape.broker ? 'the durable log in Kafka' : 'the durable log on disk'
   const cluster = shape.processes > 1 ? `${shape.processes} processes, ` : ''
   const partitions = shape.partitions > 1 ? `${shape.partitions} partitions, ` : ''
@@ -86,8 +105,8 @@ export function tailraceOf(name: string, shape: Shape): System {
 
 async function start(
   task: Task,
-  { broker, partitions, processes, idleSinks = 0, webhook, through, checkout = CHECKOUT }: Shape,
-): Promise<Running> {
+  { broker, partitions, processes, idleSinks = 0, moreSinks = 0, webhook, through, checkout = CHECKOUT }: Shape,
+): Promise<RunningTailrace> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
   opened.defer(() => rm(folder, { recursive: true, force: true }))
@@ -96,10 +115,11 @@ async function start(
   opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
   const config = join(folder, 'tailrace.yaml')
   const hook = webhook && { ...webhook, port: await freePort() }
-  await writeFile(config, configuration(task, { partitions, idleSinks, hook, through }))
+  await writeFile(config, configuration(task, { partitions, idleSinks, moreSinks, hook, through }))
 
   const { user, password, host, port: postgresPort } = task.database
-  const kafka = broker && { KAFKA_BROKERS: broker.address, KAFKA_TOPIC_PREFIX: `bench-${randomBytes(4).toString('hex')}.` }
+  const topicPrefix = `bench-${randomBytes(4).toString('hex')}.`
+  const kafka = broker && { KAFKA_BROKERS: broker.address, KAFKA_TOPIC_PREFIX: topicPrefix }
   const settings = {
     PG_URL: `postgresql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@${host}:${postgresPort}/${state}`,
     CONFIG_FILE_PATH: config,
@@ -110,9 +130,9 @@ async function start(
     ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
   }
   const services: Service[] = []
-  for (let node = 1; node <= processes; node++) {
-    services.push(opened.use(await startService(join(checkout, 'cli', 'tailrace.mjs'), join(folder, `node-${node}`), settings)))
-  }
+  const spawnedAt = wallClock()
+  const folders = Array.from({ length: processes }, (_, i) => join(folder, `node-${i + 1}`))
+  for (const each of folders) services.push(opened.use(await startService(join(checkout, 'cli', 'tailrace.mjs'), each, settings)))
   const pull: PullTask = {
     origins: services.map(({ origin }) => origin),
     path: '/api/http_pull_consumers/bench',
@@ -123,7 +143,8 @@ async function start(
     changes: through === 'filter' ? Math.floor(task.changes / 10) - UNCOUNTED : task.changes,
     recordDelays: task.recordDelays,
   }
-  const receiver: ReceiverTask | undefined = hook && { port: hook.port, changes: pull.changes, warmUp: hook.warmUp ?? 0 }
+  const received = pull.changes * (1 + moreSinks)
+  const receiver: ReceiverTask | undefined = hook && { port: hook.port, changes: received, warmUp: hook.warmUp ?? 0 }
   const [module, readerTask] = receiver ? ['webhook-receiver.ts', receiver] : ['pull-client.ts', pull]
   const reader = opened.use(new Reader(join(import.meta.dirname, module), readerTask))
   const reached = Promise.race([reader.reached, ...services.map(({ failed }) => failed)]).catch(async (error: Error) => {
@@ -131,6 +152,12 @@ async function start(
     throw new Error([error.message, ...said.map((text) => text.slice(-LOG_TAIL))].join('\n'))
   })
   reached.catch(() => {}) // it may be asked for later
+  const call = async (method: string, path: string, body?: object): Promise<number> => {
+    const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
+    const answer = await fetch(`${services[0]?.origin}${path}`, { method, headers, ...(body && { body: JSON.stringify(body) }) })
+    await answer.arrayBuffer()
+    return answer.status
+  }
   const resources = opened.move()
   return {
     processes: {
@@ -141,17 +168,34 @@ async function start(
     },
     reached,
     ...(webhook?.warmUp !== undefined && { warm: reader.warm }),
-    ...(webhook?.isHeld && { begin: () => activate(services[0]?.origin ?? '') }),
+    ...(webhook?.isHeld && { begin: () => activate(call) }),
     delays: reader.delays,
+    call,
+    dataBytes: () => bytesOnDisk(folders.map((each) => join(each, DATA))),
+    topicPrefix,
+    spawnedAt,
     [Symbol.asyncDispose]: () => resources.disposeAsync(),
   }
 }
 
+/** @param number from 1 on */
+export const idleSink = (number: number): string => `idle-${number}`
+
+/** What the files in folders take, without the holes that they may have. */
+async function bytesOnDisk(folders: readonly string[]): Promise<number> {
+  let bytes = 0
+  for (const folder of folders) {
+    for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
+      if (entry.isFile()) bytes += (await stat(join(entry.parentPath, entry.name))).blocks * BLOCK_BYTES
+    }
+  }
+  return bytes
+}
+
 /** A sink that was paused sends from now on. */
-async function activate(origin: string): Promise<number> {
+async function activate(call: RunningTailrace['call']): Promise<number> {
   const startedAt = wallClock()
-  const headers = { authorization: `Bearer ${TOKEN}` }
-  const { status } = await fetch(`${origin}/api/sinks/bench`, { method: 'PATCH', headers, body: '{"status":"active"}' })
+  const status = await call('PATCH', '/api/sinks/bench', { status: 'active' })
   if (status !== 200) throw new Error(`the sink could not be activated: ${status}`)
   return startedAt
 }
@@ -161,11 +205,13 @@ function configuration(
   {
     partitions,
     idleSinks,
+    moreSinks,
     hook,
     through,
   }: Readonly<{
     partitions: number
     idleSinks: number
+    moreSinks: number
     hook: Readonly<{ batchSize: number; isHeld?: boolean; port: number }> | undefined
     through: Shape['through']
   }>,
@@ -176,6 +222,8 @@ function configuration(
     ...(hook.isHeld && { status: 'paused' }),
     destination: { type: 'webhook', http_endpoint: 'receiver', batch: hook.batchSize > 1 },
   }
+  const working = { source: { include_tables: [table] }, ...sink, ...sends, ...(through && { [through]: 'bench' }) }
+  const idling = { source: { include_tables: [IDLE_TABLE] }, ...sink }
   return stringify({
     account: { name: 'bench' },
     api_tokens: [{ name: 'bench', token: TOKEN }],
@@ -195,8 +243,9 @@ function configuration(
     ...(hook && { http_endpoints: [{ name: 'receiver', url: `http://127.0.0.1:${hook.port}` }] }),
     ...(through && { functions: [{ name: 'bench', type: through, code: FUNCTIONS[through] }] }),
     sinks: [
-      { name: 'bench', source: { include_tables: [table] }, ...sink, ...sends, ...(through && { [through]: 'bench' }) },
-      ...Array.from({ length: idleSinks }, (_, i) => ({ name: `idle-${i + 1}`, source: { include_tables: [IDLE_TABLE] }, ...sink })),
+      { name: 'bench', ...working },
+      ...Array.from({ length: moreSinks }, (_, i) => ({ name: `more-${i + 1}`, ...working })),
+      ...Array.from({ length: idleSinks }, (_, i) => ({ name: idleSink(i + 1), ...idling })),
     ],
   })
 }
@@ -218,7 +267,7 @@ async function startService(bin: string, folder: string, settings: Readonly<Reco
   await using output = await open(file, 'w')
   const child = spawn(process.execPath, [bin, 'start'], {
     stdio: ['ignore', output.fd, output.fd],
-    env: { ...process.env, ...settings, SERVER_PORT: String(port), TAILRACE_DATA: join(folder, 'data') },
+    env: { ...process.env, ...settings, SERVER_PORT: String(port), TAILRACE_DATA: join(folder, DATA) },
   })
   let stopping = false
   const ended = once(child, 'exit')
