@@ -87,6 +87,7 @@ const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
  * @property file named in errors @property env for variables; undefined: they were replaced before
  * @property stored of the account that the document is for; absent: it names one itself
  * @property maxEntries of all sections together; absent: any number
+ * @property maxCharacters of what variables are replaced by, and of all texts where aliases repeat them; absent: any number
  */
 export type Reading = Readonly<{
   file: string
@@ -94,12 +95,13 @@ export type Reading = Readonly<{
   read?: ((path: string) => string) | undefined
   stored?: StoredResources
   maxEntries?: number
+  maxCharacters?: number
 }>
 
 /** The text with its variables replaced, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
-export function interpolated(source: string, file: string, env: Reading['env']): ConfigReader {
+export function interpolated(source: string, file: string, env: Reading['env'], maxCharacters?: number): ConfigReader {
   const reader = new ConfigReader(source, file)
-  reader.interpolate(env, TEXTS)
+  reader.interpolate(env, TEXTS, maxCharacters)
   return reader
 }
 
@@ -110,10 +112,12 @@ export function interpolated(source: string, file: string, env: Reading['env']):
  */
 export function readDocument(
   source: string,
-  { file, env, read, stored = NOTHING, maxEntries = Infinity }: Reading,
+  { file, env, read, stored = NOTHING, maxEntries = Infinity, maxCharacters = Infinity }: Reading,
 ): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
-  const reader = interpolated(source, file, env)
+  const reader = interpolated(source, file, env, maxCharacters)
   const root = rootOf(reader)
+  if (charactersIn(root, maxCharacters) > maxCharacters)
+    reader.fail(0, `has more than ${maxCharacters} characters where aliases (*) and variables stand for their texts`)
   const entries = Object.values(root).reduce((sum: number, forms) => sum + (Array.isArray(forms) ? forms.length : 0), 0)
   if (entries > maxEntries) reader.fail(0, `has ${entries} entries, more than ${maxEntries}: apply it in parts`)
   for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
@@ -170,6 +174,17 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
   if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
   if (!isObject(root)) return reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
   return Object.fromEntries(Object.entries(root).filter(([, section]) => section !== null))
+}
+
+/** @returns of all texts together, and one for whatever else stands there; more than `enough` of them aren't counted */
+function charactersIn(value: unknown, enough: number): number {
+  let characters = typeof value === 'string' ? value.length : 1
+  if (typeof value === 'object' && value !== null)
+    for (const held of Object.values(value)) {
+      characters += charactersIn(held, enough - characters)
+      if (characters > enough) return characters
+    }
+  return characters
 }
 
 /** A document for an account that is there need not name it. */
@@ -306,11 +321,12 @@ const TEXTS = new Set(
 )
 
 /** Aliases may make it so; nothing here or in the state database can hold that. */
-function isCircular(value: unknown): boolean {
-  try {
-    JSON.stringify(value)
-    return false
-  } catch {
-    return true
-  }
+function isCircular(value: unknown, above = new Set<unknown>(), done = new Set<unknown>()): boolean {
+  if (typeof value !== 'object' || value === null || done.has(value)) return false
+  if (above.has(value)) return true
+  above.add(value)
+  if (Object.values(value).some((held) => isCircular(held, above, done))) return true
+  above.delete(value)
+  done.add(value)
+  return false
 }

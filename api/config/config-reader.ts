@@ -130,13 +130,18 @@ export class ConfigReader {
    * text `${VAR}`.
    * @param env undefined: they were replaced before, and what looks like one is a text
    * @param texts names of fields that take texts alone: a password of digits stays what it is, zeros in front too
+   * @param maxCharacters of all that variables are replaced by
+   * @throws EngineError CONFIG_INVALID: they are replaced by more
    */
-  interpolate(env: Readonly<Record<string, string | undefined>> | undefined, texts: ReadonlySet<string>): void {
+  interpolate(env: Readonly<Record<string, string | undefined>> | undefined, texts: ReadonlySet<string>, maxCharacters = Infinity): void {
+    let characters = 0
     this.#eachText((node, field) => {
       const offset = node.range?.[0] ?? 0
       const replaced = node.value.replaceAll(VARIABLE, (whole, name: string, fallback: string | undefined) => {
         if (whole.startsWith('$$') || !env) return whole.replace('$$', '$')
         const value = env[name] || fallback
+        characters += value?.length ?? 0
+        if (characters > maxCharacters) this.fail(offset, `its variables are replaced by more than ${maxCharacters} characters`)
         if (value !== undefined) return value
         this.wrong(offset, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
         this.#unset.add(offset)

@@ -10,10 +10,12 @@ import type { GivenConfig } from './config-edits.ts'
 
 export const MAX_CONFIG_BYTES = 1_048_576
 export const MAX_CONFIG_ENTRIES = 1_000
+/** Of what variables and aliases make of it, and of the files that its functions name. */
+const MAX_CONFIG_CHARACTERS = 16 * 1024 * 1024
 const LIMIT_MS = 10_000
 const MEMORY = { maxOldGenerationSizeMb: 192, maxYoungGenerationSizeMb: 32 } as const
 
-export type Asked = GivenConfig & Readonly<{ file: string; stored: StoredResources; maxEntries: number }>
+export type Asked = GivenConfig & Readonly<{ file: string; stored: StoredResources; maxEntries: number; maxCharacters: number }>
 type Outcome = ReturnType<typeof readDocument>
 /** The document, or the error that nothing could be read for. */
 export type Told = Outcome | Readonly<{ code: ErrorCode; message: string; context: ErrorContext }>
@@ -30,7 +32,7 @@ export async function readGivenConfig(
   const { file } = given
   const bytes = Buffer.byteLength(given.yaml)
   if (bytes > MAX_CONFIG_BYTES) throw refused(file, `it has ${bytes} bytes, more than ${MAX_CONFIG_BYTES}`)
-  const asked: Asked = { ...given, stored, maxEntries: MAX_CONFIG_ENTRIES }
+  const asked: Asked = { ...given, stored, maxEntries: MAX_CONFIG_ENTRIES, maxCharacters: MAX_CONFIG_CHARACTERS }
   const thread = new Worker(new URL(import.meta.url.endsWith('.ts') ? './config-thread.ts' : './config-thread.js', import.meta.url), {
     resourceLimits: MEMORY,
     env: {},

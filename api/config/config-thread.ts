@@ -6,13 +6,17 @@ import type { Asked, Told } from './config-reading.ts'
 
 /* oxlint-disable unicorn/require-post-message-target-origin -- a thread has no origin */
 
-function told({ yaml, file, variables, files, stored, maxEntries }: Asked): Told {
+function told({ yaml, file, variables, files, stored, maxEntries, maxCharacters }: Asked): Told {
+  let left = maxCharacters
   const read = (path: string): string => {
-    if (files && Object.hasOwn(files, path)) return files[path] as string
-    throw new Error('it is not among the files of the request')
+    if (!files || !Object.hasOwn(files, path)) throw new Error('it is not among the files of the request')
+    const text = files[path] as string
+    left -= text.length
+    if (left < 0) throw new Error(`the files that functions name have more than ${maxCharacters} characters together`)
+    return text
   }
   try {
-    return readDocument(yaml, { file, env: variables, stored, maxEntries, ...(files && { read }) })
+    return readDocument(yaml, { file, env: variables, stored, maxEntries, maxCharacters, ...(files && { read }) })
   } catch (error) {
     if (!(error instanceof EngineError)) throw error
     const { code, message, context } = error

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { stringify } from 'yaml'
 import { parseConfig } from '../../../api/config/config-document.ts'
+import type { GivenConfig } from '../../../api/config/config-edits.ts'
+import { readGivenConfig } from '../../../api/config/config-reading.ts'
 import { DatabaseForm } from '../../../api/config/configured-databases.ts'
 import { FunctionForm } from '../../../api/config/configured-functions.ts'
 import { EndpointIn } from '../../../api/sinks/endpoint-form.ts'
@@ -359,4 +361,25 @@ http_endpoints:
   })
   refused(`${VALID}http_endpoints: [{ name: a, url: ftp://x }]`, /^tailrace\.yaml:22:\d+: url must begin with http/)
   refused(`${VALID}http_endpoints: [{ name: a, "webhook.site": true }]`, /is for the API/)
+})
+
+test('what a client sends stays small where variables, aliases and functions repeat a text', async () => {
+  const read = (yaml: string, more: Partial<GivenConfig> = {}) =>
+    readGivenConfig(
+      { yaml: `account: {name: a}\n${yaml}`, file: 'f', variables: {}, ...more },
+      { databases: [], endpoints: [], sinks: [] },
+      new AbortController().signal,
+    )
+  const times = (count: number, entry: (i: number) => string) => Array.from({ length: count }, (_, i) => entry(i)).join('\n')
+  const text = 'x'.repeat(900_000)
+  const endpoints = (value: string) => `http_endpoints:\n${times(400, (i) => `  - {name: e${i}, url: 'http://h', headers: {a: ${value}}}`)}`
+  for (const [yaml, more] of [
+    [`a: "${'${A}'.repeat(1_000)}"`, { variables: { A: text } }],
+    [endpoints('"${A}"'), { variables: { A: text } }],
+    [`a: &a "${text.slice(0, 100_000)}"\n${endpoints('*a')}`, {}],
+  ] as const)
+    await assert.rejects(read(yaml, more), { code: 'CONFIG_INVALID', message: /more than 16777216 characters/ })
+  const files = { 'a.js': text }
+  const { problems } = await read(`functions:\n${times(20, (i) => `  - {name: f${i}, type: transform, file: a.js}`)}`, { files })
+  assert.match(String(problems.at(-1)?.reason), /more than 16777216 characters together/)
 })
