@@ -8,8 +8,8 @@ import type { Verbatim } from './verbatim.ts'
 
 /** of a body; a long one is not held whole */
 const MAX_BODY_BYTES = 1024
-/** of the headers, about */
-const HEADERS_BYTES = 768
+/** of the headers beside their texts, about */
+const HEADERS_BYTES = 512
 
 export class KeptAnswers {
   readonly #verbatim: Verbatim
@@ -34,7 +34,7 @@ class OneAnswer implements KeptAnswer {
     const some = body.length > MAX_BODY_BYTES ? Buffer.from(body.subarray(0, MAX_BODY_BYTES)) : body
     this.#verbatim = verbatim
     this.#answer = { status, headers, body: some, isCut: isCut || some !== body }
-    this.bytes = HEADERS_BYTES + some.length
+    this.bytes = HEADERS_BYTES + textOf(headers) + some.length
   }
 
   shown(): Pick<Answer, 'headers' | 'body'> {
@@ -52,4 +52,11 @@ class OneAnswer implements KeptAnswer {
     }
     return count === Object.keys(own.headers).length
   }
+}
+
+/** A server may send 16 KB of headers, and others each time. */
+function textOf(headers: HttpAnswer['headers']): number {
+  let length = 0
+  for (const name in headers) for (const value of [headers[name] ?? ''].flat()) length += name.length + value.length
+  return length
 }

@@ -31,4 +31,6 @@ test('of a long answer the beginning is kept, and no secret is shown', () => {
   assert.deepEqual(headers, { date: 'Mon, 03 Feb 2025 04:05:06 GMT', 'x-seen': 'by [secret]' })
   assert.match(body, /^\[secret\] x{1016}…$/)
   assert.ok(one.bytes < 4_096)
+  const many = kept.keep(answer({ headers: { 'x-long': 'x'.repeat(8_000), 'set-cookie': ['y'.repeat(4_000), 'z'.repeat(4_000)] } }))
+  assert.ok(many.bytes > 16_000, 'what its headers take is counted')
 })
