@@ -1,10 +1,42 @@
-/** Which member of a group serves which partition: evenly, and each what it had, so that a newcomer moves few. Pure. */
+/**
+ * Which member of a group serves which partition: evenly, and each what it had, so that a newcomer moves few. The groups of one
+ * topic have the same processes for members, and each partition is to be served by the same process in all of them, so that it
+ * is fetched once: they follow the one of them whose name comes first. Pure.
+ */
+import { createHash } from 'node:crypto'
 
-export type GroupMember = Readonly<{ id: string; /** partitions it served until now */ had: readonly number[] }>
+export type GroupMember = Readonly<{
+  id: string
+  /** partitions it served until now */
+  had: readonly number[]
+  /** the process, whatever the group; absent: of a version that doesn't say */
+  node?: string | undefined
+  /** what the process serves in the group of the topic whose name comes first of those it is in */
+  first?: Readonly<{ group: string; partitions: readonly number[] }> | undefined
+}>
 
 /** @returns by member id; every partition of 0 … partitions − 1 once */
-export function assignPartitions(members: readonly GroupMember[], partitions: number): Map<string, number[]> {
-  const inOrder = [...members].sort((a, b) => (a.id < b.id ? -1 : 1))
+export function assignLikeFirst(
+  { group, topic }: Readonly<{ group: string; topic: string }>,
+  members: readonly GroupMember[],
+  partitions: number,
+): Map<string, number[]> {
+  const [first = group] = members.flatMap((member) => member.first?.group ?? []).sort()
+  const inOrder = members
+    .map(({ id, node, had, first: its }) => ({
+      id,
+      had: first < group && its?.group === first ? its.partitions : had,
+      // of the topic too: what is left over of each would go to the same process otherwise
+      order: createHash('sha1')
+        .update(`${topic}/${node ?? id}`)
+        .digest('hex'),
+    }))
+    .sort((a, b) => (a.order < b.order ? -1 : 1))
+  return assignPartitions(inOrder, partitions)
+}
+
+/** @param inOrder what can't be shared evenly goes to those who come first @returns by member id; every partition of 0 … partitions − 1 once */
+export function assignPartitions(inOrder: readonly GroupMember[], partitions: number): Map<string, number[]> {
   const shares = new Map<string, number[]>(inOrder.map(({ id }) => [id, []]))
   if (inOrder.length === 0) return shares
   const least = Math.floor(partitions / inOrder.length)

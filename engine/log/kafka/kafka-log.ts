@@ -8,6 +8,7 @@
  *  - a trim may come a moment later than it is asked for;
  *  - a pack that is larger than a record of its topic may be lies in several (../pack-parts.ts).
  */
+import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
@@ -34,7 +35,7 @@ import { addressOf, type KafkaConnection } from './connection.ts'
 import { Feeds } from './feeds.ts'
 import { fetchOnce, totalOf } from './fetching.ts'
 import { FormerMembers } from './former-members.ts'
-import { Membership } from './membership.ts'
+import { Membership, type ServedTopic } from './membership.ts'
 import { Offsets } from './offsets.ts'
 import { patiently } from './patience.ts'
 import { Producer } from './producer.ts'
@@ -113,6 +114,9 @@ class KafkaLog implements Log {
   readonly #producers = new Map<string, Producer>()
   readonly #formerMembers: FormerMembers | undefined
   readonly #members = new Map<ReaderName, Membership>()
+  /** names this process to others in the groups */
+  readonly #node = randomUUID()
+  readonly #served = new Map<TopicName, ServedTopic>()
   readonly #feeds: Feeds
   /** where packs in parts stand, by topic and partition */
   readonly #places = new Map<string, PartPlaces>()
@@ -155,6 +159,7 @@ class KafkaLog implements Log {
     await this.#topics.delete(topic)
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
+    this.#served.delete(topic)
     for (const key of this.#places.keys()) if (key.startsWith(`${topic}/`)) this.#places.delete(key)
     const listed = (await this.readers()).filter((reader) => topicRead(reader) === topic)
     for (const reader of new Set([topic, ...listed, ...(await this.#memory.readersOf(topic))])) await this.deleteReader(reader)
@@ -307,6 +312,7 @@ class KafkaLog implements Log {
       topic: this.#topics.nameOf(topicRead(reader)),
       groupId: this.#topics.nameOf(reader),
       formerMembers: this.#formerMembers,
+      ...{ node: this.#node, served: this.#servedOf(topicRead(reader)) },
       listener: {
         assigned: (partition) => listener.assigned(partition),
         revoked: (partition) => {
@@ -365,6 +371,12 @@ class KafkaLog implements Log {
     if (offset < first || offset >= next) return undefined
     const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
     return message && Number(message.offset) === offset ? (message.value ?? undefined) : undefined
+  }
+
+  #servedOf(topic: TopicName): ServedTopic {
+    const served = this.#served.get(topic) ?? { groups: new Map(), changes: 0, changedAt: 0 }
+    this.#served.set(topic, served)
+    return served
   }
 
   #placesOf(topic: TopicName, partition: number): PartPlaces {

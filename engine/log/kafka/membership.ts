@@ -13,7 +13,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
 import type { AssignmentListener } from '../log.ts'
-import { assignPartitions } from './assignment.ts'
+import { assignLikeFirst, type GroupMember } from './assignment.ts'
 import type { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import { kafkaCode } from './failure.ts'
@@ -21,7 +21,14 @@ import type { FormerMembers } from './former-members.ts'
 import { MemberAssignment, MemberMetadata, type JoinedGroup } from './kafkajs.ts'
 import { Link } from './link.ts'
 
+/** What this process serves of one topic, by group, and since when that is so. */
+export type ServedTopic = { readonly groups: Map<string, readonly number[]>; changes: number; changedAt: number }
+
 export type MembershipOptions = Readonly<{
+  /** names the process to the members of all groups */
+  node: string
+  /** shared by the members of all groups of the topic in this process */
+  served: ServedTopic
   connection: KafkaConnection
   brokers: Brokers
   groupId: string
@@ -51,6 +58,8 @@ const REBALANCE_TIMEOUT_MS = 10_000
 const HAND_OVER_LIMIT_MS = 3_000
 const FIRST_PAUSE_MS = 100
 const MAX_PAUSE_MS = 2_000
+/** When nothing has changed for so long, in session times, a group that is spread unlike the first one of its topic is spread anew. */
+const ALIKE_AFTER = 2
 const LEAVE_LIMIT_MS = 2_000
 const START_WAIT_MS = 5_000
 /** A coordinator that moves or restarts is back sooner. */
@@ -70,6 +79,8 @@ export class Membership {
   #loop: Promise<void> | undefined
   #failingSince: number | undefined
   #told = false
+  /** changes of the topic that were looked at */
+  #looked = 0
 
   constructor(options: MembershipOptions) {
     this.#options = options
@@ -107,6 +118,7 @@ export class Membership {
     }
     link?.close()
     await this.#loop
+    this.#options.served.groups.delete(this.#options.groupId)
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
@@ -152,11 +164,23 @@ export class Membership {
       try {
         await link.call((broker) => broker.heartbeat({ groupId, groupGenerationId: current.generationId, memberId: current.memberId }))
         this.#answered(sentAt)
+        if (!this.#isUnlikeFirst()) continue
+        await this.#handOver(sentAt)
+        this.#revoke()
       } catch (error) {
         if (kafkaCode(error) === 'REBALANCE_IN_PROGRESS') await this.#handOver(sentAt)
         if (!this.#mustJoin(error)) throw error
       }
     }
+  }
+
+  /** Whether this process serves other partitions of the topic here than in the first group. Said once after each change. */
+  #isUnlikeFirst(): boolean {
+    const { served, groupId, sessionTimeoutMs } = this.#options
+    if (this.#looked === served.changes || performance.now() - served.changedAt < sessionTimeoutMs * ALIKE_AFTER) return false
+    this.#looked = served.changes
+    const first = firstOf(served)
+    return first !== undefined && first.group !== groupId && first.partitions.join() !== served.groups.get(groupId)?.join()
   }
 
   /** Others wait for our join, but not long; until then the coordinator takes commits of this generation. */
@@ -192,15 +216,15 @@ export class Membership {
   }
 
   async #join(link: Link): Promise<void> {
-    const { groupId, topic, sessionTimeoutMs, brokers, formerMembers } = this.#options
-    const had = this.#had
+    const { groupId, topic, sessionTimeoutMs, brokers, formerMembers, node, served } = this.#options
+    const had = served.groups.get(groupId) ?? []
     this.#joining = true
     try {
       await this.#leaveForFormer(link)
       const metadata = MemberMetadata.encode({
         version: PROTOCOL_VERSION,
         topics: [topic],
-        userData: Buffer.from(JSON.stringify({ had })),
+        userData: Buffer.from(JSON.stringify({ had, node, first: firstOf(served) })),
       })
       const joined = await link.call(
         (broker) =>
@@ -216,7 +240,7 @@ export class Membership {
       let groupAssignment: { memberId: string; memberAssignment: Buffer }[] = []
       if (joined.leaderId === memberId) {
         brokers.forget(topic)
-        groupAssignment = assign(joined, topic, (await brokers.layout(topic)).leaders.length)
+        groupAssignment = assign(joined, { group: groupId, topic }, (await brokers.layout(topic)).leaders.length)
       }
       const sentAt = performance.now()
       const { memberAssignment } = await link.call(
@@ -226,7 +250,9 @@ export class Membership {
       if (this.#stop.signal.aborted) return
       const partitions = MemberAssignment.decode(memberAssignment)?.assignment[topic] ?? []
       this.#current = { generationId, memberId, partitions }
-      this.#had = partitions
+      const serves = [...partitions].sort((a, b) => a - b)
+      if (served.groups.get(groupId)?.join() !== serves.join()) Object.assign(served, { changes: served.changes + 1, changedAt: sentAt })
+      served.groups.set(groupId, serves)
       this.#answered(sentAt)
       this.#joined.resolve()
     } catch (error) {
@@ -235,8 +261,6 @@ export class Membership {
       this.#joining = false
     }
   }
-
-  #had: readonly number[] = []
 
   /** A heartbeat sent then was answered: what is assigned is ours for a while. */
   #answered(sentAt: number): void {
@@ -273,19 +297,48 @@ export class Membership {
 /** Whether the coordinator may take us later without anybody mending something. */
 const mayPass = (error: unknown): boolean => !(error instanceof EngineError) || error.code !== 'LOG_REFUSED'
 
-function assign({ members }: JoinedGroup, topic: string, partitions: number): { memberId: string; memberAssignment: Buffer }[] {
-  const shares = assignPartitions(
-    members.map(({ memberId, memberMetadata }) => ({ id: memberId, had: hadBy(memberMetadata) })),
+/** Of those that this process is in, the group whose name comes first, and what it serves there. */
+function firstOf({ groups }: ServedTopic): GroupMember['first'] {
+  let first: GroupMember['first']
+  for (const [group, partitions] of groups) if (!first || group < first.group) first = { group, partitions }
+  return first
+}
+
+function assign(
+  { members }: JoinedGroup,
+  of: Readonly<{ group: string; topic: string }>,
+  partitions: number,
+): { memberId: string; memberAssignment: Buffer }[] {
+  const shares = assignLikeFirst(
+    of,
+    members.map(({ memberId, memberMetadata }) => ({ id: memberId, ...toldBy(memberMetadata) })),
     partitions,
   )
   return [...shares].map(([memberId, share]) => ({
     memberId,
-    memberAssignment: MemberAssignment.encode({ version: PROTOCOL_VERSION, assignment: { [topic]: share }, userData: Buffer.alloc(0) }),
+    memberAssignment: MemberAssignment.encode({ version: PROTOCOL_VERSION, assignment: { [of.topic]: share }, userData: Buffer.alloc(0) }),
   }))
 }
 
-function hadBy(metadata: Buffer): readonly number[] {
-  const { userData } = MemberMetadata.decode(metadata)
-  const { had } = JSON.parse(userData?.toString('utf8') || '{}') as { had?: number[] }
-  return had ?? []
+/** What members of other versions tell is passed over. */
+function toldBy(metadata: Buffer): Omit<GroupMember, 'id'> {
+  const { had, node, first } = objectIn(MemberMetadata.decode(metadata).userData)
+  const { group, partitions } = typeof first === 'object' && first !== null ? (first as Record<string, unknown>) : {}
+  return {
+    had: partitionsIn(had),
+    node: typeof node === 'string' ? node : undefined,
+    first: typeof group === 'string' ? { group, partitions: partitionsIn(partitions) } : undefined,
+  }
 }
+
+function objectIn(json: Buffer | null): Record<string, unknown> {
+  try {
+    const told: unknown = JSON.parse(json?.toString('utf8') || '{}')
+    return typeof told === 'object' && told !== null ? (told as Record<string, unknown>) : {}
+  } catch {
+    return {}
+  }
+}
+
+const partitionsIn = (told: unknown): readonly number[] =>
+  Array.isArray(told) ? told.filter((n) => Number.isSafeInteger(n) && n >= 0) : []

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { assignPartitions, type GroupMember } from '../../../engine/log/kafka/assignment.ts'
+import { assignLikeFirst, assignPartitions, type GroupMember } from '../../../engine/log/kafka/assignment.ts'
 import fc from '../../services/fast-check.ts'
 
 const groups = fc.record({
@@ -40,4 +40,51 @@ test('members keep what they had: an unchanged group moves nothing, a newcomer o
       for (const id of ids) for (const p of more.get(id) ?? []) assert.ok(less.get(id)?.includes(p), `${id} keeps ${p}`)
     }),
   )
+})
+
+test('the groups of one topic come to the same assignment, whatever each had before, and also while only one of them knows of a newcomer', () => {
+  const processes = fc.record({
+    partitions: fc.integer({ min: 1, max: 20 }),
+    count: fc.integer({ min: 1, max: 6 }),
+    had: fc.array(fc.uniqueArray(fc.integer({ min: 0, max: 20 }), { maxLength: 20 }), { minLength: 12, maxLength: 12 }),
+  })
+  fc.assert(
+    fc.property(processes, ({ partitions, count, had }) => {
+      const nodes = [...Array(count).keys()].map((i) => `node${i}`)
+      const spread = (group: string, members: readonly GroupMember[]) => {
+        const shares = assignLikeFirst({ group, topic: 'stream' }, members, partitions)
+        return new Map(members.map(({ id, node }) => [node as string, shares.get(id) as number[]]))
+      }
+      const member = (group: string, node: string, i: number, first?: GroupMember['first']) => ({
+        id: `${group}-${(i * 7) % 5}-${i}`,
+        node,
+        had: had[i] ?? [],
+        first,
+      })
+      const a = spread(
+        'a',
+        nodes.map((node, i) => member('a', node, i)),
+      )
+      const told = (node: string) => ({ group: 'a', partitions: a.get(node) ?? [] })
+      assert.deepEqual(
+        spread(
+          'b',
+          nodes.map((node, i) => member('b', node, 11 - i, told(node))),
+        ),
+        a,
+      )
+      const newcomer = (group: string) => ({ id: `${group}-new`, node: 'new', had: [] })
+      const more = spread('a', [...nodes.map((node, i) => ({ ...member('a', node, i), had: a.get(node) ?? [] })), newcomer('a')])
+      assert.deepEqual(spread('b', [...nodes.map((node, i) => member('b', node, i, told(node))), newcomer('b')]), more)
+    }),
+  )
+})
+
+test('what each topic has left over goes to another process', () => {
+  const members = ['a', 'b', 'c'].map((id) => ({ id, node: id, had: [] }))
+  const owners = Array.from({ length: 30 }, (_, i) => {
+    const shares = assignLikeFirst({ group: 'g', topic: `stream.${i}` }, members, 1)
+    return [...shares].find(([, share]) => share.length > 0)?.[0]
+  })
+  for (const { id } of members) assert.ok(owners.filter((owner) => owner === id).length >= 4, owners.join(' '))
 })

@@ -7,7 +7,9 @@ import { tmpdir } from 'node:os'
 import { join as path } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout } from 'node:timers/promises'
-import type { AssignmentListener, Commit, Log } from '../../../engine/log/log.ts'
+import { Brokers } from '../../../engine/log/kafka/brokers.ts'
+import { MemberAssignment, MemberMetadata } from '../../../engine/log/kafka/kafkajs.ts'
+import { readerOf, type AssignmentListener, type Commit, type Log } from '../../../engine/log/log.ts'
 import { calmMs, CalmClock } from '../../services/calm-clock.ts'
 import { startKafka } from '../../services/kafka.ts'
 import { at, TOPIC } from './conformance.ts'
@@ -43,7 +45,10 @@ class Served implements AssignmentListener {
     this.#happened(error === undefined ? 'well' : 'trouble')
   }
   async until(reached: () => boolean): Promise<void> {
-    while (!reached()) await new Promise<void>((resolve) => this.#waiting.add(resolve))
+    while (!reached()) await this.more()
+  }
+  more(): Promise<void> {
+    return new Promise<void>((resolve) => this.#waiting.add(resolve))
   }
   #happened(event: string): void {
     this.events.push(event)
@@ -52,9 +57,9 @@ class Served implements AssignmentListener {
   }
 }
 
-async function join(log: Log) {
+async function join(log: Log, reader = TOPIC) {
   const served = new Served()
-  return { served, subscription: await log.subscribe(TOPIC, { ...served, trouble: served.troubled }) }
+  return { served, subscription: await log.subscribe(reader, { ...served, trouble: served.troubled }) }
 }
 
 test('partitions spread over processes, each is served by one, and every join ends what was assigned before', async () => {
@@ -76,6 +81,52 @@ test('partitions spread over processes, each is served by one, and every join en
   assert.ok(log.holds(TOPIC))
   assert.ok(!second.holds(TOPIC))
   await a.subscription[Symbol.asyncDispose]()
+})
+
+test('a partition is served by the same process for all readers of a topic, whoever came to which of them first', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await using second = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 4)
+  const [one, two] = [readerOf(TOPIC, 'one.1'), readerOf(TOPIC, 'two.1')]
+  const has = ({ served }: Awaited<ReturnType<typeof join>>, count: number) => served.until(() => served.partitions.size === count)
+  const inTwo = [await join(log, two), await join(second, two)] as const
+  await Promise.all(inTwo.map((member) => has(member, 2)))
+  const late = await join(second, one)
+  await has(late, 4)
+  const inOne = [await join(log, one), late] as const
+  await Promise.all(inOne.map((member) => has(member, 2)))
+  const isAlike = () =>
+    inOne.every(({ served }, i) => [...served.partitions].sort().join() === [...(inTwo[i]?.served.partitions ?? [])].sort().join())
+  while (!isAlike()) await Promise.race([...inOne, ...inTwo].map(({ served }) => served.more()))
+  assert.deepEqual(
+    inOne.map(({ served }) => served.partitions.size),
+    [2, 2],
+  )
+})
+
+test('a member of another version, which tells things that nobody here knows, gets its share', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 2)
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 2)
+  const brokers = new Brokers(home.connection)
+  const groupId = home.prefix + TOPIC
+  for (const told of ['{"had":"all","node":7,"first":[],"more":{}}', 'null', 'not JSON']) {
+    const metadata = MemberMetadata.encode({ version: 0, topics: [groupId], userData: Buffer.from(told) })
+    const groupProtocols = [{ name: 'tailrace-sticky-1', metadata }]
+    const asked = { groupId, sessionTimeout: SESSION_MS * 4, rebalanceTimeout: 10_000, memberId: '', groupProtocols }
+    const { generationId, memberId } = await brokers.coordinator(groupId, (broker) => broker.joinGroup(asked))
+    const synced = await brokers.coordinator(groupId, (broker) =>
+      broker.syncGroup({ groupId, generationId, memberId, groupAssignment: [] }),
+    )
+    assert.equal(MemberAssignment.decode(synced.memberAssignment)?.assignment[groupId]?.length, 1, told)
+    await a.served.until(() => a.served.partitions.size === 1)
+    await brokers.coordinator(groupId, (broker) => broker.leaveGroup({ groupId, memberId }))
+    await a.served.until(() => a.served.partitions.size === 2)
+  }
+  brokers.close()
 })
 
 test('before a group is spread anew its members may commit once more, and the next owner finds it', async () => {
