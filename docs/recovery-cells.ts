@@ -106,7 +106,7 @@ export const CELLS = {
     remedy: ACCEPT,
     lost: 'undelivered',
     again: 'none',
-    why: 'The state database keeps how far each partition had come, every second.',
+    why: 'The state database keeps how far each partition had come, with each confirmed position.',
   },
   'kafka older': {
     memory: 'log',
@@ -117,7 +117,7 @@ export const CELLS = {
     remedy: ACCEPT,
     lost: 'sinceCopy',
     again: 'sinceCopy',
-    why: 'The state database keeps how far each partition had come, every second: one that ends below is an older copy.',
+    why: 'The state database keeps how far each partition had come, with each confirmed position: one that ends below is an older copy.',
   },
   'kafka swapped': {
     memory: 'log',

@@ -91,8 +91,6 @@ class EmbeddedLog implements Log {
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
   #lastTopic = 0
   #closed = false
-  /** the last write that nobody waits for */
-  #remembering: Promise<unknown> | undefined
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
     const environment = options.open ?? open
@@ -236,12 +234,10 @@ class EmbeddedLog implements Log {
     await this.#disk.flushed(this.#meta.put(progressKey(source), { appends: this.appendCount(source) } satisfies StoredProgress))
   }
 
-  remember(source: string, { term, history, confirmed }: RememberedState): void {
+  async remember(source: string, { term, history, confirmed }: RememberedState): Promise<void> {
     if (this.#closed) return
     const stored = { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState
-    const write = this.#meta.put(stateKey(source), stored)
-    this.#disk.watch(write)
-    this.#remembering = write.catch(() => undefined) // one that is lost is missed by nobody but a state that went back
+    await this.#disk.flushed(this.#meta.put(stateKey(source), stored))
   }
 
   remembered(source: string): RememberedState | undefined {
@@ -364,7 +360,6 @@ class EmbeddedLog implements Log {
     if (this.#closed) return
     this.#closed = true
     for (const topic of this.#topics.values()) for (const state of topic.partitions) wake(state)
-    await this.#remembering
     await Promise.all([this.#root.close(), this.#commits.close()])
   }
 

@@ -108,8 +108,11 @@ export interface Log extends AsyncDisposable {
   progress(source: string): Promise<Reached | undefined>
   /** The next run of a source appends whatever comes to it: also what the log has already, as it may have under names that mean nothing any more. */
   forgetProgress(source: string): Promise<void>
-  /** Keeps what the state database says of a source, for later: durable soon, where the log has a place for it. */
-  remember(source: string, state: RememberedState): void
+  /**
+   * Keeps what the state database says of a source, and saves what the log keeps there of itself. It is durable when this
+   * settles, so that the server is told of nothing that one of the two could forget alone.
+   */
+  remember(source: string, state: RememberedState): Promise<void>
   remembered(source: string): RememberedState | undefined
   /** How many appends of a source are durable, as what is remembered elsewhere to know an older copy of the log by. */
   appendCount(source: string): number

@@ -80,7 +80,7 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   const wasPublished = start.gapAccepted ? undefined : saved.origin?.publicationOid
   if (wasPublished !== undefined && wasPublished !== publicationOid) observer.republished?.(true)
   const history = historyAt(incarnations, start.confirmed)
-  log.remember(database.id, { term: store.term, history, confirmed: start.confirmed })
+  await log.remember(database.id, { term: store.term, history, confirmed: start.confirmed })
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
   await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)

@@ -255,7 +255,7 @@ export class SourceRun {
       start: confirmed,
       save: async (lsn) => {
         await store.saveConfirmed(lsn, log.appendCount(database.id))
-        log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
+        await log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
       },
       send: () => this.#confirmed(),
       failed: (error) => this.#fail(error),

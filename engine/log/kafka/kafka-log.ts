@@ -4,7 +4,7 @@
  *
  * Differences from the embedded log that callers meet:
  *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
- *  - progress is saved every second, so a run may append up to a second's worth again;
+ *  - progress is saved every second, and with what is confirmed, so a run may append up to a second's worth again;
  *  - a trim may come a moment later than it is asked for;
  *  - a pack that is larger than a record of its topic may be lies in several (../pack-parts.ts).
  */
@@ -218,7 +218,10 @@ class KafkaLog implements Log {
     return this.#progress.forget(source)
   }
 
-  remember(): void {} // it has no place of its own for it
+  /** It has no place of its own for it. Where its partitions end is saved here: an older copy of them is known by that. */
+  remember(source: string): Promise<void> {
+    return this.#progress.flush(source)
+  }
 
   remembered(): undefined {
     return undefined

@@ -1,4 +1,7 @@
-/** How far each source's stream is durable in all partitions: at once in memory, every second in the state database (correctness 12). */
+/**
+ * How far each source's stream is durable in all partitions, and where these end: at once in memory, in the state database
+ * every second and before it is confirmed to the server (correctness 12, 37).
+ */
 import { comparePositions } from '../../position.ts'
 import type { Progress, Reached, TopicName } from '../log.ts'
 import type { SecondMemory } from './second-memory.ts'
@@ -11,6 +14,8 @@ export class ProgressKeeper implements AsyncDisposable {
   readonly #reached = new Map<string, Reached>()
   /** of each source, where partitions end that were appended to since the last save, by "topic/partition" */
   readonly #ends = new Map<string, Map<string, number>>()
+  /** by source, the last save that was begun; never rejects */
+  readonly #saving = new Map<string, Promise<void>>()
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
@@ -42,18 +47,30 @@ export class ProgressKeeper implements AsyncDisposable {
   async forget(source: string): Promise<void> {
     this.#reached.delete(source)
     this.#ends.delete(source)
+    await this.#saving.get(source) // else it would be there again
     await this.#memory.dropProgress(source)
   }
 
-  /** Saves what one source has reached. @throws EngineError STATE_UNAVAILABLE */
+  /** Saves what one source has reached, with all that is being saved already. @throws EngineError STATE_UNAVAILABLE */
   async flush(source: string): Promise<void> {
+    const former = this.#saving.get(source)
+    const saving = (former ?? Promise.resolve()).then(() => this.#saveReached(source))
+    const settled = saving.catch(() => undefined)
+    this.#saving.set(source, settled)
+    try {
+      await saving
+    } finally {
+      if (this.#saving.get(source) === settled) this.#saving.delete(source)
+    }
+  }
+
+  async #saveReached(source: string): Promise<void> {
     const reached = this.#reached.get(source)
     if (!reached) return
     const ends = this.#ends.get(source)
     this.#ends.delete(source)
     try {
-      if (ends) await this.#memory.saveEnds(source, ends)
-      await this.#memory.saveProgress(source, reached)
+      await this.#memory.saveProgress(source, reached, ends ?? new Map())
     } catch (error) {
       if (ends) this.#ends.set(source, new Map([...ends, ...(this.#ends.get(source) ?? [])]))
       throw error

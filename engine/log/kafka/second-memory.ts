@@ -65,23 +65,6 @@ export class SecondMemory {
     return rows.map(({ reader }) => String(reader))
   }
 
-  /** @param ends the next offsets, by "topic/partition" */
-  async saveEnds(source: string, ends: ReadonlyMap<string, number>): Promise<void> {
-    const partitionOf = (key: string) => Number(key.slice(key.lastIndexOf('/') + 1))
-    await ask(
-      this.#query,
-      `insert into tailrace.log_end as e (log, source, topic, partition, next)
-       select $1, $2, r.topic, r.partition, r.next from unnest($3::text[], $4::int[], $5::bigint[]) as r (topic, partition, next)
-       on conflict (log, topic, partition) do update set next = greatest(e.next, excluded.next), source = excluded.source`,
-      [
-        ...[this.#log, source],
-        [...ends.keys()].map((key) => key.slice(0, key.lastIndexOf('/'))),
-        [...ends.keys()].map(partitionOf),
-        [...ends.values()],
-      ],
-    )
-  }
-
   /** Where partitions of a source ended, of topics that have not been deleted. @param only this one */
   async ends(source: string, only?: Partition): Promise<readonly (Partition & Readonly<{ next: number }>)[]> {
     const { rows } = await ask(
@@ -99,17 +82,32 @@ export class SecondMemory {
     await ask(this.#query, 'delete from tailrace.log_end where log = $1 and topic = $2', [this.#log, topic])
   }
 
-  /** Keeps the greater position: what a run made durable stays so, whoever tells it later. */
-  async saveProgress(source: string, { position, transaction }: Reached): Promise<void> {
+  /**
+   * Keeps the greater position and the greater ends: what a run made durable stays so, whoever tells it later.
+   * @param ends the next offsets of partitions that were appended to, by "topic/partition"
+   */
+  async saveProgress(source: string, { position, transaction }: Reached, ends: ReadonlyMap<string, number>): Promise<void> {
     const { history, lsn, idx, part } = position
+    const partitions = [...ends.keys()].map((key) => ({
+      topic: key.slice(0, key.lastIndexOf('/')),
+      key: key.slice(key.lastIndexOf('/') + 1),
+    }))
     await ask(
       this.#query,
-      `insert into tailrace.log_progress as p (log, source, history, lsn, idx, part, xid, commit_us) values ($1, $2, $3, $4, $5, $6, $7, $8)
+      `with ends as (
+         insert into tailrace.log_end as e (log, source, topic, partition, next)
+         select $1, $2, r.topic, r.partition, r.next from unnest($9::text[], $10::int[], $11::bigint[]) as r (topic, partition, next)
+         on conflict (log, topic, partition) do update set next = greatest(e.next, excluded.next), source = excluded.source
+       )
+       insert into tailrace.log_progress as p (log, source, history, lsn, idx, part, xid, commit_us) values ($1, $2, $3, $4, $5, $6, $7, $8)
        on conflict (log, source) do update
          set history = excluded.history, lsn = excluded.lsn, idx = excluded.idx, part = excluded.part,
              xid = excluded.xid, commit_us = excluded.commit_us, saved_at = now()
          where (p.history, p.lsn, p.idx, p.part) < (excluded.history, excluded.lsn, excluded.idx, excluded.part)`,
-      [this.#log, source, history, formatLsn(lsn), idx, part, transaction?.xid, transaction?.commitTimeUs],
+      [
+        ...[this.#log, source, history, formatLsn(lsn), idx, part, transaction?.xid, transaction?.commitTimeUs],
+        ...[partitions.map(({ topic }) => topic), partitions.map(({ key }) => Number(key)), [...ends.values()]],
+      ],
     )
   }
 

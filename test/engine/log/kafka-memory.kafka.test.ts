@@ -124,6 +124,19 @@ test('progress is saved within a second, never goes back, and is there for a pro
   assert.deepEqual(lsnsOf(await readSome(log, 10)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 3])
 })
 
+test('how far a source is and where its partitions end is saved when its log has remembered it', async () => {
+  await using home = await kafkaHome()
+  await using log = await started(home)
+  const ends = () => home.query('select e.next::int, p.lsn::text from tailrace.log_end e join tailrace.log_progress p using (log, source)')
+  for (let i = 1; i <= 3; i++) {
+    await append(log, i)
+    const every = i === 3 ? log.remember('shop', { term: 1, history: 0, confirmed: 2n }) : undefined // one that is not saved yet
+    await log.remember('shop', { term: 1, history: 0, confirmed: BigInt(i) })
+    assert.deepEqual((await ends()).rows, [{ next: i, lsn: `0/${i}` }])
+    await every
+  }
+})
+
 test('a topic that lost what had been appended to it, or is gone, is known by where it ended', async () => {
   await using home = await kafkaHome()
   await using stranger = await kafkaHome()

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
+import { setImmediate as turn } from 'node:timers/promises'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { eventually, reaches, SourceFixture } from './source-fixture.ts'
 
@@ -56,6 +57,30 @@ test('a transaction that was cut goes on under the key it began with, whatever t
     seen.map((m) => m.key),
     [...Array.from({ length: 5001 }, (_, id) => `["${id}"]`), '["under the later key"]'],
   )
+})
+
+test('nothing is confirmed to the server before the log remembers it', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  it.log.remember = () => Promise.reject(new Error('not now'))
+  const actor = it.start()
+  await reaches(actor, 'waiting') // it does not even start
+  it.log.remember = async () => undefined
+  await reaches(actor, 'streaming')
+  await it.db.query(`insert into item values (1, 'one')`)
+  const end = await it.walEnd()
+  const asked = Promise.withResolvers<void>()
+  const goesOn = Promise.withResolvers<void>()
+  it.log.remember = async (_source, { confirmed }) => {
+    if (confirmed < end) return
+    asked.resolve()
+    await goesOn.promise
+  }
+  await asked.promise
+  await turn() // what goes on without waiting has gone on
+  const confirmed = actor.figures?.confirmedLsn ?? 0n
+  goesOn.resolve() // first: a source that ends confirms what it can
+  assert.ok(confirmed < end, `${confirmed} of ${end} is confirmed`)
+  await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
 })
 
 test('a keepalive within a transaction confirms nothing of it', async () => {
