@@ -156,10 +156,14 @@ async function unknownTopics(query: Query, log: Log, databaseId: string): Promis
  * replay points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them,
  * also those that the state has forgotten, and what is parked, under the old names. One version routes to the new ones,
  * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
+ * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
+ * no number of theirs is given again: in the same step, for by these a state that went back is known.
  */
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
-  await raiseTerms(query, log, databaseId)
-  await catchUpHistory(query, log, databaseId)
+  const owner = log.remembered(databaseId)
+  const terms = (await writtenTerms(query, log, databaseId)).map(({ key, term }) => ({ kind: 'partition', key, term }))
+  if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
+  const reached = (await log.progress(databaseId))?.position
   const unknown = await unknownTopics(query, log, databaseId)
   await log.forgetProgress(databaseId) // first: what is appended twice is no loss
   await ask(
@@ -188,6 +192,17 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
      rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
      ends as (delete from tailrace.log_end e using accepted a where e.log = $2 and e.source = a.database_id::text),
+     raised as (
+       insert into tailrace.term as t (kind, key, term, holder)
+       select r.kind, r.key, r.term, 'accepted' from accepted, unnest($6::text[], $7::text[], $8::bigint[]) as r (kind, key, term)
+       on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term
+     ),
+     incarnations as (
+       insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
+       select h.database_id, $9::int, h.system_identifier, h.timeline, $10::pg_lsn from tailrace.source_history h join accepted using (database_id)
+       where h.history < $9::int
+         and not exists (select from tailrace.source_history n where n.database_id = h.database_id and n.history > h.history)
+     ),
      former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
      insert into tailrace.routing_version (database_id, version, sinks)
      select $1::uuid, v.version + 1, (
@@ -199,34 +214,8 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
       unknown.map(({ sinkId }) => sinkId),
       unknown.map(({ generation }) => generation),
       unknown.map(({ partitions }) => partitions),
+      ...[terms.map(({ kind }) => kind), terms.map(({ key }) => key), terms.map(({ term }) => term)],
+      ...[reached?.history ?? null, reached ? formatLsn(reached.lsn) : null],
     ],
-  )
-}
-
-/** What has written to the log stays below whoever writes next. */
-async function raiseTerms(query: Query, log: Log, databaseId: string): Promise<void> {
-  const owner = log.remembered(databaseId)
-  const terms = (await writtenTerms(query, log, databaseId)).map(({ key, term }) => ({ kind: 'partition', key, term }))
-  if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
-  await ask(
-    query,
-    `insert into tailrace.term as t (kind, key, term, holder) select kind, key, term, 'accepted' from unnest($1::text[], $2::text[], $3::bigint[]) as r (kind, key, term)
-     on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term`,
-    [terms.map(({ kind }) => kind), terms.map(({ key }) => key), terms.map(({ term }) => term)],
-  )
-}
-
-/** Incarnations that the state has forgotten count, so that no number of theirs is given again. */
-async function catchUpHistory(query: Query, log: Log, databaseId: string): Promise<void> {
-  const reached = await log.progress(databaseId)
-  if (!reached) return
-  const { history, lsn } = reached.position
-  await ask(
-    query,
-    `insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
-     select database_id, $2::int, system_identifier, timeline, $3::pg_lsn from tailrace.source_history h
-     where database_id = $1 and history < $2::int
-       and not exists (select from tailrace.source_history n where n.database_id = h.database_id and n.history > h.history)`,
-    [databaseId, history, formatLsn(lsn)],
   )
 }

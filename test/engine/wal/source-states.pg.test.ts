@@ -304,6 +304,22 @@ test('a state that forgot the last confirmations in a failover of its own is tol
   )
 })
 
+test('a state that went back is known as such until all of it is accepted', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  await it.state.query('update tailrace.term set term = term - 1')
+  const second = it.start()
+  await fails(second, 'STATE_WENT_BACK')
+  await it.state.query('alter table tailrace.replay_point rename to away')
+  await assert.rejects(second.acceptGap())
+  await it.state.query('alter table tailrace.away rename to replay_point')
+  assert.equal((await second.tryAgain(60_000)).code, 'STATE_WENT_BACK')
+  await second.acceptGap()
+  await reaches(second, 'streaming')
+})
+
 test('of two processes one owns the source; the other takes over when it ends, and a late write of the first is refused', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const first = it.start()
