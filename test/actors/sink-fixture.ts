@@ -213,9 +213,12 @@ export class Fixture implements AsyncDisposable {
     this.#query = query
   }
 
-  static async open(settings: Partial<Sink> = {}, options: { query?: Query; start?: boolean } = {}): Promise<Fixture> {
+  static async open(
+    settings: Partial<Sink> = {},
+    options: { query?: Query; start?: boolean; reserveBytes?: () => number } = {},
+  ): Promise<Fixture> {
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-sink-'))
-    const log = await openEmbeddedLog(folder, { reserveBytes: () => 0 })
+    const log = await openEmbeddedLog(folder, { reserveBytes: options.reserveBytes ?? (() => 0) })
     const sink = { ...SINK, ...settings }
     await log.createTopic(topicOf({ sinkId: sink.id, generation: 1 }), sink.partitions)
     const fixture = new Fixture(folder, log, sink, options.query ?? emptyState())

@@ -65,6 +65,30 @@ test('a group that nobody acks fills the window and is parked, so that other gro
   assert.deepEqual([parked[0]?.record_key, parked[0]?.attempts, parked[1]?.attempts], ['["hot"]', 1, 0])
 })
 
+test('while appends are refused because the disk is nearly full, messages are parked, acked and trimmed', async () => {
+  await using db = await stateDatabase()
+  let reserve = 0
+  const options = { query: queryOf(db), start: false, reserveBytes: () => reserve }
+  await using f = await Fixture.open({ max_memory_mb: SMALL_MB }, options)
+  await jam(f)
+  reserve = Number.MAX_SAFE_INTEGER
+  const large = { id: 1, pad: 65 * 1024 * 1024 } // so much that free space is looked at anew
+  await assert.rejects(f.append([large]), { code: 'LOG_DISK_FULL' })
+  await f.start()
+  const [first] = await f.receive(10, LONG_MS)
+  const [other] = await f.receive(10, LONG_MS)
+  assert.deepEqual([first?.record.id, other?.record.id], [0, 1_000], 'what blocks it is parked')
+  await f.sink.ack([first?.ack_id as string, other?.ack_id as string])
+  for (let id = 1; id < 60; id++) {
+    const got = await f.receive(10, LONG_MS)
+    assert.deepEqual(idsOf(got), [id])
+    await f.sink.ack(acksOf(got))
+  }
+  while ((await f.log.stats(topicOf({ sinkId: SINK.id, generation: 1 }), 0)).first < 61)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  assert.deepEqual(await rows(db, 'open'), [])
+})
+
 test('redeliveries of the blocking message do not keep a full window from being parked', async () => {
   await using db = await stateDatabase()
   await using f = await open(db, { ack_wait_ms: 200 })
