@@ -328,6 +328,10 @@ export const LEFT_OUT: readonly Readonly<{ what: string; why: string }>[] = [
     why: 'Nobody else writes to it, and it lies in the data folder.',
   },
   {
+    what: 'A failover of the state database that loses its last writes, with the log in Kafka',
+    why: 'A lost confirmation is told by SLOT_GAP, a lost owner of a partition by STATE_WENT_BACK. Rows that were parked in the lost moment, with neither of the two in it, are missed by nobody: the offset in Kafka says that they are done, because they were parked, and nothing beside it counts what was parked. Let the state database commit to a standby synchronously (`synchronous_standby_names`), so that a failover loses nothing.',
+  },
+  {
     what: 'The data folder swapped, read-only or in recovery',
     why: 'It is the log and the state database at once: the same as each of them.',
   },
