@@ -102,9 +102,10 @@ type Options = KafkaLogOptions & Required<Pick<KafkaLogOptions, keyof typeof DEF
 class KafkaLog implements Log {
   readonly identity: string
   readonly #options: Options
-  /** for questions and administration; commits have connections of their own, so that they wait for none of these */
+  /** for questions and administration */
   readonly #brokers: Brokers
-  readonly #commitBrokers: Brokers
+  /** for what groups ask, commits and heartbeats: over connections of their own, so that they wait for nothing else */
+  readonly #groupBrokers: Brokers
   readonly #topics: Topics
   readonly #offsets: Offsets
   readonly #sizes: Sizes
@@ -127,7 +128,7 @@ class KafkaLog implements Log {
     this.#options = options
     this.#formerMembers = options.folder === undefined ? undefined : new FormerMembers(options.folder)
     this.#brokers = brokers
-    this.#commitBrokers = new Brokers(connection)
+    this.#groupBrokers = new Brokers(connection)
     this.identity = `kafka:${clusterId}/${prefix}`
     this.#topics = new Topics(brokers, { prefix, replication: options.replication, maxRecordBytes })
     this.#offsets = new Offsets(brokers)
@@ -136,7 +137,7 @@ class KafkaLog implements Log {
     this.#memory = new SecondMemory(options.query, this.identity)
     this.#progress = new ProgressKeeper(this.#memory, notice)
     this.#commits = new Commits({
-      brokers: this.#commitBrokers,
+      brokers: this.#groupBrokers,
       memory: this.#memory,
       nameOf: (name) => this.#topics.nameOf(name),
       generationOf: (reader, partition) => {
@@ -171,7 +172,7 @@ class KafkaLog implements Log {
     await this.#memory.dropCheckpoints(reader)
     const group = this.#topics.nameOf(reader)
     try {
-      await this.#commitBrokers.coordinator(group, (broker) => broker.deleteGroups([group]))
+      await this.#groupBrokers.coordinator(group, (broker) => broker.deleteGroups([group]))
     } catch (error) {
       this.#options.notice(`the group ${group}, which reads no more, is left to expire`, error)
     }
@@ -311,7 +312,7 @@ class KafkaLog implements Log {
     if (this.#members.has(reader)) throw new EngineError('INTERNAL', `this process has subscribed to ${reader} already`, { reader })
     const { connection, sessionTimeoutMs, notice } = this.#options
     const member = new Membership({
-      ...{ connection, sessionTimeoutMs, notice, brokers: this.#brokers },
+      ...{ connection, sessionTimeoutMs, notice, brokers: this.#groupBrokers },
       topic: this.#topics.nameOf(topicRead(reader)),
       groupId: this.#topics.nameOf(reader),
       formerMembers: this.#formerMembers,
@@ -351,7 +352,7 @@ class KafkaLog implements Log {
     for (const producer of this.#producers.values()) producer.close()
     await this.#progress[Symbol.asyncDispose]()
     await this.#commits[Symbol.asyncDispose]()
-    this.#commitBrokers.close()
+    this.#groupBrokers.close()
     this.#brokers.close()
   }
 

@@ -29,7 +29,9 @@ export type MembershipOptions = Readonly<{
   node: string
   /** shared by the members of all groups of the topic in this process */
   served: ServedTopic
+  /** of a join: its answer waits for other members, and holds up what else is asked over its connection */
   connection: KafkaConnection
+  /** for heartbeats, shared with the other groups of this process */
   brokers: Brokers
   groupId: string
   /** as Kafka knows it */
@@ -72,8 +74,8 @@ export class Membership {
   readonly #announced = new Set<number>()
   #memberId = ''
   #current: Current | undefined
+  /** of a join that is under way */
   #link: Link | undefined
-  #joining = false
   #answeredAt = -Infinity
   #expiry: NodeJS.Timeout | undefined
   #loop: Promise<void> | undefined
@@ -106,34 +108,32 @@ export class Membership {
   async stop(): Promise<void> {
     this.#revoke()
     this.#stop.abort()
-    const link = this.#link
-    if (this.#joining) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS, undefined, { ref: false })]) // without its answer we don't know as whom to leave
-    if (this.#memberId !== '' && link?.usable) {
-      const leaving = link.call((broker) => broker.leaveGroup({ groupId: this.#options.groupId, memberId: this.#memberId }))
+    const { brokers, groupId, formerMembers } = this.#options
+    if (this.#link) await Promise.race([this.#loop, delay(LEAVE_LIMIT_MS, undefined, { ref: false })]) // without its answer we don't know as whom to leave
+    if (this.#memberId !== '') {
+      const leaving = brokers.coordinator(groupId, (broker) => broker.leaveGroup({ groupId, memberId: this.#memberId }))
       const left = leaving.then(
-        () => this.#options.formerMembers?.left(this.#options.groupId),
+        () => formerMembers?.left(groupId),
         () => undefined, // its session will end
       )
       await Promise.race([left, delay(LEAVE_LIMIT_MS, undefined, { ref: false })])
     }
-    link?.close()
+    this.#link?.close()
     await this.#loop
-    this.#options.served.groups.delete(this.#options.groupId)
+    this.#options.served.groups.delete(groupId)
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
   async #run(): Promise<void> {
     const { signal } = this.#stop
-    const { brokers, connection, groupId } = this.#options
+    const { brokers, groupId } = this.#options
     let pauseMs = FIRST_PAUSE_MS
     while (!signal.aborted) {
       const startedAt = performance.now()
       try {
-        this.#link = await Link.open(connection, await brokers.coordinatorOf(groupId))
-        await this.#serve(this.#link)
+        await this.#serve()
       } catch (error) {
-        this.#link?.close()
         if (signal.aborted) break
         brokers.forgetCoordinator(groupId)
         if (!mayPass(error)) this.#joined.reject(error)
@@ -151,18 +151,19 @@ export class Membership {
     this.#joined.reject(new EngineError('STOPPING', `the group ${groupId} was left`))
   }
 
-  async #serve(link: Link): Promise<void> {
+  async #serve(): Promise<void> {
     const { signal } = this.#stop
-    const { groupId, sessionTimeoutMs } = this.#options
+    const { brokers, groupId, sessionTimeoutMs } = this.#options
     while (!signal.aborted) {
-      if (!this.#current) await this.#join(link)
-      else if (!link.usable) return
+      if (!this.#current) await this.#join()
       await delay(sessionTimeoutMs * HEARTBEAT_EVERY, undefined, { signal }).catch(() => undefined)
       const current = this.#current
       if (signal.aborted || !current) continue
       const sentAt = performance.now()
       try {
-        await link.call((broker) => broker.heartbeat({ groupId, groupGenerationId: current.generationId, memberId: current.memberId }))
+        await brokers.coordinator(groupId, (broker) =>
+          broker.heartbeat({ groupId, groupGenerationId: current.generationId, memberId: current.memberId }),
+        )
         this.#answered(sentAt)
         if (!this.#isUnlikeFirst()) continue
         await this.#handOver(sentAt)
@@ -215,11 +216,13 @@ export class Membership {
     if (memberId !== undefined) await link.call((broker) => broker.leaveGroup({ groupId, memberId })).catch(() => undefined) // it has ended
   }
 
-  async #join(link: Link): Promise<void> {
-    const { groupId, topic, sessionTimeoutMs, brokers, formerMembers, node, served } = this.#options
+  async #join(): Promise<void> {
+    const { connection, groupId, topic, sessionTimeoutMs, brokers, formerMembers, node, served } = this.#options
     const had = served.groups.get(groupId) ?? []
-    this.#joining = true
+    const link = await Link.open(connection, await brokers.coordinatorOf(groupId), this.#stop.signal)
+    this.#link = link
     try {
+      if (this.#stop.signal.aborted) return
       await this.#leaveForFormer(link)
       const metadata = MemberMetadata.encode({
         version: PROTOCOL_VERSION,
@@ -258,7 +261,8 @@ export class Membership {
     } catch (error) {
       if (!this.#mustJoin(error)) throw error
     } finally {
-      this.#joining = false
+      link.close()
+      this.#link = undefined
     }
   }
 

@@ -1,33 +1,14 @@
 /** Many readers of one partition in one process: what is fetched for them, and that each gets everything, at its own pace. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { channel } from 'node:diagnostics_channel'
-import type { Socket } from 'node:net'
 import { test } from 'node:test'
 import type { Log } from '../../../engine/log/log.ts'
 import { at, lsnsOf, pack, SOURCE, started, TOPIC } from './conformance.ts'
-import { kafkaHome } from './kafka-home.ts'
+import { Connections, kafkaHome } from './kafka-home.ts'
 
 const BODY_BYTES = 50_000
 const RECORDS = 200
 const upTo = (count: number, from = 1) => Array.from({ length: count }, (_, i) => from + i)
-
-/** What has come over all connections that this process opened meanwhile. */
-class Received implements Disposable {
-  readonly #sockets = new Set<Socket>()
-  readonly #opened = (message: unknown) => this.#sockets.add((message as { socket: Socket }).socket)
-
-  constructor() {
-    channel('net.client.socket').subscribe(this.#opened)
-  }
-
-  get bytes(): number {
-    return [...this.#sockets].reduce((sum, { bytesRead }) => sum + bytesRead, 0)
-  }
-  [Symbol.dispose](): void {
-    channel('net.client.socket').unsubscribe(this.#opened)
-  }
-}
 
 /** Of random bytes, so that they don't get smaller on their way. */
 async function write(log: Log, from: number, count: number): Promise<void> {
@@ -85,7 +66,7 @@ class Reader {
 }
 
 test('what many readers of a partition get is fetched once for all of them, in one buffer', async () => {
-  using received = new Received()
+  using received = new Connections()
   await using home = await kafkaHome()
   await using log = await started(home)
   await write(log, 1, 20)
@@ -103,7 +84,7 @@ test('what many readers of a partition get is fetched once for all of them, in o
 })
 
 test('a reader that stands still holds up nobody, keeps no memory, and goes on where it stood; those who come later catch up', async () => {
-  using received = new Received()
+  using received = new Connections()
   await using home = await kafkaHome()
   await using log = await home.open({ readBytes: 2 * 1024 * 1024 })
   await log.createTopic(TOPIC, 1)

@@ -13,7 +13,7 @@ import { readerOf, type AssignmentListener, type Commit, type Log } from '../../
 import { calmMs, CalmClock } from '../../services/calm-clock.ts'
 import { startKafka } from '../../services/kafka.ts'
 import { at, TOPIC } from './conformance.ts'
-import { kafkaHome } from './kafka-home.ts'
+import { Connections, kafkaHome } from './kafka-home.ts'
 
 const SESSION_MS = 1_500
 const commitOf = (offset: number, term: number): Commit => ({
@@ -127,6 +127,17 @@ test('a member of another version, which tells things that nobody here knows, ge
     await a.served.until(() => a.served.partitions.size === 2)
   }
   brokers.close()
+})
+
+test('the groups of a process share their connections', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 1)
+  using connections = new Connections()
+  const members = await Promise.all(Array.from({ length: 20 }, (_, i) => join(log, readerOf(TOPIC, `sink${i}.1`))))
+  for (const { served } of members) await served.until(() => served.partitions.size === 1)
+  await connections.until((open) => open <= 3)
+  await Promise.all(members.map(({ subscription }) => subscription[Symbol.asyncDispose]()))
 })
 
 test('before a group is spread anew its members may commit once more, and the next owner finds it', async () => {

@@ -1,5 +1,8 @@
 /** Logs in Kafka for tests: each with topics and a state database of its own. */
 import assert from 'node:assert/strict'
+import { channel } from 'node:diagnostics_channel'
+import { once } from 'node:events'
+import type { Socket } from 'node:net'
 import { openKafkaLog, type KafkaLogOptions } from '../../../engine/log/kafka/kafka-log.ts'
 import { parseBroker, type KafkaConnection } from '../../../engine/log/kafka/connection.ts'
 import type { Log } from '../../../engine/log/log.ts'
@@ -15,6 +18,32 @@ export interface KafkaHome extends LogHome {
   readonly query: Query
   /** what the logs told */
   readonly notices: string[]
+}
+
+/** Those that this process opens meanwhile. */
+export class Connections implements Disposable {
+  readonly #sockets = new Set<Socket>()
+  readonly #opened = (message: unknown) => this.#sockets.add((message as { socket: Socket }).socket)
+
+  constructor() {
+    channel('net.client.socket').subscribe(this.#opened)
+  }
+
+  /** What has come over them. */
+  get bytes(): number {
+    return [...this.#sockets].reduce((sum, { bytesRead }) => sum + bytesRead, 0)
+  }
+  /** Settles when so many of them are open that the condition holds. */
+  async until(condition: (open: number) => boolean): Promise<void> {
+    for (;;) {
+      const open = [...this.#sockets].filter(({ destroyed }) => !destroyed)
+      if (condition(open.length)) return
+      await Promise.race(open.map((socket) => once(socket, 'close').catch(() => undefined)))
+    }
+  }
+  [Symbol.dispose](): void {
+    channel('net.client.socket').unsubscribe(this.#opened)
+  }
 }
 
 /** @param brokers others than those that all tests share */
