@@ -15,6 +15,7 @@ import {
   type MessageRecord,
   type MessagesAsked,
 } from '../engine/dispatch/parked/message-records.ts'
+import { READ_MEMORY_BYTES, ReadMemory } from '../engine/dispatch/read-memory.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
@@ -90,6 +91,7 @@ export class Engine {
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
   readonly #recent = new RecentMessages()
+  readonly #memory = new ReadMemory(READ_MEMORY_BYTES)
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [], endpoints: [] }
@@ -365,7 +367,17 @@ export class Engine {
     const { log, logger, store, nodes, cache, egress, source } = this.#options
     return {
       maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
-      ...{ log, logger, query: store.query, holder: nodes.id, cache, egress, functions: this.#functions, recent: this.#recent },
+      ...{
+        log,
+        logger,
+        query: store.query,
+        holder: nodes.id,
+        cache,
+        egress,
+        functions: this.#functions,
+        recent: this.#recent,
+        memory: this.#memory,
+      },
       sinkNow: (id) => this.#sinkNow(id),
       delivered: () => this.#oldTopics.ring(),
     }

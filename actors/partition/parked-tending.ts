@@ -104,7 +104,7 @@ export class ParkedTending {
   /** After every change of the dispatcher. */
   changed(): void {
     const { dispatcher, clock } = this.#options
-    const { parking, settings, window } = dispatcher
+    const { parking, window } = dispatcher
     if (dispatcher.room() || window.cursor < window.end) this.#fullSince = undefined
     else this.#fullSince ??= clock()
     if (dispatcher.closed && window.cursor === window.end && this.#leftSince === undefined) {
@@ -112,7 +112,7 @@ export class ParkedTending {
       this.#bell.ring()
     }
     if (dispatcher.drained && !this.#recorded) this.#bell.ring()
-    if (parking.hasDiscards || parking.hasFailures || this.#wantsLoading() || (!parking.full && parking.stuck(settings.windowBytes)))
+    if (parking.hasDiscards || parking.hasFailures || this.#wantsLoading() || (!parking.full && parking.stuck(dispatcher.windowBytes)))
       this.#bell.ring()
   }
 
@@ -339,7 +339,7 @@ export class ParkedTending {
       const all = this.#leaveAt() <= clock()
       if (!all && this.#parkAt() > clock()) return
       const since = this.#fullSince
-      const moves = parking.toPark(settings.windowBytes, all)
+      const moves = parking.toPark(dispatcher.windowBytes, all)
       if (moves.length === 0) return
       try {
         await commit()
@@ -386,8 +386,8 @@ export class ParkedTending {
 
   /** When what blocks the window is to be parked; Infinity: nothing does. */
   #parkAt(): number {
-    const { parking, settings } = this.#options.dispatcher
-    if (parking.full || !parking.stuck(settings.windowBytes)) return Infinity
+    const { parking, windowBytes } = this.#options.dispatcher
+    if (parking.full || !parking.stuck(windowBytes)) return Infinity
     if (this.#fullSince === undefined) return -Infinity // too many finished ranges
     return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : this.#options.parkAfterMs)
   }

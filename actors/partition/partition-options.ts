@@ -4,6 +4,7 @@ import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages
 import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import type { WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
+import type { ReadMemory } from '../../engine/dispatch/read-memory.ts'
 import type { Log, TopicName } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Position } from '../../engine/position.ts'
@@ -29,6 +30,7 @@ export type PartitionOptions = Readonly<{
   /** what is kept of what is finished */
   replay: () => WindowBounds
   pending: AckPending
+  memory: ReadMemory
   /** keeps the newest that clients acknowledge */
   delivered: DeliveredMessages
   /** 1 for each message of a pack that the sink's filter drops; undefined: none */

@@ -21,7 +21,7 @@ export type TakenOver = Readonly<{
 
 /** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
 export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
-  const { log, query, topic, key, holder, grouping, keyed, sends, pending, clock, opensAt } = options
+  const { log, query, topic, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
   await mustFitPartition(query, log, { ...key, topic })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
   const { commit, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(topic, key.partition))
@@ -29,7 +29,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(topic, key.partition)
   const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
-  const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, restore, clock })
+  const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, memory, restore, clock })
   const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
   await log.commit(topic, key.partition, taken)
   dispatcher.committed(taken)

@@ -1,5 +1,6 @@
 /** A sink begins to work in this process: what it is given, and what is said of it in the log. */
 import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import type { ReadMemory } from '../../engine/dispatch/read-memory.ts'
 import { isFenced, isGone } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
@@ -26,6 +27,7 @@ export type SinkHome = Readonly<{
   maxMessageBytes: number
   functions: SinkFunctions
   recent: RecentMessages
+  memory: ReadMemory
   /** the sink as it is now. @throws EngineError NOT_FOUND */
   sinkNow: (id: string) => Sink
   /** a generation was delivered */
@@ -33,7 +35,7 @@ export type SinkHome = Readonly<{
 }>
 
 export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): RunningSink {
-  const { log, logger, query, holder, cache, egress, maxMessageBytes, functions, recent, sinkNow, delivered } = home
+  const { log, logger, query, holder, cache, egress, maxMessageBytes, functions, recent, memory, sinkNow, delivered } = home
   return startSink({
     sink,
     database,
@@ -48,6 +50,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     log,
     query,
     holder,
+    memory,
     onFailure: (err, partition) => {
       if (isGone(err)) logger.debug({ sink: sink.name, partition }, 'a partition of a deleted sink ends')
       else if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')

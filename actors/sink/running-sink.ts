@@ -1,6 +1,7 @@
 /** A sink at work as the rest of the process sees it, and what it is given to work with. */
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
+import type { ReadMemory } from '../../engine/dispatch/read-memory.ts'
 import type { Log } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Egress } from '../../engine/net/egress.ts'
@@ -100,6 +101,8 @@ export type SinkOptions = Readonly<{
   functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
   /** told of each pack that is read */
   read?: (sink: Sink, pack: Pack) => void
+  /** what all partitions of the process hold of the log; absent: it has no bound */
+  memory?: ReadMemory
   /** of sinks that send */
   push?: PushSurroundings
   /** a partition failed and will be tried again */

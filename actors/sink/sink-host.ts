@@ -10,6 +10,7 @@ import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
 import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import { MAX_REPLAY_BYTES, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
+import { ReadMemory } from '../../engine/dispatch/read-memory.ts'
 import { findParked, type Chosen, type Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
@@ -324,7 +325,16 @@ export class SinkHost<P extends HostedPartition> {
     { generation, shape: { grouping, splitsKeyChanges = false }, opensAt }: ServedGeneration,
     partition: number,
   ): PartitionWork<P> {
-    const { log, query, holder, observer, onFailure, drainAfterMs, clock = () => performance.now() } = this.#options
+    const {
+      log,
+      query,
+      holder,
+      observer,
+      onFailure,
+      drainAfterMs,
+      memory = new ReadMemory(),
+      clock = () => performance.now(),
+    } = this.#options
     const { keyed, sends, begin, deliverable } = this.#hooks
     const { id: sinkId } = this.#sink
     return {
@@ -338,6 +348,7 @@ export class SinkHost<P extends HostedPartition> {
             splitsKeyChanges,
             sends,
             pending: this.pending,
+            memory,
             delivered: this.delivered,
             drops: (pack) => {
               this.#options.read?.(this.#sink, pack)

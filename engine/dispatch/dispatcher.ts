@@ -27,6 +27,7 @@ import { OpenMessages } from './open-messages.ts'
 import { ParkedGroups } from './parked/parked-groups.ts'
 import type { Origin, ParkedGroup } from './parked/parked-group.ts'
 import { Parking, type Failed } from './parked/parking.ts'
+import { ReadMemory } from './read-memory.ts'
 import { Restored, type Restore } from './restored.ts'
 import { Settlement, type Finish, type Released } from './settlement.ts'
 import { STATE, Window, type PackView } from './window.ts'
@@ -54,6 +55,8 @@ export type DispatcherOptions = Readonly<{
   /** shared by the partitions of a sink */
   pending: AckPending
   restore: Restore
+  /** what all partitions of the process hold; absent: it has no bound */
+  memory?: ReadMemory
   /** monotonic milliseconds */
   clock: () => number
 }>
@@ -63,6 +66,10 @@ export type Lane = 'all' | 'fresh' | 'failed'
 
 /** Untouched messages kept ready: some answers. What is read much earlier than it is delivered has grown old to the garbage collector. */
 const READ_AHEAD_BYTES = 4 * 1024 * 1024
+/** The same while nobody asks: about an answer. The reader wakes with the first who does. */
+const UNASKED_BYTES = 384 * 1024
+/** Nobody asks who has not for so long. */
+const ASKED_MS = 10_000
 
 export class Dispatcher {
   readonly window: Window
@@ -76,15 +83,19 @@ export class Dispatcher {
   readonly #intake: Intake
   readonly #settlement: Settlement
   readonly #promise: HandOutPromise
+  readonly #memory: ReadMemory
   #closed = false
+  /** when a take came last (monotonic ms) */
+  #askedAt = -Infinity
 
   constructor(options: DispatcherOptions) {
     this.#options = options
+    this.#memory = options.memory ?? new ReadMemory()
     this.settings = options.settings
     this.#sends = options.sends === true
     this.parked = new ParkedGroups(this.#sends)
     this.#restored = new Restored(options.restore, options.clock(), this.#sends ? undefined : options.settings.ackWaitMs)
-    this.window = new Window(this.#restored.next.offset)
+    this.window = new Window(this.#restored.next.offset, this.#memory)
     this.#open = new OpenMessages(this.window, this.parked, options.grouping, options.pending)
     this.parking = new Parking(this.#open, options.clock, this.#sends)
     const { keyed, clock } = options
@@ -133,7 +144,17 @@ export class Dispatcher {
    */
   room(): boolean {
     const { window } = this
-    return window.base === window.end || (window.bytes < this.settings.windowBytes && window.freshBytes < READ_AHEAD_BYTES)
+    return window.base === window.end || (window.bytes < this.windowBytes && window.freshBytes < this.#aheadBytes())
+  }
+
+  /** What the window may hold now. */
+  get windowBytes(): number {
+    return this.#memory.limit(this.settings.windowBytes)
+  }
+
+  #aheadBytes(): number {
+    const isAsked = this.#intake.isRestoring || this.#options.clock() - this.#askedAt < ASKED_MS
+    return isAsked && !this.#memory.isFull ? READ_AHEAD_BYTES : UNASKED_BYTES
   }
 
   /** The generation's last pack was met: nothing of it comes after what was read. It stays unfinished, so that a restart meets it again. */
@@ -150,6 +171,7 @@ export class Dispatcher {
 
   dispose(): void {
     this.#open.dispose()
+    this.window.leave()
   }
 
   /**
@@ -170,6 +192,7 @@ export class Dispatcher {
    */
   take(max: number, bytes: TakeBytes, lane: Lane = 'all'): Batch | undefined {
     const now = this.#options.clock()
+    this.#askedAt = now
     this.lapse(now)
     if (!this.#promise.isGiven) return undefined
     const lease = this.#open.leases.reserve()

@@ -47,6 +47,10 @@ export class Intake {
   get filter(): Position {
     return this.#filter
   }
+  /** What is read is the former owner's zone: messages of it may be with clients. */
+  get isRestoring(): boolean {
+    return this.#restoring
+  }
   /** when the last record came, or this owner (monotonic ms) */
   get readAt(): number {
     return this.#readAt

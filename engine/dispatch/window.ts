@@ -5,6 +5,7 @@
 import type { MessageRef } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
 import type { Position } from '../position.ts'
+import { ReadMemory } from './read-memory.ts'
 
 /** What the dispatcher needs of a pack. */
 export interface PackView extends MessageView {
@@ -73,9 +74,12 @@ export class Window {
   #packs: WindowPack[] = []
   #first = 0
   #hint = 0
+  /** counts what is held here, until it is void */
+  #memory: ReadMemory | undefined
 
-  constructor(nextOffset: number, capacity = 1 << 12) {
+  constructor(nextOffset: number, memory = new ReadMemory(), capacity = 1 << 12) {
     this.nextOffset = nextOffset
+    this.#memory = memory
     this.mask = capacity - 1
     this.states = new Uint8Array(capacity)
     this.deliveries = new Uint16Array(capacity)
@@ -100,6 +104,7 @@ export class Window {
     this.end += count
     this.open += count
     this.bytes += bytes
+    this.#memory?.add(bytes)
     this.nextOffset = offset + 1
     return pack
   }
@@ -175,6 +180,7 @@ export class Window {
       const pack = this.#packs[this.#first] as WindowPack
       if (pack.firstSeq + pack.count > base) break
       this.bytes -= pack.bytes
+      this.#memory?.add(-pack.bytes)
       this.#first++
     }
     if (this.#first > 64 && this.#first * 2 > this.#packs.length) {
@@ -182,6 +188,12 @@ export class Window {
       this.#hint = 0
       this.#first = 0
     }
+  }
+
+  /** Nothing is taken in any more: what is held goes with the owner. */
+  leave(): void {
+    this.#memory?.add(-this.bytes)
+    this.#memory = undefined
   }
 
   #grow(needed: number): void {

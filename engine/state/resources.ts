@@ -106,7 +106,11 @@ export const SinkSettings = Type.Object(
     }),
     max_waiting: Type.Integer({ minimum: 1, maximum: 10_000, default: 20, description: 'receives that may wait at once' }),
     batch_timeout_ms: Type.Integer({ minimum: 1, default: 5, description: 'longest wait for a delivery to fill' }),
-    max_memory_mb: Type.Integer({ minimum: 128, default: 128, description: 'read-ahead window of the sink' }),
+    max_memory_mb: Type.Integer({
+      minimum: 128,
+      default: 128,
+      description: 'read-ahead window of the sink; all sinks of a process together hold 512 MB, and above that 1 MB a partition',
+    }),
     max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of what is not finished, in the log and parked' }),
     replay_window: Type.Union(
       [

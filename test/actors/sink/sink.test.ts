@@ -18,6 +18,17 @@ test('a receive that waits is answered when a message comes, and one that does n
   assert.deepEqual(idsOf(await waiting), [1, 2])
 })
 
+test('a pull sink that nobody asks holds about an answer of its backlog, gives it at once to who asks, and then goes on', async () => {
+  await using f = await Fixture.open()
+  for (let pack = 0; pack < 40; pack++) await f.append(Array.from({ length: 500 }, (_, i) => ({ id: pack * 500 + i, pad: 200 })))
+  const held = () => Number(f.sink.status().partitions?.[0]?.['windowBytes'])
+  while (held() < 384 * 1024) await new Promise((read) => setImmediate(read))
+  for (let turn = 0; turn < 100; turn++) await new Promise((read) => setImmediate(read))
+  assert.ok(held() < 768 * 1024, `${held()} bytes of ${40 * 500 * 300}`)
+  assert.equal((await f.receive(1_000)).length, 1_000)
+  assert.equal((await f.gather(9_000)).length, 9_000)
+})
+
 test('a wait ends with an empty answer when its time is over', async () => {
   await using f = await Fixture.open()
   const receipt = await f.receipt(10, 30)

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
+import { ReadMemory } from '../../../engine/dispatch/read-memory.ts'
 import type { Commit } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
@@ -479,4 +480,54 @@ test('what a former owner finished stays finished, although the filter of its ne
   const third = restart(second.commit())
   third.now = settings.ackWaitMs
   assert.deepEqual(third.take(), ['0.0', '0.2'])
+})
+
+const KB = 1024
+const MB = 1024 * KB
+/** Takes in packs of 64 kB for as long as there is room. */
+function fill(b: Bench): void {
+  for (let group = 0; b.dispatcher.room(); group++)
+    b.offer(Array.from({ length: 16 }, (_, i) => ({ group: group * 16 + i, bytes: 4 * KB })))
+}
+
+test('while nobody asks about an answer is read ahead, the rest when somebody does, and about an answer again when nobody has for a while', () => {
+  const b = new Bench()
+  fill(b)
+  assert.ok(b.dispatcher.window.bytes < 512 * KB, `${b.dispatcher.window.bytes}`)
+  assert.equal(b.take(64).length, 64)
+  fill(b)
+  assert.ok(b.dispatcher.window.freshBytes > 3 * MB, `${b.dispatcher.window.freshBytes}`)
+  while (b.dispatcher.window.freshBytes > 100 * KB) {
+    b.commit()
+    b.finish(...b.take(16))
+  }
+  b.now += 60_000
+  fill(b)
+  assert.ok(b.dispatcher.window.freshBytes < 512 * KB, `${b.dispatcher.window.freshBytes}`)
+})
+
+test('what partitions hold together has one bound: above it each holds a little, parks what blocks that, and goes on', () => {
+  const memory = new ReadMemory(6 * MB)
+  const two = [new Bench({}, { memory }), new Bench({}, { memory })] as const
+  for (let i = 0; i < 40; i++) {
+    for (const b of two) {
+      b.commit()
+      b.take(100) // held by a client that does not acknowledge
+      fill(b)
+    }
+  }
+  assert.ok(memory.isFull && memory.bytes < 8 * MB, `${memory.bytes}`)
+  const late = new Bench({}, { memory })
+  fill(late)
+  assert.ok(late.dispatcher.window.bytes > 0 && memory.bytes < 9 * MB, `${memory.bytes}`)
+  const [one] = two
+  const { parking } = one.dispatcher
+  one.commit()
+  one.take()
+  assert.ok(!one.dispatcher.room() && parking.stuck(one.dispatcher.windowBytes))
+  for (let turn = 0; turn < 100 && parking.stuck(one.dispatcher.windowBytes); turn++)
+    parking.moved(parking.toPark(one.dispatcher.windowBytes))
+  assert.ok(one.dispatcher.room())
+  for (const b of [...two, late]) b.dispatcher.dispose()
+  assert.equal(memory.bytes, 0)
 })
