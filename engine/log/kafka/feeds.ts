@@ -162,6 +162,7 @@ class Follower {
     if (feed === this.#feed) return
     this.#feed?.leave(this)
     this.#feed = feed
+    if (!feed) this.#chunk = undefined
     feed?.enter(this)
   }
 
