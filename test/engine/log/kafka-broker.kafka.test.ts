@@ -79,6 +79,12 @@ test('a record larger than its topic takes lies there in parts, and comes back w
   for (let from = 1; from <= large.offset; from++) assert.deepEqual(lsnsOf(await readSome(log, 2, from)), [2, 3], `from ${from}`)
   assert.ok((await log.offsetFor(TOPIC, 0, { position: at(1) })) <= large.offset)
   assert.equal(await log.offsetFor(TOPIC, 0, { position: at(2) }), after.offset)
+  // what one reader needs does not depend on where others began
+  assert.deepEqual(lsnsOf(await readSome(log, 1, after.offset)), [3])
+  assert.deepEqual(
+    [large.offset, after.offset].map((offset) => log.neededFrom(TOPIC, 0, offset)),
+    [1, after.offset],
+  )
   // it is not finished yet: its parts stay, also for a process that has not read it
   await log.trim(TOPIC, 0, large.offset)
   await using other = await home.open()
