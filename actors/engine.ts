@@ -41,6 +41,7 @@ import { Replays, type Holder, type Replayed } from './sink/replays.ts'
 import { changesBetween, type Known } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
+import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
@@ -78,6 +79,8 @@ export interface ServedSink {
   nack(ids: readonly string[]): Promise<void>
   health(): Health
 }
+const FORMER_LOOK_MS = 1_000
+
 /** @property withFunctions they are run, so that it can be seen what they make of the message */
 type MessageLook = Readonly<{ withFunctions: boolean }>
 export class Engine {
@@ -87,6 +90,7 @@ export class Engine {
   readonly #sources = new Map<string, SourceActor>()
   readonly #edits: ResourceEdits
   readonly #oldTopics: OldTopicsSweep
+  readonly #trimming: StreamTrimming
   readonly #replays: Replays
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
@@ -97,12 +101,18 @@ export class Engine {
   #applied: Known = { databases: [], sinks: [], endpoints: [] }
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
+  /** databases whose sinks keep topics of their own, because a process of a former version lives */
+  readonly #amongFormer = new Set<string>()
+  #formerTimer: NodeJS.Timeout | undefined
 
   constructor(options: EngineOptions) {
     this.#options = options
     this.#functions = new SinkFunctions(options.functions, () => options.cache.functions)
     this.#edits = new ResourceEdits(options.store, options.resources)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
+    this.#trimming = new StreamTrimming({
+      ...{ query: options.store.query, log: options.log, holder: options.nodes.id, logger: options.logger },
+    })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#replays = new Replays({ store: options.store, log: options.log, logger: options.logger })
     this.#supervisor = createActor(supervisorMachine, {
@@ -116,13 +126,17 @@ export class Engine {
     const { cache, log, store, logger } = this.#options
     this.#backlogs = new Backlogs({ cache, log, query: store.query, logger, sourceOf: (id) => this.#sources.get(id) })
     this.#oldTopics.start()
+    this.#trimming.start()
     this.#publications.start()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     await this.#backlogs?.[Symbol.asyncDispose]()
+    clearTimeout(this.#formerTimer)
+    this.#amongFormer.clear()
     this.#oldTopics[Symbol.dispose]()
+    this.#trimming[Symbol.dispose]()
     this.#publications[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
@@ -296,9 +310,22 @@ export class Engine {
     this.#publications.ring()
   }
 
-  #saveRouting(databaseId: string): Promise<SavedVersion> {
+  async #saveRouting(databaseId: string): Promise<SavedVersion> {
     const { resources, store } = this.#options
-    return saveRouting(store, resources, databaseId)
+    const { version, waits } = await saveRouting(store, resources, databaseId)
+    if (waits) this.#amongFormer.add(databaseId)
+    else this.#amongFormer.delete(databaseId)
+    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
+    return version
+  }
+
+  /** Sinks of a database get streams when the last process has gone that knows nothing of them. */
+  async #lookForFormer(): Promise<void> {
+    this.#formerTimer = undefined
+    await this.#inTurn(async () => {
+      for (const id of this.#amongFormer) await this.#sources.get(id)?.mark(await this.#saveRouting(id))
+    }).catch((err: unknown) => this.#options.logger.warn({ err }, 'the routing could not be saved anew; it will be tried again'))
+    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
   }
 
   async #dismiss(key: string): Promise<void> {

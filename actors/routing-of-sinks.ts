@@ -1,50 +1,133 @@
-/** What a source needs to know of its sinks, as the next routing version. */
+/** What a source needs to know of its sinks, as the next routing version: the streams that they share, and who reads which. */
 import { isDeepStrictEqual as same } from 'node:util'
-import { shapeOf } from '../engine/state/generation-shape.ts'
-import type { ResourceStore, Resources } from '../engine/state/resource-store.ts'
-import type { RoutedSink, Sink } from '../engine/state/resources.ts'
-import { qualified } from '../engine/state/table-name.ts'
+import { ask } from '../engine/state/asking.ts'
+import { shapeOf, streamText, type StreamShape } from '../engine/state/generation-shape.ts'
+import type { ResourceStore } from '../engine/state/resource-store.ts'
+import type { RoutedReader, RoutedStream, Routing, Sink } from '../engine/state/resources.ts'
+import { LIVE_MS } from '../engine/state/node-registry.ts'
 import type { Store } from '../engine/state/store.ts'
-import { saveRoutingVersion, type SavedVersion } from '../engine/wal/routing/routing-versions.ts'
+import type { Query } from '../engine/wal/connection/slot.ts'
+import { ownTopic } from '../engine/wal/routing/routing.ts'
+import { NEW_TOPIC, newestRouting, saveRoutingVersion, type SavedVersion } from '../engine/wal/routing/routing-versions.ts'
+
+/** @property waits sinks keep topics of their own, as former versions know them, while a process of such a version lives */
+export type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
 
 /**
  * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under
  * the database's lock, so that a process that has read before an edit can't put an older state above a newer one.
  */
-export function saveRouting(store: Store, resources: ResourceStore, databaseId: string): Promise<SavedVersion> {
+export function saveRouting(store: Store, resources: ResourceStore, databaseId: string): Promise<SavedRouting> {
   return store.transaction(async (query) => {
     await query('select from source_database where id = $1 for no key update', [databaseId])
-    const { sinks, generations } = await resources.load(query)
+    const { sinks } = await resources.load(query)
     const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-    return saveRoutingVersion(
-      query,
-      databaseId,
-      taking.map((sink) => routed(sink, generations)),
-    )
+    const waits = await livesAmongFormer(query)
+    const known = await newestGenerations(query, databaseId)
+    const routing = waits ? await ownTopics(query, taking, known) : await sharedStreams(query, databaseId, taking, known)
+    return { version: await saveRoutingVersion(query, databaseId, routing), waits }
   })
 }
 
 /** Whether a source need not know that one has become the other. */
 export function isRoutedAlike(before: Sink, after: Sink): boolean {
-  const routing = (sink: Sink) => (sink.status === 'disabled' ? undefined : routed(sink, new Map()))
+  const routing = (sink: Sink) => (sink.status === 'disabled' ? undefined : { shape: shapeOf(sink.id, sink), actions: sink.actions })
   return same(routing(before), routing(after))
 }
 
-/** Table names are qualified here, once. */
-function routed(sink: Sink, generations: Resources['generations']): RoutedSink {
-  const { include_tables: included, exclude_tables: excluded, ...schemas } = sink.source
-  const { partitions, ...shape } = shapeOf(sink)
-  return {
-    sinkId: sink.id,
-    generation: generations.get(sink.id) ?? 1,
-    partitions,
-    source: {
-      ...schemas,
-      ...(included ? { include_tables: included.map(qualified) } : {}),
-      ...(excluded ? { exclude_tables: excluded.map(qualified) } : {}),
-    },
-    ...shape,
-    actions: sink.actions,
-    timestampFormat: sink.timestamp_format,
+/** The newest generation of a sink. @property topic null: no version has named it */
+type Newest = Readonly<{ generation: number; shape: Readonly<{ stream?: StreamShape; splitsKeyChanges?: boolean }>; topic: string | null }>
+
+/**
+ * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
+ * topic never had that name before (correctness 43).
+ */
+async function sharedStreams(
+  query: Query,
+  databaseId: string,
+  sinks: readonly Sink[],
+  known: ReadonlyMap<string, Newest>,
+): Promise<Routing> {
+  const former = await newestRouting(query, databaseId)
+  const read = new Map((former?.readers ?? []).map((reader) => [reader.sinkId, reader]))
+  const isOwn = (topic: string) => former?.readers.some((reader) => reader.topic === topic && ownTopic(reader) === topic)
+  const byShape = new Map((former?.streams ?? []).flatMap((stream) => (isOwn(stream.topic) ? [] : [[streamText(stream), stream] as const])))
+  const streams = new Map<string, RoutedStream>()
+  const readers: RoutedReader[] = []
+  for (const sink of sinks) {
+    const shape = shapeOf(sink.id, sink)
+    const text = streamText(shape.stream as StreamShape)
+    const stream = streams.get(text) ?? byShape.get(text) ?? { ...(shape.stream as StreamShape), topic: await newTopic(query) }
+    streams.set(text, stream)
+    const { topic } = stream
+    const newest = known.get(sink.id)
+    let generation = newest?.generation ?? 0
+    if (!newest || (newest.topic !== null && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
+      generation++
+      await ask(query, 'insert into tailrace.generation (sink_id, generation, shape, topic) values ($1::uuid, $2, $3::jsonb, $4)', [
+        ...[sink.id, generation, JSON.stringify(shape), topic],
+      ])
+    } else if (newest.topic === null)
+      await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
+        sink.id,
+        generation,
+        topic,
+      ])
+    readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
   }
+  return { streams: [...streams.values()], readers }
+}
+
+/** Each generation has a topic of its own, and only what it takes is written there. */
+async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMap<string, Newest>): Promise<Routing> {
+  const streams: RoutedStream[] = []
+  const readers: RoutedReader[] = []
+  for (const sink of sinks) {
+    const { stream, splitsKeyChanges } = shapeOf(sink.id, sink)
+    const newest = known.get(sink.id)
+    const generation = newest?.generation ?? 1
+    const topic = ownTopic({ sinkId: sink.id, generation })
+    if (newest?.topic === null)
+      await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
+        sink.id,
+        generation,
+        topic,
+      ])
+    const { only: _only, ...shared } = stream as StreamShape
+    streams.push({ ...shared, topic, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
+    readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
+  }
+  return { streams, readers }
+}
+
+async function newestGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, Newest>> {
+  const { rows } = await ask(
+    query,
+    `select distinct on (g.sink_id) g.sink_id, g.generation, g.shape,
+       case when g.topic is null and not g.shape ? 'stream' then g.sink_id || '.' || g.generation else g.topic end as topic
+     from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1::uuid order by g.sink_id, g.generation desc`,
+    [databaseId],
+  )
+  return new Map(
+    rows.map((row) => [
+      String(row.sink_id),
+      { generation: Number(row.generation), shape: row.shape as Newest['shape'], topic: row.topic as string | null },
+    ]),
+  )
+}
+
+/** A number that no topic ever had, and a tag that tells it from those of a state database that was put back. */
+async function newTopic(query: Query): Promise<string> {
+  const { rows } = await ask(query, `select ${NEW_TOPIC} as topic`, [])
+  return String(rows[0]?.topic)
+}
+
+/** Processes that know nothing of streams would neither write nor read them. */
+async function livesAmongFormer(query: Query): Promise<boolean> {
+  const { rows } = await ask(
+    query,
+    `select exists (select from tailrace.node where not streams and seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds') as former`,
+    [],
+  )
+  return rows[0]?.former === true
 }

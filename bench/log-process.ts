@@ -81,7 +81,7 @@ async function measured(work: () => Promise<void>): Promise<Work> {
 /** Packs of messages as the workload's table makes them. */
 class PackMaker {
   readonly #messages: number
-  readonly #builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  readonly #builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   #made = 0
   #bytes = 0
 

@@ -2,7 +2,9 @@
  * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
  * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
  */
-import type { Log } from '../../engine/log/log.ts'
+import { undeliveredGenerations, type UndeliveredGeneration } from '../../engine/dispatch/generations.ts'
+import { topicRead, type Log } from '../../engine/log/log.ts'
+import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
@@ -10,7 +12,7 @@ import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024
 /** How old may be what a backlog's size is made of. */
-const TOPICS_MAX_AGE_MS = 30_000
+const READERS_MAX_AGE_MS = 2_000
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
@@ -20,6 +22,10 @@ export class BacklogSizes {
   readonly #query: Query
   #parked: Sizes = new Map()
   #parkedAt = -Infinity
+  #known: readonly UndeliveredGeneration[] = []
+  #readersAt = -Infinity
+  /** by "reader/partition": the first record that is beyond the end of a generation */
+  readonly #ends = new Map<string, number>()
 
   /** @param query of the state database */
   constructor({ log, query }: Readonly<{ log: Log; query: Query }>) {
@@ -41,17 +47,41 @@ export class BacklogSizes {
     })
   }
 
-  /** Unfinished bytes of all topics of each sink, whatever generation they are of: what is kept to be replayed doesn't count. */
+  /** Unfinished bytes of all generations of each sink: what is kept to be replayed doesn't count. */
   async #inLog(): Promise<Sizes> {
     const sizes = new Map<string, number>()
-    for (const { topic, partitions } of await this.#log.topics(TOPICS_MAX_AGE_MS)) {
-      const sinkId = topic.slice(0, topic.lastIndexOf('.'))
+    for (const generation of await this.#readers()) {
+      const { sinkId, reader, partitions } = generation
       for (let partition = 0; partition < partitions; partition++) {
-        const stats = await this.#log.stats(topic, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
-        if (stats) sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + stats.bytes - stats.finishedBytes)
+        const stats = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
+        if (!stats) continue
+        const beyond = generation.endsAt ? await this.#beyond(generation, partition, generation.endsAt) : 0
+        sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + Math.max(0, stats.bytes - stats.finishedBytes - beyond))
       }
     }
     return sizes
+  }
+
+  /** What others of its stream get after a generation has ended. */
+  async #beyond({ reader }: UndeliveredGeneration, partition: number, endsAt: Position): Promise<number> {
+    const key = `${reader}/${partition}`
+    const found =
+      this.#ends.get(key) ?? (await this.#log.offsetFor(topicRead(reader), partition, { position: endsAt }).catch(() => undefined))
+    if (found === undefined) return 0
+    this.#ends.set(key, found)
+    const { bytes } = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS, found)
+    return bytes
+  }
+
+  /** Of generations that are not delivered. */
+  async #readers(): Promise<readonly UndeliveredGeneration[]> {
+    const now = performance.now()
+    if (now - this.#readersAt < READERS_MAX_AGE_MS) return this.#known
+    this.#readersAt = now
+    this.#known = await undeliveredGenerations(this.#query).catch(() => this.#known)
+    const readers = new Set(this.#known.map(({ reader }) => reader))
+    for (const key of this.#ends.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#ends.delete(key)
+    return this.#known
   }
 
   /** Bytes of the parked messages that are open: counted by their owners, so that asking costs next to nothing. */

@@ -66,10 +66,15 @@ export class OwnedPartition {
       (step) => this.#parked.inTurn(step),
       (refs) => this.#finishMoved(refs),
     )
-    const { log, topic, drops, splitsKeyChanges, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
+    const { log, topic, reader, deliverable, observer, clock, drained, sends, drainAfterMs = DRAIN_AFTER_MS } = options
+    const { drops, span, splitsKeyChanges } = options
     const changed = () => this.#changed()
-    const home = { log, topic, partition: this.partition, dispatcher, deliverable }
-    this.#reading = new PartitionReading({ ...home, trimming, drops, splitsKeyChanges, changed })
+    const home = { log, topic, reader, partition: this.partition, dispatcher, deliverable }
+    this.#reading = new PartitionReading({
+      ...{ ...home, trimming, drops, span, splitsKeyChanges, changed },
+      isAlone: topic === reader,
+      passed: () => this.#commits.passed(),
+    })
     this.#commits = new PartitionCommits({
       ...home,
       term: store.term,
@@ -146,7 +151,7 @@ export class OwnedPartition {
 
   /** @returns the messages taken, in batches of one name; none: there is nothing to deliver */
   take(max: number, bytes: TakeBytes, lane: Lane = 'all'): readonly Batch[] {
-    if (this.#closed || !this.#options.log.holds(this.#options.topic)) return []
+    if (this.#closed || !this.#options.log.holds(this.#options.reader)) return []
     this.#lapse()
     const batch = this.#dispatcher.take(max, bytes, lane)
     this.#changed() // also when nothing came: what was looked at may turn out to block the window

@@ -3,13 +3,13 @@
  * is written at a time; those who ask meanwhile share the next.
  */
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
-import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts'
+import type { Commit, Log, MessageRef, ReaderName } from '../../engine/log/log.ts'
 import { Bell } from '../bell.ts'
 import { GroupCommit } from './group-commit.ts'
 
 export type PartitionCommitsOptions = Readonly<{
   log: Pick<Log, 'commit'>
-  topic: TopicName
+  reader: ReaderName
   partition: number
   term: number
   dispatcher: Dispatcher
@@ -25,6 +25,8 @@ export type PartitionCommitsOptions = Readonly<{
 
 /** What was sent and taken is committed after this. */
 const COMMIT_SENT_AFTER_MS = 10
+/** What was passed by is committed after this: it keeps others' records from being trimmed. */
+const COMMIT_PASSED_AFTER_MS = 1_000
 
 export class PartitionCommits {
   readonly #options: PartitionCommitsOptions
@@ -35,6 +37,8 @@ export class PartitionCommits {
   #committed: MessageRef
   /** deliveries wait for a commit */
   #soon: NodeJS.Timeout | undefined
+  /** so does what was passed by */
+  #later: NodeJS.Timeout | undefined
 
   constructor(options: PartitionCommitsOptions) {
     this.#options = options
@@ -90,6 +94,14 @@ export class PartitionCommits {
     }, COMMIT_SENT_AFTER_MS)
   }
 
+  /** Records were passed by that have nothing for this reader. */
+  passed(): void {
+    this.#later ??= setTimeout(() => {
+      this.#later = undefined
+      this.changed()
+    }, COMMIT_PASSED_AFTER_MS)
+  }
+
   /** The last one, which tells exactly what is in flight. */
   last(): Promise<void> {
     const { dispatcher, term } = this.#options
@@ -99,6 +111,7 @@ export class PartitionCommits {
   /** Begins none by itself any more. */
   stop(): void {
     clearTimeout(this.#soon)
+    clearTimeout(this.#later)
   }
 
   /** Whoever waits hears that nothing more becomes durable. */
@@ -107,8 +120,8 @@ export class PartitionCommits {
   }
 
   async #write(commit: Commit): Promise<void> {
-    const { log, topic, partition, dispatcher, written } = this.#options
-    await log.commit(topic, partition, commit)
+    const { log, reader, partition, dispatcher, written } = this.#options
+    await log.commit(reader, partition, commit)
     dispatcher.committed(commit)
     this.#committed = commit.next
     written(commit)

@@ -5,7 +5,8 @@ import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import type { WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import type { ReadMemory } from '../../engine/dispatch/read-memory.ts'
-import type { Log, TopicName } from '../../engine/log/log.ts'
+import type { Span } from '../../engine/dispatch/span.ts'
+import type { Log, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Position } from '../../engine/position.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
@@ -15,12 +16,16 @@ export type PartitionOptions = Readonly<{
   log: Log
   query: Query
   topic: TopicName
+  /** of the generation, in the topic */
+  reader: ReaderName
   key: PartitionKey
   /** names this process in the state database */
   holder: string
   grouping: boolean
   /** where its generation opens, once that is known */
   opensAt: Position | undefined
+  /** what of the stream is the generation's own, as it is saved now */
+  span: () => Promise<Span>
   keyed: boolean
   /** changes of the primary key are delivered as a delete and an insert */
   splitsKeyChanges: boolean

@@ -1,13 +1,16 @@
 /**
  * Reads the log of a partition into its window for as long as there is room. While the filter of the sink is asked about a
- * pack the next ones are read; they are taken in in their order all the same.
+ * pack the next ones are read; they are taken in in their order all the same. The stream is shared with other sinks: what is
+ * not this one's own is passed by, a record that has nothing of it by its header alone.
  */
 import { once } from 'node:events'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { EngineError } from '../../engine/errors.ts'
+import { notOwn, type Span } from '../../engine/dispatch/span.ts'
 import type { Log, TopicName } from '../../engine/log/log.ts'
-import { Pack } from '../../engine/log/pack.ts'
+import { Pack, type PackHeader } from '../../engine/log/pack.ts'
+import { comparePositions } from '../../engine/position.ts'
 import { Bell } from '../bell.ts'
 import type { PartitionOptions } from './partition-options.ts'
 import { splitKeyChanges } from './split-key-changes.ts'
@@ -19,6 +22,9 @@ export type PartitionReadingOptions = Readonly<{
   partition: number
   dispatcher: Dispatcher
   trimming: Trimming
+  /** the topic is this generation's alone */
+  isAlone: boolean
+  span: PartitionOptions['span']
   drops: PartitionOptions['drops']
   /** changes of the primary key are delivered as a delete and an insert */
   splitsKeyChanges: boolean
@@ -26,6 +32,8 @@ export type PartitionReadingOptions = Readonly<{
   changed: () => void
   /** something may be deliverable that wasn't */
   deliverable: () => void
+  /** records were passed by that have nothing of this generation */
+  passed: () => void
 }>
 
 type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number }>
@@ -39,6 +47,7 @@ const MAX_ASKED_BYTES = 8 * 1024 * 1024
 export class PartitionReading {
   readonly #options: PartitionReadingOptions
   readonly #room = new Bell()
+  #span: Span | undefined
 
   constructor(options: PartitionReadingOptions) {
     this.#options = options
@@ -57,7 +66,7 @@ export class PartitionReading {
   }
 
   async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
-    const { log, topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable } = this.#options
+    const { log, topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable, passed } = this.#options
     /** packs whose filter is asked: they are taken in in their order */
     const asked: Promise<void>[] = []
     let askedBytes = 0
@@ -83,18 +92,28 @@ export class PartitionReading {
     }
     let sliceStart = performance.now()
     for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
-      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
-      if (decoded.header.closing) {
+      const header = Pack.header(pack)
+      const span = this.#span && header.routing <= this.#span.version ? this.#span : await this.#look(header.routing)
+      if (this.#isEnd(header, span)) {
         await asked.at(-1)
         return this.#close(signal)
       }
+      if (header.count === 0 || (asked.length === 0 && comparePositions(header.last, dispatcher.filter) <= 0)) {
+        await asked.at(-1)
+        if (signal.aborted) return
+        dispatcher.pass(offset)
+        passed()
+        continue
+      }
+      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
       const read = { offset, decoded, bytes: pack.length }
+      const others = notOwn(span, decoded)
       const marks = drops(decoded)
       if (!marks && asked.length === 0) {
-        offer(read)
+        offer(read, others)
         deliverable()
       } else {
-        const turn = ask(read, marks, asked.at(-1))
+        const turn = ask(read, others ? both(others, marks) : marks, asked.at(-1))
         turn.catch(failed)
         asked.push(turn)
         askedBytes += read.bytes
@@ -113,6 +132,20 @@ export class PartitionReading {
     if (!signal.aborted) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${partition}`, { topic, partition })
   }
 
+  /** A record was written under a routing version that was not looked at yet. */
+  async #look(version: number): Promise<Span> {
+    const span = await this.#options.span()
+    // one that the state database has forgotten says nothing; it is not asked for again
+    this.#span = { ...span, version: Math.max(span.version, version) }
+    return this.#span
+  }
+
+  /** Whether everything that is this generation's own stands before the record. */
+  #isEnd({ isMarker, first }: PackHeader, { endsAt }: Span): boolean {
+    if (isMarker && this.#options.isAlone) return true
+    return endsAt !== undefined && comparePositions(first, endsAt) >= 0
+  }
+
   /** The generation ends here; nothing is read any more. */
   async #close(signal: AbortSignal): Promise<void> {
     const { dispatcher, changed } = this.#options
@@ -120,4 +153,11 @@ export class PartitionReading {
     changed()
     if (!signal.aborted) await once(signal, 'abort')
   }
+}
+
+/** What neither of them drops is left. */
+async function both(others: Uint8Array, marks: Promise<Uint8Array | undefined> | undefined): Promise<Uint8Array> {
+  const found = await marks
+  if (found) for (let i = 0; i < others.length; i++) others[i] = (others[i] as number) | (found[i] as number)
+  return others
 }

@@ -21,20 +21,20 @@ export type TakenOver = Readonly<{
 
 /** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
 export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
-  const { log, query, topic, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
-  await mustFitPartition(query, log, { ...key, topic })
+  const { log, query, topic, reader, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
+  await mustFitPartition(query, log, { ...key, reader })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-  const { commit, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(topic, key.partition))
-  const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: 0, index: 0 }) : { groups: [], refs: refList() }
+  const { commit, begins, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
+  const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: begins, index: 0 }) : { groups: [], refs: refList() }
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
-  const { next: head } = await log.stats(topic, key.partition)
-  const restore = { commit, head, parkedRefs: refs, parkedGroups: groups, opensAt }
+  const { next: head } = await log.stats(reader, key.partition)
+  const restore = { commit, begins, head, parkedRefs: refs, parkedGroups: groups, opensAt }
   const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, memory, restore, clock })
   const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
-  await log.commit(topic, key.partition, taken)
+  await log.commit(reader, key.partition, taken)
   dispatcher.committed(taken)
   const trimming = await Trimming.begin({
-    ...{ log, topic, query, key, clock },
+    ...{ log, topic, reader, query, key, clock, begins },
     bounds: options.replay,
     term: store.term,
     committed: taken,

@@ -1,20 +1,25 @@
 /**
- * Deletes what lies below the committed offset of a partition when its replay window doesn't keep it any more. The window
- * decides (engine/dispatch/replay/replay-window.ts); where it begins is stored before the log is trimmed, so whoever goes back to a
- * point that is stored finds everything from there on.
+ * Says from which record on a partition needs the log: from the committed offset, less what its replay window keeps. The window
+ * decides (engine/dispatch/replay/replay-window.ts); where it begins is stored before that, so whoever goes back to a
+ * point that is stored finds everything from there on. A topic that is read by this generation alone is trimmed here; of a
+ * stream the line is stored, and what is below the lines of all its readers is trimmed by engine/dispatch/stream-trim.ts.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import { ReplayPoints } from '../../engine/dispatch/replay/replay-points.ts'
 import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import { EngineError } from '../../engine/errors.ts'
-import type { Commit, Log, PartitionStats, TopicName } from '../../engine/log/log.ts'
+import { storeLine } from '../../engine/dispatch/reader-lines.ts'
+import type { Commit, Log, PartitionStats, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { Bell } from '../bell.ts'
 
 export type TrimmingOptions = Readonly<{
   log: Log
   topic: TopicName
+  reader: ReaderName
+  /** the first record that may have something for this reader */
+  begins: number
   query: Query
   key: PartitionKey
   term: number
@@ -39,7 +44,8 @@ export class Trimming {
   readonly #bell = new Bell()
   #committed: Commit
   #stats: PartitionStats = { first: 0, next: 0, bytes: 0, finishedBytes: 0 }
-  #trimmed = -1
+  /** everything from there on is needed */
+  #line: number
   /** one at a time */
   #noted: Promise<void> = Promise.resolve()
   /** nothing is kept, and that is stored */
@@ -51,6 +57,7 @@ export class Trimming {
     this.#window = window
     this.#committed = options.committed
     this.#isOff = !options.hasPoints
+    this.#line = window.begin?.neededFrom ?? options.begins
   }
 
   static async begin(options: TrimmingOptions): Promise<Trimming> {
@@ -81,14 +88,14 @@ export class Trimming {
   }
 
   async run(signal: AbortSignal): Promise<void> {
-    const { log, topic, key } = this.#options
+    const { log, reader, key } = this.#options
     while (!signal.aborted) {
-      this.#stats = await log.stats(topic, key.partition, LOOK_EVERY_MS)
+      this.#stats = await log.stats(reader, key.partition, LOOK_EVERY_MS, this.#line)
       try {
-        const below = await this.#keptFrom()
-        if (below > this.#trimmed) {
-          await log.trim(topic, key.partition, below)
-          this.#trimmed = below
+        const line = await this.#keptFrom()
+        if (line > this.#line) {
+          await this.#keepFrom(line)
+          this.#line = line
         }
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
@@ -103,7 +110,12 @@ export class Trimming {
     if (this.#options.bounds().windowMs > 0) await this.#note(true)
   }
 
-  /** The first record that is kept. */
+  #keepFrom(line: number): Promise<void> {
+    const { log, topic, reader, query, key, term } = this.#options
+    return topic === reader ? log.trim(topic, key.partition, line) : storeLine(query, { key, term }, line)
+  }
+
+  /** The first record that is needed. */
   async #keptFrom(): Promise<number> {
     const { log, bounds, clock } = this.#options
     const { windowMs, maxBytes } = bounds()
@@ -122,7 +134,7 @@ export class Trimming {
       await this.#points.drop(point.offset)
       this.#window.begins(point)
     }
-    return this.#window.begin?.neededFrom ?? 0
+    return this.#window.begin?.neededFrom ?? this.#line
   }
 
   #note(all: boolean): Promise<void> {

@@ -14,7 +14,6 @@ import type { Logger } from '../../engine/logger.ts'
 import { formatLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { topicOf } from '../../engine/wal/routing/routing.ts'
 import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import type { HeldSink } from './running-sink.ts'
 
@@ -85,13 +84,13 @@ export class Replays {
 
   /** What stands still, with the last commit of each partition. */
   async #stopped(sink: Sink, held: readonly HeldSink[]): Promise<Stopped> {
-    const { log } = this.#options
+    const { log, store } = this.#options
     const generation = Math.max(0, ...held.map((each) => each.generation))
     const partitions = held.filter((each) => each.generation === generation).flatMap((each) => each.partitions)
     const terms = new Map(partitions.map(({ partition, term }) => [partition, term]))
-    const topic = topicOf({ sinkId: sink.id, generation })
+    const reader = (await knownGenerations(store.query, sink.id)).find((each) => each.generation === generation)?.reader
     const commits = new Map<number, Commit | undefined>()
-    for (const partition of terms.keys()) commits.set(partition, await log.committed(topic, partition))
+    for (const partition of reader ? terms.keys() : []) commits.set(partition, await log.committed(reader as string, partition))
     return { generation, terms, commits }
   }
 }

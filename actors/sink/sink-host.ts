@@ -15,7 +15,6 @@ import { findParked, type Chosen, type Discards } from '../../engine/dispatch/pa
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import { replayWindowMs, type Database, type Sink } from '../../engine/state/resources.ts'
-import { topicOf } from '../../engine/wal/routing/routing.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
@@ -101,8 +100,8 @@ export class SinkHost<P extends HostedPartition> {
     const work = {
       choose: async () => (this.#served = await options.generations.serve()),
       stateOf: ({ generation }: Served) => options.generations.stateOf(generation),
-      subscribe: ({ generation }: Served, listener: Parameters<Log['subscribe']>[1]) =>
-        options.log.subscribe(topicOf({ sinkId: sink.id, generation }), {
+      subscribe: (served: Served, listener: Parameters<Log['subscribe']>[1]) =>
+        options.log.subscribe((served as ServedGeneration).reader, {
           ...listener,
           trouble: (error) => (this.#groupTrouble = error),
         }),
@@ -197,7 +196,8 @@ export class SinkHost<P extends HostedPartition> {
       (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined) ??
       this.#groupTrouble
     const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined) ?? failing
-    const ready = this.#state === 'serving' && partitions.every((p) => p.matches('running'))
+    const ready =
+      this.#state === 'idle' ? this.#status === 'disabled' : this.#state === 'serving' && partitions.every((p) => p.matches('running'))
     return [
       failed === undefined
         ? { name: 'Message ingestion', status: ready ? 'healthy' : 'initializing' }
@@ -322,7 +322,7 @@ export class SinkHost<P extends HostedPartition> {
   }
 
   #partition(
-    { generation, shape: { grouping, splitsKeyChanges = false }, opensAt }: ServedGeneration,
+    { generation, shape: { grouping, splitsKeyChanges = false }, topic, reader, opensAt }: ServedGeneration,
     partition: number,
   ): PartitionWork<P> {
     const {
@@ -342,8 +342,9 @@ export class SinkHost<P extends HostedPartition> {
         begin(
           await OwnedPartition.takeOver({
             ...{ log, query, holder, observer, clock, grouping, opensAt, ...(drainAfterMs === undefined ? {} : { drainAfterMs }) },
-            topic: topicOf({ sinkId, generation }),
+            ...{ topic, reader },
             key: { sinkId, generation, partition },
+            span: () => this.#options.generations.span(generation),
             keyed,
             splitsKeyChanges,
             sends,

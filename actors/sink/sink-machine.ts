@@ -6,6 +6,7 @@
  *    │ │  ▼                 ▼                       ▼                                                              │
  *    │ waiting            failed                 stopping ─all stopped, or too long─▶ unsubscribing ─▶ stopped     │
  *    └───────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+ *   choosing ─there is none─▶ idle ─look; now and then─▶ choosing
  *   serving: begins with asking
  *            delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
  *            delivering ─look; none is here, now and then─▶ asking ─no other generation follows─▶ delivering
@@ -36,8 +37,8 @@ export type SinkStatus = 'active' | 'paused' | 'disabled'
 export type Served = Readonly<{ generation: number }>
 
 export interface SinkWork {
-  /** The generation to serve now. */
-  choose(): Promise<Served>
+  /** The generation to serve now; undefined: there is none yet. */
+  choose(): Promise<Served | undefined>
   stateOf(served: Served): Promise<GenerationState>
   /** Tells which partitions are served here; the calls may come before it settles. */
   subscribe(
@@ -92,6 +93,8 @@ const WATCH_MS = 1_000
 /** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
 const LOOK_MS = 15_000
 const FIRST_MS = 100
+/** How often it is asked at least whether the source has met the mark of the first generation. */
+const MAX_IDLE_MS = 2_000
 const MAX_MS = 30_000
 const servedBy = (context: Context): Served => context.served as Served
 const isAllDrained = ({ partitions, drained }: Context): boolean =>
@@ -101,7 +104,7 @@ export const sinkMachine = setup({
   types: { input: {} as { work: SinkWork; status: SinkStatus }, context: {} as Context, events: {} as Events },
   actors: {
     partition: sinkPartitionMachine,
-    choose: fromPromise<Served, SinkWork>(({ input }) => input.choose()),
+    choose: fromPromise<Served | undefined, SinkWork>(({ input }) => input.choose()),
     stateOf: fromPromise<GenerationState, { work: SinkWork; served: Served }>(({ input }) => input.work.stateOf(input.served)),
     subscribe: fromPromise<AsyncDisposable, { work: SinkWork; served: Served; send: (event: Events) => void; empty: () => Promise<void> }>(
       async ({ input, signal }) => {
@@ -170,14 +173,17 @@ export const sinkMachine = setup({
     isNew: ({ context, event }) => event.type === 'assigned' && !context.partitions.has(event.partition),
     noPartitions: ({ context }) => context.partitions.size === 0,
     isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
-    isServedStill: ({ context, event }) => 'output' in event && (event.output as Served).generation === context.served?.generation,
+    isServable: ({ event }) => 'output' in event && event.output !== undefined,
+    isServedStill: ({ context, event }) =>
+      'output' in event && (event.output as Served | undefined)?.generation === context.served?.generation,
     allDrained: ({ context }) => isAllDrained(context),
   },
   delays: {
     drain: DRAIN_MS,
-    watch: WATCH_MS,
+    watch: ({ context }) => (context.status === 'disabled' ? LOOK_MS : WATCH_MS),
     look: LOOK_MS,
     hold: HOLD_MS,
+    idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_IDLE_MS)),
     backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
   },
 }).createMachine({
@@ -208,11 +214,16 @@ export const sinkMachine = setup({
       invoke: {
         src: 'choose',
         input: ({ context }) => context.work,
-        onDone: { target: 'subscribing', actions: 'keepServed' },
+        onDone: [{ guard: 'isServable', target: 'subscribing', actions: 'keepServed' }, { target: 'idle' }],
         onError: { target: 'waiting', actions: ['keepError', assign({ attempt: ({ context }) => context.attempt + 1 })] },
       },
     },
     waiting: { on: { stop: 'stopped' }, after: { backOff: 'choosing' } },
+    idle: {
+      entry: assign({ attempt: ({ context }) => context.attempt + 1 }),
+      on: { look: 'choosing', stop: 'stopped' },
+      after: { idle: 'choosing' },
+    },
     subscribing: {
       on: { assigned: { guard: 'isNew', actions: ['keepAssigned', 'begin'] }, stop: 'stopping' },
       invoke: {
@@ -257,7 +268,7 @@ export const sinkMachine = setup({
             onError: { target: 'watching', actions: 'keepError' },
           },
         },
-        watching: { after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] } },
+        watching: { on: { look: 'asking' }, after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] } },
       },
     },
     holding: {

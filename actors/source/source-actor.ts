@@ -5,10 +5,10 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import { acceptMemories, mustFitSource } from '../../engine/log/memories.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
-import type { Database, RoutedSink, RoutingVersion } from '../../engine/state/resources.ts'
+import type { Database } from '../../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
 import { ReadingGate } from '../../engine/wal/gate.ts'
-import { saveRoutingVersion, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
+import type { SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
 import { SourceRun } from '../../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
 import { Shedding } from '../../engine/wal/routing/shedding.ts'
@@ -191,17 +191,11 @@ export class SourceActor implements Running {
   }
 
   /**
-   * Saves what goes where and writes its mark: it holds for what commits from then on.
-   * @returns `isMarked` false: the source can't be reached now; it is tried again until the mark is written
+   * Writes the mark of a version that was saved, unless one has come back already; from any process: it holds for what commits from then on.
+   * @returns false: the source can't be reached now; it is tried again until the mark is written
    */
-  async route(sinks: readonly RoutedSink[]): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
-    return this.mark(await saveRoutingVersion(this.#options.state, this.#options.database.id, sinks))
-  }
-
-  /** Writes the mark of a version that was saved, unless one has come back already; from any process. */
-  async mark(saved: SavedVersion): Promise<Readonly<{ version: RoutingVersion; isMarked: boolean }>> {
-    const { databaseId, version, sinks } = saved
-    return { version: { databaseId, version, sinks }, isMarked: await this.#marks.write(saved) }
+  mark(saved: SavedVersion): Promise<boolean> {
+    return this.#marks.write(saved)
   }
 
   /** What was saved of the routing and has not taken effect, for the health of sinks. */

@@ -16,6 +16,7 @@
  */
 import type { Commit } from '../log/log.ts'
 import type { MessageView } from '../log/message-view.ts'
+import type { Position } from '../position.ts'
 import type { RefList } from './ack-id.ts'
 import type { AckPending } from './ack-pending.ts'
 import { emptyBatch, type Batch } from './batch.ts'
@@ -180,6 +181,16 @@ export class Dispatcher {
    */
   offer(offset: number, view: PackView, drops?: Uint8Array): void {
     this.#intake.offer(offset, view, drops)
+  }
+
+  /** The greatest position taken in: what is not above it was taken in before, or is not to be. */
+  get filter(): Position {
+    return this.#intake.filter
+  }
+
+  /** The next record has nothing for this reader. */
+  pass(offset: number): void {
+    this.window.pass(offset)
   }
 
   // ── handing out ─────────────────────────────────────────────────────────────────────────────────
@@ -383,7 +394,7 @@ export class Dispatcher {
    */
   commitPoint(term: number, clean = false): Commit {
     const w = this.window
-    const unread = w.end === 0 // nothing read yet: what the former owner wrote still stands
+    const unread = w.nextOffset === this.#restored.next.offset // nothing read yet: what the former owner wrote still stands
     const handedOut = this.#promise.next(clean)
     const inFlight = clean ? this.#inFlightNow() : undefined
     const next = unread ? this.#restored.next : w.refOf(w.base)

@@ -2,7 +2,10 @@
  * The generations of one sink, oldest first: which one is delivered, and what it hands to the next. All of it stands in
  * the state database and the log, so that any process can go on wherever another one died.
  *
- *   waiting ─its routing mark came back─▶ open ─the next one opens─▶ closed ─every partition drained─▶ handed over ─▶ topic deleted
+ *   unrouted ─a version names it─▶ waiting ─its routing mark came back─▶ open ─one that doesn't name it─▶ closed
+ *     ─every partition drained, and the next one is open─▶ handed over ─▶ its replay window ends
+ *
+ *  A generation reads a stream, together with generations of other sinks.
  *
  *  G1. One generation is delivered at a time, the oldest that is not handed over (correctness 24, invariant 9).
  *  G2. A hand-over begins when every partition is recorded as drained, and first raises the terms of all of them: no former
@@ -13,29 +16,38 @@
  *  G4. What may be with a client stays invisible for as long as it would have: exactly after a clean end, else for a whole
  *      visibility time.
  */
-import type { Log } from '../log/log.ts'
+import { readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { makeTopics } from '../log/own-topics.ts'
 import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { GenerationShape } from '../state/generation-shape.ts'
-import { topicOf } from '../wal/routing/routing.ts'
+import { actionBits, ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
+import type { Span } from './span.ts'
 import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
   generation: number
   shape: GenerationShape
+  topic: TopicName
+  reader: ReaderName
   /** nothing up to there is its own; undefined: the source has not met its mark yet */
   opensAt: Position | undefined
 }>
 
 /** What a sink needs of its generations. */
 export interface Generations {
-  /** The one to deliver now, its topic made; hands over what is drained before. @throws EngineError STATE_UNAVAILABLE */
-  serve(): Promise<ServedGeneration>
+  /**
+   * The one to deliver now, its topic made; hands over what is drained before.
+   * @returns undefined: there is none, because the sink has been disabled since it was made, or its mark has not come back yet
+   * @throws EngineError STATE_UNAVAILABLE
+   */
+  serve(): Promise<ServedGeneration | undefined>
   stateOf(generation: number): Promise<GenerationState>
+  /** What of its stream is a generation's own, as far as it is known. */
+  span(generation: number): Promise<Span>
 }
 
 /**
@@ -54,7 +66,17 @@ export type GenerationsOptions = Readonly<{
   handedOver?: (generation: number) => void
 }>
 
-type Stored = ServedGeneration & ParkedOwner & Readonly<{ drained: boolean }>
+type Stored = Omit<ServedGeneration, 'topic' | 'reader'> &
+  ParkedOwner &
+  Readonly<{ topic: TopicName | undefined; endsAt: Position | undefined; drained: boolean }>
+
+/** @param row of tailrace.generation, with generation, shape and topic. @returns undefined: no version has named it yet */
+export function topicOfGeneration(sinkId: string, row: Readonly<Record<string, unknown>>): TopicName | undefined {
+  if (row.topic !== null && row.topic !== undefined) return String(row.topic)
+  return (row.shape as GenerationShape).stream ? undefined : ownTopic({ sinkId, generation: Number(row.generation) })
+}
+
+type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
 
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
@@ -66,7 +88,7 @@ export class StoredGenerations implements Generations {
     this.#options = options
   }
 
-  async serve(): Promise<ServedGeneration> {
+  async serve(): Promise<ServedGeneration | undefined> {
     const { sinkId, log } = this.#options
     const stored = await this.#load()
     for (const [i, each] of stored.entries()) {
@@ -74,32 +96,60 @@ export class StoredGenerations implements Generations {
       if (next && each.opensAt === undefined) await this.#markHandedOver(each) // a later mark came first: it never held
       else if (next && each.drained) await this.#handOver(each, next)
       else {
-        const { generation, shape } = each
-        await makeTopics(this.#options.query, log, [{ topic: topicOf({ sinkId, generation }), partitions: shape.partitions }])
-        return each
+        const { topic, generation, shape, opensAt } = each
+        const isAlone = topic === ownTopic({ sinkId, generation })
+        if (topic === undefined || (opensAt === undefined && !isAlone)) return undefined // what stands in the stream is others'
+        await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
+        return { ...each, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) }
       }
     }
-    throw new Error(`sink ${sinkId} has no generation`)
+    return undefined
   }
 
   async stateOf(generation: number): Promise<GenerationState> {
     const stored = await this.#load()
     const it = stored.find((each) => each.generation === generation)
     const [first] = stored.filter(({ opensAt }) => opensAt !== undefined)
-    if (!it || it.drained || (first && first.generation < generation)) return 'drained'
-    return stored.at(-1) === it ? 'open' : 'closed'
+    if (!it || (first && first.generation < generation)) return 'drained'
+    const isFollowed = stored.some((each) => each.generation > generation && each.opensAt !== undefined)
+    if (it.drained && isFollowed) return 'drained'
+    return stored.at(-1) === it && !it.endsAt ? 'open' : 'closed'
+  }
+
+  async span(generation: number): Promise<Span> {
+    const { rows } = await this.#ask(
+      `select g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx, g.takes,
+         (select max(v.version) from tailrace.routing_version v where v.database_id = s.database_id and v.lsn is not null) as version
+       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where g.sink_id = $1::text::uuid and g.generation = $2`,
+      [generation],
+    )
+    const { takes, version, ...end } = rows[0] ?? {}
+    return {
+      endsAt: toPosition(end),
+      takes: ((takes ?? []) as readonly StoredTake[]).map((each) => ({
+        from: toPosition(each) as Position,
+        actions: actionBits(each.actions),
+      })),
+      version: Number(version ?? 0),
+    }
   }
 
   /** Those that are not handed over, oldest first. */
   async #load(): Promise<Stored[]> {
     const { rows } = await this.#ask(
-      `select g.generation, g.shape, g.rewinds, g.regrouped, g.history, g.lsn, g.idx,
+      `select g.generation, g.shape, g.topic, g.rewinds, g.regrouped, g.history, g.lsn, g.idx, g.ends_history, g.ends_lsn, g.ends_idx,
          (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation) as drained
        from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
     )
     return rows.map((row) => {
       const owner = parkedOwner(row)
-      return { ...owner, opensAt: toPosition(row), drained: Number(row.drained) >= owner.shape.partitions }
+      return {
+        ...owner,
+        topic: topicOfGeneration(this.#options.sinkId, row),
+        opensAt: toPosition(row),
+        endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
+        drained: Number(row.drained) >= owner.shape.partitions,
+      }
     })
   }
 
@@ -110,15 +160,15 @@ export class StoredGenerations implements Generations {
       `${WHILE_UNCHANGED} update tailrace.term set term = term + 1, holder = '${HANDED_OVER}' from unchanged where kind = 'partition' and key = any ($4)`,
       [from.generation, from.rewinds, partitions.map(termKey)],
     )
-    for (const { partition } of partitions) await this.#hideHeld(from.generation, partition)
+    for (const { partition } of partitions) await this.#hideHeld(from, partition)
     await handParkedOver(this.#options.query, sinkId, from, to)
     await this.#markHandedOver(from)
   }
 
   /** Says of each parked message of a partition for how long it may still be with a client. */
-  async #hideHeld(generation: number, partition: number): Promise<void> {
+  async #hideHeld({ generation, topic = '' }: Stored, partition: number): Promise<void> {
     const { log, sinkId } = this.#options
-    const held = (await log.committed(topicOf({ sinkId, generation }), partition))?.inFlight
+    const held = (await log.committed(readerOf(topic, ownTopic({ sinkId, generation })), partition))?.inFlight
     const origins = held?.map(({ origin }) => origin ?? { generation, partition }) ?? []
     await this.#ask(
       `update tailrace.parked p set next_try_at = case when $4 then now() + $5 * interval '1 ms' else now() + (
@@ -150,4 +200,23 @@ export class StoredGenerations implements Generations {
   #ask(sql: string, params: readonly unknown[] = []): ReturnType<Query> {
     return ask(this.#options.query, sql, [this.#options.sinkId, ...params])
   }
+}
+
+export type UndeliveredGeneration = Readonly<{ sinkId: string; reader: ReaderName; partitions: number; endsAt: Position | undefined }>
+
+/** Generations of all sinks that may have undelivered messages in the log. @param query of the state database */
+export async function undeliveredGenerations(query: Query): Promise<readonly UndeliveredGeneration[]> {
+  const { rows } = await ask(
+    query,
+    `select sink_id, generation, shape, topic, ends_history as history, ends_lsn as lsn, ends_idx as idx
+     from tailrace.generation where lsn is not null and drained_at is null`,
+    [],
+  )
+  return rows.flatMap((row) => {
+    const sinkId = String(row.sink_id)
+    const topic = topicOfGeneration(sinkId, row)
+    if (topic === undefined) return []
+    const reader = readerOf(topic, ownTopic({ sinkId, generation: Number(row.generation) }))
+    return [{ sinkId, reader, partitions: (row.shape as GenerationShape).partitions, endsAt: toPosition(row) }]
+  })
 }

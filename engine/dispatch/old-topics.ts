@@ -1,25 +1,36 @@
 /**
- * Deletes the topics of ended generations, and those of deleted sinks. A source that starts again meets what it had not confirmed, and appends it where
- * it belonged; so a topic goes only when the source has confirmed the transaction that holds the switch (correctness 28).
- * And it stays for the replay window of its sink, whose bound holds over all its topics: the oldest go first.
- * What this state database has not made itself stays: it is another installation's, or of a state that was put back.
+ * Ends what nobody reads any more: generations whose replay window is over, and topics without a reader. A source that starts
+ * again meets what it had not confirmed, and appends it where it belonged; so a topic goes only when the source has confirmed
+ * the transaction from which on it writes nothing to it (correctness 28, 45). A generation that has ended is kept for the replay
+ * window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
+ * itself stays: it is another installation's, or of a state that was put back.
  */
-import type { Log, TopicName } from '../log/log.ts'
+import { generationRead, readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { deleteTopic, ownTopics } from '../log/own-topics.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
-import { topicOf } from '../wal/routing/routing.ts'
+import { ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
-
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+import { topicOfGeneration } from './generations.ts'
 
 /**
- * @property unknown topics of sinks that this state database doesn't know and has not made: they stay
+ * @property unknown topics that this state database does not know and has not made: they stay
  * @property againInMs when to look again, because some stay for now; undefined: there are none
  */
 export type Swept = Readonly<{ deleted: readonly TopicName[]; unknown: readonly TopicName[]; againInMs: number | undefined }>
 
-type Ended = Readonly<{ sinkId: string; generation: number; topic: TopicName; passed: boolean; dropped: boolean; keptMs: number }>
+type Generation = Readonly<{
+  sinkId: string
+  generation: number
+  topic: TopicName
+  reader: ReaderName
+  partitions: number
+  /** the first record of each partition that it keeps; none: it is alone in its topic, and keeps what is there */
+  lines: readonly number[]
+  /** delivered; undefined: it is open, or not yet drained */
+  ended: Readonly<{ passed: boolean; dropped: boolean; keptMs: number }> | undefined
+}>
+type Ended = Generation & Readonly<{ ended: NonNullable<Generation['ended']> }>
 
 /** How often it is looked whether sources have passed what keeps the topics. */
 const SOURCE_EVERY_MS = 2_000
@@ -28,24 +39,22 @@ const BYTES_EVERY_MS = 10_000
 
 /** @param maxBytes what is kept of a sink at most. @throws EngineError STATE_UNAVAILABLE */
 export async function deleteOldTopics(query: Query, log: Log, maxBytes: number): Promise<Swept> {
-  const existing = new Map((await log.topics()).map(({ topic, partitions }) => [topic, partitions]))
-  const orphans = await orphanedTopics(query, [...existing.keys()])
-  const ended = (await endedGenerations(query)).filter(({ topic }) => existing.has(topic))
-  const outgrown = await outgrowing(log, ended, existing, maxBytes)
-  const deleted: TopicName[] = []
+  const existing = new Set((await log.topics()).map(({ topic }) => topic))
+  const generations = (await generationsOf(query)).filter(({ topic }) => existing.has(topic))
+  const ended = generations.filter((generation): generation is Ended => generation.ended !== undefined)
+  const outgrown = await outgrowing(log, generations, ended, maxBytes)
   let againInMs = Infinity
   for (const generation of ended) {
-    const { topic, passed, dropped, keptMs } = generation
+    const { reader, topic } = generation
+    const { passed, dropped, keptMs } = generation.ended
     if (!passed) againInMs = Math.min(againInMs, SOURCE_EVERY_MS)
-    else if (!dropped && keptMs > 0 && !outgrown.has(topic)) againInMs = Math.min(againInMs, keptMs, BYTES_EVERY_MS)
-    else if (dropped || (await drop(query, generation))) {
-      await deleteTopic(query, log, topic)
-      deleted.push(topic)
-    }
+    else if (!dropped && keptMs > 0 && !outgrown.has(reader)) againInMs = Math.min(againInMs, keptMs, BYTES_EVERY_MS)
+    else if ((dropped || (await drop(query, generation))) && topic !== reader) await forget(query, log, generation)
   }
   const own = await ownTopics(query, log)
   const unknown: TopicName[] = []
-  for (const { topic, isPassed } of orphans) {
+  const deleted: TopicName[] = []
+  for (const { topic, isPassed } of await unreadTopics(query, [...existing])) {
     if (!own.has(topic)) unknown.push(topic)
     else if (isPassed) {
       await deleteTopic(query, log, topic)
@@ -56,69 +65,66 @@ export async function deleteOldTopics(query: Query, log: Log, maxBytes: number):
 }
 
 /** Oldest first. */
-async function endedGenerations(query: Query): Promise<readonly Ended[]> {
+async function generationsOf(query: Query): Promise<readonly Generation[]> {
   const { rows } = await ask(
     query,
-    `select g.sink_id, g.generation, coalesce(c.confirmed_lsn > n.lsn, false) as passed, g.dropped_at is not null as dropped,
-       s.settings -> 'replay_window' as replay_window, extract(epoch from now() - g.drained_at)::float8 * 1000 as age
+    `select g.sink_id, g.generation, g.shape, g.topic, coalesce(c.confirmed_lsn > g.ends_lsn, false) as passed, g.drained_at is not null as drained,
+       g.dropped_at is not null as dropped, s.settings -> 'replay_window' as replay_window, extract(epoch from now() - g.drained_at)::float8 * 1000 as age,
+       (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
      from tailrace.generation g
-     join lateral (
-       select lsn from tailrace.generation n where n.sink_id = g.sink_id and n.generation > g.generation and n.lsn is not null
-       order by n.generation limit 1
-     ) n on true
      join tailrace.sink s on s.id = g.sink_id
      left join tailrace.source c on c.database_id = s.database_id
-     where g.drained_at is not null order by g.sink_id, g.generation`,
+     where g.lsn is not null and (g.dropped_at is null or g.drained_at is null or g.topic is null
+       or exists (select from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation))
+     order by g.sink_id, g.generation`,
     [],
   )
-  return rows.map((row) => {
+  return rows.flatMap((row) => {
     const sinkId = String(row.sink_id)
     const generation = Number(row.generation)
+    const topic = topicOfGeneration(sinkId, row)
+    if (topic === undefined) return []
     const keptMs = replayWindowMs(row.replay_window as number | string | null) - Number(row.age)
     return {
-      sinkId,
-      generation,
-      topic: topicOf({ sinkId, generation }),
-      passed: row.passed === true,
-      dropped: row.dropped === true,
-      keptMs,
+      ...{ sinkId, generation, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) },
+      partitions: (row.shape as { partitions: number }).partitions,
+      lines: (row.lines as readonly number[] | null) ?? [],
+      ended: row.drained === true ? { passed: row.passed === true, dropped: row.dropped === true, keptMs } : undefined,
     }
   })
 }
 
-/** The topics that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
+/** The readers that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
 async function outgrowing(
   log: Log,
+  generations: readonly Generation[],
   ended: readonly Ended[],
-  existing: ReadonlyMap<TopicName, number>,
   maxBytes: number,
-): Promise<ReadonlySet<TopicName>> {
+): Promise<ReadonlySet<ReaderName>> {
   const short = ended.length > 0 && (await log.isShortOfSpace())
-  const outgrown = new Set<TopicName>()
-  for (const [sinkId, generations] of Map.groupBy(ended, (generation) => generation.sinkId)) {
-    const topics = new Set(generations.map(({ topic }) => topic))
+  const outgrown = new Set<ReaderName>()
+  for (const [sinkId, old] of Map.groupBy(ended, (generation) => generation.sinkId)) {
     let kept = 0
-    for (const [topic, partitions] of existing)
-      if (topic.startsWith(`${sinkId}.`) && !topics.has(topic)) kept += await finishedBytes(log, topic, partitions)
-    for (const { topic } of generations.toReversed()) {
-      kept += await finishedBytes(log, topic, existing.get(topic) ?? 0)
-      if (short || kept > maxBytes) outgrown.add(topic)
+    for (const each of generations) if (each.sinkId === sinkId && !each.ended) kept += await finishedBytes(log, each)
+    for (const each of old.toReversed()) {
+      kept += await finishedBytes(log, each)
+      if (short || kept > maxBytes) outgrown.add(each.reader)
     }
   }
   return outgrown
 }
 
-async function finishedBytes(log: Log, topic: TopicName, partitions: number): Promise<number> {
+async function finishedBytes(log: Log, { reader, partitions, lines }: Generation): Promise<number> {
   let bytes = 0
   for (let partition = 0; partition < partitions; partition++) {
-    const stats = await log.stats(topic, partition, BYTES_EVERY_MS).catch(() => undefined) // deleted by another process
+    const stats = await log.stats(reader, partition, BYTES_EVERY_MS, lines[partition]).catch(() => undefined) // deleted by another process
     bytes += stats?.finishedBytes ?? 0
   }
   return bytes
 }
 
 /** From here on no replay goes back to it. @returns false: one just has. Of its points only those at its end stay: they say up to where it was. */
-async function drop(query: Query, { sinkId, generation }: Ended): Promise<boolean> {
+async function drop(query: Query, { sinkId, generation }: Generation): Promise<boolean> {
   const { rows } = await ask(
     query,
     `update tailrace.generation set dropped_at = now() where sink_id = $1::text::uuid and generation = $2 and drained_at is not null
@@ -136,33 +142,40 @@ async function drop(query: Query, { sinkId, generation }: Ended): Promise<boolea
   return true
 }
 
-/** Topics whose sink exists no more, and whether its source has passed the routing version that left it out. */
-async function orphanedTopics(
+/** It holds nothing of its stream any more. */
+async function forget(query: Query, log: Log, { sinkId, generation, reader }: Generation): Promise<void> {
+  await ask(query, 'delete from tailrace.reader_line where sink_id = $1::text::uuid and generation = $2', [sinkId, generation])
+  await log.deleteReader(reader)
+}
+
+/** Topics that no generation reads, or may be replayed from, and whether their source has passed the routing version that left them out. */
+async function unreadTopics(
   query: Query,
   topics: readonly TopicName[],
 ): Promise<readonly Readonly<{ topic: TopicName; isPassed: boolean }>[]> {
-  const named = topics.map((topic) => ({ topic, sinkId: topic.slice(0, topic.lastIndexOf('.')) }))
-  const ids = [...new Set(named.map(({ sinkId }) => sinkId))].filter((id) => UUID.test(id))
-  if (ids.length === 0) return []
   const { rows } = await ask(
     query,
-    `select o.id, last.database_id is null or coalesce(c.confirmed_lsn > n.lsn, false) as passed
-     from unnest($1::uuid[]) as o (id)
+    `select t.topic, last.database_id is null or coalesce(c.confirmed_lsn > n.lsn, false) as passed
+     from unnest($1::text[], $2::jsonb[], $3::jsonb[]) as t (topic, as_stream, as_sink)
      left join lateral (
        select v.database_id, v.version from tailrace.routing_version v
-       where v.sinks @> jsonb_build_array(jsonb_build_object('sinkId', o.id)) order by v.version desc limit 1
+       where v.streams @> t.as_stream or v.sinks @> t.as_sink order by v.version desc limit 1
      ) last on true
      left join lateral (
        select n.lsn from tailrace.routing_version n
        where n.database_id = last.database_id and n.version > last.version and n.lsn is not null order by n.version limit 1
      ) n on true
      left join tailrace.source c on c.database_id = last.database_id
-     where not exists (select from tailrace.sink s where s.id = o.id)`,
-    [ids],
+     where not exists (
+       select from tailrace.generation g where coalesce(g.topic, g.sink_id || '.' || g.generation) = t.topic and (g.dropped_at is null or g.drained_at is null))`,
+    [topics, topics.map((topic) => JSON.stringify([{ topic }])), topics.map((topic) => JSON.stringify([sinkOf(topic)]))],
   )
-  const passed = new Map(rows.map((row) => [String(row.id), row.passed === true]))
-  return named.flatMap(({ topic, sinkId }) => {
-    const isPassed = passed.get(sinkId)
-    return isPassed === undefined ? [] : [{ topic, isPassed }]
-  })
+  return rows.map((row) => ({ topic: String(row.topic), isPassed: row.passed === true }))
+}
+
+/** As versions named it in which each generation had a topic of its own. */
+function sinkOf(topic: TopicName): Readonly<{ sinkId: string; generation: number }> {
+  const name = generationRead(topic)
+  const at = name.lastIndexOf('.')
+  return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }
 }

@@ -8,8 +8,10 @@ import type { RefList } from './ack-id.ts'
 import { nameOf, type ParkedGroupFacts } from './parked/parked-group.ts'
 
 export type Restore = Readonly<{
-  /** the last durable commit; none: the partition starts at the log's beginning */
+  /** the last durable commit; none: the partition starts at `begins` */
   commit: Commit | undefined
+  /** the first record that may have something for this reader */
+  begins?: number
   /** the log's next offset at the take-over: nothing from there on can have been handed out */
   head: number
   /** messages at or above the committed offset that the parked store holds */
@@ -54,7 +56,7 @@ export class Restored {
     const { commit } = restore
     this.#sends = ackWaitMs === undefined
     const visibilityMs = ackWaitMs ?? 0
-    this.next = commit?.next ?? START
+    this.next = commit?.next ?? { offset: restore.begins ?? 0, index: 0 }
     this.filter = commit?.filter ?? restore.opensAt ?? ORIGIN
     this.handedOut = commit?.handedOut ?? START
     this.#finished = commit?.finished ?? []

@@ -109,6 +109,11 @@ export class Window {
     return pack
   }
 
+  /** A record that has nothing for this reader stands next: it leaves a gap in the numbers. */
+  pass(offset: number): void {
+    this.nextOffset = offset + 1
+  }
+
   /** About how many bytes no take has looked at. */
   get freshBytes(): number {
     return this.end === this.base ? 0 : (this.bytes * (this.end - this.cursor)) / (this.end - this.base)

@@ -308,7 +308,7 @@ class EmbeddedLog implements Log {
     const state = this.#partition(topic, partition)
     const reached = (pack: Buffer): boolean => {
       const header = Pack.header(pack)
-      if (header.closing) return true // empty, and nothing comes after it
+      if (header.isMarker && header.last.lsn === 0n) return true // of a former version: nothing comes after it
       return 'timeMs' in at ? header.maxCommitTimeUs >= at.timeMs * 1000 : comparePositions(header.last, at.position) > 0
     }
     // commit times and positions grow along a partition, so the first record that reaches is found by halving

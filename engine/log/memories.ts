@@ -9,7 +9,8 @@ import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { acceptRemedy } from '../wal/history.ts'
-import type { Log, TopicName } from './log.ts'
+import { NEW_TOPIC } from '../wal/routing/routing-versions.ts'
+import { generationRead, readerOf, topicRead, type Log, type ReaderName, type TopicName } from './log.ts'
 
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16
@@ -37,13 +38,13 @@ export async function mustFitSource(query: Query, log: Log, databaseId: string):
 export async function mustFitPartition(
   query: Query,
   log: Log,
-  { sinkId, topic, partition }: Partition & Readonly<{ sinkId: string }>,
+  { sinkId, reader, partition }: Readonly<{ sinkId: string; reader: ReaderName; partition: number }>,
 ): Promise<void> {
-  const committed = await log.committed(topic, partition) // first: a term is raised before it is written with
-  const key = `${topic}/${partition}`
+  const committed = await log.committed(reader, partition) // first: a term is raised before it is written with
+  const key = `${generationRead(reader)}/${partition}`
   const source = await savedSource(query, 's.database_id = (select database_id from tailrace.sink where id = $1::uuid)', sinkId, key)
   if (!source) return
-  await mustFit(query, log, source, { topic, partition })
+  await mustFit(query, log, source, { topic: topicRead(reader), partition })
   if (committed) await mustKnow(query, log, source, { key, term: committed.term, known: source.partitionTerm })
 }
 
@@ -55,16 +56,23 @@ async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term
 
 /** Of each partition of the source's sinks, the term that has committed there last. */
 async function writtenTerms(query: Query, log: Log, databaseId: string): Promise<readonly Written[]> {
-  const { rows } = await ask(query, 'select id from tailrace.sink where database_id = $1', [databaseId])
-  const sinks = new Set(rows.map(({ id }) => String(id)))
-  const partitions = (await log.topics())
-    .filter(({ topic }) => sinks.has(topic.slice(0, topic.lastIndexOf('.'))))
-    .flatMap(({ topic, partitions: count }) => Array.from({ length: count }, (_, partition) => ({ topic, partition })))
+  const { rows } = await ask(
+    query,
+    `select g.sink_id || '.' || g.generation as name, coalesce(g.topic, g.sink_id || '.' || g.generation) as topic, (g.shape ->> 'partitions')::int as partitions
+     from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1`,
+    [databaseId],
+  )
+  const topics = new Set((await log.topics()).map(({ topic }) => topic))
+  const partitions = rows
+    .filter(({ topic }) => topics.has(String(topic)))
+    .flatMap(({ name, topic, partitions: count }) =>
+      Array.from({ length: Number(count) }, (_, partition) => ({ reader: readerOf(String(topic), String(name)), partition })),
+    )
   const written: Written[] = []
   for (let from = 0; from < partitions.length; from += AT_ONCE) {
-    const some = partitions.slice(from, from + AT_ONCE).map(async ({ topic, partition }) => {
-      const committed = await log.committed(topic, partition)
-      if (committed) written.push({ key: `${topic}/${partition}`, term: committed.term })
+    const some = partitions.slice(from, from + AT_ONCE).map(async ({ reader, partition }) => {
+      const committed = await log.committed(reader, partition)
+      if (committed) written.push({ key: `${generationRead(reader)}/${partition}`, term: committed.term })
     })
     await Promise.all(some)
   }
@@ -184,9 +192,15 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
        from newest n join unnest($3::uuid[], $4::int[], $5::int[]) as u (sink_id, generation, partitions) on u.sink_id = n.sink_id
        returning sink_id, generation
      ),
+     version as (select streams, readers from tailrace.routing_version where database_id = $1::uuid order by version desc limit 1),
+     renewed as materialized (
+       select s ->> 'topic' as topic, ${NEW_TOPIC} as now from version, jsonb_array_elements(version.streams) s
+     ),
      begun as (
-       insert into tailrace.generation (sink_id, generation, shape)
-       select n.sink_id, 1 + greatest(n.generation, (select max(f.generation) from forgotten f where f.sink_id = n.sink_id)), n.shape from newest n
+       insert into tailrace.generation (sink_id, generation, shape, topic)
+       select n.sink_id, 1 + greatest(n.generation, (select max(f.generation) from forgotten f where f.sink_id = n.sink_id)), n.shape, (
+         select r.now from version, jsonb_array_elements(version.readers) e join renewed r on r.topic = e ->> 'topic' where e ->> 'sinkId' = n.sink_id::text)
+       from newest n
        returning sink_id, generation
      ),
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
@@ -203,10 +217,19 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
        where h.history < $9::int
          and not exists (select from tailrace.source_history n where n.database_id = h.database_id and n.history > h.history)
      ),
-     former as (delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.sinks)
-     insert into tailrace.routing_version (database_id, version, sinks)
+     former as (
+       delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.streams, v.readers, v.sinks
+     )
+     insert into tailrace.routing_version (database_id, version, streams, readers, sinks)
      select $1::uuid, v.version + 1, (
-       select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), '[]')
+       select coalesce(jsonb_agg(s || jsonb_build_object('topic', r.now) order by nth), v.streams)
+       from jsonb_array_elements(v.streams) with ordinality as e (s, nth) join renewed r on r.topic = s ->> 'topic'
+     ), (
+       select coalesce(jsonb_agg(s || jsonb_build_object('topic', r.now, 'generation', coalesce(b.generation, (s ->> 'generation')::int)) order by nth), v.readers)
+       from jsonb_array_elements(v.readers) with ordinality as e (s, nth)
+       join renewed r on r.topic = s ->> 'topic' left join begun b on b.sink_id::text = s ->> 'sinkId'
+     ), (
+       select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), v.sinks)
        from jsonb_array_elements(v.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
      ) from (select * from former order by version desc limit 1) v`,
     [

@@ -1,7 +1,7 @@
 /** Makes the packs that pack.ts reads. */
 import { ByteWriter } from '../byte-writer.ts'
 import type { Lsn } from '../lsn.ts'
-import type { Part } from '../position.ts'
+import type { Part, Position } from '../position.ts'
 import { PackColumns } from './pack-columns.ts'
 import {
   BYTES_PER_MESSAGE,
@@ -98,7 +98,7 @@ export class PackBuilder {
   }
 
   /** @returns the record, in memory of its own; the builder is empty afterwards and may be used again */
-  encode(closing = false): Buffer {
+  encode(): Buffer {
     this.drop()
     const n = this.#count
     const t = this.#lsn.length
@@ -130,16 +130,14 @@ export class PackBuilder {
       if (time > max) max = time
     }
     const o = this.#origin
-    record.writeUInt16LE(MAGIC, 0)
-    record.writeUInt8(PACK_VERSION, 2)
-    record.writeUInt8(closing ? PACK_FLAG.closing : 0, 3)
+    writeOrigin(record, o)
     record.writeUInt32LE(n, 4)
-    record.writeUInt32LE(o.history, 8)
-    record.writeUInt32LE(o.term, 12)
-    record.writeUInt32LE(o.generation, 16)
-    record.writeUInt32LE(o.routing, 20)
-    writeEdge(record, 24, columns, 0)
-    writeEdge(record, 40, columns, n - 1)
+    if (n > 0) {
+      const edge = (i: number) =>
+        [columns.lsn[columns.transaction[i] as number] as bigint, columns.idx[i] as number, columns.part[i] as number] as const
+      writeEdge(record, 24, ...edge(0))
+      writeEdge(record, 40, ...edge(n - 1))
+    }
     record.writeDoubleLE(n > 0 ? min : 0, 56)
     record.writeDoubleLE(n > 0 ? max : 0, 64)
     record.writeUInt32LE(rawBytes, 72)
@@ -180,9 +178,28 @@ export class PackBuilder {
 }
 const BUILD_COLUMNS = 6
 
-function writeEdge(record: Buffer, at: number, columns: PackColumns, i: number): void {
-  if (i < 0 || columns.n === 0) return
-  record.writeBigUInt64LE(columns.lsn[columns.transaction[i] as number] as bigint, at)
-  record.writeUInt32LE(columns.idx[i] as number, at + 8)
-  record.writeUInt8(columns.part[i] as number, at + 12)
+/** A record without messages, which says that everything below a position stands before it. */
+export function encodeMarker(origin: PackOrigin, { lsn, idx, part }: Position, commitTimeUs: number): Buffer {
+  const record = Buffer.alloc(HEADER_BYTES)
+  writeOrigin(record, origin)
+  record.writeUInt8(PACK_FLAG.marker, 3)
+  writeEdge(record, 24, lsn, idx, part)
+  writeEdge(record, 40, lsn, idx, part)
+  record.writeDoubleLE(commitTimeUs, 56)
+  record.writeDoubleLE(commitTimeUs, 64)
+  return record
+}
+
+function writeOrigin(record: Buffer, { history, term, routing }: PackOrigin): void {
+  record.writeUInt16LE(MAGIC, 0)
+  record.writeUInt8(PACK_VERSION, 2)
+  record.writeUInt32LE(history, 8)
+  record.writeUInt32LE(term, 12)
+  record.writeUInt32LE(routing, 20)
+}
+
+function writeEdge(record: Buffer, at: number, lsn: Lsn, idx: number, part: number): void {
+  record.writeBigUInt64LE(lsn, at)
+  record.writeUInt32LE(Math.max(0, idx), at + 8)
+  record.writeUInt8(part, at + 12)
 }

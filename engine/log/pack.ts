@@ -5,7 +5,7 @@
  * plain or in zstd as the log chose. Everything is little-endian; columns are aligned, so that a reader looks at them
  * through typed arrays without copying. N messages, T transactions:
  *
- *   header   magic u16 · version u8 · flags u8 · N u32 · history u32 · term u32 · generation u32 · routing u32
+ *   header   magic u16 · version u8 · flags u8 · N u32 · history u32 · term u32 · 4 spare · routing u32
  *            first position: lsn u64 · idx u32 · part u8 · 3 spare     last position: the same
  *            smallest and largest commit time f64 (µs since the epoch) · payload length before compression u32 · T u32
  *   payload  group f64×N · lsn u64×T · commit time f64×T · xid u32×T
@@ -18,7 +18,7 @@ import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { PackColumns } from './pack-columns.ts'
 import { EngineError } from '../errors.ts'
 import type { Lsn } from '../lsn.ts'
-import { ORIGIN, type Part, type Position } from '../position.ts'
+import type { Part, Position } from '../position.ts'
 
 export const PACK_VERSION = 1
 /** A part of a pack (pack-parts.ts): its header is that of the whole. */
@@ -51,9 +51,9 @@ export const MESSAGE_FLAG = {
   moved: 64,
 } as const
 
-export const PACK_FLAG = { zstd: 1, closing: 2 } as const
+export const PACK_FLAG = { zstd: 1, marker: 2 } as const
 
-export type PackOrigin = Readonly<{ history: number; term: number; generation: number; routing: number }>
+export type PackOrigin = Readonly<{ history: number; term: number; routing: number }>
 
 export type PackHeader = PackOrigin &
   Readonly<{
@@ -63,8 +63,11 @@ export type PackHeader = PackOrigin &
     /** µs since the epoch */
     minCommitTimeUs: number
     maxCommitTimeUs: number
-    /** the last pack of its partition in this generation */
-    closing: boolean
+    /**
+     * It has no messages: everything below its position stands before it. Of a topic that a single generation has it is the
+     * last record, and in those of former versions it stands at position 0.
+     */
+    isMarker: boolean
     rawBytes: number
   }>
 
@@ -108,13 +111,12 @@ export class Pack {
       count,
       history,
       term: record.readUInt32LE(12),
-      generation: record.readUInt32LE(16),
       routing: record.readUInt32LE(20),
-      first: readEdge(record, 24, history, count),
-      last: readEdge(record, 40, history, count),
+      first: readEdge(record, 24, history),
+      last: readEdge(record, 40, history),
       minCommitTimeUs: record.readDoubleLE(56),
       maxCommitTimeUs: record.readDoubleLE(64),
-      closing: (record.readUInt8(3) & PACK_FLAG.closing) !== 0,
+      isMarker: (record.readUInt8(3) & PACK_FLAG.marker) !== 0,
       rawBytes: record.readUInt32LE(72),
     }
   }
@@ -209,8 +211,7 @@ export class Pack {
   }
 }
 
-function readEdge(record: Buffer, at: number, history: number, count: number): Position {
-  if (count === 0) return { ...ORIGIN, history }
+function readEdge(record: Buffer, at: number, history: number): Position {
   return { history, lsn: record.readBigUInt64LE(at), idx: record.readUInt32LE(at + 8), part: record.readUInt8(at + 12) === 0 ? 0 : 1 }
 }
 

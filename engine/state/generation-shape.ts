@@ -1,34 +1,72 @@
 /**
- * What of a sink decides which partition a message goes to, in which order it comes, and what a change of a key is: its shape.
- * Two sinks of the same shape send every message to the same place; another shape is another generation.
+ * What of a sink decides which stream it reads, and what a change of a key is to it: its shape. Sinks of one stream shape share
+ * the stream, which is written once; a sink of another shape than before begins another generation.
  */
-import type { SinkSettings } from './resources.ts'
+import { takesTable } from '../wal/routing/routing.ts'
+import type { SinkSettings, SourceFilter } from './resources.ts'
 import { qualified } from './table-name.ts'
 
-export type GenerationShape = Readonly<{
+/** What of a sink decides which messages lie in its stream, where, in which order and in which words (correctness 43). */
+export type StreamShape = Readonly<{
   partitions: number
   /** false: no order is asked for */
   grouping: boolean
   /** the columns that make the group, by "schema.table"; the primary key where there are none */
   groupColumns: Readonly<Record<string, readonly string[]>>
-  /** a change of the primary key is a delete and an insert; absent: it is an update */
-  splitsKeyChanges?: boolean
+  /** names of tables in full, sorted, without lists that restrict nothing */
+  source: SourceFilter
+  timestampFormat: SinkSettings['timestamp_format']
+  /** the sink that has the stream alone, because messages of it may be dropped before they are written */
+  only?: string
 }>
 
-/** Names tables in full; sorted, so that equal shapes are equal texts. */
-export function shapeOf(
-  sink: Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> & Partial<Pick<SinkSettings, 'key_changes'>>,
-): GenerationShape {
-  const columns = new Map(
-    sink.tables.flatMap(({ name, group_column_names: names }) =>
-      names && sink.message_grouping ? [[qualified(name), names] as const] : [],
-    ),
-  )
+export type GenerationShape = Pick<StreamShape, 'partitions' | 'grouping' | 'groupColumns'> &
+  Readonly<{
+    /** a change of the primary key is a delete and an insert; absent: it is an update */
+    splitsKeyChanges?: boolean
+    /** absent: of a version in which each generation had a topic of its own */
+    stream?: StreamShape
+  }>
+
+type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> &
+  Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'>>
+
+/** @param id of the sink. @returns with full and sorted names, so that equal shapes are equal texts */
+export function shapeOf(id: string, sink: Shaping): GenerationShape {
+  const stream = streamShapeOf(id, sink)
+  const { partitions, grouping, groupColumns } = stream
+  return {
+    ...{ partitions, grouping, groupColumns },
+    ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }),
+    stream,
+  }
+}
+
+function streamShapeOf(id: string, sink: Shaping): StreamShape {
+  const source = selectionOf(sink.source ?? {})
+  const columns = sink.tables.flatMap(({ name, group_column_names: names }) => {
+    const table = qualified(name)
+    const isTaken = takesTable(source, table.slice(0, table.indexOf('.')), table)
+    return names && sink.message_grouping && isTaken ? [[table, names] as const] : []
+  })
   return {
     partitions: sink.partitions,
     grouping: sink.message_grouping,
-    groupColumns: Object.fromEntries([...columns].sort(([a], [b]) => (a < b ? -1 : 1))),
-    ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }),
+    groupColumns: Object.fromEntries(columns.sort(([a], [b]) => (a < b ? -1 : 1))),
+    source,
+    timestampFormat: sink.timestamp_format ?? 'iso8601',
+    ...(sink.load_shedding_policy === 'discard_on_full' && { only: id }),
+  }
+}
+
+function selectionOf(source: SinkSettings['source']): SourceFilter {
+  const sorted = (names: readonly string[]) => [...new Set(names)].sort()
+  const { include_schemas, exclude_schemas, include_tables, exclude_tables } = source
+  return {
+    ...(include_schemas && { include_schemas: sorted(include_schemas) }),
+    ...(exclude_schemas && { exclude_schemas: sorted(exclude_schemas) }),
+    ...(include_tables && { include_tables: sorted(include_tables.map(qualified)) }),
+    ...(exclude_tables && { exclude_tables: sorted(exclude_tables.map(qualified)) }),
   }
 }
 
@@ -37,5 +75,15 @@ export function sameGroups(a: GenerationShape, b: GenerationShape): boolean {
   return a.grouping === b.grouping && canonical(a.groupColumns) === canonical(b.groupColumns)
 }
 
-const canonical = (columns: GenerationShape['groupColumns']): string =>
-  JSON.stringify(Object.entries(columns).sort(([a], [b]) => (a < b ? -1 : 1)))
+/** Two streams of one shape are one stream. @returns the same text for the same shape */
+export const streamText = ({ partitions, grouping, groupColumns, source, timestampFormat, only }: StreamShape): string =>
+  canonical({ partitions, grouping, groupColumns, source, timestampFormat, only })
+
+/** Names sorted at every level: the state database keeps objects in an order of its own. */
+function canonical(value: unknown): string {
+  return JSON.stringify(value, (_name, part: unknown) =>
+    typeof part === 'object' && part !== null && !Array.isArray(part)
+      ? Object.fromEntries(Object.entries(part).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : part,
+  )
+}

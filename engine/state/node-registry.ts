@@ -18,7 +18,7 @@ export type Node = Readonly<{
 }>
 
 const BEAT_EVERY_MS = 1_000
-const LIVE_MS = 5_000
+export const LIVE_MS = 5_000
 /** Rows of the dead stay so long, so that who held something last still has a name. */
 const FORGET_AFTER = '1 day'
 
@@ -107,7 +107,7 @@ export class NodeRegistry {
   async #beat(): Promise<void> {
     const { id, name, address, version } = this.#self as Node
     await this.#query(
-      `insert into tailrace.node (id, name, address, version) values ($1, $2, $3, $4)
+      `insert into tailrace.node (id, name, address, version, streams) values ($1, $2, $3, $4, true)
        on conflict (id) do update set address = excluded.address, seen_at = clock_timestamp()`,
       [id, name, address, version],
     )

@@ -119,8 +119,10 @@ export class ResourceStore {
     await query(
       `insert into generation (sink_id, generation, shape)
        select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1
-       having coalesce((select shape from generation where sink_id = $1 order by generation desc limit 1) <> $2::jsonb, true)`,
-      [id, JSON.stringify(shapeOf(rest))],
+       having coalesce((
+         select shape <> case when shape ? 'stream' then $2::jsonb else $2::jsonb - 'stream' end
+         from generation where sink_id = $1 order by generation desc limit 1), true)`, // of former versions it goes on as it is
+      [id, JSON.stringify(shapeOf(id, rest))],
     )
     return id
   }

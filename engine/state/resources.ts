@@ -6,6 +6,7 @@
 import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Destination } from './destinations.ts'
+import type { StreamShape } from './generation-shape.ts'
 
 export const NAME_FORM = { pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
 export const Name = Type.String(NAME_FORM)
@@ -188,24 +189,29 @@ export type Database = Readonly<{
 }>
 
 /**
- * What goes where, as an immutable numbered version (correctness 6). It takes effect where a transactional logical
- * message naming it stands in the write-ahead log, so that every run over the same log cuts at the same place.
+ * What goes where, as an immutable numbered version (correctness 6): which streams are written, and who reads them. It takes
+ * effect where a transactional logical message naming it stands in the write-ahead log, so that every run over the same log
+ * cuts at the same place.
  */
-export type RoutingVersion = Readonly<{
-  databaseId: string
-  version: number
-  sinks: readonly RoutedSink[]
-}>
+export type RoutingVersion = Routing & Readonly<{ databaseId: string; version: number }>
 
-export type RoutedSink = Readonly<{
+/** Who reads a stream changes nothing of what is written to it. */
+export type Routing = Readonly<{ streams: readonly RoutedStream[]; readers: readonly RoutedReader[] }>
+
+export type RoutedStream = StreamShape &
+  Readonly<{
+    topic: string
+    /** of a topic that a single generation has: what else is not written to it; absent: all actions are */
+    actions?: readonly (typeof ACTIONS)[number][]
+    /** the same: a change of the primary key is a delete and an insert */
+    splitsKeyChanges?: boolean
+  }>
+
+/** A generation of a sink. */
+export type RoutedReader = Readonly<{
   sinkId: string
   generation: number
-  partitions: number
-  source: SourceFilter
-  groupColumns: Readonly<Record<string, readonly string[]>> // by "schema.table"
+  topic: string
+  /** what it takes of the stream */
   actions: readonly (typeof ACTIONS)[number][]
-  grouping: boolean
-  timestampFormat: 'iso8601' | 'unix_microsecond'
-  /** absent: no */
-  splitsKeyChanges?: boolean
 }>

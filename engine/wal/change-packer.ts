@@ -10,6 +10,7 @@
 import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
 import { ACTION, MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
+import type { TopicName } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
 import { PART, type Part, type Position } from '../position.ts'
 import { readAnnotation } from './decode/annotations.ts'
@@ -18,19 +19,19 @@ import { Change } from './decode/change.ts'
 import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './decode/change-keys.ts'
 import { ChangeWriter } from './decode/change-writer.ts'
 import type { Cursor } from './cursor.ts'
-import { Packing, type PackHome } from './packing.ts'
+import { Packing } from './packing.ts'
 import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
 import { ROUTING_MARK } from './routing/routing-versions.ts'
 import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing/routing.ts'
-import type { EndedTopic, RelationTarget, RoutingState } from './routing/routing-state.ts'
+import type { LeftTopic, RelationTarget, RoutingState } from './routing/routing-state.ts'
 import type { TimestampFormat } from './decode/render.ts'
 import { textBytes } from './decode/tuple.ts'
 import type { Shedding } from './routing/shedding.ts'
 
 /** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
 export type AddedRow = Readonly<{
-  home: PackHome
+  topic: TopicName
   partition: number
   idx: number
   action: ActionCode
@@ -79,7 +80,7 @@ export type ChangePackerOptions = Readonly<{
   /** a routing mark; call `finishMark` when it has been dealt with */
   onRoutingMark: (content: Buffer) => void
   onCommit: (end: Lsn, commitTimeUs: number) => void
-  /** a table was emptied without a message for its rows. @param sinkIds those that take its changes */
+  /** a table was emptied without a message for its rows. @param sinkIds those that read its changes */
   onTruncate: (table: string, sinkIds: readonly string[]) => void
   /** a message came that says nothing to us or that was wrong, for health: never a reason to stop */
   onNotice: (notice: string) => void
@@ -155,25 +156,25 @@ export class ChangePacker implements PgoutputHandler {
     this.#relations.set(relation.oid, relation)
   }
 
-  /** @param ended as for `finishSwitch` */
-  finishMark(ended: readonly EndedTopic[]): void {
-    this.finishSwitch(ended)
+  /** @param left as for `finishSwitch` */
+  finishMark(left: readonly LeftTopic[]): void {
+    this.finishSwitch(left)
     this.#cursor.complete()
   }
 
-  /** @param ended topics that get their last pack here, unless the log has it already: then they may be deleted by now */
-  finishSwitch(ended: readonly EndedTopic[]): void {
-    for (const home of this.#cursor.isDurable ? [] : ended) {
-      for (let partition = 0; partition < home.partitions; partition++) this.#packing.close(home, partition)
-    }
+  /** @param left topics that get their markers here, unless the log has them already: then they may be deleted by now */
+  finishSwitch(left: readonly LeftTopic[]): void {
     this.#setHead()
+    const { position, transaction, isDurable } = this.#cursor
+    for (const { topic, partitions } of isDurable ? [] : left)
+      for (let partition = 0; partition < partitions; partition++) this.#packing.mark(topic, partition, position, transaction.commitTimeUs)
   }
 
   begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
     const cursor = this.#cursor
     cursor.begin(lsn, xid, commitTimeUs)
-    const ended = this.#routing.begin(cursor.history, lsn)
-    this.finishSwitch(cursor.isDurable ? ended : [...ended, ...this.#routing.closeLate(cursor.position)])
+    const left = this.#routing.begin(cursor.history, lsn)
+    this.finishSwitch(cursor.isDurable ? left : [...left, ...this.#routing.markLate(cursor.position)])
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
     this.#met.clear()
     this.#lastMet = -1
@@ -218,9 +219,11 @@ export class ChangePacker implements PgoutputHandler {
       const relation = this.#relations.get(oid)
       if (relation === undefined || relation === 'internal' || this.#cursor.isDurable) continue // durable: it was told
       const { schema, table } = relation.message
+      const topics = new Set(this.#routing.targets(relation).map(({ target }) => target.topic))
+      const readers = this.#routing.active.readers.filter(({ topic }) => topics.has(topic))
       this.#options.onTruncate(
         `${schema}.${table}`,
-        this.#routing.targets(relation).map(({ target }) => target.sinkId),
+        readers.map(({ sinkId }) => sinkId),
       )
     }
     this.#cursor.complete()
@@ -328,10 +331,10 @@ export class ChangePacker implements PgoutputHandler {
     }
   }
 
-  /** A sink that gets a change of the key as a delete and an insert takes each of them by what it will be. */
-  #takes({ actions, sinkId, splitsKeyChanges }: Target, { keyChanged }: Change, part: Part, bit: number): boolean {
+  /** Whether it is written. Where a change of the key is a delete and an insert, each of them counts as what it will be. */
+  #takes({ actions, only, splitsKeyChanges }: Target, { keyChanged }: Change, part: Part, bit: number): boolean {
     const asked = !splitsKeyChanges || !keyChanged ? bit : part === PART.tombstone ? ACTION_BIT.delete : ACTION_BIT.insert
-    return (actions & asked) !== 0 && !(this.#shedding?.active && this.#shedding.drops(sinkId))
+    return (actions & asked) !== 0 && !(only !== undefined && this.#shedding?.active && this.#shedding.drops(only))
   }
 
   #emitTo({ target, groupColumns, hasOwnGroup }: RelationTarget, change: Change, part: Part, action: ActionCode, ready?: Rendered): void {
@@ -339,7 +342,7 @@ export class ChangePacker implements PgoutputHandler {
     const side: Side = part === PART.tombstone || action === ACTION.delete ? 'old' : 'new'
     const group = target.grouping ? groupHash(change, groupColumns, side) : this.#spread(change.relation.oid, transaction.lsn, part)
     const partition = group % target.partitions
-    const builder = this.#packing.pack(target, partition, transaction)
+    const builder = this.#packing.pack(target.topic, partition, transaction)
     const { bodies } = builder
     const start = bodies.length
     writeKeys(bodies, change, side)
@@ -393,10 +396,10 @@ export class ChangePacker implements PgoutputHandler {
       commitTimeUs: transaction.commitTimeUs,
       content: Buffer.from(content),
       add: (row) => {
-        const builder = this.#packing.pack(row.home, row.partition, transaction)
+        const builder = this.#packing.pack(row.topic, row.partition, transaction)
         builder.bodies.copy(row.body)
         builder.add(row.idx, PART.row, row.action, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
-        this.#packing.added(row.home.topic, row.partition, transaction.commitTimeUs)
+        this.#packing.added(row.topic, row.partition, transaction.commitTimeUs)
       },
     })
   }

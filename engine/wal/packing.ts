@@ -3,15 +3,14 @@
  * when history or routing changes (both stand in its header), or when an append takes everything there is.
  */
 import type { AppendRecord, Reached, TopicName } from '../log/log.ts'
-import { PackBuilder } from '../log/pack-builder.ts'
+import { encodeMarker, PackBuilder } from '../log/pack-builder.ts'
+import type { Position } from '../position.ts'
 import type { Append } from './append-loop.ts'
 
 /** What all packs of a stretch of the stream have in common. */
 export type PackHead = Readonly<{ history: number; term: number; routing: number }>
 /** One object for each transaction: packs recognise it by identity. */
 export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs: number }>
-/** The topic a pack is for. */
-export type PackHome = Readonly<{ topic: TopicName; generation: number }>
 
 /** Builders keep their memory between packs; with more partitions than this they are made anew instead. */
 const MAX_IDLE_BUILDERS = 64
@@ -68,13 +67,13 @@ export class Packing {
   }
 
   /** The pack of a partition, ready for the next message of a transaction: render into its `bodies`, `add`, then call `added`. */
-  pack(home: PackHome, partition: number, transaction: PackTransaction): PackBuilder {
-    let partitions = this.#partitions.get(home.topic)
-    if (!partitions) this.#partitions.set(home.topic, (partitions = []))
+  pack(topic: TopicName, partition: number, transaction: PackTransaction): PackBuilder {
+    let partitions = this.#partitions.get(topic)
+    if (!partitions) this.#partitions.set(topic, (partitions = []))
     let entry = partitions[partition]
     if (!entry) {
-      const builder = new PackBuilder({ ...this.#head, generation: home.generation })
-      entry = partitions[partition] = { topic: home.topic, partition, builder, transaction: undefined, bytes: 0 }
+      const builder = new PackBuilder(this.#head)
+      entry = partitions[partition] = { topic, partition, builder, transaction: undefined, bytes: 0 }
       this.#partitionCount++
     }
     if (entry.transaction !== transaction) {
@@ -97,15 +96,15 @@ export class Packing {
     this.#filled = this.#filled.filter((other) => other !== entry)
   }
 
-  /** The last pack of a partition in its generation: an empty one behind everything gathered for it. */
-  close(home: PackHome, partition: number): void {
-    const entry = this.#partitions.get(home.topic)?.[partition]
+  /** A marker: an empty record at a position, behind everything gathered for the partition before. */
+  mark(topic: TopicName, partition: number, position: Position, commitTimeUs: number): void {
+    const entry = this.#partitions.get(topic)?.[partition]
     if (entry && entry.bytes > 0) {
       this.#seal(entry)
       this.#filled = this.#filled.filter((other) => other !== entry)
     }
-    const pack = new PackBuilder({ ...this.#head, generation: home.generation }).encode(true)
-    this.#sealed.push({ topic: home.topic, partition, pack })
+    const pack = encodeMarker(this.#head, position, commitTimeUs)
+    this.#sealed.push({ topic, partition, pack })
     this.#bytes += pack.length
   }
 

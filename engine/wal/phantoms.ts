@@ -4,10 +4,10 @@ import { Pack } from '../log/pack.ts'
 import type { Position } from '../position.ts'
 
 /** @returns messages of `from.history` or before at or above `from`, as far as the topics still keep them */
-export async function countMessagesFrom(log: Log, sinkIds: ReadonlySet<string>, from: Position): Promise<number> {
+export async function countMessagesFrom(log: Log, named: ReadonlySet<TopicName>, from: Position): Promise<number> {
   let messages = 0
   for (const { topic, partitions } of await log.topics()) {
-    if (sinkIds.has(sinkOf(topic))) {
+    if (named.has(topic)) {
       for (let partition = 0; partition < partitions; partition++) messages += await countIn(log, topic, partition, from)
     }
   }
@@ -27,5 +27,3 @@ async function countIn(log: Log, topic: TopicName, partition: number, from: Posi
 }
 
 const NEVER = new AbortController().signal
-
-const sinkOf = (topic: TopicName): string => topic.slice(0, topic.lastIndexOf('.'))

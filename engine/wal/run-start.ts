@@ -12,18 +12,17 @@ import { acceptRemedy, decideStart, historyAt, wentBack, type Incarnation, type 
 import type { RelationAt } from './decode/known-relations.ts'
 import { Landmark, type TransactionName } from './landmark.ts'
 import { countMessagesFrom } from './phantoms.ts'
-import { topicOf } from './routing/routing.ts'
-import type { EndingTopic } from './routing/routing-state.ts'
+import type { LeavingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
-import type { Origin, PlacedVersion, SavedSource, SourceStore } from './source-store.ts'
+import type { Origin, PlacedVersion, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
 
 export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
   versions: readonly PlacedVersion[]
-  /** generations that have ended, and whose last pack may never have been appended */
-  undrained: readonly EndingTopic[]
+  /** topics of generations that have ended, and whose markers may never have been appended */
+  undrained: readonly LeavingTopic[]
   /** what is known of the tables, oldest first */
   relations: readonly RelationAt[]
   /** how far the log has everything */
@@ -104,8 +103,25 @@ function comesAgain(durable: Reached | undefined, incarnations: readonly Incarna
   return lsn >= confirmed && historyAt(incarnations, lsn) === history ? { lsn, ...durable.transaction } : undefined
 }
 
-/** Of the sinks that a version names. */
-export const topicsOf = ({ sinks }: RoutingVersion) => sinks.map((sink) => ({ topic: topicOf(sink), partitions: sink.partitions }))
+/** Of the streams that a version names. */
+export const topicsOf = ({ streams }: Pick<RoutingVersion, 'streams'>) => streams.map(({ topic, partitions }) => ({ topic, partitions }))
+
+/** Where the partitions of topics end now: whoever begins to read them needs nothing before. */
+export async function endsOf(log: Log, topics: readonly Readonly<{ topic: string; partitions: number }>[]): Promise<readonly TopicEnd[]> {
+  const partitions = topics.flatMap(({ topic, partitions: count }) =>
+    Array.from({ length: count }, (_, partition) => ({ topic, partition })),
+  )
+  const ends: TopicEnd[] = []
+  for (let from = 0; from < partitions.length; from += AT_ONCE)
+    ends.push(
+      ...(await Promise.all(
+        partitions.slice(from, from + AT_ONCE).map(async (each) => ({ ...each, next: (await log.stats(each.topic, each.partition)).next })),
+      )),
+    )
+  return ends
+}
+/** Partitions that are asked side by side. */
+const AT_ONCE = 16
 
 /** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
 async function placeVersions({ store, log }: Facts, { confirmed }: Start, history: number): Promise<readonly PlacedVersion[]> {
@@ -115,7 +131,7 @@ async function placeVersions({ store, log }: Facts, { confirmed }: Start, histor
     // ahead of the first message of the first transaction, which may begin right at the confirmed position
     const position: Position = { history, lsn: confirmed, idx: -1, part: PART.row }
     if (first === undefined) await store.addEmptyVersion(position)
-    else await store.placeVersion(first, position)
+    else await store.placeVersion(first, position, []) // its topics are still to be made
     versions = await store.routingVersions()
   }
   const placed = versions.filter((version) => version.position !== undefined)
@@ -131,8 +147,8 @@ async function placeVersions({ store, log }: Facts, { confirmed }: Start, histor
 async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, added }: Start, former: number): Promise<void> {
   const first = added[0]
   if (phantomsFrom === undefined || !first) return
-  const sinkIds = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.sinks.map((sink) => sink.sinkId)))
-  const messages = await countMessagesFrom(log, sinkIds, { history: former, lsn: phantomsFrom, idx: -1, part: PART.row })
+  const topics = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.streams.map(({ topic }) => topic)))
+  const messages = await countMessagesFrom(log, topics, { history: former, lsn: phantomsFrom, idx: -1, part: PART.row })
   await store.savePhantoms(first.history, messages)
   observer.phantoms?.(phantomsFrom, messages)
   const at = formatLsn(phantomsFrom)

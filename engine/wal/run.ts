@@ -30,10 +30,11 @@ import type { RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
 import { ReplicationConnection } from './connection/replication.ts'
+import { ownTopic } from './routing/routing.ts'
 import { parseRoutingMark } from './routing/routing-versions.ts'
 import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
-import { prepareRun, topicsOf } from './run-start.ts'
+import { endsOf, prepareRun, topicsOf } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
 import { readSlotFacts, type FitSlot, type Query } from './connection/slot.ts'
 import { sourceClient } from './connection/source-client.ts'
@@ -359,10 +360,10 @@ export class SourceRun {
     this.#chunks.wait(`describing table ${message.schema}.${message.table}`, async () => this.#know(await described))
   }
 
-  #know({ relation, ended }: Described): void {
+  #know({ relation, left }: Described): void {
     const { message, description } = relation
     this.#packer.setRelation(relation)
-    this.#packer.finishSwitch(ended)
+    this.#packer.finishSwitch(left)
     if (description.warnings.length > 0)
       this.#options.observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
   }
@@ -379,8 +380,17 @@ export class SourceRun {
         return this.#packer.finishMark([])
       }
       if (found.position === undefined && this.#landmark.isAhead) return this.#packer.finishMark([]) // its place would be of another past
-      if (!isDurable) await store.makeTopics(this.#options.log, topicsOf(found.routing)) // else they were made, and some may be gone again
-      const stands = await store.placeVersion(number, position)
+      const topics = topicsOf(found.routing)
+      if (!isDurable) await store.makeTopics(this.#options.log, topics) // else they were made, and some may be gone again
+      const known = new Set(this.#routing.active.readers.map(ownTopic))
+      const joined = new Set(found.routing.readers.filter((reader) => !known.has(ownTopic(reader))).map(({ topic }) => topic))
+      const ends = isDurable
+        ? []
+        : await endsOf(
+            this.#options.log,
+            topics.filter(({ topic }) => joined.has(topic)),
+          )
+      const stands = await store.placeVersion(number, position, ends)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
     })

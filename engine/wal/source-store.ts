@@ -10,12 +10,12 @@ import type { Log } from '../log/log.ts'
 import type { RememberedLog } from '../log/memories.ts'
 import { makeTopics } from '../log/own-topics.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
-import type { RoutingVersion, RoutedSink } from '../state/resources.ts'
+import type { RoutingVersion } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
 import type { Query } from './connection/slot.ts'
-import { topicOf } from './routing/routing.ts'
-import type { EndingTopic } from './routing/routing-state.ts'
+import type { LeavingTopic } from './routing/routing-state.ts'
+import { NEW_TOPIC, routingOf } from './routing/routing-versions.ts'
 
 export type SavedSource = Readonly<{
   /** undefined before the first run */
@@ -32,6 +32,9 @@ export type Origin = Readonly<{ slotName: string; databaseOid: number | undefine
 
 /** A version and where it took effect: undefined until its mark came back. */
 export type PlacedVersion = Readonly<{ routing: RoutingVersion; position: Position | undefined }>
+
+/** Where a partition of a topic ends. @property next the offset of the record that is appended next */
+export type TopicEnd = Readonly<{ topic: string; partition: number; next: number }>
 
 const OWNER = `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)`
 
@@ -174,51 +177,77 @@ export class SourceStore {
 
   /**
    * Saves a relation that groups its changes by other columns from here on, together with the next routing version, in
-   * which each of the sinks has another generation of the shape it has. It is the newest version but for that: one that
-   * waits for its mark holds from here on too.
+   * which each of the streams has another number, and their readers another generation. It is the newest version but for
+   * that: one that waits for its mark holds from here on too.
    * @param opensAt where the version takes effect
-   * @param regrouped the sinks, and the relation's primary key
+   * @param regrouped sinks that read the streams, the relation's primary key, and where topics end that others may begin to read
    */
   async saveRegrouping(
     { relation, position, saved }: RelationAt,
     opensAt: Position,
-    { sinks, key }: Readonly<{ sinks: readonly string[]; key: readonly string[] }>,
+    { sinks, key, ends }: Readonly<{ sinks: readonly string[]; key: readonly string[]; ends: readonly TopicEnd[] }>,
   ): Promise<RoutingVersion> {
     for (;;) {
       try {
         const [row] = await this.#write(
-          `, locked as materialized (select s.id from tailrace.sink s, owner where s.id::text = any ($11) order by s.id for no key update of s),
-           newest as (select version, sinks from tailrace.routing_version where database_id = $1::text::uuid order by version desc limit 1),
-           begun as (
-             insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, regrouped)
-             select g.sink_id, g.generation + 1, g.shape, $8::int, $9::pg_lsn, $10::int, $12::jsonb
+          `, newest as (
+             select version, coalesce(streams, '[]') as streams, coalesce(readers, sinks) as readers, sinks
+             from tailrace.routing_version where database_id = $1::text::uuid order by version desc limit 1
+           ), reader as (
+             select r ->> 'sinkId' as sink_id, (r ->> 'generation')::int as generation, r -> 'actions' as actions,
+               coalesce(r ->> 'topic', (r ->> 'sinkId') || '.' || (r ->> 'generation')) as topic
+             from newest, jsonb_array_elements(newest.readers) r
+           ), regrouped as (select distinct topic from reader where sink_id = any ($11)
+           ), renewed as materialized (
+             select s ->> 'topic' as topic, ${NEW_TOPIC} as now from newest, jsonb_array_elements(newest.streams) s join regrouped r on r.topic = s ->> 'topic'
+           ), locked as materialized (
+             select s.id, r.actions, n.now from tailrace.sink s join reader r on r.sink_id = s.id::text left join renewed n on n.topic = r.topic, owner
+             where r.topic in (select topic from regrouped) order by s.id for no key update of s
+           ), begun as (
+             insert into tailrace.generation (sink_id, generation, shape, topic, regrouped, history, lsn, idx, takes)
+             select g.sink_id, g.generation + 1, g.shape, locked.now, $12::jsonb, $8::int, $9::pg_lsn, $10::int, jsonb_build_array(
+               jsonb_build_object('history', $8::int, 'lsn', $9::pg_lsn, 'idx', $10::int, 'actions', locked.actions))
              from locked cross join lateral (
                select * from tailrace.generation g where g.sink_id = locked.id order by g.generation desc limit 1
              ) g
-             returning sink_id, generation, shape
-           ), next as (
-             insert into tailrace.routing_version (database_id, version, sinks, history, lsn, idx)
-             select $1::text::uuid, n.version + 1, (
-               select coalesce(jsonb_agg(s || coalesce(b.shape || jsonb_build_object('generation', b.generation), '{}') order by nth), '[]')
-               from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
-             ), $8::int, $9::pg_lsn, $10::int from newest n, owner
-             returning version, sinks
-           ), opened as (
-             update tailrace.generation g set history = $8::int, lsn = $9::pg_lsn, idx = $10::int
-             from next, jsonb_array_elements(next.sinks) s
-             where g.lsn is null and g.sink_id::text = s ->> 'sinkId' and g.generation = (s ->> 'generation')::int
+             returning sink_id, generation, shape, topic
+           ), begun_lines as (
+             insert into tailrace.reader_line (sink_id, generation, partition, begins, line)
+             select b.sink_id, b.generation, p, 0, 0 from begun b, generate_series(0, (b.shape ->> 'partitions')::int - 1) p where b.topic is not null
+           ), place as (select $8::int as history, $9::pg_lsn as lsn, $10::int as idx, true as is_new from owner),
+           named as (select sink_id, generation, actions from reader where topic not in (select topic from regrouped)),
+           ${placement('$13', '$14', '$15')},
+           saved as (
+             insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
+             select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
+             on conflict (database_id, relation, history, lsn, idx) do update set columns = excluded.columns
            )
-           insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
-           select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
-           on conflict (database_id, relation, history, lsn, idx) do update set columns = excluded.columns`,
+           insert into tailrace.routing_version (database_id, version, history, lsn, idx, streams, readers, sinks)
+           select $1::text::uuid, n.version + 1, $8::int, $9::pg_lsn, $10::int,
+             case when n.sinks is null then (
+               select coalesce(jsonb_agg(case when r.now is null then s else s || jsonb_build_object('topic', r.now) end order by nth), '[]')
+               from jsonb_array_elements(n.streams) with ordinality as e (s, nth) left join renewed r on r.topic = s ->> 'topic'
+             ) end,
+             case when n.sinks is null then (
+               select coalesce(jsonb_agg(
+                 case when b.generation is null then s else s || jsonb_build_object('generation', b.generation, 'topic', r.now) end order by nth), '[]')
+               from jsonb_array_elements(n.readers) with ordinality as e (s, nth)
+               left join begun b on b.sink_id::text = s ->> 'sinkId' left join renewed r on r.topic = s ->> 'topic'
+             ) end,
+             (
+               select jsonb_agg(case when b.generation is null then s else s || (b.shape - 'stream') || jsonb_build_object('generation', b.generation) end order by nth)
+               from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
+             )
+           from newest n, owner`,
           [
             ...[relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
             ...[opensAt.history, formatLsn(opensAt.lsn), opensAt.idx],
             ...[sinks, JSON.stringify({ relation, key })],
+            ...columnsOf(ends),
           ],
-          '(select version from next) as version, (select sinks from next) as sinks',
+          'version, streams, readers, sinks',
         )
-        return { databaseId: this.databaseId, version: Number(row?.version), sinks: row?.sinks as RoutedSink[] }
+        return this.#placed(row ?? {}).routing
       } catch (error) {
         if (!isTaken(error)) throw error // another process was faster, with an edit of a sink: again with what it saved
       }
@@ -229,7 +258,7 @@ export class SourceStore {
   async routingVersions(): Promise<readonly PlacedVersion[]> {
     const { rows } = await ask(
       this.#query,
-      'select version, sinks, history, lsn, idx from tailrace.routing_version where database_id = $1 order by version',
+      'select version, sinks, streams, readers, history, lsn, idx from tailrace.routing_version where database_id = $1 order by version',
       [this.databaseId],
     )
     return rows.map((row) => this.#placed(row))
@@ -238,25 +267,32 @@ export class SourceStore {
   async routingVersion(version: number): Promise<PlacedVersion | undefined> {
     const { rows } = await ask(
       this.#query,
-      'select version, sinks, history, lsn, idx from tailrace.routing_version where database_id = $1 and version = $2',
+      'select version, sinks, streams, readers, history, lsn, idx from tailrace.routing_version where database_id = $1 and version = $2',
       [this.databaseId, version],
     )
     return rows[0] && this.#placed(rows[0])
   }
 
-  /** Saves where a version takes effect, once for all runs, and with it where generations that it names first open. @returns the position that stands */
-  async placeVersion(version: number, position: Position): Promise<Position> {
+  /**
+   * Saves where a version takes effect, once for all runs, and with it where the generations that it names first open, where
+   * those end that it names no more, and from which record on a stream concerns who begins to read it (correctness 44).
+   * @param ends of the topics, at this moment or before
+   * @returns the position that stands
+   */
+  async placeVersion(version: number, position: Position, ends: readonly TopicEnd[]): Promise<Position> {
     const rows = await this.#write(
-      `, opened as (
-         update tailrace.generation g set history = coalesce(v.history, $4::int), lsn = coalesce(v.lsn, $5::pg_lsn), idx = coalesce(v.idx, $6::int)
-         from owner, tailrace.routing_version v, jsonb_array_elements(v.sinks) s
-         where v.database_id = $1::text::uuid and v.version = $3::int and g.lsn is null
-           and g.sink_id::text = s ->> 'sinkId' and g.generation = (s ->> 'generation')::int
-       )
-       update tailrace.routing_version v
-       set history = coalesce(v.history, $4::int), lsn = coalesce(v.lsn, $5::pg_lsn), idx = coalesce(v.idx, $6::int)
-       from owner where v.database_id = $1::text::uuid and v.version = $3::int`,
-      [version, position.history, formatLsn(position.lsn), position.idx],
+      `, place as (
+         select coalesce(v.history, $4::int) as history, coalesce(v.lsn, $5::pg_lsn) as lsn, coalesce(v.idx, $6::int) as idx, v.lsn is null as is_new,
+           coalesce(v.readers, v.sinks) as readers
+         from owner, tailrace.routing_version v where v.database_id = $1::text::uuid and v.version = $3::int
+       ), named as (
+         select r ->> 'sinkId' as sink_id, (r ->> 'generation')::int as generation, r -> 'actions' as actions
+         from place, jsonb_array_elements(place.readers) r
+       ),
+       ${placement('$7', '$8', '$9')}
+       update tailrace.routing_version v set history = p.history, lsn = p.lsn, idx = p.idx
+       from place p where v.database_id = $1::text::uuid and v.version = $3::int`,
+      [version, position.history, formatLsn(position.lsn), position.idx, ...columnsOf(ends)],
       'v.history, v.lsn, v.idx',
     )
     return toPosition(rows[0] ?? {}) ?? position
@@ -268,45 +304,37 @@ export class SourceStore {
   }
 
   /**
-   * Generations that end at a position and are not drained: their last pack may have gone with what the source never sees
-   * again, or with a log.
+   * Topics of generations that end at a position and are not drained: their markers may have gone with what the source never
+   * sees again, or with a log.
    */
-  async undrained(): Promise<readonly EndingTopic[]> {
+  async undrained(): Promise<readonly LeavingTopic[]> {
     const { rows } = await ask(
       this.#query,
-      `select g.sink_id, g.generation, (g.shape ->> 'partitions')::int as partitions, n.history, n.lsn, n.idx
-       from tailrace.generation g
-       join tailrace.sink s on s.id = g.sink_id
-       join lateral (
-         select n.history, n.lsn, n.idx from tailrace.generation n
-         where n.sink_id = g.sink_id and n.generation > g.generation and n.lsn is not null order by n.generation limit 1
-       ) n on true
-       where s.database_id = $1 and g.drained_at is null and g.lsn is not null
+      `select distinct coalesce(g.topic, g.sink_id || '.' || g.generation) as topic, (g.shape ->> 'partitions')::int as partitions,
+         g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx
+       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
+       where s.database_id = $1 and g.drained_at is null and g.lsn is not null and g.ends_lsn is not null
          and (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation)
            < (g.shape ->> 'partitions')::int
-       order by g.sink_id, g.generation`,
+       order by topic`,
       [this.databaseId],
     )
-    return rows.map((row) => {
-      const generation = Number(row.generation)
-      const topic = topicOf({ sinkId: String(row.sink_id), generation })
-      return { topic, generation, partitions: Number(row.partitions), endsAt: toPosition(row) as Position }
-    })
+    return rows.map((row) => ({ topic: String(row.topic), partitions: Number(row.partitions), endsAt: toPosition(row) as Position }))
   }
 
   /** A source that starts before it has sinks routes nothing: said by a version of its own, so that each run says the same. */
   async addEmptyVersion(position: Position): Promise<void> {
     await this.#write(
-      `insert into tailrace.routing_version as v (database_id, version, sinks, history, lsn, idx)
-       select $1::text::uuid, 0, '[]', $3::int, $4::pg_lsn, $5::int from owner
-       on conflict (database_id, version) do update set sinks = v.sinks`,
+      `insert into tailrace.routing_version as v (database_id, version, sinks, streams, readers, history, lsn, idx)
+       select $1::text::uuid, 0, '[]', '[]', '[]', $3::int, $4::pg_lsn, $5::int from owner
+       on conflict (database_id, version) do update set streams = v.streams`,
       [position.history, formatLsn(position.lsn), position.idx],
     )
   }
 
   #placed(row: Readonly<Record<string, unknown>>): PlacedVersion {
     return {
-      routing: { databaseId: this.databaseId, version: Number(row.version), sinks: row.sinks as RoutedSink[] },
+      routing: { databaseId: this.databaseId, version: Number(row.version), ...routingOf(row) },
       position: toPosition(row),
     }
   }
@@ -318,6 +346,40 @@ export class SourceStore {
     return rows
   }
 }
+
+/**
+ * What follows from the place of a version, as parts of one statement. They take from `place` (where it is, and whether that is
+ * new) and from `named` (the readers that it names, with what they take).
+ * @param topics @param partitions @param nexts parameters with where topics end
+ */
+const placement = (topics: string, partitions: string, nexts: string): string =>
+  `opened as (
+     update tailrace.generation g set history = coalesce(g.history, p.history), lsn = coalesce(g.lsn, p.lsn), idx = coalesce(g.idx, p.idx),
+       takes = case when (g.takes -> -1 -> 'actions') is distinct from n.actions
+         then g.takes || jsonb_build_array(jsonb_build_object('history', p.history, 'lsn', p.lsn, 'idx', p.idx, 'actions', n.actions)) else g.takes end
+     from place p, named n
+     where g.sink_id::text = n.sink_id and g.generation = n.generation
+       and (g.lsn is null or (p.is_new and (g.takes -> -1 -> 'actions') is distinct from n.actions))
+     returning g.sink_id, g.generation, g.topic, g.shape
+   ), lined as (
+     insert into tailrace.reader_line (sink_id, generation, partition, begins, line)
+     select o.sink_id, o.generation, p, coalesce(e.next, 0), coalesce(e.next, 0)
+     from opened o cross join lateral generate_series(0, (o.shape ->> 'partitions')::int - 1) p
+     left join unnest(${topics}::text[], ${partitions}::int[], ${nexts}::bigint[]) as e (topic, partition, next) on e.topic = o.topic and e.partition = p
+     where o.topic is not null
+     on conflict do nothing
+   ), closed as (
+     update tailrace.generation g set ends_history = p.history, ends_lsn = p.lsn, ends_idx = p.idx
+     from place p, tailrace.sink s
+     where p.is_new and s.id = g.sink_id and s.database_id = $1::text::uuid and g.lsn is not null and g.ends_lsn is null
+       and not exists (select from named n where n.sink_id = g.sink_id::text and n.generation = g.generation)
+   )`
+
+const columnsOf = (ends: readonly TopicEnd[]) => [
+  ends.map(({ topic }) => topic),
+  ends.map(({ partition }) => partition),
+  ends.map(({ next }) => next),
+]
 
 /** Of a source, oldest first. */
 export async function incarnationsOf(query: Query, databaseId: string): Promise<readonly Incarnation[]> {

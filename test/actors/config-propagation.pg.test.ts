@@ -42,7 +42,9 @@ const serving = (nodes: readonly EngineNode[], name: string) =>
 const take = async (node: EngineNode, name: string, waitMs = 10_000) => {
   const request = { batchSize: 100, waitMs, shape: 'flat' as const, signal: new AbortController().signal }
   const { body } = (await node.engine.sink(idOf(node, name))?.receive(request)) ?? assert.fail(`${name} does not run`)
-  const { data } = JSON.parse(body.toString()) as { data: { record: { id: number }; metadata: { consumer: { annotations: object } } }[] }
+  const { data } = JSON.parse(body.toString()) as {
+    data: { record: { id: number }; action: string; metadata: { consumer: { annotations: object } } }[]
+  }
   return data
 }
 
@@ -54,12 +56,23 @@ test('an edit on a node that does not stream takes effect on the one that does, 
   for (const name of ['goods', 'others']) assert.equal(await serving([a, b], name), a)
   const before = [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since }))
   const terms = await s.db.query('select key, term from tailrace.term order by key')
-  await b.engine.updateSink(idOf(b, 'goods'), { annotations: { team: 'edited' }, source: { include_tables: ['public.users'] } })
+  await s.shop.query('insert into goods values (1)')
+  await b.engine.updateSink(idOf(b, 'goods'), { annotations: { team: 'edited' }, actions: ['delete'] })
   await a.engine.reload() // what the API tells each node before it answers
-  await s.shop.query('insert into goods values (1); insert into users values (2)')
-  const [message] = await take(a, 'goods')
-  assert.deepEqual([message?.record.id, message?.metadata.consumer.annotations], [2, { team: 'edited' }], 'routing and description are new')
-  assert.deepEqual((await take(a, 'others')).map(({ record }) => record.id).sort(), [1, 2])
+  await s.shop.query('insert into goods values (2)')
+  await s.shop.query('delete from goods where id = 2')
+  const taken = [...(await take(a, 'goods')), ...(await take(a, 'goods'))]
+  assert.deepEqual(
+    taken.map(({ record, action }) => [action, record.id]),
+    [
+      ['insert', 1],
+      ['delete', 2],
+    ],
+    'actions hold from the edit on, whenever messages are read',
+  )
+  assert.deepEqual(taken.at(-1)?.metadata.consumer.annotations, { team: 'edited' }, 'the description is new')
+  const others = [...(await take(a, 'others')), ...(await take(a, 'others', 100))]
+  assert.deepEqual(new Set(others.map(({ record }) => record.id)), new Set([1, 2]), 'the other reader of the stream gets all of it')
   assert.deepEqual(
     [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since })),
     before,

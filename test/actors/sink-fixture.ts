@@ -8,13 +8,13 @@ import type { Discarded, SinkObserver } from '../../actors/sink/sink-observer.ts
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
-import { PackBuilder } from '../../engine/log/pack-builder.ts'
+import { encodeMarker, PackBuilder } from '../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { hashGroup } from '../../engine/wal/decode/change-keys.ts'
-import { topicOf } from '../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import type { Shape } from '../../sinks/sink.ts'
@@ -87,12 +87,17 @@ export function stageOf(
 
 /** A sink that never had another shape. */
 function onlyGeneration(sink: Sink): Generations {
-  return { serve: async () => ({ generation: 1, shape: shapeOf(sink), opensAt: undefined }), stateOf: async () => 'open' }
+  const topic = ownTopic({ sinkId: sink.id, generation: 1 })
+  return {
+    serve: async () => ({ generation: 1, shape: shapeOf(sink.id, sink), topic, reader: topic, opensAt: undefined }),
+    stateOf: async () => 'open',
+    span: async () => ({ endsAt: undefined, takes: [], version: 1 }),
+  }
 }
 
 /** Renders messages as one pack. Group hashes: one number for each name. */
 export function packOf(lsn: bigint, messages: readonly Message[], commitTimeUs = Date.now() * 1000): Buffer {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(lsn, 1, commitTimeUs)
   for (const [idx, { id, group = `g${id}`, part = PART.row, pad = 0 }] of messages.entries()) {
     const key = JSON.stringify([group])
@@ -220,7 +225,7 @@ export class Fixture implements AsyncDisposable {
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-sink-'))
     const log = await openEmbeddedLog(folder, { reserveBytes: options.reserveBytes ?? (() => 0) })
     const sink = { ...SINK, ...settings }
-    await log.createTopic(topicOf({ sinkId: sink.id, generation: 1 }), sink.partitions)
+    await log.createTopic(ownTopic({ sinkId: sink.id, generation: 1 }), sink.partitions)
     const fixture = new Fixture(folder, log, sink, options.query ?? emptyState())
     if (options.start !== false) await fixture.start()
     return fixture
@@ -258,22 +263,22 @@ export class Fixture implements AsyncDisposable {
   /** Appends one record. */
   async append(messages: readonly Message[], partition = 0, generation = 1): Promise<void> {
     const lsn = (this.#lsn += 16n)
-    const record = { topic: topicOf({ sinkId: SINK.id, generation }), partition, pack: packOf(lsn, messages) }
+    const record = { topic: ownTopic({ sinkId: SINK.id, generation }), partition, pack: packOf(lsn, messages) }
     await this.log.append([record], { source: 'test', position: { history: 0, lsn, idx: messages.length, part: PART.row } })
   }
 
   /** Appends a record that stands there already, as a source does that starts again. */
   async appendAgain(lsn: bigint, messages: readonly Message[]): Promise<void> {
-    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition: 0, pack: packOf(lsn, messages) }], {
+    await this.log.append([{ topic: ownTopic({ sinkId: SINK.id, generation: 1 }), partition: 0, pack: packOf(lsn, messages) }], {
       source: 'test',
       position: this.position,
     })
   }
 
-  /** The last pack of a generation's partition. */
+  /** The marker behind all of a generation's partition. */
   async close(partition = 0, generation = 1): Promise<void> {
-    const pack = new PackBuilder({ history: 0, term: 1, generation, routing: 2 }).encode(true)
-    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation }), partition, pack }], {
+    const pack = encodeMarker({ history: 0, term: 1, routing: 2 }, this.position, Date.now() * 1000)
+    await this.log.append([{ topic: ownTopic({ sinkId: SINK.id, generation }), partition, pack }], {
       source: 'test',
       position: this.position,
     })
@@ -285,7 +290,7 @@ export class Fixture implements AsyncDisposable {
   }
 
   async appendPack(pack: Buffer, partition = 0): Promise<void> {
-    await this.log.append([{ topic: topicOf({ sinkId: SINK.id, generation: 1 }), partition, pack }], {
+    await this.log.append([{ topic: ownTopic({ sinkId: SINK.id, generation: 1 }), partition, pack }], {
       source: 'test',
       position: { history: 0, lsn: this.#lsn, idx: 0, part: PART.row },
     })

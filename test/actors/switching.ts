@@ -9,11 +9,14 @@ import { formatLsn } from '../../engine/lsn.ts'
 import { shapeOf, type GenerationShape } from '../../engine/state/generation-shape.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { topicOf } from '../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { acksOf, Fixture, hashOf, SINK, type Element } from './sink-fixture.ts'
 import { queryOf, stateDatabase, storeOf } from './sink-state.ts'
+
+/** Of a generation with a topic of its own. */
+const formerShape = (sink: Sink): GenerationShape => ({ ...shapeOf(sink.id, sink), stream: undefined })
 
 export const DRAIN_AFTER_MS = 100
 const PATIENCE_MS = 20_000
@@ -40,8 +43,8 @@ export class Switching implements AsyncDisposable {
     const db = await stateDatabase()
     const sink = { ...SINK, ...setting }
     const f = await Fixture.open(setting, { query: queryOf(db), start: false })
-    const s = new Switching(db, f, sink, shapeOf({ ...sink, ...next }), regrouped)
-    await s.#save(1, shapeOf(sink), 1n)
+    const s = new Switching(db, f, sink, formerShape({ ...sink, ...next }), regrouped)
+    await s.#save(1, formerShape(sink), 1n)
     await s.start()
     return s
   }
@@ -68,8 +71,8 @@ export class Switching implements AsyncDisposable {
 
   /** What the source does when it meets the mark of the next generation. */
   async switchOver(from = 1): Promise<void> {
-    const { partitions } = (await this.f.log.topics()).find(({ topic }) => topic === topicOf({ sinkId: SINK.id, generation: from }))!
-    await this.f.log.createTopic(topicOf({ sinkId: SINK.id, generation: from + 1 }), this.#next.partitions)
+    const { partitions } = (await this.f.log.topics()).find(({ topic }) => topic === ownTopic({ sinkId: SINK.id, generation: from }))!
+    await this.f.log.createTopic(ownTopic({ sinkId: SINK.id, generation: from + 1 }), this.#next.partitions)
     await this.#save(from + 1, this.#next, this.f.position.lsn + 1n)
     for (let partition = 0; partition < partitions; partition++) await this.f.close(partition, from)
   }
@@ -101,6 +104,10 @@ export class Switching implements AsyncDisposable {
 
   async #save(generation: number, shape: GenerationShape, lsn: bigint): Promise<void> {
     const regrouped = generation > 1 && this.#regrouped ? JSON.stringify(this.#regrouped) : null
+    await this.db.query(
+      'update tailrace.generation set ends_history = 0, ends_lsn = $2, ends_idx = 0 where sink_id = $1 and generation < $3 and ends_lsn is null',
+      [SINK.id, formatLsn(lsn), generation],
+    )
     await this.db.query(
       'insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, regrouped) values ($1, $2, $3, 0, $4, 0, $5)',
       [SINK.id, generation, JSON.stringify(shape), formatLsn(lsn), regrouped],

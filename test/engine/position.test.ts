@@ -10,7 +10,7 @@ test('positions are ordered by history, then commit, then index, then part, by t
     for (const lsn of [7n, 0xffffffff_00000000n])
       for (const idx of [0, 9, 1_000_000]) for (const part of [PART.tombstone, PART.row]) ascending.push({ history, lsn, idx, part })
   for (const [i, position] of ascending.entries()) {
-    const builder = new PackBuilder({ history: position.history, term: 1, generation: 1, routing: 1 })
+    const builder = new PackBuilder({ history: position.history, term: 1, routing: 1 })
     builder.begin(position.lsn, 1, 1)
     builder.add(position.idx, position.part, ACTION.update, 1, 0, 1, 0, 0)
     const pack = Pack.decode(builder.encode())

@@ -65,8 +65,9 @@ export class Cuts {
   async #cuts(state: Query): Promise<Cut[]> {
     const rows = await state<{ lsn: string; tables: string[] }>(
       `select v.lsn::text as lsn, s -> 'source' -> 'include_tables' as tables
-       from tailrace.routing_version v, jsonb_array_elements(v.sinks) s join tailrace.sink k on k.id::text = s ->> 'sinkId'
-       where k.name = $1 and v.lsn is not null order by v.version`,
+       from tailrace.routing_version v, jsonb_array_elements(v.readers) r join tailrace.sink k on k.id::text = r ->> 'sinkId',
+         jsonb_array_elements(v.streams) s
+       where s ->> 'topic' = r ->> 'topic' and k.name = $1 and v.lsn is not null order by v.version`,
       [this.#sink],
     )
     return rows.map(({ lsn, tables }) => ({ lsn: parseLsn(lsn), taken: tables.includes(`public.${this.tables[0]}`) }))

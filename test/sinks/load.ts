@@ -24,7 +24,7 @@ export type Row = Readonly<{
 
 /** One pack with a transaction, number 1, for each LSN. */
 export function loadOf(rows: readonly Row[], history = 0, committedAtMs = 1_700_000_000_000): Load {
-  const builder = new PackBuilder({ history, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history, term: 1, routing: 1 })
   let open: bigint | undefined
   for (const [
     idx,

@@ -27,7 +27,7 @@ after(async () => {
 type Given = Readonly<{ key: readonly (string | null)[]; table?: string; xid?: number; flags?: number; commitTimeUs?: number }>
 
 async function messagesOf(rows: readonly Given[]) {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   for (const [idx, { key, table = 'goods', xid = 0, flags = 0, commitTimeUs = Date.now() * 1000 }] of rows.entries()) {
     const [{ oid } = { oid: 0 }] = await db.query<{ oid: number }>('select $1::regclass::oid::int as oid', [table])
     builder.begin(BigInt(4096 + idx), xid, commitTimeUs)

@@ -9,7 +9,6 @@ import { formatLsn, type Lsn } from '../../lsn.ts'
 import { belowTransaction, comparePositions, endOfTransaction, positionBefore, type Position } from '../../position.ts'
 import { replayWindowMs, type Sink } from '../../state/resources.ts'
 import { historyAt, type Incarnation } from '../../wal/history.ts'
-import { topicOf } from '../../wal/routing/routing.ts'
 import type { KnownGeneration, Reach } from './replay-reach.ts'
 import { firstAt, seek, type FirstMessage, type Place, type Sought } from './replay-search.ts'
 
@@ -83,7 +82,7 @@ async function positionOf(
 }
 
 async function positionOfRecord(
-  { log, sink, generations }: PlanOf,
+  { log, generations }: PlanOf,
   kept: readonly KnownGeneration[],
   { offset, partition, generation: named }: Extract<ReplayTarget, { offset: number }>,
 ): Promise<Position | 'the end' | undefined> {
@@ -91,22 +90,23 @@ async function positionOfRecord(
   if (!generation) throw refused('generation', `${named ?? ''} is none of those that were delivered`)
   const { points } = generation
   if (partition >= points.length) throw refused('partition', `must be below ${points.length}`)
-  if (!kept.includes(generation) || (points[partition]?.[0]?.offset ?? 0) > offset) return undefined
-  const topic = topicOf({ sinkId: sink.id, generation: generation.generation })
-  const { next } = await log.stats(topic, partition)
+  if (!kept.includes(generation) || (points[partition]?.[0]?.offset ?? generation.begins[partition] ?? 0) > offset) return undefined
+  const { next } = await log.stats(generation.reader, partition)
   if (offset > next) throw refused('offset', `must be at most ${next}, where partition ${partition} ends`)
-  const first = await firstAt(log, topic, partition, offset)
+  const first = await firstAt(log, generation, partition, offset)
   return first ? positionBefore(first) : (kept[kept.indexOf(generation) + 1]?.opensAt ?? 'the end')
 }
 
 const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}.`, { [field]: reason })
 
-async function seekAll(of: PlanOf, { generation, points }: KnownGeneration, sought: Sought): Promise<Place[]> {
-  const topic = topicOf({ sinkId: of.sink.id, generation })
+async function seekAll(of: PlanOf, generation: KnownGeneration, sought: Sought): Promise<Place[]> {
+  const { points } = generation
   const places: Place[] = []
   for (let from = 0; from < points.length; from += AT_ONCE) {
     const some = points.slice(from, from + AT_ONCE)
-    places.push(...(await Promise.all(some.map((known, i) => seek(of.log, { topic, partition: from + i, points: known ?? [] }, sought)))))
+    places.push(
+      ...(await Promise.all(some.map((known, i) => seek(of.log, generation, { partition: from + i, points: known ?? [] }, sought)))),
+    )
   }
   return places
 }

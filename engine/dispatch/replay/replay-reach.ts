@@ -4,15 +4,24 @@
  * ends the reach.
  */
 import { comparePositions, type Position } from '../../position.ts'
+import { readerOf, type ReaderName, type TopicName } from '../../log/log.ts'
 import { ask } from '../../state/asking.ts'
+import { ownTopic } from '../../wal/routing/routing.ts'
 import { toPosition } from '../../wal/source-store.ts'
 import type { Query } from '../../wal/connection/slot.ts'
+import { topicOfGeneration } from '../generations.ts'
 import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'
 import { pointsOf, type ReplayPoint } from './replay-points.ts'
 
 export type KnownGeneration = ParkedOwner &
   Readonly<{
+    topic: TopicName
+    reader: ReaderName
     opensAt: Position
+    /** nothing from there on is its own; undefined: it is open */
+    endsAt: Position | undefined
+    /** of each partition the first record that may have something for it */
+    begins: readonly number[]
     /** its topic is gone, or is being deleted */
     dropped: boolean
     /** when its last message was finished, µs since the epoch; undefined: it is delivered, or waits for its turn */
@@ -34,23 +43,30 @@ export type Reach = Readonly<{
 export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
   const generations = await ask(
     query,
-    `select generation, shape, regrouped, rewinds, history, lsn, idx, dropped_at is not null as dropped, extract(epoch from drained_at)::float8 as ended
+    `select generation, shape, topic, regrouped, rewinds, history, lsn, idx, ends_history, ends_lsn, ends_idx, dropped_at is not null as dropped,
+       extract(epoch from drained_at)::float8 as ended
      from tailrace.generation where sink_id = $1::text::uuid and lsn is not null order by generation ${lock ? 'for update' : ''}`,
     [sinkId],
   )
   const terms = await ask(query, `select key from tailrace.term where kind = 'partition' and key like $1 || '.%'`, [sinkId])
+  const lines = await ask(query, 'select generation, partition, begins from tailrace.reader_line where sink_id = $1::text::uuid', [sinkId])
+  const begins = new Map(lines.rows.map((row) => [`${String(row.generation)}/${String(row.partition)}`, Number(row.begins)]))
   const served = new Set(terms.rows.map(({ key }) => String(key).slice(sinkId.length + 1)))
   const known = new Map((await pointsOf(query, sinkId)).map(({ generation, partition, points }) => [`${generation}/${partition}`, points]))
-  return generations.rows.map((row) => {
+  return generations.rows.flatMap((row) => {
     const owner = parkedOwner(row)
     const { generation, shape } = owner
+    const topic = topicOfGeneration(sinkId, row)
+    if (topic === undefined) return []
     const points = Array.from({ length: shape.partitions }, (_, partition) => {
       const name = `${generation}/${partition}`
       return known.get(name) ?? (served.has(name) ? [] : undefined)
     })
     return {
       ...owner,
-      points,
+      ...{ topic, reader: readerOf(topic, ownTopic({ sinkId, generation })), points },
+      begins: points.map((_, partition) => begins.get(`${generation}/${partition}`) ?? 0),
+      endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
       dropped: row.dropped === true,
       opensAt: toPosition(row) as Position,
       endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,
@@ -65,7 +81,9 @@ export function reachOf(generations: readonly KnownGeneration[]): Reach | undefi
     const lowest = each.points.map((points) => points && points[0])
     const isKnown = lowest.every((point, partition) => point !== undefined || each.points[partition] === undefined)
     if (each.dropped || !isKnown) return later && { above: later.opensAt, latestUs: each.endedUs ?? Infinity, oldest: later.generation }
-    const trimmed = lowest.filter((point) => point !== undefined && point.offset > 0) as ReplayPoint[]
+    const trimmed = lowest.filter(
+      (point, partition) => point !== undefined && point.offset > (each.begins[partition] ?? 0),
+    ) as ReplayPoint[]
     if (trimmed.length > 0)
       return {
         above: trimmed.map(({ position }) => position).reduce((a, b) => (comparePositions(a, b) >= 0 ? a : b)),

@@ -2,8 +2,8 @@
  * Finds the place in a partition's log from which everything above a position, or committed at or after a time, comes. It
  * starts at a point below (replay-points.ts) and reads on, so that records which stand there twice don't mislead it.
  */
-import type { Log, MessageRef, TopicName } from '../../log/log.ts'
-import { Pack } from '../../log/pack.ts'
+import type { Log, MessageRef, ReaderName, TopicName } from '../../log/log.ts'
+import { Pack, type PackHeader } from '../../log/pack.ts'
 import { comparePositions, type Position } from '../../position.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
@@ -22,7 +22,15 @@ export type Place = Readonly<{
   point: Omit<ReplayPoint, 'position'>
 }>
 
-const BEGINNING: Omit<ReplayPoint, 'position'> = { offset: 0, neededFrom: 0, latestUs: 0, messages: 0, bytes: 0, reachedMs: 0 }
+/** A generation in its stream, or in a topic of its own. */
+type Read = Readonly<{ topic: TopicName; reader: ReaderName; endsAt: Position | undefined; begins: readonly number[] }>
+
+const beginning = (offset: number): Omit<ReplayPoint, 'position'> => ({
+  ...{ offset, neededFrom: offset, latestUs: 0, messages: 0, bytes: 0, reachedMs: 0 },
+})
+/** Whether nothing of the generation comes from this record on. */
+const isEnd = ({ topic, reader, endsAt }: Read, { isMarker, first }: PackHeader): boolean =>
+  (isMarker && topic === reader) || (endsAt !== undefined && comparePositions(first, endsAt) >= 0)
 const NEVER = new AbortController().signal
 
 /**
@@ -31,19 +39,22 @@ const NEVER = new AbortController().signal
  */
 export async function seek(
   log: Log,
-  { topic, partition, points }: Readonly<{ topic: TopicName; partition: number; points: readonly ReplayPoint[] }>,
+  generation: Read,
+  { partition, points }: Readonly<{ partition: number; points: readonly ReplayPoint[] }>,
   sought: Sought,
 ): Promise<Place> {
+  const { topic, reader, begins } = generation
   const isBelow = (point: ReplayPoint) =>
     'position' in sought ? comparePositions(point.position, sought.position) <= 0 : point.latestUs < sought.fromUs
-  const { position: _, ...start } = points.findLast(isBelow) ?? points[0] ?? { ...BEGINNING, position: undefined }
+  const { position: _, ...start } = points.findLast(isBelow) ?? points[0] ?? { ...beginning(begins[partition] ?? 0), position: undefined }
   const { neededFrom, reachedMs } = start // of what follows it is not known where it begins, if it stands in parts
   let { offset, latestUs, messages, bytes } = start
-  const { next } = await log.stats(topic, partition)
+  const { next } = await log.stats(reader, partition)
   for await (const record of log.read(topic, partition, offset, NEVER, next)) {
-    const { count, last, maxCommitTimeUs, closing } = Pack.header(record.pack)
+    const header = Pack.header(record.pack)
+    const { count, last, maxCommitTimeUs } = header
     const point = { offset: record.offset, neededFrom, latestUs, messages, bytes, reachedMs }
-    if (closing) return { ref: { offset: record.offset, index: 0 }, first: undefined, messages, point }
+    if (isEnd(generation, header)) return { ref: { offset: record.offset, index: 0 }, first: undefined, messages, point }
     const holds = count > 0 && ('position' in sought ? comparePositions(last, sought.position) > 0 : maxCommitTimeUs >= sought.fromUs)
     const found = holds ? firstOf(Pack.decode(record.pack), sought) : undefined
     if (found) {
@@ -67,12 +78,13 @@ function firstOf(pack: Pack, sought: Sought): ({ index: number } & FirstMessage)
 }
 
 /** The position of the first message of a record; undefined: there is none at or behind it. */
-export async function firstAt(log: Log, topic: TopicName, partition: number, offset: number): Promise<Position | undefined> {
-  const { next } = await log.stats(topic, partition)
+export async function firstAt(log: Log, generation: Read, partition: number, offset: number): Promise<Position | undefined> {
+  const { topic, reader } = generation
+  const { next } = await log.stats(reader, partition)
   for await (const record of log.read(topic, partition, offset, NEVER, next)) {
-    const { count, first, closing } = Pack.header(record.pack)
-    if (closing) return undefined
-    if (count > 0) return first
+    const header = Pack.header(record.pack)
+    if (isEnd(generation, header)) return undefined
+    if (header.count > 0) return header.first
   }
   return undefined
 }

@@ -68,7 +68,12 @@ export async function rewind(query: Query, sinkId: string, plan: ReplayPlan, sto
   await bringBackParked(query, sinkId, position, goal, later)
   const numbers = [sinkId, goal.generation]
   await ask(query, 'delete from tailrace.drained_partition where sink_id = $1::text::uuid and generation >= $2', numbers)
-  await ask(query, 'delete from tailrace.replay_point where sink_id = $1::text::uuid and generation > $2 and record_offset > 0', numbers)
+  await ask(
+    query,
+    `delete from tailrace.replay_point p where sink_id = $1::text::uuid and generation > $2 and record_offset > coalesce((
+       select begins from tailrace.reader_line l where l.sink_id = p.sink_id and l.generation = p.generation and l.partition = p.partition), 0)`,
+    numbers,
+  )
   await ask(
     query,
     `update tailrace.generation set drained_at = null, rewinds = rewinds + 1

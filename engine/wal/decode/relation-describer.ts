@@ -19,13 +19,13 @@ import type { RelationMessage } from './pgoutput.ts'
 import { Relation, type RelationDescription } from './relation.ts'
 import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
 import { compileTargets } from '../routing/routing.ts'
-import type { EndedTopic, RoutingState } from '../routing/routing-state.ts'
-import { topicsOf } from '../run-start.ts'
+import type { LeftTopic, RoutingState } from '../routing/routing-state.ts'
+import { endsOf, topicsOf } from '../run-start.ts'
 import type { Query } from '../connection/slot.ts'
 import type { SourceStore } from '../source-store.ts'
 
-/** @property ended topics whose generation ends ahead of the relation's next change */
-export type Described = Readonly<{ relation: Relation; ended: readonly EndedTopic[] }>
+/** @property left topics that generations leave ahead of the relation's next change */
+export type Described = Readonly<{ relation: Relation; left: readonly LeftTopic[] }>
 
 export type RelationDescriberOptions = Readonly<{
   store: Pick<SourceStore, 'makeTopics' | 'saveRelation' | 'saveRegrouping'>
@@ -56,31 +56,31 @@ export class RelationDescriber {
   describe(message: RelationMessage, met?: Relation): Described | Promise<Described> {
     const { cursor, routing } = this.#options
     const { position, isDurable } = cursor
-    const ended = routing.reach(before(position)) // what a former run has begun here
+    const left = routing.reach(before(position)) // what a former run has begun here
     const saved = this.#known.at(message.oid, position)
-    if (saved) return { relation: new Relation(message, saved), ended }
+    if (saved) return { relation: new Relation(message, saved), left }
     const former = this.#known.before(message.oid, position)
     if (needsLookup(message)) {
       const kept = met && saysTheSame(message, met.message) ? met.description : isDurable ? former : undefined
-      return kept ? { relation: new Relation(message, kept), ended } : this.#lookUp(message, former, ended)
+      return kept ? { relation: new Relation(message, kept), left } : this.#lookUp(message, former, left)
     }
     const description = describeByMessage(message)
     const now = columnsOf(message, description)
-    if (isDurable || (former && sameColumns(fullOf(former) ?? now, now))) return { relation: new Relation(message, description), ended }
-    return this.#save(message, { ...description, columns: now.columns }, former, ended)
+    if (isDurable || (former && sameColumns(fullOf(former) ?? now, now))) return { relation: new Relation(message, description), left }
+    return this.#save(message, { ...description, columns: now.columns }, former, left)
   }
 
-  async #lookUp(message: RelationMessage, former: SavedRelation | undefined, ended: readonly EndedTopic[]): Promise<Described> {
+  async #lookUp(message: RelationMessage, former: SavedRelation | undefined, left: readonly LeftTopic[]): Promise<Described> {
     const description = await describeRelation(this.#options.query, message)
-    if (isAhead(description) && former && isOf(former, message)) return this.#save(message, former, former, ended)
-    return this.#save(message, { ...description, ...columnsOf(message, description) }, former, ended)
+    if (isAhead(description) && former && isOf(former, message)) return this.#save(message, former, former, left)
+    return this.#save(message, { ...description, ...columnsOf(message, description) }, former, left)
   }
 
   async #save(
     message: RelationMessage,
     described: SavedRelation,
     former: SavedRelation | undefined,
-    ended: readonly EndedTopic[],
+    left: readonly LeftTopic[],
   ): Promise<Described> {
     const { cursor, store, routing, log } = this.#options
     const { position, isDurable } = cursor
@@ -89,22 +89,29 @@ export class RelationDescriber {
     let saved = described
     let version: RoutingVersion | undefined
     if (sinks.length === 0) saved = await store.saveRelation({ ...at, saved })
-    else version = await store.saveRegrouping({ ...at, saved }, before(position), { sinks, key: described.key })
+    else {
+      const ends = await endsOf(log, topicsOf(routing.active))
+      version = await store.saveRegrouping({ ...at, saved }, before(position), { sinks, key: described.key, ends })
+    }
     this.#known.add({ ...at, saved })
     const relation = new Relation(message, saved)
-    if (!version) return { relation, ended }
+    if (!version) return { relation, left }
     const many = `${sinks.length} ${sinks.length === 1 ? 'sink begins' : 'sinks begin'} another generation`
     this.#options.onNotice(`${message.schema}.${message.table} groups its changes by other columns than before: ${many}`)
     await store.makeTopics(log, topicsOf(version))
-    return { relation, ended: [...ended, ...routing.switchTo(version)] }
+    return { relation, left: [...left, ...routing.switchTo(version)] }
   }
 
-  /** Those that take the table and put its rows into other groups from here on. */
+  /** Readers of the streams that take the table and put its rows into other groups from here on. */
   #regroupedSinks({ schema, table }: RelationMessage, former: SavedRelation | undefined, now: SavedRelation): readonly string[] {
     const [a, b] = [former && fullOf(former), fullOf(now)]
     if (!a || !b) return []
-    const targets = compileTargets(this.#options.routing.active, { schema, name: table })
-    return targets.filter(({ grouping, groupColumns }) => grouping && !sameGrouping(a, b, groupColumns)).map(({ sinkId }) => sinkId)
+    const { active } = this.#options.routing
+    const targets = compileTargets(active, { schema, name: table })
+    const regrouped = targets
+      .filter(({ grouping, groupColumns }) => grouping && !sameGrouping(a, b, groupColumns))
+      .map(({ topic }) => topic)
+    return active.readers.filter(({ topic }) => regrouped.includes(topic)).map(({ sinkId }) => sinkId)
   }
 }
 

@@ -4,9 +4,9 @@
  */
 import type { Lsn } from '../../lsn.ts'
 import { comparePositions, PART, type Position } from '../../position.ts'
-import type { RoutedSink, RoutingVersion } from '../../state/resources.ts'
+import type { RoutingVersion } from '../../state/resources.ts'
 import type { Relation } from '../decode/relation.ts'
-import { compileTargets, topicOf, type Target } from './routing.ts'
+import { compileTargets, ownTopic, type Target } from './routing.ts'
 import type { PlacedVersion } from '../source-store.ts'
 
 /** A target as it concerns one relation. */
@@ -18,78 +18,76 @@ export type RelationTarget = Readonly<{
   hasOwnGroup: boolean
 }>
 
-/** The last generation of a sink, as its topic. */
-export type EndedTopic = Readonly<{ topic: string; generation: number; partitions: number }>
+/** A topic that a generation of a sink leaves: a marker in each partition says so to it. */
+export type LeftTopic = Readonly<{ topic: string; partitions: number }>
 
-/** A generation that ends at a position, and may not have got its last pack. */
-export type EndingTopic = EndedTopic & Readonly<{ endsAt: Position }>
+/** Of a generation that ends at a position, and may not have met its marker. */
+export type LeavingTopic = LeftTopic & Readonly<{ endsAt: Position }>
 
-const NOTHING: RoutingVersion = { databaseId: '', version: 0, sinks: [] }
+const NOTHING: RoutingVersion = { databaseId: '', version: 0, streams: [], readers: [] }
 
 export class RoutingState {
   /** those with a place, in the order of version, which is the order of place too */
   readonly #placed: PlacedVersion[]
   #active: RoutingVersion = NOTHING
   #next = 0
-  /** each sink as the last version that had it named it: one that was off meanwhile may come back with another generation */
-  readonly #last = new Map<string, RoutedSink>()
-  #unclosed: EndingTopic[]
+  #unmarked: LeavingTopic[]
   readonly #targets = new Map<Relation, readonly RelationTarget[]>()
 
-  /** @param unclosed generations whose last pack may be missing: each gets one, where its place has been passed */
-  constructor(versions: readonly PlacedVersion[], unclosed: readonly EndingTopic[] = []) {
+  /** @param unmarked of generations whose markers may be missing: each gets one, where its place has been passed */
+  constructor(versions: readonly PlacedVersion[], unmarked: readonly LeavingTopic[] = []) {
     this.#placed = versions.filter((version) => version.position !== undefined)
-    this.#unclosed = [...unclosed]
+    this.#unmarked = [...unmarked]
   }
 
   get active(): RoutingVersion {
     return this.#active
   }
 
-  /** A transaction begins: what took effect before it holds. @returns the topics whose generation ends here */
-  begin(history: number, lsn: Lsn): readonly EndedTopic[] {
+  /** A transaction begins: what took effect before it holds. @returns the topics that a generation leaves here */
+  begin(history: number, lsn: Lsn): readonly LeftTopic[] {
     return this.reach({ history, lsn, idx: -1, part: PART.row })
   }
 
   /**
    * What has its place up to here holds.
-   * @returns the topics whose generation ends within this transaction: what ended before it was closed with what was
-   *   confirmed, or is closed late
+   * @returns the topics that a generation leaves within this transaction: what was left before it was marked with what was
+   *   confirmed, or is marked late
    */
-  reach(position: Position): readonly EndedTopic[] {
-    const ended: EndedTopic[] = []
+  reach(position: Position): readonly LeftTopic[] {
+    const left: LeftTopic[] = []
     for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
       if (comparePositions(next.position, position) > 0) break
       this.#next++
       const { history, lsn } = next.position
-      if (history === position.history && lsn === position.lsn) ended.push(...this.#endedBy(next.routing))
+      if (history === position.history && lsn === position.lsn) left.push(...this.#leftBy(next.routing, next.position))
       this.#activate(next.routing)
     }
-    return ended
+    return left
   }
 
   /**
-   * What ended before here, and may never have been closed: its place did not come again in a change of history, in an
+   * What was left before here, and may never have been marked: its place did not come again in a change of history, in an
    * accepted gap, or with another log. Everything that is its own has been appended by now. @returns it, once
    */
-  closeLate(position: Position): readonly EndedTopic[] {
-    if (this.#unclosed.length === 0) return []
-    const { late = [], open = [] } = Object.groupBy(this.#unclosed, ({ endsAt }) =>
+  markLate(position: Position): readonly LeftTopic[] {
+    if (this.#unmarked.length === 0) return []
+    const { late = [], open = [] } = Object.groupBy(this.#unmarked, ({ endsAt }) =>
       comparePositions(endsAt, position) <= 0 ? 'late' : 'open',
     )
-    this.#unclosed = open
-    return late
+    this.#unmarked = open
+    return once(late)
   }
 
-  /** A version takes effect. @returns the topics whose generation ends here */
-  switchTo(version: RoutingVersion): readonly EndedTopic[] {
-    const ended = this.#endedBy(version)
+  /** A version takes effect. @returns the topics that a generation leaves here */
+  switchTo(version: RoutingVersion): readonly LeftTopic[] {
+    const left = this.#leftBy(version)
     while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++
     this.#activate(version)
-    return ended
+    return left
   }
 
-  /** The sinks that take the relation's changes under the active version. */
+  /** The streams that take the relation's changes under the active version. */
   targets(relation: Relation): readonly RelationTarget[] {
     let targets = this.#targets.get(relation)
     if (!targets) {
@@ -111,19 +109,21 @@ export class RoutingState {
 
   #activate(version: RoutingVersion): void {
     this.#active = version
-    for (const sink of version.sinks) this.#last.set(sink.sinkId, sink)
     this.#targets.clear()
   }
 
-  /** Sinks that go on with another generation: their old topics get a last pack. */
-  #endedBy(version: RoutingVersion): EndedTopic[] {
-    const ended = version.sinks.flatMap(({ sinkId, generation }) => {
-      const former = this.#last.get(sinkId)
-      return former && former.generation !== generation
-        ? [{ topic: topicOf(former), generation: former.generation, partitions: former.partitions }]
-        : []
-    })
-    this.#unclosed = this.#unclosed.filter(({ topic }) => !ended.some((each) => each.topic === topic))
-    return ended
+  /** Sinks that go on with another generation, or with none. */
+  #leftBy({ readers }: RoutingVersion, position?: Position): readonly LeftTopic[] {
+    const stay = new Set(readers.map(ownTopic))
+    const partitions = new Map(this.#active.streams.map((stream) => [stream.topic, stream.partitions]))
+    const leaving = this.#active.readers.filter((reader) => !stay.has(ownTopic(reader)))
+    const left = once(leaving.map(({ topic }) => ({ topic, partitions: partitions.get(topic) ?? 0 })))
+    const isMarked = ({ topic, endsAt }: LeavingTopic) =>
+      left.some((each) => each.topic === topic) && (!position || comparePositions(endsAt, position) <= 0)
+    this.#unmarked = this.#unmarked.filter((each) => !isMarked(each))
+    return left
   }
 }
+
+/** One marker tells all who leave a topic at the same place. */
+const once = (topics: readonly LeftTopic[]): readonly LeftTopic[] => [...new Map(topics.map((each) => [each.topic, each])).values()]

@@ -4,10 +4,14 @@
  * of an older version, says nothing. So a mark may be written again whenever its fate is unknown.
  */
 import { ask, UNIQUE_VIOLATION } from '../../state/asking.ts'
-import type { RoutedSink, RoutingVersion } from '../../state/resources.ts'
+import type { RoutedReader, RoutedStream, Routing, RoutingVersion } from '../../state/resources.ts'
 import type { Query } from '../connection/slot.ts'
+import { ownTopic } from './routing.ts'
 
 export const ROUTING_MARK = 'tailrace:routing'
+
+/** SQL for the name of a topic that no other ever was, or will be: the tag tells it from those of a state database that was put back. */
+export const NEW_TOPIC = `'stream.' || nextval('tailrace.stream_number') || '.' || substr(md5(gen_random_uuid()::text), 1, 8)`
 
 /** `isPlaced`: its mark has come back to a source, so it need not be written again. */
 export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced: boolean }>
@@ -16,26 +20,73 @@ export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced:
  * Saves what goes where as the next version; the same as the newest one saves nothing.
  * @param state queries on the state database
  */
-export async function saveRoutingVersion(state: Query, databaseId: string, sinks: readonly RoutedSink[]): Promise<SavedVersion> {
+export async function saveRoutingVersion(state: Query, databaseId: string, routing: Routing): Promise<SavedVersion> {
+  const { columns, values } = stored(routing)
   for (;;) {
     const { rows } = await state(
-      'select version, sinks = $2::jsonb as same, lsn is not null as placed from tailrace.routing_version where database_id = $1 order by version desc limit 1',
-      [databaseId, JSON.stringify(sinks)],
+      `select version, ${columns.map((column, i) => `${column} is not distinct from $${i + 2}::jsonb`).join(' and ')} as same, lsn is not null as placed
+       from tailrace.routing_version where database_id = $1 order by version desc limit 1`,
+      [databaseId, ...values],
     )
     const newest = rows[0]
-    if (newest?.same === true) return { databaseId, version: Number(newest.version), sinks, isNew: false, isPlaced: newest.placed === true }
+    if (newest?.same === true)
+      return { databaseId, version: Number(newest.version), ...routing, isNew: false, isPlaced: newest.placed === true }
     const version = Number(newest?.version ?? 0) + 1
     try {
-      await state('insert into tailrace.routing_version (database_id, version, sinks) values ($1, $2, $3)', [
-        databaseId,
-        version,
-        JSON.stringify(sinks),
-      ])
-      return { databaseId, version, sinks, isNew: true, isPlaced: false }
+      await state(
+        `insert into tailrace.routing_version (database_id, version, ${columns.join(', ')}) values ($1, $2, ${columns.map((_, i) => `$${i + 3}`).join(', ')})`,
+        [databaseId, version, ...values],
+      )
+      return { databaseId, version, ...routing, isNew: true, isPlaced: false }
     } catch (error) {
       if (!(error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION)) throw error // another process was faster: look again
     }
   }
+}
+
+/** A sink as versions had it in which each of its generations had a topic of its own. */
+type FormerSink = Omit<RoutedStream, 'topic'> & Omit<RoutedReader, 'topic'>
+
+/**
+ * As it stands in the state database. What has topics of its own for each sink is kept as former processes understand it,
+ * for they may have to go on from it.
+ */
+function stored({ streams, readers }: Routing): Readonly<{ columns: readonly string[]; values: readonly string[] }> {
+  if (readers.length === 0) return { columns: ['sinks', 'streams', 'readers'], values: ['[]', '[]', '[]'] }
+  const isFormer = readers.every((reader) => reader.topic === ownTopic(reader))
+  if (!isFormer) return { columns: ['streams', 'readers'], values: [JSON.stringify(streams), JSON.stringify(readers)] }
+  const sinks = readers.map(({ topic: _reader, ...reader }, i) => {
+    const { topic: _stream, ...stream } = streams[i] as RoutedStream
+    return { ...stream, ...reader }
+  })
+  return { columns: ['sinks'], values: [JSON.stringify(sinks)] }
+}
+
+/** @param row with `sinks`, `streams` and `readers` of a version */
+export function routingOf(row: Readonly<Record<string, unknown>>): Routing {
+  if (row.streams) return { streams: row.streams as RoutedStream[], readers: row.readers as RoutedReader[] }
+  const sinks = (row.sinks ?? []) as FormerSink[]
+  return {
+    streams: sinks.map(({ sinkId: _sink, generation: _generation, ...stream }, i) => ({
+      ...stream,
+      topic: ownTopic(sinks[i] as FormerSink),
+    })),
+    readers: sinks.map((sink) => ({
+      sinkId: sink.sinkId,
+      generation: sink.generation,
+      topic: ownTopic(sink),
+      actions: sink.actions ?? [],
+    })),
+  }
+}
+
+/** @param state queries on the state database. @returns what goes where from the newest version on; undefined: there is none */
+export async function newestRouting(state: Query, databaseId: string): Promise<Routing | undefined> {
+  const { rows } = await state(
+    'select sinks, streams, readers from tailrace.routing_version where database_id = $1 order by version desc limit 1',
+    [databaseId],
+  )
+  return rows[0] && routingOf(rows[0])
 }
 
 /**

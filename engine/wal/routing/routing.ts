@@ -3,7 +3,7 @@
  * run over the same log sends the same messages to the same partitions (correctness 6).
  */
 import type { TopicName } from '../../log/log.ts'
-import type { ACTIONS, RoutedSink, RoutingVersion, SourceFilter } from '../../state/resources.ts'
+import type { ACTIONS, RoutedStream, Routing, SourceFilter } from '../../state/resources.ts'
 import { qualified } from '../../state/table-name.ts'
 
 /** Tables of this schema are Tailrace's own and are never streamed. */
@@ -11,41 +11,46 @@ export const INTERNAL_SCHEMA = 'tailrace'
 
 /** Bits of `Target.actions`. */
 export const ACTION_BIT = { insert: 1, update: 2, delete: 4 } as const satisfies Record<(typeof ACTIONS)[number], number>
+export const ALL_ACTIONS = 7
 
+export const actionBits = (actions: readonly (typeof ACTIONS)[number][]): number =>
+  actions.reduce((bits, action) => bits | ACTION_BIT[action], 0)
+
+/** A stream that takes changes of a table. */
 export type Target = Readonly<{
-  sinkId: string
   topic: TopicName
-  generation: number
   partitions: number
-  /** which actions the sink takes, as bits */
+  /** which actions are written to it, as bits */
   actions: number
   /** false: no order is asked for, messages spread by position */
   grouping: boolean
   /** the columns that make the group; undefined: the primary key */
   groupColumns: readonly string[] | undefined
-  timestampFormat: RoutedSink['timestampFormat']
+  timestampFormat: RoutedStream['timestampFormat']
   /** a change of the primary key is a delete and an insert to it */
   splitsKeyChanges: boolean
+  /** the sink that has it alone, of which messages may be dropped */
+  only: string | undefined
 }>
 
-export const topicOf = (sink: Readonly<{ sinkId: string; generation: number }>): TopicName => `${sink.sinkId}.${sink.generation}`
+/** The topic of a generation that has one of its own, as all had before there were streams; and the name of a reader in any topic. */
+export const ownTopic = (sink: Readonly<{ sinkId: string; generation: number }>): TopicName => `${sink.sinkId}.${sink.generation}`
 
-/** The sinks that take changes of a table, in the order of the version. */
-export function compileTargets(version: RoutingVersion, table: Readonly<{ schema: string; name: string }>): readonly Target[] {
+/** The streams that take changes of a table, in the order of the version. */
+export function compileTargets({ streams }: Routing, table: Readonly<{ schema: string; name: string }>): readonly Target[] {
   if (table.schema === INTERNAL_SCHEMA) return []
   const fullName = `${table.schema}.${table.name}`
-  return version.sinks
-    .filter((sink) => takesTable(sink.source, table.schema, fullName))
-    .map((sink) => ({
-      sinkId: sink.sinkId,
-      topic: topicOf(sink),
-      generation: sink.generation,
-      partitions: sink.partitions,
-      actions: sink.actions.reduce((bits, action) => bits | ACTION_BIT[action], 0),
-      grouping: sink.grouping,
-      groupColumns: sink.groupColumns[fullName],
-      timestampFormat: sink.timestampFormat,
-      splitsKeyChanges: sink.splitsKeyChanges ?? false,
+  return streams
+    .filter(({ source }) => takesTable(source, table.schema, fullName))
+    .map((stream) => ({
+      topic: stream.topic,
+      partitions: stream.partitions,
+      actions: stream.actions ? actionBits(stream.actions) : ALL_ACTIONS,
+      grouping: stream.grouping,
+      groupColumns: stream.groupColumns[fullName],
+      timestampFormat: stream.timestampFormat,
+      splitsKeyChanges: stream.splitsKeyChanges ?? false,
+      only: stream.only,
     }))
 }
 

@@ -5,7 +5,7 @@ import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
 import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, SINK } from '../sink-fixture.ts'
@@ -41,7 +41,7 @@ test('a sink whose unfinished messages are parked holds its source although its 
   const [hot] = await f.receive(1, LONG_MS)
   const [other] = await f.receive(1, LONG_MS) // comes when what is in front of it is parked
   await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
-  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   await eventually('the log is trimmed', async () => ((await f.log.stats(topic, 0)).bytes < MB / 4 ? true : undefined))
   const gate = new ReadingGate()
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })

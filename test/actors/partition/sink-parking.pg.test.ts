@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import type { Log } from '../../../engine/log/log.ts'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import type { Query } from '../../../engine/wal/connection/slot.ts'
@@ -43,7 +43,7 @@ test('a partition of which the state holds nothing is taken over in three statem
   await f.append([{ id: 1 }])
   const [first] = await f.receive(1, LONG_MS)
   await f.sink.ack(acksOf([first!]))
-  while ((await f.log.stats(topicOf({ sinkId: SINK.id, generation: 1 }), 0)).first === 0) await new Promise((done) => setTimeout(done, 5))
+  while ((await f.log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first === 0) await new Promise((done) => setTimeout(done, 5))
   assert.equal(asked.length, 3, asked.join('\n'))
 })
 
@@ -84,7 +84,7 @@ test('while appends are refused because the disk is nearly full, messages are pa
     assert.deepEqual(idsOf(got), [id])
     await f.sink.ack(acksOf(got))
   }
-  while ((await f.log.stats(topicOf({ sinkId: SINK.id, generation: 1 }), 0)).first < 61)
+  while ((await f.log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first < 61)
     await new Promise((resolve) => setTimeout(resolve, 20))
   assert.deepEqual(await rows(db, 'open'), [])
 })
@@ -121,7 +121,7 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
   assert.deepEqual(await rows(db, 'open'), [])
   while ((await rows(db, 'done')).length > 0) await new Promise((resolve) => setTimeout(resolve, 10))
-  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   while ((await f.log.stats(topic, 0)).first < 61) await new Promise((resolve) => setTimeout(resolve, 20))
 })
 

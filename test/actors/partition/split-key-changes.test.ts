@@ -7,7 +7,7 @@ import { PART, type Part } from '../../../engine/position.ts'
 
 type Row = Readonly<{ body: string; action: ActionCode; flags?: number; part?: Part; lsn: bigint; idx: number }>
 const packOf = (rows: readonly Row[]): Pack => {
-  const builder = new PackBuilder({ history: 2, term: 3, generation: 4, routing: 5 })
+  const builder = new PackBuilder({ history: 2, term: 3, routing: 5 })
   for (const { body, action, flags = 0, part = PART.row, lsn, idx } of rows) {
     builder.begin(lsn, 7, Number(lsn))
     builder.bodies.copy(Buffer.from(`["${idx}"]g`))

@@ -11,7 +11,7 @@ import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import type { Commit } from '../../../engine/log/log.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
 
@@ -28,10 +28,10 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   const db = after.use(await stateDatabase())
   const log = after.use(await openEmbeddedLog(folder))
   const key = { sinkId: SINK.id, generation: 1, partition: 0 }
-  const topic = topicOf(key)
+  const topic = ownTopic(key)
   await db.query(`insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx) values ($1, 1, $2, 0, '0/0', 0)`, [
     SINK.id,
-    JSON.stringify(shapeOf(SINK)),
+    JSON.stringify({ ...shapeOf(SINK.id, SINK), stream: undefined }),
   ])
   await db.query(`insert into tailrace.term (kind, key, term, holder) values ('partition', $1, 1, 'me')`, [termKey(key)])
   await log.createTopic(topic, 1)
@@ -43,7 +43,7 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   }
   let bounds = { windowMs: HOUR_MS, maxBytes: KEPT_MB * MB }
   const trimming = await Trimming.begin({
-    ...{ log, topic, query: queryOf(db), key, term: 1, committed: commitAt(0), hasPoints: true },
+    ...{ log, topic, reader: topic, begins: 0, query: queryOf(db), key, term: 1, committed: commitAt(0), hasPoints: true },
     bounds: () => bounds,
     clock: () => performance.now(),
   })

@@ -5,7 +5,7 @@ import { deleteOldTopics } from '../../../engine/dispatch/old-topics.ts'
 import { inheritanceOf } from '../../../engine/dispatch/replay/rewound.ts'
 import type { EngineError } from '../../../engine/errors.ts'
 import { formatLsn } from '../../../engine/lsn.ts'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { acksOf, hashOf, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, storeOf } from '../sink-state.ts'
 import { Switching, type Setting } from '../switching.ts'
@@ -320,7 +320,7 @@ test('a process that goes on with a later generation while another is set back l
   await ackAll(s, 4)
   const held = s.f.sink
   await s.replay({ lsn: lsns[2] as bigint })
-  const topic = topicOf({ sinkId: SINK.id, generation: 2 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 2 })
   const late = s.f.log.committed(topic, 0)
   assert.ok((await late)?.next.offset, 'it had delivered the later one')
   await assert.rejects(inheritanceOf(queryOf(s.db), { sinkId: SINK.id, generation: 2, partition: 0 }, undefined), {
@@ -336,7 +336,7 @@ test('what was finished longer ago than the window is deleted, and a replay that
   const lsns = await write(s, 3)
   const before = Date.now() * 1000
   await ackAll(s, 3)
-  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   while ((await s.f.log.stats(topic, 0)).first < 3) await new Promise((resolve) => setTimeout(resolve, 20))
   await write(s, 1)
   await ackAll(s, 1)
@@ -354,7 +354,7 @@ test('without a window nothing is kept, and with one again only what is finished
   const lsns = await write(s, 3)
   await ackAll(s, 3)
   await assert.rejects(s.replay({ lsn: lsns[0] as bigint }), { code: 'REPLAY_OUT_OF_WINDOW', message: /its replay_window is 0/ })
-  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   while ((await s.f.log.stats(topic, 0)).first < 3) await new Promise((resolve) => setTimeout(resolve, 20))
   s.f.update({ replay_window: '1h' })
   while ((await s.db.query('select from tailrace.replay_point')).length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
@@ -386,7 +386,7 @@ test('the topic of an ended generation is deleted when its window is over, or an
   assert.deepEqual(await ackAll(s, 2), [3, 4])
   await s.untilServed(2)
   const gone = await deleteOldTopics(query, s.f.log, 100)
-  assert.deepEqual(gone, { deleted: [topicOf({ sinkId: SINK.id, generation: 1 })], unknown: [], againInMs: undefined })
+  assert.deepEqual(gone, { deleted: [ownTopic({ sinkId: SINK.id, generation: 1 })], unknown: [], againInMs: undefined })
   await assert.rejects(s.replay({ lsn: lsns[3] as bigint }), { code: 'REPLAY_OUT_OF_WINDOW' })
   await s.replay({ lsn: s.f.position.lsn })
   assert.deepEqual(await ackAll(s, 1), [4])

@@ -143,7 +143,10 @@ test('a hand-over that is cut off at any statement is finished by the next try, 
     await f.gather(3)
     // the process dies when everything is parked and drained, before it hands over
     await f.sink.stop()
-    await f.start({ generations: { serve: () => s.generations().serve(), stateOf: async () => 'open' }, drainAfterMs: 0 })
+    await f.start({
+      generations: { serve: () => s.generations().serve(), stateOf: async () => 'open', span: (n) => s.generations().span(n) },
+      drainAfterMs: 0,
+    })
     await s.switchOver()
     await f.receive(10) // what nobody asks for would stay in the log
     while ((await s.db.query('select from tailrace.drained_partition')).length < 2) await new Promise((resolve) => setTimeout(resolve, 5))
@@ -157,7 +160,7 @@ test('a hand-over that is cut off at any statement is finished by the next try, 
       .generations(query)
       .serve()
       .catch(() => undefined)
-    assert.equal((await s.generations().serve()).generation, 2)
+    assert.equal((await s.generations().serve())?.generation, 2)
     const rows = await s.db.query<{ group_hash: string; owner_partition: number }>(
       'select * from tailrace.parked where owner_generation = 2',
     )

@@ -1,7 +1,7 @@
 /** Contract 3.3–3.6 through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
 import assert from 'node:assert/strict'
 import { mock, test } from 'node:test'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import type { Log } from '../../../engine/log/log.ts'
@@ -364,7 +364,7 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
     // the log was trimmed behind the last commit: a log of its own holds the same records
     await using again = await Fixture.open({ ack_wait_ms: 40 }, { start: false })
     for (let r = 0; r < 6; r++) await again.append([0, 1, 2, 3].map((i) => ({ id: r * 4 + i, group: `g${(r + i) % 5}` })))
-    await again.log.commit(topicOf({ sinkId: SINK.id, generation: 1 }), 0, commit)
+    await again.log.commit(ownTopic({ sinkId: SINK.id, generation: 1 }), 0, commit)
     await again.start()
     const came: number[] = []
     while (came.length < expected.size) {
@@ -401,7 +401,7 @@ test('records below the committed one are deleted from the log', async () => {
   for (let i = 0; i < 5; i++) await f.append([{ id: i }])
   const got = await f.gather(5)
   await f.sink.ack([0, 1, 3].map((i) => acksOf(got)[i] as string))
-  const topic = topicOf({ sinkId: SINK.id, generation: 1 })
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   while ((await f.log.stats(topic, 0)).first < 2) await new Promise((resolve) => setTimeout(resolve, 20))
   assert.equal((await f.log.stats(topic, 0)).first, 2, 'record 2 is open')
   await f.sink.ack(acksOf(got))

@@ -34,7 +34,7 @@ class Bench {
     this.commit()
   }
   /** of a message, whichever */
-  view = Pack.decode(new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 }).encode())
+  view = Pack.decode(new PackBuilder({ history: 0, term: 1, routing: 1 }).encode())
   offer(messages: readonly Message[], drops?: Uint8Array): void {
     this.view = packOf(++this.#lsn, messages)
     this.dispatcher.offer(this.#offset++, this.view, drops)
@@ -54,7 +54,7 @@ class Bench {
   }
 }
 function packOf(lsn: number, messages: readonly Message[]): Pack {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(BigInt(lsn), 1, 0)
   for (const [idx, { group, part = PART.row, bytes = 10, tooLarge }] of messages.entries()) {
     builder.bodies.ascii(tooLarge ? '"bytes":99,"metadata":{"table_name":"t"' : 'b'.repeat(bytes))

@@ -102,7 +102,7 @@ export class World {
 
   #write(written: readonly Written[]): void {
     if (written.length === 0) return
-    const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+    const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
     const offset = this.#log.length
     const known = written.map(({ lsn, group, part }, index): Known => {
       builder.begin(BigInt(lsn), 1, lsn)

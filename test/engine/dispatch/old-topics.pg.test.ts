@@ -8,7 +8,7 @@ import { deleteOldTopics } from '../../../engine/dispatch/old-topics.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import { makeTopics } from '../../../engine/log/own-topics.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
-import { topicOf } from '../../../engine/wal/routing/routing.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { SINK } from '../../actors/sink-fixture.ts'
 import { queryOf, stateDatabase } from '../../actors/sink-state.ts'
 
@@ -20,7 +20,7 @@ test('a topic stays until the source has passed what ends it, for a run that sta
   const log = parts.use(await openEmbeddedLog(folder))
   const deletedSink = { sinkId: '0f0f0f0f-0000-4000-8000-000000000001', generation: 1 }
   const formerGeneration = { sinkId: SINK.id, generation: 1 }
-  const topics = [deletedSink, formerGeneration].map(topicOf)
+  const topics = [deletedSink, formerGeneration].map(ownTopic)
   await makeTopics(
     queryOf(db),
     log,
@@ -35,8 +35,9 @@ test('a topic stays until the source has passed what ends it, for a run that sta
   ])
     await db.query(
       `insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, drained_at) values ($1, $2, $3, 0, $4, 0, ${drained})`,
-      [SINK.id, generation, JSON.stringify(shapeOf(SINK)), lsn],
+      [SINK.id, generation, JSON.stringify({ ...shapeOf(SINK.id, SINK), stream: undefined }), lsn],
     )
+  await db.query(`update tailrace.generation set ends_history = 0, ends_lsn = '0/200', ends_idx = 0 where generation = 1`)
   for (const [version, sinks, lsn] of [
     [1, [deletedSink], '0/100'],
     [2, [], '0/200'],

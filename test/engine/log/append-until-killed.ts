@@ -8,7 +8,7 @@ const log = await openEmbeddedLog(process.argv[2] as string)
 await log.createTopic('sink.1', 1)
 await log.beginRun('shop')
 for (let lsn = 1; ; lsn++) {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(BigInt(lsn), lsn, lsn)
   builder.bodies.ascii('x'.repeat(lsn % 2000))
   builder.add(0, 1, ACTION.insert, 1, 0, lsn, 0, 0)

@@ -20,7 +20,7 @@ export const at = (lsn: number, idx = 0): Position => ({ history: 0, lsn: BigInt
 export const reached = (lsn: number): Reached => ({ position: at(lsn), transaction: { xid: lsn, commitTimeUs: lsn } })
 
 export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from(`message ${lsn}`)): Buffer {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(BigInt(lsn), lsn, commitTimeUs)
   builder.bodies.copy(body)
   builder.add(0, 1, ACTION.insert, 1, 0, lsn, 0, 0)

@@ -16,7 +16,7 @@ const position = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
 const progress = { source: 'shop', position }
 
 function record(bytes: number) {
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(1n, 1, 1)
   builder.bodies.copy(randomBytes(bytes))
   builder.add(0, 1, ACTION.insert, 1, 0, 1, 0, 0)

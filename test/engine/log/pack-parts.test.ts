@@ -13,7 +13,7 @@ const MESSAGES = 25
 const PART_BYTES = 300
 
 function pack(lsn: number, term: number, body: Buffer): Buffer {
-  const builder = new PackBuilder({ history: 0, term, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term, routing: 1 })
   builder.begin(BigInt(lsn), lsn, lsn)
   builder.bodies.copy(body)
   builder.add(0, 1, ACTION.insert, 1, 0, lsn, 0, 0)

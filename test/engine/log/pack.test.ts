@@ -6,7 +6,7 @@ import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, compressPack, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 import fc from '../../services/fast-check.ts'
 
-const origin = { history: 1, term: 7, generation: 2, routing: 3 }
+const origin = { history: 1, term: 7, routing: 3 }
 
 type Message = {
   lsn: bigint
@@ -30,7 +30,7 @@ const message = fc.record({
   body: fc.string({ maxLength: 300 }),
 })
 
-function encode(messages: readonly Message[], closing = false): Buffer {
+function encode(messages: readonly Message[]): Buffer {
   const builder = new PackBuilder(origin)
   for (const m of messages) {
     builder.begin(m.lsn, m.xid, m.timeUs)
@@ -48,24 +48,21 @@ function encode(messages: readonly Message[], closing = false): Buffer {
       Buffer.byteLength(m.groupKey),
     )
   }
-  return builder.encode(closing)
+  return builder.encode()
 }
 const text = (pack: Pack, start: number, end: number) => pack.buffer.toString('utf8', start, end)
 
 test('what is put into a pack comes out of it, compressed or not, at any alignment', () => {
   fc.assert(
-    fc.property(fc.array(message, { maxLength: 60 }), fc.boolean(), fc.boolean(), fc.nat(7), (drawn, closing, compress, shift) => {
+    fc.property(fc.array(message, { maxLength: 60 }), fc.boolean(), fc.nat(7), (drawn, compress, shift) => {
       const messages = drawn.map((m, i) => ({ ...m, lsn: BigInt(i) * 2n ** 50n }))
-      const plain = encode(messages, closing)
+      const plain = encode(messages)
       const encoded = compress ? compressPack(plain) : plain
       const shifted = Buffer.concat([randomBytes(shift), encoded]).subarray(shift)
       const pack = Pack.decode(shifted)
       assert.equal(pack.count, messages.length)
-      assert.equal(pack.header.closing, closing)
-      assert.deepEqual(
-        { ...origin },
-        { history: 1, term: pack.header.term, generation: pack.header.generation, routing: pack.header.routing },
-      )
+      assert.equal(pack.header.isMarker, false)
+      assert.deepEqual({ ...origin }, { history: 1, term: pack.header.term, routing: pack.header.routing })
       for (const [i, m] of messages.entries()) {
         assert.deepEqual(pack.position(i), { history: 1, lsn: m.lsn, idx: m.idx, part: m.part })
         assert.equal(pack.compare(i, pack.position(i)), 0)

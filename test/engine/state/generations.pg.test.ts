@@ -43,7 +43,15 @@ test('a sink of an older version begins with one generation of the shape it has,
     [SINK],
   )
   await db.query(await migration('0002-generations.sql'))
+  const { partitions, grouping, groupColumns } = shapeOf(SINK, settings)
   const [generation] = await db.query('select generation, shape, history, lsn::text, idx, drained_at from generation')
-  assert.deepEqual(generation, { generation: 1, shape: shapeOf(settings), history: 0, lsn: '0/20', idx: 4, drained_at: null })
+  assert.deepEqual(generation, {
+    generation: 1,
+    shape: { partitions, grouping, groupColumns },
+    history: 0,
+    lsn: '0/20',
+    idx: 4,
+    drained_at: null,
+  })
   assert.deepEqual(await db.query('select owner_generation, owner_partition from parked'), [{ owner_generation: 1, owner_partition: 2 }])
 })

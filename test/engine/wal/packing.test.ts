@@ -5,13 +5,13 @@ import { ORIGIN } from '../../../engine/position.ts'
 import { Packing, type PackTransaction } from '../../../engine/wal/packing.ts'
 
 const head = { history: 0, term: 7, routing: 1 }
-const home = { topic: 'a.1', generation: 1 }
+const TOPIC = 'stream.1'
 
 function write(packing: Packing, transaction: PackTransaction, idx: number, partition = 0, bytes = 10): void {
-  const builder = packing.pack(home, partition, transaction)
+  const builder = packing.pack(TOPIC, partition, transaction)
   builder.bodies.ascii('x'.repeat(bytes))
   builder.add(idx, 1, 0, 1, 0, 1, 0, 0)
-  packing.added(home.topic, partition, transaction.commitTimeUs)
+  packing.added(TOPIC, partition, transaction.commitTimeUs)
 }
 const transaction = (lsn: bigint, commitTimeUs = 1): PackTransaction => ({ lsn, xid: Number(lsn), commitTimeUs })
 const contents = (packing: Packing) =>
@@ -21,7 +21,7 @@ const contents = (packing: Packing) =>
       partition,
       lsns: Array.from({ length: decoded.count }, (_, i) => Number(decoded.lsn(i))),
       routing: decoded.header.routing,
-      closing: decoded.header.closing,
+      isMarker: decoded.header.isMarker,
     }
   })
 
@@ -34,8 +34,8 @@ test('an append takes everything, one pack for each partition, and leaves nothin
   assert.ok(packing.bytes > 30)
   assert.ok(!packing.isFull)
   assert.deepEqual(contents(packing), [
-    { partition: 0, lsns: [1, 5], routing: 1, closing: false },
-    { partition: 2, lsns: [1], routing: 1, closing: false },
+    { partition: 0, lsns: [1, 5], routing: 1, isMarker: false },
+    { partition: 2, lsns: [1], routing: 1, isMarker: false },
   ])
   assert.ok(packing.isEmpty)
   assert.equal(packing.bytes, 0)
@@ -67,14 +67,15 @@ test('another head closes what was gathered under the former one', () => {
   )
 })
 
-test('a closing pack stands behind everything of its partition', () => {
+test('a marker stands behind everything of its partition, and says its place', () => {
   const packing = new Packing({ source: 's', packBytes: 100_000, head })
   write(packing, transaction(1n), 0)
-  packing.close(home, 0)
-  assert.deepEqual(contents(packing), [
-    { partition: 0, lsns: [1], routing: 1, closing: false },
-    { partition: 0, lsns: [], routing: 1, closing: true },
-  ])
+  const position = { history: 0, lsn: 5n, idx: 3, part: 1 } as const
+  packing.mark(TOPIC, 0, position, 7)
+  const [before, marker] = packing.take({ position: ORIGIN })!.records.map(({ pack }) => Pack.header(pack))
+  assert.deepEqual([before?.isMarker, before?.count], [false, 1])
+  assert.deepEqual([marker?.isMarker, marker?.count, marker?.first, marker?.last], [true, 0, position, position])
+  assert.deepEqual([marker?.minCommitTimeUs, marker?.maxCommitTimeUs], [7, 7])
 })
 
 test('the oldest commit of an append is that of its first message', () => {

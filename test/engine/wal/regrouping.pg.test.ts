@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import { messagesOf, reaches, routedSink, SourceFixture, type FixtureOptions } from './source-fixture.ts'
 
 const BY_KEY = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'
@@ -162,7 +161,7 @@ test('a version that waits for its mark holds with the generation that a change 
   const shape = { partitions: 3, grouping: true, groupColumns: {} }
   await it.state.query('insert into tailrace.generation (sink_id, generation, shape) values ($1, 2, $2)', [BY_KEY, JSON.stringify(shape)])
   const sinks = SINKS.map((sink) => routedSink(sink.sinkId === BY_KEY ? { sinkId: BY_KEY, generation: 2, ...shape } : sink))
-  await saveRoutingVersion(it.state.query, it.id, sinks)
+  await it.save(sinks)
   await it.db.query(OTHER_KEY)
   await it.db.query(`update item set name = 'b' where id = 1`)
   await it.until((seen) => seen.length > 0, `${BY_KEY}.3`)

@@ -10,9 +10,9 @@ import type { AppendRecord, Log, Progress } from '../../../engine/log/log.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
 import type { Lsn } from '../../../engine/lsn.ts'
 import type { Position } from '../../../engine/position.ts'
-import type { Connection, Database, RoutedSink } from '../../../engine/state/resources.ts'
+import type { Connection, Database, RoutedReader, RoutedStream } from '../../../engine/state/resources.ts'
 import { openStore, type Store } from '../../../engine/state/store.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
+import { routingOf, saveRoutingVersion, type SavedVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import type { SourceObserver, SourceSettings } from '../../../engine/wal/source-settings.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
@@ -25,7 +25,7 @@ export type Seen = Readonly<{
   key: string
   group: number
   routing: number
-  closing: boolean
+  isMarker: boolean
   json: Readonly<{ record: Record<string, unknown>; changes: unknown; action: string; metadata: Record<string, unknown> }>
 }>
 
@@ -78,6 +78,9 @@ export class WatchedLog implements Log {
     await this.inner[Symbol.asyncDispose]()
   }
 }
+
+/** A sink with a topic of its own for each generation, named by it. */
+export type RoutedSink = Omit<RoutedStream, 'topic'> & Omit<RoutedReader, 'topic'>
 
 export const routedSink = (over: Partial<RoutedSink> = {}): RoutedSink => ({
   sinkId: 'sink',
@@ -141,8 +144,18 @@ export class SourceFixture implements AsyncDisposable {
        values ($1, $2, 'test', '{}', '', $3, 'pub')`,
       [fixture.id, rows[0]?.id, fixture.slot],
     )
-    if (sinks.length > 0) await saveRoutingVersion(state.query, fixture.id, sinks)
+    if (sinks.length > 0) await fixture.save(sinks)
     return fixture
+  }
+
+  /** Saves what goes where as the next version. */
+  save(sinks: readonly RoutedSink[]): Promise<SavedVersion> {
+    return saveRoutingVersion(this.state.query, this.id, routingOf({ sinks }))
+  }
+
+  /** The same, with its mark. @returns whether that is written */
+  async route(actor: SourceActor, sinks: readonly RoutedSink[]): Promise<boolean> {
+    return actor.mark(await this.save(sinks))
   }
 
   async createSlot(more = ''): Promise<void> {
@@ -256,7 +269,7 @@ export class SourceFixture implements AsyncDisposable {
 
 export function messagesOf(topic: string, partition: number, record: Buffer): Seen[] {
   const pack = Pack.decode(record)
-  const { routing, closing } = pack.header
+  const { routing, isMarker } = pack.header
   return Array.from({ length: pack.count }, (_, i) => ({
     topic,
     partition,
@@ -266,7 +279,7 @@ export function messagesOf(topic: string, partition: number, record: Buffer): Se
     key: pack.buffer.toString('utf8', pack.keyStart(i), pack.keyEnd(i)),
     group: pack.group(i),
     routing,
-    closing,
+    isMarker,
     json: JSON.parse(`{${pack.buffer.toString('utf8', pack.bodyStart(i), pack.bodyEnd(i))}}}`) as Seen['json'],
   }))
 }

@@ -2,9 +2,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
-import { emitRoutingMark, ROUTING_MARK, saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
+import { emitRoutingMark, ROUTING_MARK } from '../../../engine/wal/routing/routing-versions.ts'
 import type { AppendRecord } from '../../../engine/log/log.ts'
-import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
 import { startPostgres } from '../../services/postgres.ts'
 import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
@@ -29,7 +28,7 @@ test('heartbeats and marks are transactional messages: others would not wait for
   await it.db.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [watching])
   const actor = it.start({ heartbeatMs: 50 })
   await reaches(actor, 'streaming')
-  await actor.route(BOTH)
+  await it.route(actor, BOTH)
   const seen = await eventually('heartbeats and a mark', async () => {
     const messages = await messagesIn(it, watching)
     const count = (wanted: string) => messages.filter(({ prefix }) => prefix === wanted).length
@@ -47,7 +46,7 @@ test('a mark of a version that stands elsewhere switches nothing, in this run an
   await reaches(first, 'streaming')
   await it.db.query('insert into item values (1)')
   await it.until((seen) => seen.length === 1)
-  const version = await saveRoutingVersion(it.state.query, it.id, BOTH)
+  const version = await it.save(BOTH)
   await it.state.query(`update tailrace.routing_version set history = 0, lsn = 'FF/0', idx = 0 where database_id = $1 and version = $2`, [
     it.id,
     version.version,
@@ -74,7 +73,7 @@ test('a generation whose last pack was refused, and whose mark never comes again
     it.state.query('insert into tailrace.generation (sink_id, generation, shape) values ($1, $2, $3)', [
       sinkId,
       generation,
-      JSON.stringify(shapeOf({ partitions, message_grouping: true, tables: [] })),
+      JSON.stringify({ partitions, grouping: true, groupColumns: {} }),
     ])
   await begin(1, 1)
   const first = it.start()
@@ -88,7 +87,7 @@ test('a generation whose last pack was refused, and whose mark never comes again
     if (closing(records).length > 0) throw new Error('refused')
   }
   await begin(2, 2)
-  await first.route([routedSink({ sinkId, generation: 2, partitions: 2 })])
+  await it.route(first, [routedSink({ sinkId, generation: 2, partitions: 2 })])
   await reaches(first, 'waiting')
   await first.stop()
   it.log.before = undefined
@@ -120,9 +119,9 @@ test('marks and heartbeats wait for no standby: one that is gone holds up no edi
   const notices: string[] = []
   const actor = it.start({ heartbeatMs: 50 }, { observer: { notice: (text) => notices.push(text) } })
   await reaches(actor, 'streaming')
-  assert.equal((await actor.route(BOTH)).isMarked, true, notices.join())
+  assert.equal(await it.route(actor, BOTH), true, notices.join())
   await it.db.query('insert into item values (1)')
   await it.until((seen) => seen.length === 1, 'other.1')
   await actor.stop()
-  assert.equal((await actor.route([routedSink()])).isMarked, true)
+  assert.equal(await it.route(actor, [routedSink()]), true)
 })

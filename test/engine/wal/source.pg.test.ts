@@ -5,7 +5,6 @@ import { Client } from 'pg'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { comparePositions } from '../../../engine/position.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
-import { saveRoutingVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import { withMoreTime } from '../../services/more-time.ts'
 import { eventually, messagesOf, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
 
@@ -204,7 +203,7 @@ test('two runs over the same log append the same messages, whatever the catalogu
     await it.db.query(`insert into item values ($1, $2); `.replace('; ', ''), [i, `n${i % 5}`])
     if (i % 4 === 0) await it.db.query('update item set id = id + 1000 where id = $1', [i])
     await it.db.query(`insert into note values ($1, $2, 'ok')`, [i, i + 1])
-    if (i === 20) await first.route([...sinks.slice(0, 2), { ...sinks[2]!, actions: ['delete'] }])
+    if (i === 20) await it.route(first, [...sinks.slice(0, 2), { ...sinks[2]!, actions: ['delete'] }])
     if (i === 30) await it.db.query('delete from item where id < 5')
   }
   const topics = ['sink.1', 'other.1', 'spread.1']
@@ -351,7 +350,7 @@ test('routing switches exactly where its mark stands, and an ended generation ge
   await using it = await SourceFixture.create({ ddl: TABLE })
   const actor = await streaming(it)
   await it.db.query('insert into item values (1)')
-  await actor.route([routedSink({ generation: 2, partitions: 4 }), routedSink({ sinkId: 'new' })])
+  await it.route(actor, [routedSink({ generation: 2, partitions: 4 }), routedSink({ sinkId: 'new' })])
   await it.db.query('insert into item values (2)')
   await it.until((s) => s.length >= 1, 'sink.2')
   assert.deepEqual(ids(await it.messages('sink.1')), [1])
@@ -377,7 +376,7 @@ test('a version saved while the source was away takes effect when it comes back,
   const end = await it.walEnd()
   await eventually('unwanted changes are confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
   await first.stop()
-  await saveRoutingVersion(it.state.query, it.id, [routedSink()]) // by a process that died before it wrote the mark
+  await it.save([routedSink()]) // by a process that died before it wrote the mark
   await it.db.query('insert into item values (2)')
   const second = await streaming(it)
   await eventually('the version is in effect', async () => (second.figures?.routingVersion === 1 ? true : undefined))
@@ -391,7 +390,7 @@ test('a source that does not stream still gets the mark of a new version at once
   const actor = await streaming(it)
   await actor.stop()
   await it.db.query('insert into item values (1)')
-  assert.equal((await actor.route([routedSink()])).isMarked, true)
+  assert.equal(await it.route(actor, [routedSink()]), true)
   await it.db.query('insert into item values (2)')
   await streaming(it)
   assert.deepEqual(ids(await it.until((s) => s.length >= 1)), [2])
@@ -414,7 +413,7 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
             assert.equal(mark.content.toString(), 'page 1')
             for (let idx = 0; idx < 3; idx++) {
               mark.add({
-                home: { topic: 'sink.1', generation: 1 },
+                topic: 'sink.1',
                 partition: 0,
                 idx,
                 action: 3,

@@ -16,7 +16,7 @@ test('when what was acked lies in more pieces than a commit may hold, the lowest
     restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
   })
   const count = 2 * MAX_RANGES + 200
-  const builder = new PackBuilder({ history: 0, term: 1, generation: 1, routing: 1 })
+  const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(1n, 1, 0)
   for (let idx = 0; idx < count; idx++) {
     builder.bodies.ascii('body')

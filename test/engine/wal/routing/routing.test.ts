@@ -1,16 +1,14 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { RoutedSink } from '../../../../engine/state/resources.ts'
+import type { RoutedStream } from '../../../../engine/state/resources.ts'
 import { parseRoutingMark } from '../../../../engine/wal/routing/routing-versions.ts'
 import { compileTargets, takesTable } from '../../../../engine/wal/routing/routing.ts'
 
-const sink = (over: Partial<RoutedSink>): RoutedSink => ({
-  sinkId: 'a',
-  generation: 1,
+const stream = (over: Partial<RoutedStream>): RoutedStream => ({
+  topic: 'stream.1',
   partitions: 2,
   source: {},
   groupColumns: {},
-  actions: ['insert', 'update', 'delete'],
   grouping: true,
   timestampFormat: 'iso8601',
   ...over,
@@ -27,28 +25,29 @@ test('a filter takes what passes its schemas and its tables; a bare table name m
   assert.ok(takesTable({ include_schemas: null, include_tables: null }, 'shop', 'shop.goods'))
 })
 
-test('each sink that takes the table is a target, in the order of the version', () => {
+test('each stream that takes the table is a target, in the order of the version', () => {
   const version = {
     databaseId: 'd',
     version: 1,
-    sinks: [
-      sink({}),
-      sink({ sinkId: 'b', source: { include_schemas: ['x'] } }),
-      sink({ sinkId: 'c', generation: 4, actions: ['delete'], groupColumns: { 'public.t': ['g'] } }),
+    readers: [],
+    streams: [
+      stream({}),
+      stream({ topic: 'stream.2', source: { include_schemas: ['x'] } }),
+      stream({ topic: 'c.4', actions: ['delete'], groupColumns: { 'public.t': ['g'] } }),
     ],
   }
   const targets = compileTargets(version, { schema: 'public', name: 't' })
   assert.deepEqual(
     targets.map((t) => [t.topic, t.actions, t.groupColumns]),
     [
-      ['a.1', 7, undefined],
+      ['stream.1', 7, undefined],
       ['c.4', 4, ['g']],
     ],
   )
 })
 
-test('our own tables are never streamed, even to a sink that asks for them', () => {
-  const version = { databaseId: 'd', version: 1, sinks: [sink({ source: { include_schemas: ['tailrace'] } })] }
+test('our own tables are never streamed, even to a stream that asks for them', () => {
+  const version = { databaseId: 'd', version: 1, readers: [], streams: [stream({ source: { include_schemas: ['tailrace'] } })] }
   assert.deepEqual(compileTargets(version, { schema: 'tailrace', name: 'source' }), [])
 })
 

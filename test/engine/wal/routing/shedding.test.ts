@@ -12,7 +12,7 @@ import { Random } from '../../../faults/random.ts'
 const SEEDS = 400
 const MESSAGES = 60
 const SINK = 'sink'
-const HOME = { topic: `${SINK}.1`, generation: 1 }
+const TOPIC = 'stream.1'
 
 /** One run of the source over positions 1 to MESSAGES: it appends, drops and confirms, until it ends or is left. */
 class Run {
@@ -46,10 +46,10 @@ class Run {
       if (this.#shedding.drops(SINK)) this.#dropped.add(lsn)
       else {
         const transaction = { lsn: BigInt(lsn), xid: lsn, commitTimeUs: lsn }
-        const builder = this.#packing.pack(HOME, 0, transaction)
+        const builder = this.#packing.pack(TOPIC, 0, transaction)
         builder.bodies.ascii(`body of ${lsn}`)
         builder.add(0, 1, 0, 1, 0, lsn % 5, 0, 0)
-        this.#packing.added(HOME.topic, 0, lsn)
+        this.#packing.added(TOPIC, 0, lsn)
       }
     }
     if (!this.#random.chance(0.3) && this.#next <= MESSAGES) return

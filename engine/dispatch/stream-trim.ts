@@ -1,0 +1,52 @@
+/**
+ * Trims the streams: what lies below the lines of all their readers goes. One process at a time does so for a database, by a
+ * lease in the state database that has nothing to do with who streams the source; should two do it at once, nothing is lost,
+ * for lines only grow, and a replay goes back no further than to its own (correctness 45).
+ */
+import type { Log } from '../log/log.ts'
+import { ask } from '../state/asking.ts'
+import type { Query } from '../wal/connection/slot.ts'
+
+const LEASE = '5 seconds'
+
+export class StreamTrim {
+  readonly #query: Query
+  readonly #log: Log
+  readonly #holder: string
+  /** by "topic/partition": what was trimmed here */
+  readonly #trimmed = new Map<string, number>()
+
+  /** @param query of the state database. @param holder names this process there */
+  constructor({ query, log, holder }: Readonly<{ query: Query; log: Log; holder: string }>) {
+    this.#query = query
+    this.#log = log
+    this.#holder = holder
+  }
+
+  /** Trims once what may go. @throws EngineError STATE_UNAVAILABLE, and those of the log */
+  async run(): Promise<void> {
+    const { rows } = await ask(
+      this.#query,
+      `with held as (
+         insert into tailrace.trim_lease as l (database_id, holder, ends_at) select id, $1, now() + interval '${LEASE}' from tailrace.source_database
+         on conflict (database_id) do update set holder = excluded.holder, ends_at = excluded.ends_at where l.holder = $1 or l.ends_at < now()
+         returning l.database_id
+       )
+       select g.topic, l.partition, min(l.line) as line
+       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.reader_line l on l.sink_id = g.sink_id and l.generation = g.generation
+       where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and s.database_id in (select database_id from held)
+       group by g.topic, l.partition`,
+      [this.#holder],
+    )
+    const known = new Set<string>()
+    for (const row of rows) {
+      const [topic, partition, line] = [String(row.topic), Number(row.partition), Number(row.line)]
+      const key = `${topic}/${partition}`
+      known.add(key)
+      if (line <= (this.#trimmed.get(key) ?? 0)) continue
+      await this.#log.trim(topic, partition, line)
+      this.#trimmed.set(key, line)
+    }
+    for (const key of this.#trimmed.keys()) if (!known.has(key)) this.#trimmed.delete(key)
+  }
+}

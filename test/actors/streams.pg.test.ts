@@ -1,0 +1,153 @@
+/** Sinks of one shape share a stream: what is written once is read by each of them, and what one does concerns no other. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { eventually } from '../engine/wal/source-fixture.ts'
+import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+
+const ITEMS = 'source: { include_tables: [item] }'
+
+const config = (shop: TestDatabase, sinks: readonly string[]) => `account: { name: shop }
+databases:
+  - name: ${shop.name}
+    hostname: ${shop.connection.hostname}
+    port: ${shop.connection.port}
+    database: ${shop.connection.database}
+    username: ${shop.connection.username}
+    password: ${JSON.stringify(shop.connection.password)}
+    ssl: false
+    slot: { name: s_${shop.name}, create_if_not_exists: true }
+    publication: { name: s_${shop.name}, create_if_not_exists: true }
+sinks:
+${sinks.map((sink) => `  - { database: ${shop.name}, replay_window: 0, destination: { type: sequin_stream }, ${sink} }\n`).join('')}`
+
+class Shop implements AsyncDisposable {
+  readonly node: EngineNode
+  readonly state: TestDatabase
+  readonly db: TestDatabase
+  readonly #stack: AsyncDisposableStack
+
+  private constructor(stack: AsyncDisposableStack, node: EngineNode, state: TestDatabase, db: TestDatabase) {
+    this.#stack = stack
+    this.node = node
+    this.state = state
+    this.db = db
+  }
+
+  static async open(sinks: readonly string[]): Promise<Shop> {
+    await using stack = new AsyncDisposableStack()
+    const state = stack.use(await createDatabase())
+    const db = stack.use(await createDatabase('create table item (id int primary key, name text); create table other (id int primary key)'))
+    await applyYaml(state.connection, config(db, sinks))
+    const node = stack.use(await startNode({ name: 'node', state: state.connection }))
+    for (const { name } of node.cache.sinks) await serving(node, name)
+    return new Shop(stack.move(), node, state, db)
+  }
+
+  id(name: string): string {
+    return this.node.cache.sinks.find((sink) => sink.name === name)?.id ?? assert.fail(`there is no sink ${name}`)
+  }
+
+  insert(from: number, to: number): Promise<unknown> {
+    return this.db.query(`insert into item select i, 'n' || i from generate_series($1::int, $2) i`, [from, to])
+  }
+
+  /** Receives and acknowledges until `count` messages have come. */
+  async take(name: string, count: number, waitMs = 10_000): Promise<number[]> {
+    const ids: number[] = []
+    const sink = () => this.node.engine.sink(this.id(name)) ?? assert.fail(`${name} does not run`)
+    while (ids.length < count) {
+      const { body } = await sink().receive({ batchSize: 1000, waitMs, shape: 'flat', signal: new AbortController().signal })
+      const { data } = JSON.parse(body.toString()) as { data: { ack_id: string; record: { id: number } }[] }
+      if (data.length === 0) break
+      await sink().ack(data.map((each) => each.ack_id))
+      ids.push(...data.map(({ record }) => record.id))
+    }
+    return ids.sort((a, b) => a - b)
+  }
+
+  async topics(): Promise<string[]> {
+    const rows = await this.state.query<{ topic: string }>(
+      `select distinct topic from tailrace.generation where drained_at is null and lsn is not null order by topic`,
+    )
+    return rows.map(({ topic }) => topic)
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#stack.disposeAsync()
+  }
+}
+
+const serving = (node: EngineNode, name: string) =>
+  eventually(`sink ${name} is served`, async () => {
+    const actor = node.engine.actors().find((each) => each.kind === 'sink' && each.name === name)
+    return (actor?.partitions?.length && actor.partitions.every(({ state }) => state === 'running')) || undefined
+  })
+
+const upTo = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)
+
+test('sinks of one shape read one stream, whatever they are called and do with it; another selection is another stream', async () => {
+  await using shop = await Shop.open([
+    `name: a, ${ITEMS}`,
+    `name: b, ${ITEMS}, actions: [delete], batch_size: 7, annotations: { team: x }`,
+    'name: c, source: { include_tables: [public.item] }',
+    'name: d, source: { include_tables: [other] }',
+    `name: e, ${ITEMS}, partitions: 2`,
+    `name: f, ${ITEMS}, message_grouping: false`,
+    `name: g, ${ITEMS}, timestamp_format: unix_microsecond`,
+    `name: h, ${ITEMS}, load_shedding_policy: discard_on_full`,
+  ])
+  assert.equal((await shop.topics()).length, 6)
+  await shop.insert(1, 100)
+  assert.deepEqual(await shop.take('a', 100), upTo(1, 100))
+  assert.deepEqual(await shop.take('b', 1, 0), [], 'it takes no inserts')
+  assert.deepEqual(await shop.take('c', 100), upTo(1, 100))
+  for (const name of ['e', 'f', 'g', 'h']) assert.deepEqual(await shop.take(name, 100), upTo(1, 100))
+})
+
+test('a sink that joins a stream begins at its mark; one that leaves has all before, and comes back at another', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  await shop.insert(1, 10)
+  const account = { id: shop.node.cache.sinks[0]?.accountId ?? '', name: 'shop' }
+  const database = shop.node.cache.databases[0] ?? assert.fail()
+  const { id: _id, accountId: _account, databaseId: _database, destination, ...settings } = shop.node.cache.sinks[0] ?? assert.fail()
+  await shop.node.engine.createSink(account, database, { settings: { ...settings, name: 'late' }, destination })
+  await serving(shop.node, 'late')
+  await shop.insert(11, 20)
+  assert.deepEqual(await shop.take('late', 10), upTo(11, 20))
+  assert.equal((await shop.topics()).length, 1)
+  await shop.node.engine.updateSink(shop.id('late'), { status: 'disabled' })
+  await shop.insert(21, 30)
+  await shop.node.engine.updateSink(shop.id('late'), { status: 'active' })
+  await shop.insert(31, 40)
+  assert.deepEqual(await shop.take('late', 10), upTo(31, 40))
+  assert.deepEqual(await shop.take('a', 40), upTo(1, 40))
+  await shop.node.engine.updateSink(shop.id('late'), { partitions: 3 })
+  await shop.insert(41, 60)
+  assert.deepEqual(await shop.take('late', 20), upTo(41, 60))
+  await shop.node.engine.updateSink(shop.id('late'), { partitions: 1 })
+  await shop.insert(61, 80)
+  assert.deepEqual(await shop.take('late', 20), upTo(61, 80))
+  assert.deepEqual(await shop.take('a', 40), upTo(41, 80))
+})
+
+test('a stream is trimmed below the last of its readers, and goes when the last one has left', async () => {
+  await using shop = await Shop.open([`name: quick, ${ITEMS}`, `name: slow, ${ITEMS}`])
+  await shop.insert(1, 100)
+  const [topic] = await shop.topics()
+  const first = async () =>
+    Number((await shop.state.query<{ line: number }>('select min(line) as line from tailrace.reader_line'))[0]?.line)
+  assert.deepEqual(await shop.take('quick', 100), upTo(1, 100))
+  assert.deepEqual(await shop.take('slow', 100), upTo(1, 100))
+  await eventually('both have passed it', async () => ((await first()) > 0 ? true : undefined))
+  await shop.insert(101, 200)
+  assert.deepEqual(await shop.take('quick', 100), upTo(101, 200))
+  await shop.node.engine.deleteSink(shop.id('quick'))
+  assert.deepEqual(await shop.take('slow', 100), upTo(101, 200))
+  await shop.node.engine.deleteSink(shop.id('slow'))
+  await shop.insert(201, 202)
+  await eventually('the stream is gone', async () => {
+    const rows = await shop.state.query('select from tailrace.log_topic where topic = $1', [topic])
+    return rows.length === 0 ? true : undefined
+  })
+})
