@@ -108,9 +108,10 @@ const measure = values.webhook ? webhooks : values.sinks ? manySinks : values['i
 if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
 await using ranges = await writeRanges(bench, values.sinks ? SINKS_RANGES : values['idle-sinks'] ? [] : [changes])
-say(
-  `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
-)
+if (ranges.changes > 0)
+  say(
+    `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
+  )
 await save(await measure())
 
 function rangeOf(length: number): Range {
