@@ -307,7 +307,7 @@ export class Engine {
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
     await Promise.all(marks)
     this.#applied = now
-    this.#publications.ring()
+    if (changes.rerouted.length > 0) this.#publications.ring() // any other edit leaves what is asked for as it was
   }
 
   async #saveRouting(databaseId: string): Promise<SavedVersion> {

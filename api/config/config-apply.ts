@@ -11,7 +11,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
-import { missingNames, namesOf, newNames, reasonOf, refuseMissing } from '../../engine/postgres/source-names.ts'
+import { missingNames, namesOf, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/postgres/source-names.ts'
 import type { DatabaseInput, ResourceStore, SinkInput } from '../../engine/state/resource-store.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
 import type { Account, Connection, SinkSettings } from '../../engine/state/resources.ts'
@@ -248,12 +248,17 @@ class Application {
       [this.account],
     )
     const stored = new Map(rows.map(({ name, settings }) => [name, settings]))
-    for (const { line, database: name, input } of sinks) {
+    const missing = new Map<SinkInput, SourceName[]>()
+    for (const [name, its] of Map.groupBy(sinks, ({ database }) => database)) {
       const connection = databases.find((one) => one.input.name === name)?.input.connection ?? this.#connections.get(name)
       if (!connection || this.#away.has(name)) continue // told when the sink is written, or told above
-      const missing = await missingNames(connection, namesOf(input.settings, isKeyed(input.destination)))
-      await this.#at(line, async () => refuseMissing(newNames(missing, stored.get(input.settings.name))))
-      for (const one of missing) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
+      const names = its.flatMap(({ input }) => namesOf(input.settings, isKeyed(input.destination)).map((one) => ({ ...one, input })))
+      for (const { input, ...one } of await missingNames(connection, names)) missing.set(input, [...(missing.get(input) ?? []), one])
+    }
+    for (const { line, input } of sinks) {
+      const its = missing.get(input) ?? []
+      await this.#at(line, async () => refuseMissing(newNames(its, stored.get(input.settings.name))))
+      for (const one of its) this.#notice(line, `the sink "${input.settings.name}" ${reasonOf(one)}`)
     }
   }
 

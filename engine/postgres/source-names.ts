@@ -15,7 +15,7 @@ import { accountClient } from './client-config.ts'
  */
 export type SourceName = Readonly<{ field: string; kind: 'schema' | 'table'; name: string; column?: string; ofOldRow?: boolean }>
 /** There is such a column, but not of old rows. */
-type Missing = SourceName & Readonly<{ isOutsideIdentity?: boolean }>
+type Missing<T extends SourceName = SourceName> = T & Readonly<{ isOutsideIdentity?: boolean }>
 
 /** Someone waits for the answer, and can do without it. */
 const LIMIT_MS = 3_000
@@ -46,7 +46,7 @@ export function newNames<T extends SourceName>(names: readonly T[], before: Para
 }
 
 /** @returns those that are not there; of a table that isn't, not its columns too. None when the source can't be asked */
-export async function missingNames(connection: Connection, names: readonly SourceName[]): Promise<readonly Missing[]> {
+export async function missingNames<T extends SourceName>(connection: Connection, names: readonly T[]): Promise<readonly Missing<T>[]> {
   if (names.length === 0) return []
   const client = new Client({
     ...accountClient(connection, 'tailrace set-up'),
@@ -57,7 +57,7 @@ export async function missingNames(connection: Connection, names: readonly Sourc
   try {
     await client.connect()
     const schemas = await client.query<{ name: string }>('select nspname::text as name from pg_namespace where nspname = any ($1)', [
-      names.filter(({ kind }) => kind === 'schema').map(({ name }) => name),
+      [...new Set(names.filter(({ kind }) => kind === 'schema').map(({ name }) => name))],
     ])
     const tables = await client.query<{ name: string; columns: string[]; identity: string[] }>(
       `select n.nspname || '.' || c.relname as name,
@@ -67,11 +67,11 @@ export async function missingNames(connection: Connection, names: readonly Sourc
              and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end))) as identity
        from pg_class c join pg_namespace n on n.oid = c.relnamespace
        where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
-      [names.filter(({ kind }) => kind === 'table').map(({ name }) => name)],
+      [[...new Set(names.filter(({ kind }) => kind === 'table').map(({ name }) => name))]],
     )
     const there = new Set(schemas.rows.map(({ name }) => name))
     const known = new Map(tables.rows.map((table) => [table.name, table]))
-    return names.flatMap((one): Missing[] => {
+    return names.flatMap((one): Missing<T>[] => {
       const { kind, name, column, ofOldRow = false } = one
       if (kind === 'schema') return there.has(name) ? [] : [one]
       const table = known.get(name)

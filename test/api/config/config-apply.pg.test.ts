@@ -10,6 +10,7 @@ import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import type { FunctionPool } from '../../../transforms/sandbox/pool.ts'
+import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
@@ -170,6 +171,22 @@ test('a sink that names what its source does not have is refused with its line; 
   const notices = await s.apply(right)
   assert.match(notices[0] ?? '', /^shop\.yaml:15: the sink "goods" names the table public\.goods, which the source database does not have/)
   await assert.rejects(s.apply(right.replace('include_tables: [goods]', 'include_tables: [goods, more]')), /public\.more/)
+})
+
+test('a source is asked once for the names of all its sinks, and each that is missing is told at its sink', async () => {
+  await using s = await stage()
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: s.source.connection.port })
+  const through = { ...s.source, connection: { ...s.source.connection, port: proxy.port } }
+  const sink = (name: string, table: string) =>
+    `  - { name: ${name}, database: shop, source: { include_tables: [public.${table}] }, destination: { type: sequin_stream } }\n`
+  const slot = `s_${s.source.name}`
+  const sinks = Array.from({ length: 20 }, (_, i) => sink(`s${i}`, 'goods')).join('')
+  await assert.rejects(s.apply(config(through, slot, sinks + sink('bad', 'typo') + sink('worse', 'missing'))), {
+    message: /shop.yaml:\d+: .*public\.typo.*shop.yaml:\d+: .*public\.missing/s,
+  })
+  const asked = proxy.connections
+  await s.apply(config(through, slot, sinks))
+  assert.ok(proxy.connections - asked <= 3, `${proxy.connections - asked} sessions`)
 })
 
 test('a sink that keeps documents groups only by columns that Postgres tells of deleted rows', async () => {
