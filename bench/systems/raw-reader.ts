@@ -55,7 +55,7 @@ runReader(async () => {
     }
     rest = bytes.subarray(at)
     if (pauseMs === 0 || chunk.length >= FULL_READ) return
-    socket.pause()
+    socket.pause() // nothing is to be woken: a thread that slept while the socket was watched cost the walsender as much as no pause
     setTimeout(() => socket.resume(), pauseMs)
   })
   const start = `START_REPLICATION SLOT ${client.escapeIdentifier(slot)} LOGICAL 0/0 (proto_version '1', publication_names ${client.escapeLiteral(publication)}, messages 'true')`
