@@ -67,8 +67,8 @@ export type Lane = 'all' | 'fresh' | 'failed'
 
 /** Untouched messages kept ready: some answers. What is read much earlier than it is delivered has grown old to the garbage collector. */
 const READ_AHEAD_BYTES = 4 * 1024 * 1024
-/** The same while nobody asks: about an answer. The reader wakes with the first who does. */
-const UNASKED_BYTES = 384 * 1024
+/** The same while nobody asks: about an answer, of 1,000 messages of half a kB. The reader wakes with the first who does. */
+const UNASKED_BYTES = 640 * 1024
 /** Nobody asks who has not for so long. */
 const ASKED_MS = 10_000
 
