@@ -70,7 +70,7 @@ export class WatchedLog implements Log {
   committed: Log['committed'] = (topic, partition) => this.inner.committed(topic, partition)
   trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
   offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
-  stats: Log['stats'] = (topic, partition, maxAgeMs) => this.inner.stats(topic, partition, maxAgeMs)
+  stats: Log['stats'] = (...asked) => this.inner.stats(...asked)
   isShortOfSpace: Log['isShortOfSpace'] = () => this.inner.isShortOfSpace()
   subscribe: Log['subscribe'] = (topic, listener) => this.inner.subscribe(topic, listener)
   holds: Log['holds'] = (topic) => this.inner.holds(topic)
