@@ -49,6 +49,7 @@ import type { SourceActor, SourceOutcome } from './source/source-actor.ts'
 import type { HeldSink, Receive, Receipt, RunningSink } from './sink/sink.ts'
 import type { MessageEdit } from './partition/parked-edits.ts'
 import type { EditedMessages, MessageChoice } from './sink/running-sink.ts'
+import type { StreamStatus } from './backlog/stream-figures.ts'
 import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/push-types.ts'
@@ -162,6 +163,20 @@ export class Engine {
 
   actors(): readonly ActorStatus[] {
     return [...this.#sources.values(), ...this.#sinks.values()].map((actor) => actor.status())
+  }
+
+  /** What streams hold in the log, and for whom, as it was looked at some seconds ago. */
+  streams(): readonly StreamStatus[] {
+    const { cache } = this.#options
+    return (this.#backlogs?.streams ?? []).flatMap((stream) => {
+      const database = cache.database(stream.databaseId)
+      if (!database) return []
+      const readers = stream.readers.flatMap((reader) => {
+        const sink = cache.sink(reader.sinkId)
+        return sink ? [{ ...reader, sink: sink.name, status: sink.status }] : []
+      })
+      return [{ ...stream, accountId: database.accountId, database: database.name, readers }]
+    })
   }
 
   ready(): Readiness {
@@ -374,7 +389,7 @@ export class Engine {
           const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
           const meter = metrics.source(labels, () => {
             const source = this.#sources.get(databaseId)
-            return source && sourceGauges(source)
+            return source && sourceGauges(source, this.streams().filter((stream) => stream.databaseId === databaseId)) // prettier-ignore
           })
           const running = beginSource(database, meter, this.#sourceHome())
           this.#sources.set(databaseId, running)

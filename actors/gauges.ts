@@ -4,6 +4,7 @@ import type { SinkGauges, SourceGauges } from '../engine/metrics.ts'
 import type { Sink } from '../engine/state/resources.ts'
 import type { SourceActor } from './source/source-actor.ts'
 import type { RunningSink } from './sink/sink.ts'
+import type { StreamStatus } from './backlog/stream-figures.ts'
 import type { EntityStatus } from './status.ts'
 
 const MB = 1024 * 1024
@@ -37,12 +38,17 @@ export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{
   }
 }
 
-export function sourceGauges(source: SourceActor): SourceGauges {
+/** @param streams of its database */
+export function sourceGauges(source: SourceActor, streams: readonly StreamStatus[]): SourceGauges {
   if (source.standby) return { isOwner: false } // the owner's figures say how it is
   const { figures, state, slot } = source
   const isOwner = state === 'streaming'
   return {
     isOwner,
+    streams: streams.map(({ topic, bytes, readers }) => ({
+      ...{ topic, keptBytes: bytes },
+      readers: readers.map(({ sinkId: id, sink: name, backlogBytes, heldBytes }) => ({ id, name, backlogBytes, heldBytes })),
+    })),
     slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
     ...(slot.lag || slot.error ? { databaseHealth: answers(slot) ? 'ok' : 'error' } : {}),
     ...(slot.lag ? { slotSizeBytes: slot.lag.retainedBytes } : {}),

@@ -70,6 +70,29 @@ export type ActorStatus = Readonly<{
   partitions?: readonly ErrorContext[]
 }>
 
+/** What a stream holds in the log, and for whom. Offsets are records of the log. */
+export type StreamStatus = Readonly<{
+  topic: string
+  /** whose it is */
+  accountId: string
+  databaseId: string
+  database: string
+  partitions: number
+  /** in short; undefined: the stream is of a version in which each generation of a sink had a topic of its own */
+  selects: string | undefined
+  bytes: number
+  readers: readonly Readonly<{
+    sinkId: string
+    sink: string
+    status: Sink['status']
+    generation: number
+    state: 'reading' | 'leaving' | 'kept'
+    backlogBytes: number
+    heldBytes: number
+    partitions: readonly Readonly<{ partition: number; committed: number; line: number; backlogBytes: number; heldBytes: number }>[]
+  }>[]
+}>
+
 export type Readiness = Readonly<{
   ready: boolean
   /** what is not streaming, and why */
@@ -105,6 +128,8 @@ export interface EnginePort {
   /** How these sinks are, over all processes; one that no process runs is left out. */
   sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>>
   actors(): readonly ActorStatus[]
+  /** The streams of all databases, as they were some seconds ago: any process knows all of them. */
+  streams(): readonly StreamStatus[]
   ready(): Readiness
   /** Settles when the change has taken effect (routing included) with the sink as it is then.
    *  @throws EngineError NOT_FOUND, VALIDATION_FAILED */

@@ -1,7 +1,7 @@
 /** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
-import type { EnginePort } from './engine-port.ts'
+import type { EnginePort, StreamStatus } from './engine-port.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './operation.ts'
 
@@ -16,6 +16,54 @@ const Waiting = Type.Object({
   code: Type.Union([Type.String(), Type.Null()]),
   count: Type.Integer(),
 })
+
+const Offset = Type.Integer({ description: 'a record of the log' })
+const StreamOut = Type.Object({
+  topic: Type.String(),
+  database_id: Type.String(),
+  database: Type.String(),
+  selects: Type.Union([Type.String({ description: 'in short' }), Type.Null()]),
+  partitions: Type.Integer(),
+  bytes: Type.Integer({ description: 'in the log' }),
+  readers: Type.Array(
+    Type.Object({
+      sink_id: Type.String(),
+      sink: Type.String(),
+      status: Type.String({ description: 'of the sink' }),
+      generation: Type.Integer(),
+      state: Type.String({
+        description:
+          'reading; leaving: it has what is left of the stream to deliver, and then another one, or the sink is disabled; kept: it is delivered, and may be replayed',
+      }),
+      backlog_bytes: Type.Integer({ description: 'not finished, in the log and parked' }),
+      held_bytes: Type.Integer({ description: 'kept for it, as the last reader of the stream, although others need them no more' }),
+      partitions: Type.Array(
+        Type.Object({
+          partition: Type.Integer(),
+          committed: Offset,
+          line: Type.Integer({ description: 'the first record that it needs, for delivery or for a replay' }),
+          backlog_bytes: Type.Integer({ description: 'in the log' }),
+          held_bytes: Type.Integer(),
+        }),
+      ),
+    }),
+    { description: 'generations of sinks' },
+  ),
+})
+
+function streamOut(stream: StreamStatus): Record<string, unknown> {
+  const { topic, databaseId, database, selects = null, partitions, bytes, readers } = stream
+  return {
+    ...{ topic, database_id: databaseId, database, selects, partitions, bytes: Math.round(bytes) },
+    readers: readers.map(({ sinkId, sink, status, generation, state, backlogBytes, heldBytes, partitions: rows }) => ({
+      ...{ sink_id: sinkId, sink, status, generation, state },
+      ...{ backlog_bytes: Math.round(backlogBytes), held_bytes: Math.round(heldBytes) },
+      partitions: rows.map(({ partition, committed, line, backlogBytes: backlog, heldBytes: held }) => ({
+        ...{ partition, committed, line, backlog_bytes: Math.round(backlog), held_bytes: Math.round(held) }, // of Kafka they may be estimates
+      })),
+    })),
+  }
+}
 
 /** @param nodes every process of the cluster as one account may see it; absent: this one is alone */
 export function infoOperations({
@@ -79,15 +127,18 @@ export function infoOperations({
       id: 'info',
       methods: ['GET'],
       paths: ['/info', '/api/info'],
-      summary: 'Version, nodes, and the state of every actor',
+      summary: 'Version, streams, nodes, and the state of every actor',
       description:
-        'Every live process of the cluster: the sources it streams, the sink partitions it serves, and its actors. One that does not answer within a second is listed as not reachable.',
+        'The streams of the account with their readers, as they were at most some seconds ago. Every live process of the cluster: the sources it streams, the sink partitions it serves, and its actors. One that does not answer within a second is listed as not reachable.',
       auth: true,
       answer: {
         description: 'Actors of the account, and those of the process.',
-        schema: Type.Object({ version: Type.String(), nodes: Type.Array(NodeOut) }),
+        schema: Type.Object({ version: Type.String(), streams: Type.Array(StreamOut), nodes: Type.Array(NodeOut) }),
       },
-      handle: async (_request, _reply, account) => ({ version, nodes: (await nodes()).map((node) => nodeOut(node, account.id)) }),
+      handle: async (_request, _reply, account) => {
+        const streams = engine.streams().filter(({ accountId }) => accountId === account.id)
+        return { version, streams: streams.map(streamOut), nodes: (await nodes()).map((node) => nodeOut(node, account.id)) }
+      },
     },
   ]
 }

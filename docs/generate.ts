@@ -39,6 +39,8 @@ ${rows.join('\n')}
 
 const SUBJECTS: Readonly<Record<Subject, string>> = {
   source: '## Sources\n\nLabels `replication_slot_id`, `slot_name`; of the slot size `database_id`, `database_name` too.',
+  stream:
+    '## Streams\n\nLabels `stream` (its topic), `database_id`, `database_name`; of its readers `consumer_id`, `consumer_name` too. Told by the node that streams the database, as they were some seconds ago.',
   sink: '## Sinks\n\nLabels `consumer_id`, `consumer_name`; of the delivery latency also `success` (`ok`, `error`).',
   partition: '## Partitions of sinks\n\nLabels `consumer_id`, `consumer_name`, `partition`.',
   process: '## The process',

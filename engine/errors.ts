@@ -519,6 +519,14 @@ export const ERRORS = {
     meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
     remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
   },
+  STREAM_HELD: {
+    retry: true,
+    status: 503,
+    meaning:
+      'Much of a stream stays in the log for one sink alone: for what it has not finished, or for its replay_window. Other sinks that read the stream need it no more; they deliver as ever.',
+    remedy:
+      'Receive and acknowledge, or resume the sink; shorten its replay_window; enable it, or delete it, if it is disabled. Until then the log takes that much more room.',
+  },
   MESSAGE_TOO_LARGE: {
     retry: false,
     status: 500,

@@ -43,21 +43,38 @@ export class SinkMeter implements Disposable {
   }
 }
 
+/** Streams come and go: of no more of them than this bytes are counted. */
+const MAX_TOPICS = 10_000
+
 /** Counts of one source. */
 export class SourceMeter implements Disposable {
   messages = 0
   bytes = 0
   latencyUs: number | undefined
+  /** by topic; of those that were appended to last */
+  readonly appendedBytes = new Map<string, number>()
   readonly #forget: () => void
   constructor(forget: () => void) {
     this.#forget = forget
   }
 
-  /** @param latencyUs from the commit on the server (its clock) to the batch's arrival here */
-  ingested(messages: number, bytes: number, latencyUs?: number): void {
+  ingested(messages: number, bytes: number): void {
     this.messages += messages
     this.bytes += bytes
-    if (latencyUs !== undefined) this.latencyUs = latencyUs
+  }
+
+  /** @param latencyUs from the oldest commit on the server (its clock) to their being durable here */
+  appended(records: readonly Readonly<{ topic: string; pack: Buffer }>[], latencyUs: number): void {
+    this.latencyUs = latencyUs
+    for (const { topic, pack } of records) {
+      const bytes = this.appendedBytes.get(topic) ?? 0
+      this.appendedBytes.delete(topic)
+      this.appendedBytes.set(topic, bytes + pack.length)
+    }
+    for (const topic of this.appendedBytes.keys()) {
+      if (this.appendedBytes.size <= MAX_TOPICS) break
+      this.appendedBytes.delete(topic)
+    }
   }
 
   [Symbol.dispose](): void {

@@ -58,6 +58,13 @@ export type SourceGauges = Readonly<{
   bytesInFlight?: number
   ingestionSaturationPercent?: number
   processingSaturationPercent?: number
+  streams?: readonly StreamGauges[]
+}>
+export type StreamGauges = Readonly<{
+  topic: string
+  keptBytes: number
+  /** generations of sinks: a sink may have several */
+  readers: readonly Readonly<SinkLabels & { backlogBytes: number; heldBytes: number }>[]
 }>
 
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
@@ -65,7 +72,7 @@ type SourceEntry = { labels: SourceLabels; meter: SourceMeter; gauges: () => Sou
 type Labels = Record<string, string | number>
 type Sample = readonly [labels: Labels, value: number | undefined]
 /** What is described together, under the same labels. */
-export type Subject = 'source' | 'sink' | 'partition' | 'process'
+export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
 type Family = Readonly<{ kind: 'gauge' | 'counter'; name: string; help: string; of: Subject }>
 
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
@@ -91,6 +98,7 @@ export class Metrics {
     const build = { kind: 'gauge', name: 'tailrace_build_info', help: 'Always 1; the label says the version', of: 'process' } as const
     this.#describe(build, () => [[{ version }, 1]])
     this.#describeSources()
+    this.#describeStreams()
     this.#describeSinks()
     this.#describePartitions()
     const health = {
@@ -195,6 +203,39 @@ export class Metrics {
       s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner),
     )
     gauge('tailrace_source_bytes_in_flight', 'Bytes received and not yet durable in the log', (s) => s.now?.bytesInFlight)
+  }
+
+  #describeStreams(): void {
+    const of = (stream: string, { labels }: SourceEntry): Labels => ({
+      ...{ stream, database_id: labels.databaseId, database_name: labels.databaseName },
+    })
+    const describe = (kind: 'gauge' | 'counter', name: string, help: string, samples: (entry: SourceEntry) => readonly Sample[]) =>
+      this.#describe({ kind, name, help, of: 'stream' }, () => [...this.#sources.values()].flatMap(samples))
+    const streamGauge = (name: string, help: string, value: (stream: StreamGauges) => number) =>
+      describe('gauge', name, help, (s) => (s.now?.streams ?? []).map((stream) => [of(stream.topic, s), value(stream)]))
+    const readerGauge = (name: string, help: string, value: (reader: StreamGauges['readers'][number]) => number) =>
+      describe('gauge', name, help, (s) =>
+        (s.now?.streams ?? []).flatMap((stream) =>
+          [...Map.groupBy(stream.readers, ({ id }) => id).values()].map(
+            (readers) =>
+              [
+                { ...of(stream.topic, s), ...consumerOf(readers[0] as SinkLabels) },
+                readers.reduce((sum, reader) => sum + value(reader), 0),
+              ] as const,
+          ),
+        ),
+      )
+    describe('counter', 'tailrace_stream_appended_bytes_total', 'Bytes that this node has appended to the stream', (s) =>
+      [...s.meter.appendedBytes].map(([topic, bytes]) => [of(topic, s), bytes]),
+    )
+    streamGauge('tailrace_stream_kept_bytes', 'Bytes of the stream in the log', ({ keptBytes }) => keptBytes)
+    streamGauge('tailrace_stream_readers', 'Sinks that read it, or may be replayed from it', ({ readers }) => new Set(readers.map(({ id }) => id)).size) // prettier-ignore
+    readerGauge('tailrace_reader_backlog_bytes', "The sink's backlog in this stream, parked messages included", (reader) => reader.backlogBytes) // prettier-ignore
+    readerGauge(
+      'tailrace_reader_held_bytes',
+      'Bytes that stay in the log for this sink, which is the last one of its stream, although others need them no more: for its backlog or for its replay_window',
+      (reader) => reader.heldBytes,
+    )
   }
 
   #describeSinks(): void {
@@ -378,7 +419,7 @@ export class Metrics {
 }
 
 const LABEL_NAMES = [
-  ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name'],
+  ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name', 'stream'],
   ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node'],
 ]
 

@@ -3,7 +3,7 @@
  * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
  */
 import { undeliveredGenerations, type UndeliveredGeneration } from '../../engine/dispatch/generations.ts'
-import { topicRead, type Log } from '../../engine/log/log.ts'
+import { topicRead, type Log, type ReaderName } from '../../engine/log/log.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
@@ -55,15 +55,15 @@ export class BacklogSizes {
       for (let partition = 0; partition < partitions; partition++) {
         const stats = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
         if (!stats) continue
-        const beyond = generation.endsAt ? await this.#beyond(generation, partition, generation.endsAt) : 0
+        const beyond = generation.endsAt ? await this.beyond(generation.reader, partition, generation.endsAt) : 0
         sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + Math.max(0, stats.bytes - stats.finishedBytes - beyond))
       }
     }
     return sizes
   }
 
-  /** What others of its stream get after a generation has ended. */
-  async #beyond({ reader }: UndeliveredGeneration, partition: number, endsAt: Position): Promise<number> {
+  /** Bytes that others of its stream get after a generation has ended. */
+  async beyond(reader: ReaderName, partition: number, endsAt: Position): Promise<number> {
     const key = `${reader}/${partition}`
     const found =
       this.#ends.get(key) ?? (await this.#log.offsetFor(topicRead(reader), partition, { position: endsAt }).catch(() => undefined))

@@ -7,6 +7,7 @@ import type { Query } from '../../engine/wal/connection/slot.ts'
 import { BacklogGuard, type Relief } from './backlog.ts'
 import { BacklogSizes } from './backlog-sizes.ts'
 import { DroppedMessages } from './dropped-messages.ts'
+import { StreamFigures, type Stream } from './stream-figures.ts'
 import type { SourceActor } from '../source/source-actor.ts'
 import type { HealthCheck } from '../status.ts'
 
@@ -23,6 +24,7 @@ export class Backlogs implements AsyncDisposable {
   readonly #options: BacklogsOptions
   readonly #guard: BacklogGuard
   readonly #dropped: DroppedMessages
+  readonly #figures: StreamFigures
 
   constructor(options: BacklogsOptions) {
     const { cache, logger, sourceOf } = options
@@ -33,17 +35,24 @@ export class Backlogs implements AsyncDisposable {
       streams: (id) => sourceOf(cache.sink(id)?.databaseId ?? '')?.state === 'streaming',
     })
     const sizes = new BacklogSizes(options)
+    this.#figures = new StreamFigures({ ...options, sizes })
     this.#guard = new BacklogGuard(
       () => sizes.bounded(cache.sinks, (sink) => this.#relief(sink)),
       (err) => logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
   }
 
-  /** What health says of a sink's backlog, if anything. */
+  /** What health says of a sink's backlog, and of what it keeps others from trimming, if anything. */
   checks(sink: Sink): readonly HealthCheck[] {
-    if (sink.load_shedding_policy === 'pause_on_full') return this.#guard.isFull(sink.id) ? [FULL] : []
-    const dropped = this.#dropped.check(sink.id)
-    return dropped ? [dropped] : []
+    const held = this.#figures.heldBytes(sink.id)
+    const isHolding = held >= Math.min(HELD_BYTES, sink.max_backlog_mb * MB * HELD_SHARE)
+    const backlog = this.#backlogCheck(sink)
+    return [...(backlog ? [backlog] : []), ...(isHolding ? [heldBack(held, sink)] : [])]
+  }
+
+  /** What streams hold in the log, and for whom. */
+  get streams(): readonly Stream[] {
+    return this.#figures.streams
   }
 
   /** Messages of a sink that this process has dropped. */
@@ -53,7 +62,13 @@ export class Backlogs implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#guard[Symbol.dispose]()
+    this.#figures[Symbol.dispose]()
     await this.#dropped[Symbol.asyncDispose]()
+  }
+
+  #backlogCheck({ id, load_shedding_policy: policy }: Sink): HealthCheck | undefined {
+    if (policy === 'discard_on_full') return this.#dropped.check(id)
+    return this.#guard.isFull(id) ? FULL : undefined
   }
 
   /** Sources that stand by are held too: they are then ready to take over. Who drops says so on record, so only one does. */
@@ -62,6 +77,21 @@ export class Backlogs implements AsyncDisposable {
     if (policy === 'pause_on_full') return source?.gate
     return source?.state === 'streaming' ? this.#dropped.relief(id, name, source.shedding) : undefined
   }
+}
+
+const MB = 1024 * 1024
+/** What a sink keeps of its stream that others need no more is worth a word from here on, or from this share of max_backlog_mb. */
+const HELD_BYTES = 64 * MB
+const HELD_SHARE = 0.1
+const WHILE: Readonly<Record<Sink['status'], string>> = {
+  active: '',
+  paused: ', while it is paused',
+  disabled: ', because it was disabled before it had all of its messages',
+}
+
+function heldBack(bytes: number, { status }: Sink): HealthCheck {
+  const message = `${(bytes / MB).toFixed(1)} MB of its stream stay in the log for this sink, although others need them no more${WHILE[status]}`
+  return { name: 'Stream', status: 'notice', error: { code: 'STREAM_HELD', message } }
 }
 
 const FULL: HealthCheck = {

@@ -43,7 +43,7 @@ export class Trimming {
   readonly #window: ReplayWindow
   readonly #bell = new Bell()
   #committed: Commit
-  #stats: PartitionStats = { first: 0, next: 0, bytes: 0, finishedBytes: 0 }
+  #stats: PartitionStats = { first: 0, next: 0, bytes: 0, finishedBytes: 0, committed: 0 }
   /** everything from there on is needed */
   #line: number
   /** one at a time */

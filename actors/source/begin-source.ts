@@ -37,7 +37,7 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
     },
     observer: {
       ingested: (changes, bytes) => meter.ingested(changes, bytes),
-      appended: (_messages, _bytes, latencyUs) => meter.ingested(0, 0, latencyUs),
+      appended: ({ records }, latencyUs) => meter.appended(records, latencyUs),
       notice: (notice) => logger.warn(notice),
       truncated: (table) => logger.info({ table }, 'a table was emptied by TRUNCATE: its rows bring no deletes'),
       relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),

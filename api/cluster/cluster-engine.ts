@@ -35,6 +35,7 @@ import type {
   ShownMessage,
   SinkChanges,
   SourceOutcome,
+  StreamStatus,
 } from '../engine-port.ts'
 import { newest } from '../../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
@@ -95,6 +96,11 @@ export class ClusterEngine implements EnginePort {
 
   actors(): readonly ActorStatus[] {
     return this.#options.engine.actors()
+  }
+
+  /** They stand in the state database and the log: no other process knows more. */
+  streams(): readonly StreamStatus[] {
+    return this.#options.engine.streams()
   }
 
   ready(): Readiness {

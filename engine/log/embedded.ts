@@ -335,7 +335,7 @@ class EmbeddedLog implements Log {
     const [above, finished] = [await this.#weightBelow(topic, partition, begin), await this.#weightBelow(topic, partition, committed)]
     const { first, next, bytes } = state
     const skipped = above - (await this.#weightBelow(topic, partition, first))
-    return { first, next, bytes: bytes - skipped, finishedBytes: Math.max(0, finished - above) }
+    return { first, next, bytes: bytes - skipped, finishedBytes: Math.max(0, finished - above), committed }
   }
 
   async subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable> {

@@ -79,6 +79,8 @@ export type PartitionStats = Readonly<{
   bytes: number
   /** the share of those below the reader's committed offset: finished, and kept to be replayed */
   finishedBytes: number
+  /** the reader's offset; 0: it has none yet */
+  committed: number
 }>
 
 export type AssignmentListener = Readonly<{

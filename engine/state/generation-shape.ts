@@ -79,6 +79,35 @@ export function sameGroups(a: GenerationShape, b: GenerationShape): boolean {
 export const streamText = ({ partitions, grouping, groupColumns, source, timestampFormat, only }: StreamShape): string =>
   canonical({ partitions, grouping, groupColumns, source, timestampFormat, only })
 
+const MAX_NAMES = 3
+
+/** What a stream takes, in short, as people read it. */
+export function describeStream({ source, grouping, groupColumns, timestampFormat, only }: StreamShape): string {
+  const { include_schemas, exclude_schemas, include_tables, exclude_tables } = source
+  const parts = [
+    namesOf(include_tables, 'every table'),
+    include_schemas && `of schema ${namesOf(include_schemas)}`,
+    exclude_schemas && `without schema ${namesOf(exclude_schemas)}`,
+    exclude_tables && `without ${namesOf(exclude_tables)}`,
+    ...(grouping ? groupsOf(groupColumns) : ['ungrouped']),
+    timestampFormat !== 'iso8601' && `times as ${timestampFormat}`,
+    only && 'for one sink alone',
+  ]
+  return parts.filter(Boolean).join('; ')
+}
+
+const groupsOf = (columns: StreamShape['groupColumns']): readonly string[] =>
+  Object.entries(columns)
+    .slice(0, MAX_NAMES)
+    .map(([table, names]) => `${table} by ${namesOf(names)}`)
+
+function namesOf(names: readonly string[] | null | undefined, all = 'none'): string {
+  if (!names) return all
+  if (names.length === 0) return 'none'
+  const some = names.slice(0, MAX_NAMES).join(', ')
+  return names.length > MAX_NAMES ? `${some} and ${names.length - MAX_NAMES} more` : some
+}
+
 /** Names sorted at every level: the state database keeps objects in an order of its own. */
 function canonical(value: unknown): string {
   return JSON.stringify(value, (_name, part: unknown) =>

@@ -330,7 +330,7 @@ export class SourceRun {
     this.#lastCommitUs = this.#committedUs
     this.#flow.check()
     this.#tellIngested()
-    observer.appended?.(append.messages, append.bytes, Math.max(0, Date.now() * 1000 - append.oldestCommitUs))
+    observer.appended?.(append, Math.max(0, Date.now() * 1000 - append.oldestCommitUs))
     progressed?.()
   }
 

@@ -1,5 +1,6 @@
 /** What a source can be set to, and what it tells of itself while it runs. */
 import type { Lsn } from '../lsn.ts'
+import type { Append } from './append-loop.ts'
 import type { RelationWarning } from './decode/relation.ts'
 
 export type SourceSettings = Readonly<{
@@ -38,7 +39,7 @@ export interface SourceObserver {
   /** row changes read since the last call, and their size as Postgres sent them */
   ingested?(changes: number, bytes: number): void
   /** @param latencyUs from the oldest commit in it to durable in the log, by two machines' clocks */
-  appended?(messages: number, bytes: number, latencyUs: number): void
+  appended?(append: Append, latencyUs: number): void
   confirmed?(lsn: Lsn): void
   /** something worth a line in health or the log that doesn't stop the source */
   notice?(notice: string): void

@@ -151,3 +151,42 @@ test('a stream is trimmed below the last of its readers, and goes when the last 
     return rows.length === 0 ? true : undefined
   })
 })
+
+test('a sink that keeps much of a stream which others need no more says so in its health, and it is told of each reader what it keeps', async () => {
+  await using shop = await Shop.open([`name: quick, ${ITEMS}`, `name: slow, ${ITEMS}, max_backlog_mb: 1`])
+  const { engine, metrics } = shop.node
+  const noticed = async (name: string) => {
+    const id = shop.id(name)
+    const checks = (await engine.sinkHealth([id])).get(id)?.checks ?? []
+    return checks.filter(({ error }) => error?.code === 'STREAM_HELD')
+  }
+  const readers = () => {
+    const [stream, ...others] = engine.streams()
+    assert.equal(others.length, 0)
+    const named = (name: string) => stream?.readers.find(({ sink }) => sink === name)
+    return { stream, quick: named('quick'), slow: named('slow') }
+  }
+  await shop.db.query(`insert into item select i, (select string_agg(md5(i || '.' || k), '') from generate_series(1, 128) k) from generate_series(1, 100) i`) // prettier-ignore
+  assert.deepEqual(await shop.take('quick', 100), upTo(1, 100))
+  await eventually('slow is named', async () => (await noticed('slow')).length > 0 || undefined)
+  const { stream, quick, slow } = readers()
+  assert.deepEqual([stream?.database, stream?.partitions, stream?.selects], [shop.db.name, 1, 'public.item'])
+  assert.ok(slow && quick && stream && slow.heldBytes > 400_000 && slow.heldBytes <= stream.bytes, JSON.stringify(stream))
+  assert.deepEqual([slow.backlogBytes >= slow.heldBytes, slow.partitions[0]?.line, slow.state], [true, 0, 'reading'])
+  assert.deepEqual([quick.heldBytes, quick.backlogBytes, quick.partitions[0]?.committed], [0, 0, quick.partitions[0]?.line])
+  assert.deepEqual(await noticed('quick'), [])
+  const lines = (await metrics.text()).split('\n')
+  for (const start of ['tailrace_stream_appended_bytes_total{', 'tailrace_stream_kept_bytes{', 'tailrace_reader_held_bytes{'])
+    assert.ok(
+      lines.some((line) => line.startsWith(start) && Number(line.split(' ').at(-1)) > 400_000),
+      start,
+    )
+  assert.ok(lines.some((line) => line.startsWith('tailrace_stream_readers{') && line.endsWith(' 2')))
+
+  await engine.updateSink(shop.id('slow'), { status: 'disabled' })
+  await eventually('it says that it is disabled', async () => (await noticed('slow'))[0]?.error?.message.includes('disabled') || undefined)
+  await eventually('it leaves', async () => readers().slow?.state === 'leaving' || undefined)
+  await engine.deleteSink(shop.id('slow'))
+  await eventually('nothing is kept', async () => (readers().stream?.bytes ?? 1e9) < 100_000 || undefined)
+  assert.equal(readers().slow, undefined)
+})

@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { EngineError } from '../../engine/errors.ts'
 import { DATABASE, GOODS_ID, message, OTHER, RECORD, SHOP } from './scripted-engine.ts'
+import type { StreamStatus } from '../../api/engine-port.ts'
 import { serve } from './api-fixture.ts'
 
 test('liveness, readiness and version answer anyone; readiness counts what does not stream, without a name', async () => {
@@ -32,7 +33,7 @@ test('the root says what this is, to anyone', async () => {
   assert.equal((await s.call(openapi, { token: null })).status, 200)
 })
 
-test('info shows every actor of the account with its state and last error, without secrets', async () => {
+test('info shows every stream and actor of the account with its state and last error, without secrets', async () => {
   await using s = await serve()
   const at = new Date('2025-02-03T04:05:06Z')
   s.engine.statuses = [
@@ -49,10 +50,32 @@ test('info shows every actor of the account with its state and last error, witho
     },
     { id: 'source/2', kind: 'source', name: 'theirs', accountId: OTHER.id, state: 'streaming' },
   ]
+  const stream: StreamStatus = {
+    ...{ topic: 'stream.1.a', accountId: SHOP.id, databaseId: DATABASE.id, database: 'shop' },
+    ...{ partitions: 1, selects: 'public.goods', bytes: 90.4 },
+    readers: [
+      {
+        ...{ sinkId: GOODS_ID, sink: 'goods', status: 'paused', generation: 2, state: 'reading', backlogBytes: 40, heldBytes: 50 },
+        partitions: [{ partition: 0, committed: 7, line: 5, backlogBytes: 40, heldBytes: 50 }],
+      },
+    ],
+  }
+  s.engine.streamStatuses = [stream, { ...stream, accountId: OTHER.id, topic: 'theirs' }]
   assert.equal((await s.call('/info', { token: null })).status, 401)
   const { body } = await s.call('/info')
   assert.deepEqual(body, {
     version: '9.9.9',
+    streams: [
+      {
+        ...{ topic: 'stream.1.a', database_id: DATABASE.id, database: 'shop', partitions: 1, selects: 'public.goods', bytes: 90 },
+        readers: [
+          {
+            ...{ sink_id: GOODS_ID, sink: 'goods', status: 'paused', generation: 2, state: 'reading', backlog_bytes: 40, held_bytes: 50 },
+            partitions: [{ partition: 0, committed: 7, line: 5, backlog_bytes: 40, held_bytes: 50 }],
+          },
+        ],
+      },
+    ],
     nodes: [
       {
         id: 'id-1',

@@ -23,6 +23,7 @@ import type {
   RunningSink,
   SinkChanges,
   SourceOutcome,
+  StreamStatus,
 } from '../../api/engine-port.ts'
 
 export const TOKEN = 'token-of-shop'
@@ -135,6 +136,7 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   /** what sources have stopped at, by id of their database */
   readonly gaps = new Map<string, string>()
   statuses: ActorStatus[] = []
+  streamStatuses: StreamStatus[] = []
   /** databases whose source was told to try again, and how it is then */
   readonly retried: string[] = []
   outcome: SourceOutcome = { state: 'streaming' }
@@ -153,6 +155,9 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   }
   actors(): readonly ActorStatus[] {
     return this.statuses
+  }
+  streams(): readonly StreamStatus[] {
+    return this.streamStatuses
   }
   ready(): Readiness {
     return this.readiness

@@ -33,15 +33,34 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     databaseHealth: 'error',
     slotSizeBytes: 3 * 1_048_576,
     confirmedLagBytes: 17,
+    streams: [
+      {
+        ...{ topic: 'stream.1.a', keptBytes: 40 },
+        readers: [
+          { ...SINK, backlogBytes: 3, heldBytes: 30 },
+          { ...SINK, backlogBytes: 2, heldBytes: 1 },
+          { id: 'sink-2', name: 'quick', backlogBytes: 0, heldBytes: 0 },
+        ],
+      },
+    ],
   }))
   sink.attempted(10, 6_000)
   sink.attempted(5, 3_000)
   sink.delivered(12, 20_000)
   sink.failed(3, 60_000_000)
-  source.ingested(100, 50_000, 1_234)
+  source.ingested(100, 50_000)
+  source.appended(
+    [
+      { topic: 'stream.1.a', pack: Buffer.alloc(30) },
+      { topic: 'stream.2.b', pack: Buffer.alloc(7) },
+    ],
+    99,
+  )
+  source.appended([{ topic: 'stream.1.a', pack: Buffer.alloc(20) }], 1_234)
   source.ingested(1, 10)
   const text = await metrics.text()
   const sinkLabels = 'consumer_id="sink-1",consumer_name="goods"'
+  const streamLabels = 'stream="stream.1.a",database_id="db-1",database_name="shop"'
   const slotLabels = 'replication_slot_id="slot-1",slot_name="goods_slot"'
   for (const line of [
     `sequin_message_deliver_attempt_count{${sinkLabels}} 15`,
@@ -58,6 +77,13 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     `sequin_replication_slot_size_mb{${slotLabels},database_id="db-1",database_name="shop"} 3`,
     `tailrace_slot_confirmed_lag_bytes{${slotLabels}} 17`,
     `tailrace_slot_restart_lag_bytes{${slotLabels}} 3145728`,
+    `tailrace_stream_appended_bytes_total{${streamLabels}} 50`,
+    `tailrace_stream_appended_bytes_total{stream="stream.2.b",database_id="db-1",database_name="shop"} 7`,
+    `tailrace_stream_kept_bytes{${streamLabels}} 40`,
+    `tailrace_stream_readers{${streamLabels}} 2`,
+    `tailrace_reader_backlog_bytes{${streamLabels},${sinkLabels}} 5`,
+    `tailrace_reader_held_bytes{${streamLabels},${sinkLabels}} 31`,
+    `tailrace_reader_held_bytes{${streamLabels},consumer_id="sink-2",consumer_name="quick"} 0`,
     `tailrace_partition_lag_records{${sinkLabels},partition="2"} 5`,
     `tailrace_partition_parked_messages{${sinkLabels},partition="2"} 1`,
     `tailrace_partition_window_bytes{${sinkLabels},partition="2"} 7`,

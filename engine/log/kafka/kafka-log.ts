@@ -300,7 +300,7 @@ class KafkaLog implements Log {
     const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
     const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(reader, partition, maxAgeMs)])
     this.#places.get(`${topic}/${partition}`)?.forget(first)
-    return { first, next, ...(await this.#sizes.between(topic, partition, { first: Math.max(first, from), committed, next })) }
+    return { first, next, committed, ...(await this.#sizes.between(topic, partition, { first: Math.max(first, from), committed, next })) }
   }
 
   /** The brokers' disks are not ours to see. */

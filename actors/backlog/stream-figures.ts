@@ -1,0 +1,208 @@
+/**
+ * What the streams hold in the log, and for whom: of each reader how far it has come, from which record on the log is kept for
+ * it, its backlog, and how much of what it keeps others of its stream need no more. All of it stands in the state database and
+ * the log, so every process knows the same; it is looked at now and then, so that whoever asks is answered from memory.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { topicOfGeneration } from '../../engine/dispatch/generations.ts'
+import { readerOf, type Log, type TopicName } from '../../engine/log/log.ts'
+import type { Logger } from '../../engine/logger.ts'
+import type { Position } from '../../engine/position.ts'
+import { ask } from '../../engine/state/asking.ts'
+import { describeStream, type GenerationShape } from '../../engine/state/generation-shape.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import { ownTopic } from '../../engine/wal/routing/routing.ts'
+import type { Query } from '../../engine/wal/connection/slot.ts'
+import { toPosition } from '../../engine/wal/source-store.ts'
+import type { BacklogSizes } from './backlog-sizes.ts'
+
+/**
+ * Of a reader. Offsets are records of the log.
+ * @property committed the lowest record with an unfinished message
+ * @property line the first record that it needs, for delivery or for a replay
+ * @property heldBytes what is kept from its line on although another reader needs it no more; 0: its line isn't the lowest
+ */
+export type ReaderPartition = Readonly<{
+  partition: number
+  committed: number
+  line: number
+  backlogBytes: number
+  heldBytes: number
+}>
+/**
+ * A generation of a sink. reading: it is open. leaving: another one follows, or the sink is disabled, and this one is not delivered
+ * yet. kept: it is, and its replay window is not over.
+ * @property backlogBytes parked messages included
+ */
+export type StreamReader = Readonly<{
+  sinkId: string
+  generation: number
+  state: 'reading' | 'leaving' | 'kept'
+  backlogBytes: number
+  heldBytes: number
+  partitions: readonly ReaderPartition[]
+}>
+/** @property selects in short; undefined: of a version in which each generation had a topic of its own */
+export type Stream = Readonly<{
+  topic: TopicName
+  databaseId: string
+  partitions: number
+  selects: string | undefined
+  /** in the log */
+  bytes: number
+  readers: readonly StreamReader[]
+}>
+
+/** With names, for who looks. */
+export type StreamStatus = Omit<Stream, 'readers'> &
+  Readonly<{
+    accountId: string
+    database: string
+    readers: readonly (StreamReader & Readonly<{ sink: string; status: Sink['status'] }>)[]
+  }>
+
+const EVERY_MS = 3_000
+/** How old the figures of the log may be. */
+const STATS_MAX_AGE_MS = 2_000
+
+type StoredReader = Readonly<{
+  sinkId: string
+  databaseId: string
+  generation: number
+  topic: TopicName
+  shape: GenerationShape
+  endsAt: Position | undefined
+  drained: boolean
+  parkedBytes: number
+  /** none: it is alone in its topic */
+  lines: readonly number[]
+}>
+
+export class StreamFigures implements Disposable {
+  readonly #log: Log
+  readonly #query: Query
+  readonly #sizes: BacklogSizes
+  readonly #logger: Logger
+  readonly #ended = new AbortController()
+  #streams: readonly Stream[] = []
+  #held: ReadonlyMap<string, number> = new Map()
+
+  /** @param query of the state database */
+  constructor({ log, query, sizes, logger }: Readonly<{ log: Log; query: Query; sizes: BacklogSizes; logger: Logger }>) {
+    this.#log = log
+    this.#query = query
+    this.#sizes = sizes
+    this.#logger = logger
+    void this.#run()
+  }
+
+  /** As they were looked at last, ordered by topic. */
+  get streams(): readonly Stream[] {
+    return this.#streams
+  }
+
+  /** What is kept for a sink although others need it no more, in all streams that it reads. */
+  heldBytes(sinkId: string): number {
+    return this.#held.get(sinkId) ?? 0
+  }
+
+  [Symbol.dispose](): void {
+    this.#ended.abort()
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#ended
+    let isFailing = false
+    while (!signal.aborted) {
+      try {
+        this.#streams = await this.#look()
+        this.#held = heldBySink(this.#streams)
+        isFailing = false
+      } catch (err) {
+        if (!isFailing && !signal.aborted) this.#logger.warn({ err }, 'it is not known how the streams are; it is asked again')
+        isFailing = true
+      }
+      await delay(EVERY_MS, undefined, { signal, ref: false }).catch(() => undefined)
+    }
+  }
+
+  async #look(): Promise<readonly Stream[]> {
+    const streams: Stream[] = []
+    for (const [topic, readers] of Map.groupBy(await this.#stored(), (reader) => reader.topic)) {
+      const stream = await this.#streamOf(topic, readers).catch(() => undefined) // its topic is not made yet, or deleted meanwhile
+      if (stream) streams.push(stream)
+    }
+    return streams
+  }
+
+  async #streamOf(topic: TopicName, stored: readonly StoredReader[]): Promise<Stream | undefined> {
+    const [first] = stored
+    if (!first) return undefined
+    const rows: ReaderPartition[][] = stored.map(() => [])
+    let bytes = 0
+    for (let partition = 0; partition < first.shape.partitions; partition++) {
+      const kept = await Promise.all(stored.map((reader) => this.#partitionOf(reader, partition)))
+      const lines = kept.map(({ line }) => line)
+      const [lowest, highest] = [Math.min(...lines), Math.max(...lines)]
+      const others = kept.find(({ line }) => line === highest)?.bytes ?? 0
+      for (const [i, { bytes: own, ...figures }] of kept.entries())
+        rows[i]?.push({ ...figures, heldBytes: figures.line === lowest && lowest < highest ? Math.max(0, own - others) : 0 })
+      bytes += (await this.#log.stats(nameOf(first), partition, STATS_MAX_AGE_MS)).bytes
+    }
+    const sum = (i: number, of: (row: ReaderPartition) => number) => (rows[i] ?? []).reduce((total, row) => total + of(row), 0)
+    return {
+      ...{ topic, databaseId: first.databaseId, partitions: first.shape.partitions, bytes },
+      selects: first.shape.stream && describeStream(first.shape.stream),
+      readers: stored.map(({ sinkId, generation, endsAt, drained, parkedBytes }, i) => ({
+        ...{ sinkId, generation, state: drained ? 'kept' : endsAt ? 'leaving' : 'reading' },
+        backlogBytes: sum(i, (row) => row.backlogBytes) + parkedBytes,
+        heldBytes: sum(i, (row) => row.heldBytes),
+        partitions: rows[i] ?? [],
+      })),
+    }
+  }
+
+  /** @returns with what the log keeps from its line on */
+  async #partitionOf(reader: StoredReader, partition: number): Promise<Omit<ReaderPartition, 'heldBytes'> & Readonly<{ bytes: number }>> {
+    const name = nameOf(reader)
+    const { first, bytes, finishedBytes, committed } = await this.#log.stats(name, partition, STATS_MAX_AGE_MS, reader.lines[partition])
+    const line = Math.max(first, reader.lines[partition] ?? 0)
+    const beyond = reader.endsAt ? await this.#sizes.beyond(name, partition, reader.endsAt) : 0
+    const backlogBytes = reader.drained ? 0 : Math.max(0, bytes - finishedBytes - beyond)
+    return { partition, committed: Math.max(committed, line), line, backlogBytes, bytes }
+  }
+
+  /** Those that read a stream or may be replayed from it. */
+  async #stored(): Promise<readonly StoredReader[]> {
+    const { rows } = await ask(
+      this.#query,
+      `select g.sink_id, s.database_id, g.generation, g.shape, g.topic, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
+         g.drained_at is not null as drained,
+         (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines,
+         (select coalesce(sum(b.bytes), 0)::float8 from tailrace.parked_backlog b where b.sink_id = g.sink_id and b.generation = g.generation) as parked
+       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
+       where g.lsn is not null and (g.dropped_at is null or g.drained_at is null) order by g.topic, s.name, g.generation`,
+      [],
+    )
+    return rows.flatMap((row) => {
+      const sinkId = String(row.sink_id)
+      const topic = topicOfGeneration(sinkId, row)
+      if (topic === undefined) return []
+      return [
+        {
+          ...{ sinkId, topic, databaseId: String(row.database_id), generation: Number(row.generation) },
+          ...{ shape: row.shape as GenerationShape, endsAt: toPosition(row), drained: row.drained === true },
+          ...{ parkedBytes: Number(row.parked), lines: (row.lines as readonly number[] | null) ?? [] },
+        },
+      ]
+    })
+  }
+}
+
+function heldBySink(streams: readonly Stream[]): ReadonlyMap<string, number> {
+  const held = new Map<string, number>()
+  for (const { readers } of streams) for (const { sinkId, heldBytes } of readers) held.set(sinkId, (held.get(sinkId) ?? 0) + heldBytes)
+  return held
+}
+
+const nameOf = (reader: StoredReader) => readerOf(reader.topic, ownTopic(reader))
