@@ -4,7 +4,7 @@
  * not this one's own is passed by, a record that has nothing of it by its header alone.
  */
 import { once } from 'node:events'
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { notOwn, type Span } from '../../engine/dispatch/span.ts'
@@ -43,6 +43,8 @@ const READ_SLICE_MS = 5
 /** Packs read while the filter of the sink is asked about the first of them: many, for those that wait go out in one call. */
 const MAX_ASKED = 32
 const MAX_ASKED_BYTES = 8 * 1024 * 1024
+/** A state database that is away is asked again after this. */
+const LOOK_AGAIN_MS = 500
 
 export class PartitionReading {
   readonly #options: PartitionReadingOptions
@@ -93,7 +95,8 @@ export class PartitionReading {
     let sliceStart = performance.now()
     for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
       const header = Pack.header(pack)
-      const span = this.#span && header.routing <= this.#span.version ? this.#span : await this.#look(header.routing)
+      const span = this.#span && header.routing <= this.#span.version ? this.#span : await this.#look(header.routing, signal)
+      if (!span) return // aborted
       if (this.#isEnd(header, span)) {
         await asked.at(-1)
         return this.#close(signal)
@@ -103,6 +106,10 @@ export class PartitionReading {
         if (signal.aborted) return
         dispatcher.pass(offset)
         passed()
+        if (performance.now() - sliceStart > READ_SLICE_MS) {
+          await nextTurn()
+          sliceStart = performance.now()
+        }
         continue
       }
       const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
@@ -132,12 +139,19 @@ export class PartitionReading {
     if (!signal.aborted) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${partition}`, { topic, partition })
   }
 
-  /** A record was written under a routing version that was not looked at yet. */
-  async #look(version: number): Promise<Span> {
-    const span = await this.#options.span()
-    // one that the state database has forgotten says nothing; it is not asked for again
-    this.#span = { ...span, version: Math.max(span.version, version) }
-    return this.#span
+  /** A record was written under a routing version that was not looked at yet: what follows waits until it can be. */
+  async #look(version: number, signal: AbortSignal): Promise<Span | undefined> {
+    while (!signal.aborted) {
+      try {
+        const span = await this.#options.span()
+        // one that the state database has forgotten says nothing; it is not asked for again
+        return (this.#span = { ...span, version: Math.max(span.version, version) })
+      } catch (error) {
+        if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error
+        await delay(LOOK_AGAIN_MS, undefined, { signal }).catch(() => undefined)
+      }
+    }
+    return undefined
   }
 
   /** Whether everything that is this generation's own stands before the record. */

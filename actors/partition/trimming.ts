@@ -34,6 +34,8 @@ export type TrimmingOptions = Readonly<{
 
 /** Trims are gathered: each is a write of its own. */
 const TRIM_EVERY_MS = 250
+/** Lines of a stream are looked at so often. */
+const LINE_EVERY_MS = 1_000
 /** How old the figures of the log may be; how often time alone may move the window. */
 const LOOK_EVERY_MS = 1_000
 
@@ -88,7 +90,7 @@ export class Trimming {
   }
 
   async run(signal: AbortSignal): Promise<void> {
-    const { log, reader, key } = this.#options
+    const { log, topic, reader, key } = this.#options
     while (!signal.aborted) {
       this.#stats = await log.stats(reader, key.partition, LOOK_EVERY_MS, this.#line)
       try {
@@ -100,7 +102,7 @@ export class Trimming {
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
       }
-      await delay(TRIM_EVERY_MS, undefined, { signal }).catch(() => undefined)
+      await delay(topic === reader ? TRIM_EVERY_MS : LINE_EVERY_MS, undefined, { signal }).catch(() => undefined)
       await this.#bell.wait(signal, LOOK_EVERY_MS)
     }
   }

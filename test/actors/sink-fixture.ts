@@ -86,7 +86,7 @@ export function stageOf(
 }
 
 /** A sink that never had another shape. */
-function onlyGeneration(sink: Sink): Generations {
+export function onlyGeneration(sink: Sink): Generations {
   const topic = ownTopic({ sinkId: sink.id, generation: 1 })
   return {
     serve: async () => ({ generation: 1, shape: shapeOf(sink.id, sink), topic, reader: topic, opensAt: undefined }),

@@ -5,7 +5,7 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import type { Log } from '../../../engine/log/log.ts'
-import { acksOf, DATABASE, elements, Fixture, idsOf, SINK } from '../sink-fixture.ts'
+import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK } from '../sink-fixture.ts'
 
 const LONG_MS = 20_000
 const code = (expected: string) => (error: unknown) => error instanceof EngineError && error.code === expected
@@ -439,4 +439,20 @@ test('a clock that jumps ends no visibility time and holds nothing back', async 
       jumped.mock.restore()
     }
   }
+})
+
+test('while the state database can not say what of a stream is its own, a partition waits, and is not taken over anew', async () => {
+  await using f = await Fixture.open({}, { start: false })
+  const generations = onlyGeneration(SINK)
+  let asked = 0
+  const span = async (): ReturnType<typeof generations.span> => {
+    if (++asked < 3) throw new EngineError('STATE_UNAVAILABLE', 'it is away')
+    return generations.span(1)
+  }
+  await f.start({ generations: { ...generations, span } })
+  await f.append([{ id: 1 }])
+  const [partition] = f.sink.status().partitions ?? []
+  assert.deepEqual(idsOf(await f.gather(1)), [1])
+  assert.equal(asked, 3)
+  assert.equal(f.sink.status().partitions?.[0]?.['term'], partition?.['term'])
 })
