@@ -15,6 +15,7 @@ import type { Connection } from '../../engine/state/resources.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
+import type { WatchedLog } from '../engine/wal/source-fixture.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
@@ -36,6 +37,7 @@ export interface EngineNode extends AsyncDisposable {
   readonly registry: NodeRegistry
   readonly store: Store
   readonly metrics: Metrics
+  readonly log: WatchedLog
   /** lines of the log */
   readonly lines: readonly Record<string, unknown>[]
   /** Settles when a line for which this holds has been logged. */
@@ -88,7 +90,7 @@ export async function startNode({ name, state, hears = true, lookEveryMs = 5_000
         throw new Error(`not logged in time; the log:\n${lines.map((l) => JSON.stringify(l)).join('\n')}`)
     }
   }
-  return { engine, cache, registry, store, metrics, lines, logged, stop, [Symbol.asyncDispose]: stop }
+  return { engine, cache, registry, store, metrics, log, lines, logged, stop, [Symbol.asyncDispose]: stop }
 }
 
 /** Stores what a configuration file says, as another program would. */

@@ -21,7 +21,7 @@ async function newHome(): Promise<Home> {
 }
 
 /** @param name of what the nodes share */
-export async function sharedLog(name: string): Promise<Log> {
+export async function sharedLog(name: string): Promise<WatchedLog> {
   let opening = homes.get(name)
   if (!opening) homes.set(name, (opening = newHome()))
   const home = await opening

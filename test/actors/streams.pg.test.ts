@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
+import type { Sink } from '../../engine/state/resources.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 
 const ITEMS = 'source: { include_tables: [item] }'
@@ -19,7 +20,7 @@ databases:
     slot: { name: s_${shop.name}, create_if_not_exists: true }
     publication: { name: s_${shop.name}, create_if_not_exists: true }
 sinks:
-${sinks.map((sink) => `  - { database: ${shop.name}, replay_window: 0, destination: { type: sequin_stream }, ${sink} }\n`).join('')}`
+${sinks.map((sink) => `  - { database: ${shop.name}, ${sink.includes('replay_window') ? '' : 'replay_window: 0, '}destination: { type: sequin_stream }, ${sink} }\n`).join('')}`
 
 class Shop implements AsyncDisposable {
   readonly node: EngineNode
@@ -50,6 +51,42 @@ class Shop implements AsyncDisposable {
 
   insert(from: number, to: number): Promise<unknown> {
     return this.db.query(`insert into item select i, 'n' || i from generate_series($1::int, $2) i`, [from, to])
+  }
+
+  /** Another sink with the settings of one that is there. */
+  async add(name: string, like: string, over: Partial<Sink> = {}): Promise<void> {
+    const sink = this.node.cache.sinks.find((each) => each.id === this.id(like)) ?? assert.fail()
+    const { id: _id, accountId, databaseId, destination, ...settings } = sink
+    const database = this.node.cache.databases.find(({ id }) => id === databaseId) ?? assert.fail()
+    await this.node.engine.createSink({ id: accountId, name: 'shop' }, database, { settings: { ...settings, ...over, name }, destination })
+  }
+
+  /** While this lasts no version is placed, whatever marks the source meets. */
+  async withoutPlaces(during: () => Promise<unknown>): Promise<void> {
+    const client = await this.state.connect()
+    try {
+      await client.query(`begin; select from tailrace.term where kind = 'source' for update`)
+      await during()
+    } finally {
+      await client.end()
+    }
+  }
+
+  /** Settles when the newest generation of a sink has its place. */
+  opened(name: string): Promise<true> {
+    return eventually(`the place of ${name}`, async () => {
+      const [newest] = await this.state.query<{ open: boolean }>(
+        `select g.lsn is not null as open from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.name = $1
+         order by generation desc limit 1`,
+        [name],
+      )
+      return newest?.open || undefined
+    })
+  }
+
+  /** Until nothing is to come of the sink any more. */
+  async nothingMore(name: string): Promise<void> {
+    assert.deepEqual(await this.take(name, 1, 300), [], `nothing more of ${name}`)
   }
 
   /** Receives and acknowledges until `count` messages have come. */
@@ -108,10 +145,7 @@ test('sinks of one shape read one stream, whatever they are called and do with i
 test('a sink that joins a stream begins at its mark; one that leaves has all before, and comes back at another', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`])
   await shop.insert(1, 10)
-  const account = { id: shop.node.cache.sinks[0]?.accountId ?? '', name: 'shop' }
-  const database = shop.node.cache.databases[0] ?? assert.fail()
-  const { id: _id, accountId: _account, databaseId: _database, destination, ...settings } = shop.node.cache.sinks[0] ?? assert.fail()
-  await shop.node.engine.createSink(account, database, { settings: { ...settings, name: 'late' }, destination })
+  await shop.add('late', 'a')
   await serving(shop.node, 'late')
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('late', 10), upTo(11, 20))
@@ -189,4 +223,106 @@ test('a sink that keeps much of a stream which others need no more says so in it
   await engine.deleteSink(shop.id('slow'))
   await eventually('nothing is kept', async () => (readers().stream?.bytes ?? 1e9) < 100_000 || undefined)
   assert.equal(readers().slow, undefined)
+})
+
+test('the last reader of a stream leaves while another of the shape comes: each has its own, and in order', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  const [first] = await shop.topics()
+  await shop.insert(1, 10)
+  await applyYaml(shop.state.connection, config(shop.db, [`name: a, ${ITEMS}, partitions: 2`, `name: b, ${ITEMS}`])) // in one edit
+  await shop.opened('b')
+  await shop.insert(11, 20)
+  await serving(shop.node, 'b')
+  assert.deepEqual(await shop.take('b', 10), upTo(11, 20))
+  assert.deepEqual(await shop.take('a', 20), upTo(1, 20))
+  assert.ok((await shop.topics()).includes(String(first)), 'b reads the stream that a has left')
+
+  await shop.withoutPlaces(async () => {
+    await shop.node.engine.deleteSink(shop.id('b'))
+    await shop.insert(21, 30)
+    await shop.add('c', 'a', { partitions: 1 })
+    await shop.insert(31, 40)
+  })
+  await shop.opened('c')
+  await serving(shop.node, 'c')
+  await shop.insert(41, 50)
+  assert.deepEqual(await shop.take('c', 20), upTo(31, 50))
+  assert.ok(!(await shop.topics()).includes(String(first)), 'a stream that was left does not come back')
+
+  await shop.withoutPlaces(async () => {
+    await shop.add('d', 'c')
+    await shop.insert(51, 60)
+    await shop.node.engine.updateSink(shop.id('c'), { partitions: 3 })
+    await shop.insert(61, 70)
+  })
+  await shop.opened('d')
+  await serving(shop.node, 'd')
+  await shop.insert(71, 80)
+  assert.deepEqual(await shop.take('d', 30), upTo(51, 80))
+  assert.deepEqual(await shop.take('c', 30), upTo(51, 80))
+  assert.deepEqual(await shop.take('a', 60), upTo(21, 80))
+  for (const name of ['a', 'c', 'd']) await shop.nothingMore(name)
+})
+
+test('a sink that is made while the source is far behind gets nothing of what waits, not even by a replay', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}, replay_window: 1h`])
+  const appends = Promise.withResolvers<void>()
+  shop.node.log.before = () => appends.promise
+  for (let id = 1; id <= 5_000; id += 100) await shop.insert(id, id + 99)
+  await shop.add('late', 'a')
+  await shop.insert(5_001, 5_010)
+  shop.node.log.before = undefined
+  appends.resolve()
+  await serving(shop.node, 'late')
+  assert.deepEqual(await shop.take('late', 10), upTo(5_001, 5_010))
+  assert.equal((await shop.take('a', 5_010)).length, 5_010)
+  assert.equal((await shop.topics()).length, 1)
+  await shop.node.engine.replay(shop.id('late'), { lsn: 1n })
+  await serving(shop.node, 'late')
+  assert.deepEqual(await shop.take('late', 10), upTo(5_001, 5_010))
+  await shop.nothingMore('late')
+  await shop.nothingMore('a')
+})
+
+test('a replay of one reader goes back as far as its own window, whatever the stream holds for others, and concerns no other', async () => {
+  const windows = { long: '1h', brief: '1s', none: '0' }
+  await using shop = await Shop.open(Object.entries(windows).map(([name, window]) => `name: ${name}, ${ITEMS}, replay_window: ${window}`))
+  await shop.insert(1, 50)
+  await shop.insert(51, 100)
+  for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 100), upTo(1, 100))
+  const lines = async (name: string) =>
+    (await shop.state.query<{ line: number }>('select line::int from tailrace.reader_line where sink_id = $1', [shop.id(name)]))[0]?.line
+  await eventually('the windows have moved on', async () => ((await lines('brief')) && (await lines('none')) ? true : undefined))
+  assert.equal(await lines('long'), 0)
+  const refused = { code: 'REPLAY_OUT_OF_WINDOW' }
+  for (const name of ['brief', 'none']) await assert.rejects(shop.node.engine.replay(shop.id(name), { lsn: 1n }), refused)
+  await shop.node.engine.replay(shop.id('long'), { lsn: 1n })
+  await serving(shop.node, 'long')
+  assert.deepEqual(await shop.take('long', 100), upTo(1, 100))
+  await shop.insert(101, 110)
+  for (const name of Object.keys(windows)) {
+    assert.deepEqual(await shop.take(name, 10), upTo(101, 110))
+    await shop.nothingMore(name)
+  }
+})
+
+test('with another primary key both readers of a stream go on with another one, each after what it holds', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`, `name: b, ${ITEMS}, actions: [insert]`])
+  const [first] = await shop.topics()
+  await shop.insert(1, 10)
+  assert.deepEqual(await shop.take('a', 10), upTo(1, 10))
+  await shop.db.query('alter table item drop constraint item_pkey, add primary key (name, id)')
+  await shop.insert(11, 20)
+  assert.deepEqual(await shop.take('a', 10), upTo(11, 20))
+  await shop.db.query('delete from item where id = 1')
+  await shop.insert(21, 30)
+  assert.deepEqual(await shop.take('b', 30), upTo(1, 30))
+  assert.deepEqual(await shop.take('a', 11), [1, ...upTo(21, 30)])
+  for (const name of ['a', 'b']) await shop.nothingMore(name)
+  const [now, ...others] = await eventually('both have left the former one', async () => {
+    const topics = await shop.topics()
+    return topics.length === 1 ? topics : undefined
+  })
+  assert.deepEqual(others, [])
+  assert.notEqual(now, first)
 })

@@ -49,12 +49,14 @@ export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<Repl
   const { reach, sink } = of
   if (!reach) throw new EngineError('REPLAY_OUT_OF_WINDOW', `sink "${sink.name}" ${whyNothing(of)}`)
   const kept = of.generations.filter(({ generation }) => generation >= reach.oldest)
-  const position = await positionOf(of, kept, reach, target)
-  if (position === 'the end') return undefined
-  if (!position || (reach.above && comparePositions(position, reach.above) < 0)) throw await outOfWindow(of, kept, reach)
-  const lastOpen = kept.findLastIndex(({ opensAt }) => comparePositions(opensAt, position) <= 0)
+  const sought = await positionOf(of, kept, reach, target)
+  if (sought === 'the end') return undefined
+  if (!sought || (reach.above && comparePositions(sought, reach.above) < 0)) throw await outOfWindow(of, kept, reach)
+  const lastOpen = kept.findLastIndex(({ opensAt }) => comparePositions(opensAt, sought) <= 0)
   const at = Math.max(0, lastOpen) // below all of them: everything comes again
   const generation = kept[at] as KnownGeneration
+  // what its stream has from before it opened may stand behind where it begins, and is others'
+  const position = lastOpen < 0 ? generation.opensAt : sought
   const places = await seekAll(of, generation, { position })
   const first = lowest(places) ?? (await firstOf(of, kept.slice(at + 1), { position }))
   return first && { position, generation: generation.generation, places, first }
