@@ -1,11 +1,14 @@
 /** Servers whose log goes back: a promoted standby, a restored copy. Each goes on without loss, or says what is lost. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { Client } from 'pg'
+import type { AppendRecord } from '../../../engine/log/log.ts'
+import { Pack } from '../../../engine/log/pack.ts'
 import { machinePostgres, startPostgres, type TestServer } from '../../services/postgres.ts'
-import { eventually, reaches, SourceFixture, type Seen } from './source-fixture.ts'
+import { eventually, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key)'
 /** Grows the log without a row: a logical message of nobody. */
@@ -31,7 +34,17 @@ test(
   { skip },
   async () => {
     await using primary = await startPostgres({ binaries: withPrograms! })
-    await using it = await SourceFixture.create({ ddl: TABLE, server: primary.url, createSlot: false })
+    const leaving = routedSink({ sinkId: randomUUID(), source: { include_tables: ['public.other'] } })
+    await using it = await SourceFixture.create({ ddl: TABLE, server: primary.url, createSlot: false, sinks: [routedSink(), leaving] })
+    await it.state.query(
+      `insert into tailrace.sink (id, account_id, database_id, name, status, settings, destination)
+       select $1, account_id, id, 'leaving', 'active', '{}', '{}' from tailrace.source_database`,
+      [leaving.sinkId],
+    )
+    await it.state.query('insert into tailrace.generation (sink_id, generation, shape) values ($1, 1, $2)', [
+      leaving.sinkId,
+      JSON.stringify({ partitions: 1, grouping: true, groupColumns: {} }),
+    ])
     await using standby = await primary.standby()
     await it.createSlot()
     const first = it.start()
@@ -60,7 +73,14 @@ test(
       shape(before),
       [1, 2, 3, 4, 5].map((id) => [0, id]),
     )
+    const marked = (records: readonly AppendRecord[]) => records.filter(({ pack }) => Pack.header(pack).isMarker)
+    it.log.before = (records) => {
+      if (marked(records).length > 0) throw new Error('refused') // the sink's last mark has its place, and no marker
+    }
+    await it.route(second, [routedSink()])
+    await reaches(second, 'waiting')
     await second.stop()
+    it.log.before = undefined
     await primary.kill()
 
     await standby.start()
@@ -92,6 +112,11 @@ test(
     ])
     assert.ok(notices.some((notice) => /3 messages .* never happened .* touches/.test(notice)))
     assert.equal(third.status().details?.phantomMessages, 3)
+    assert.deepEqual(
+      it.log.appends.flatMap(({ records }) => marked(records).map(({ topic, pack }) => [topic, Pack.header(pack).first.history])),
+      [[`${leaving.sinkId}.1`, 1]],
+      'who has left by a mark that the new primary lacks is told under the new history',
+    )
 
     // and once more over the same stretch: what came under the new history is recognised
     await third.stop()
