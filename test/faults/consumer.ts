@@ -14,12 +14,15 @@ export type ConsumerOptions = Readonly<{
   oracle: Oracle
   random: Random
   ackWaitMs: number
+  /** it takes little at a time, and its time, until it settles down */
+  isSlow?: boolean
 }>
 
 /** What becomes of a received message. */
 const HABITS = { ack: 72, ackSoon: 8, nack: 7, forget: 4, ackLate: 4, ackTwice: 5 }
 type Habit = keyof typeof HABITS
 const RETRY_AFTER_MS = 25
+const SLOW_MS = 200
 
 export class Consumer {
   readonly #options: ConsumerOptions
@@ -39,10 +42,11 @@ export class Consumer {
   /** Receives until aborted; settles when nothing of its own is under way.
    *  @throws Error an answer that no client should get */
   async run(signal: AbortSignal): Promise<void> {
-    const { random, name, client, oracle } = this.#options
+    const { random, name, client, oracle, isSlow = false } = this.#options
     while (!signal.aborted && oracle.violations.length === 0 && this.#failure === undefined) {
       const request = { batchSize: random.pick([1, 3, 10, 50, 200, 1000]), waitMs: this.#steady ? 300 : random.pick([0, 50, 300, 1_500]) }
       const requestedAt = now()
+      if (isSlow && !this.#steady) Object.assign(request, { batchSize: random.int(1, 5), waitMs: 0 })
       let messages: readonly Message[]
       try {
         messages = await client.receive(request, signal)
@@ -53,7 +57,8 @@ export class Consumer {
         continue
       }
       oracle.delivered(messages, { client: name, requestedAt, receivedAt: now() })
-      if (messages.length === 0 && request.waitMs === 0) await sleep(RETRY_AFTER_MS)
+      if (isSlow) await this.#pause(SLOW_MS, signal)
+      else if (messages.length === 0 && request.waitMs === 0) await sleep(RETRY_AFTER_MS)
       const habits = Map.groupBy(messages, () => (this.#steady ? 'ack' : random.weighted(HABITS)))
       // several clients of one program: the next receive need not wait for the acks of this one
       const handling = Promise.all([...habits].map(([habit, some]) => this.#handle(habit, some, signal))).then(() => {})

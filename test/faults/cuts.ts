@@ -1,24 +1,27 @@
 /**
- * A sink that has some tables only at times, because they are taken out of it and put back while it is in use. The API's
- * answer to such an edit says that the cut is made: at one position of the write-ahead log, between where that stood before
- * the request and where it stands after the answer. Everything before it is delivered as it was, everything after it as it
- * is, whoever streams. Here is kept what was asked; the positions of the cuts are read from the state database.
+ * A sink that has some tables only at times, because they are taken out of it and put back while it is in use, or because it
+ * is disabled, or deleted and made again. The API's answer to such an edit says that the cut is made: at one position of the
+ * write-ahead log, between where that stood before the request and where it stands after the answer. Everything before it is
+ * delivered as it was, everything after it as it is, whoever streams. Here is kept what was asked; the positions of the cuts
+ * are read from the state database.
  */
 import assert from 'node:assert/strict'
 import { parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { TestDatabase } from '../services/postgres.ts'
-import type { Transaction } from './journal.ts'
-import type { Commits } from './verdict.ts'
+import type { Change } from './journal.ts'
+import type { Row } from './json.ts'
+import { reduced, type Commits } from './verdict.ts'
 
 type Query = TestDatabase['query']
-type Edit = Readonly<{ taken: boolean; from: Lsn; to: Lsn }>
-type Cut = Readonly<{ lsn: Lsn; taken: boolean }>
+type Edit = Readonly<{ tables: string; from: Lsn; to: Lsn }>
+/** @property tables with schema; none: it takes nothing from there on */
+type Cut = Readonly<{ lsn: Lsn; tables: readonly string[]; splitsKeyChanges: boolean }>
 
 export class Cuts {
   readonly #sink: string
-  /** without schema */
+  /** those that it doesn't always have, without schema */
   readonly tables: readonly string[]
-  readonly #edits: Edit[] = []
+  #edits: Edit[] = []
 
   constructor(sink: string, tables: readonly string[]) {
     this.#sink = sink
@@ -29,17 +32,19 @@ export class Cuts {
     return this.#edits.length
   }
 
-  /** whether the last edit has put the tables in; they are in at the beginning */
-  get taken(): boolean {
-    return this.#edits.at(-1)?.taken ?? true
+  /** Another sink has the name. */
+  beginAnew(): void {
+    this.#edits = []
   }
 
-  /** Makes the edit, and keeps between which positions it has to take effect. @param edit settles with the API's answer */
-  async make(source: Query, edit: (taken: boolean) => Promise<void>): Promise<void> {
-    const taken = !this.taken
+  /**
+   * Makes an edit, and keeps between which positions it has to take effect.
+   * @param tables with schema: those that it has afterwards. @param edit settles with the API's answer
+   */
+  async make(source: Query, tables: readonly string[], edit: () => Promise<void>): Promise<void> {
     const from = await written(source)
-    await edit(taken)
-    this.#edits.push({ taken, from, to: await written(source) })
+    await edit()
+    this.#edits.push({ tables: textOf(tables), from, to: await written(source) })
   }
 
   /**
@@ -49,30 +54,46 @@ export class Cuts {
    */
   async expected(state: Query, commits: Commits): Promise<Commits> {
     const cuts = await this.#cuts(state)
-    for (const { taken, from, to } of this.#edits)
+    for (const { tables, from, to } of this.#edits)
       assert.ok(
-        cuts.some((cut) => cut.taken === taken && cut.lsn >= from && cut.lsn < to),
+        cuts.some((cut) => textOf(cut.tables) === tables && cut.lsn >= from && cut.lsn < to),
         `sink ${this.#sink}: an edit between ${from} and ${to} took effect elsewhere: ${cuts.map(({ lsn }) => lsn).join(', ')}`,
       )
-    const isTaken = (lsn: Lsn) => cuts.findLast((cut) => cut.lsn < lsn)?.taken ?? true
-    const reduced = ([lsn, transaction]: readonly [Lsn, Transaction]): [Lsn, Transaction] => {
-      const changes = transaction.changes.filter(({ table }) => !this.tables.includes(table) || isTaken(lsn))
-      return [lsn, { ...transaction, changes }]
-    }
-    return new Map([...commits].map(reduced))
+    const cutAt = (lsn: Lsn) => cuts.findLast((cut) => cut.lsn < lsn)
+    const taken = reduced(commits, ({ table }, lsn) => cutAt(lsn)?.tables.includes(`public.${table}`) ?? false)
+    for (const [lsn, { changes, ...more }] of taken)
+      if (cutAt(lsn)?.splitsKeyChanges) taken.set(lsn, { ...more, changes: changes.flatMap(split) })
+    return taken
   }
 
   async #cuts(state: Query): Promise<Cut[]> {
-    const rows = await state<{ lsn: string; tables: string[] }>(
-      `select v.lsn::text as lsn, s -> 'source' -> 'include_tables' as tables
-       from tailrace.routing_version v, jsonb_array_elements(v.readers) r join tailrace.sink k on k.id::text = r ->> 'sinkId',
-         jsonb_array_elements(v.streams) s
-       where s ->> 'topic' = r ->> 'topic' and k.name = $1 and v.lsn is not null order by v.version`,
+    const rows = await state<{ lsn: string; tables: string[] | null; splits: boolean }>(
+      `select v.lsn::text as lsn, s -> 'source' -> 'include_tables' as tables, coalesce((g.shape ->> 'splitsKeyChanges')::boolean, false) as splits
+       from tailrace.sink k join tailrace.routing_version v on v.database_id = k.database_id
+         left join lateral jsonb_array_elements(v.readers) r on r ->> 'sinkId' = k.id::text
+         left join lateral jsonb_array_elements(v.streams) s on s ->> 'topic' = r ->> 'topic'
+         left join tailrace.generation g on g.sink_id = k.id and g.generation = (r ->> 'generation')::int
+       where k.name = $1 and v.lsn is not null order by v.version`,
       [this.#sink],
     )
-    return rows.map(({ lsn, tables }) => ({ lsn: parseLsn(lsn), taken: tables.includes(`public.${this.tables[0]}`) }))
+    return rows.map(({ lsn, tables, splits }) => ({ lsn: parseLsn(lsn), tables: tables ?? [], splitsKeyChanges: splits }))
   }
 }
+
+/** An update that moved a row, as a delete of the old one and an insert of the new one. */
+function split(change: Change): Change[] {
+  const { oldKey, mayRepeat, changes, ...insert } = change
+  if (!oldKey) return [change]
+  const old = mayRepeat
+    ? { ...Object.fromEntries(Object.keys(change.record).map((column) => [column, null])), ...mayRepeat }
+    : { ...change.record, ...changes }
+  return [
+    { ...insert, action: 'delete', key: oldKey, record: old as Row, changes: null, unchanged: [] },
+    { ...insert, action: 'insert', changes: null },
+  ]
+}
+
+const textOf = (tables: readonly string[]): string => tables.toSorted().join()
 
 async function written(source: Query): Promise<Lsn> {
   const [row] = await source<{ lsn: string }>('select pg_current_wal_insert_lsn()::text as lsn')

@@ -105,6 +105,22 @@ export class Oracle {
     }
   }
 
+  /** The sink was set back while no client had a request under way: everything from there on comes as if it never had. */
+  setBack(lsn: bigint): void {
+    for (const [ackId, { message, ackAnsweredAt, group }] of this.#seen) {
+      if (message.lsn < lsn) continue
+      this.#seen.delete(ackId)
+      this.#ackIds.delete(message.idempotencyKey)
+      if (ackAnsweredAt !== undefined) this.#acked--
+      group.highest = undefined
+      for (const open of group.open) if (open.message.lsn >= lsn) group.open.delete(open)
+    }
+    for (const seen of this.#seen.values()) {
+      const { group, message } = seen
+      if (!group.highest || comparePlaces(message, group.highest.message) > 0) group.highest = seen
+    }
+  }
+
   ackSent(ids: readonly string[], at: number): void {
     for (const seen of this.#known(ids)) {
       seen.ackSentAt ??= at

@@ -31,6 +31,14 @@ export class Random {
     return items[this.int(0, items.length - 1)] as T
   }
 
+  /** the same items in another order */
+  shuffled<T>(items: readonly T[]): T[] {
+    return items
+      .map((item) => ({ item, at: this.next() }))
+      .sort((a, b) => a.at - b.at)
+      .map(({ item }) => item)
+  }
+
   /** @param weights by name; a name comes as often as its share of the sum */
   weighted<Name extends string>(weights: Readonly<Record<Name, number>>): Name {
     const entries = Object.entries(weights) as [Name, number][]

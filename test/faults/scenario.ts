@@ -12,7 +12,7 @@ import { Oracle } from './oracle.ts'
 import { Random } from './random.ts'
 import { Service, TOKEN, type SinkOptions } from './service.ts'
 import { HttpSinkClient, Passing } from './sink-client.ts'
-import { commitsOf, judge, type Commits } from './verdict.ts'
+import { commitsOf, judge, reduced, type Commits } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 
@@ -20,12 +20,22 @@ import { Workload } from './workload.ts'
 const IDLE_MS = 60_000
 const CLIENTS = 3
 
-/** `atTimes`: tables without schema that `edit` takes out of the sink and puts back; the first sink has none. */
-export type ScenarioSink = SinkOptions & Readonly<{ ack_wait_ms: number; atTimes?: readonly string[] }>
+/**
+ * @property atTimes tables without schema that the sink takes only at times: its marks say when; the first sink has none
+ * @property actions those that it takes, where not all
+ * @property lags nobody waits for it before everything comes to rest: its clients are slow, or it is paused
+ */
+export type ScenarioSink = SinkOptions &
+  Readonly<{ ack_wait_ms: number; atTimes?: readonly string[]; actions?: readonly string[]; lags?: boolean }>
 
 export type ScenarioOptions = Readonly<{
   seed: number
   sinks?: readonly ScenarioSink[]
+  /** sinks that the test itself receives from, and what they send to */
+  others?: readonly SinkOptions[]
+  endpoints?: readonly object[]
+  /** of each sink at each process (3) */
+  clients?: number
   /** how the service reaches the source, where not directly */
   through?: Partial<Connection>
   /** a source elsewhere than on the common server, empty */
@@ -42,10 +52,14 @@ export type ScenarioOptions = Readonly<{
 type Watched = Readonly<{
   name: string
   ackWaitMs: number
+  actions: readonly string[] | undefined
+  lags: boolean
   oracle: Oracle
   client: HttpSinkClient
   consumers: readonly Consumer[]
   cuts: Cuts | undefined
+  /** those of its clients that receive now */
+  receiving: { stop: AbortController; done: Promise<unknown> } | undefined
 }>
 
 /** One sink that hands a message out again soon and has one partition, one that waits longer and has several. */
@@ -65,11 +79,11 @@ export class Scenario implements AsyncDisposable {
   readonly random: Random
   readonly #takeOverMs: number
   readonly #resources: AsyncDisposableStack
-  readonly #watched: readonly Watched[]
+  readonly #clients: number
+  #watched: readonly Watched[]
   readonly #writing = new AbortController()
-  readonly #receiving = new AbortController()
+  readonly #failed = Promise.withResolvers<never>()
   #writer: Promise<void> | undefined
-  #clients: Promise<unknown> | undefined
 
   private constructor(parts: {
     nodes: readonly Service[]
@@ -86,27 +100,16 @@ export class Scenario implements AsyncDisposable {
     this.#resources = resources
     this.random = new Random(options.seed ^ 0x5eed)
     this.#takeOverMs = options.takeOverMs ?? 0
+    this.#failed.promise.catch(() => {})
     const { pace } = options
     this.workload = new Workload({
       seed: options.seed,
       connect: () => source.connect(),
-      taken: () => Math.min(...this.#watched.flatMap(({ oracle, cuts }) => (cuts ? [] : [oracle.came]))),
+      taken: () => Math.min(...this.#watched.flatMap(({ oracle, cuts, lags, actions }) => (cuts || lags || actions ? [] : [oracle.came]))),
       ...(pace === undefined ? {} : { pace }),
     })
-    this.#watched = (options.sinks ?? SINKS).map(({ name, ack_wait_ms: ackWaitMs, atTimes }) => {
-      const oracle = new Oracle({ ackWaitMs })
-      const clients = nodes.map(({ origin }) => resources.use(new HttpSinkClient({ origin, sink: name, token: TOKEN })))
-      const client = clients[0] as HttpSinkClient
-      const consumers = Array.from(
-        { length: CLIENTS },
-        (_, n) =>
-          new Consumer({
-            ...{ name: `${name} ${n}`, oracle, random: this.random.fork(), ackWaitMs },
-            client: clients[n % clients.length] as HttpSinkClient,
-          }),
-      )
-      return { name, ackWaitMs, oracle, client, consumers, cuts: atTimes && new Cuts(name, atTimes) }
-    })
+    this.#clients = options.clients ?? CLIENTS
+    this.#watched = (options.sinks ?? SINKS).map((sink) => this.#watch(sink))
   }
 
   static async create(options: ScenarioOptions): Promise<Scenario> {
@@ -121,7 +124,10 @@ export class Scenario implements AsyncDisposable {
           await Service.prepare({
             source: { ...source.connection, ...options.through },
             stateUrl: state.url,
-            sinks: (options.sinks ?? SINKS).map(({ atTimes: _atTimes, ...sink }) => ({ tables: CAPTURED, ...sink })),
+            sinks: [...(options.sinks ?? SINKS).map(({ atTimes: _atTimes, lags: _lags, ...sink }) => sink), ...(options.others ?? [])].map(
+              (sink) => ({ tables: CAPTURED, ...sink }),
+            ),
+            ...(options.endpoints ? { endpoints: options.endpoints } : {}),
             ...(options.env ? { env: options.env } : {}),
           }),
         ),
@@ -144,16 +150,40 @@ export class Scenario implements AsyncDisposable {
   }
 
   receive(): void {
-    this.#clients = Promise.all(this.#watched.flatMap(({ consumers }) => consumers.map((consumer) => consumer.run(this.#receiving.signal))))
-    this.#clients.catch(() => {})
+    for (const watched of this.#watched) this.#receive(watched)
   }
 
-  /** Settles when each sink has acked so many messages more. */
+  /** What a sink's clients have under way ends, and they receive again when `during` has. */
+  async resting<T>(name: string, during: () => Promise<T>): Promise<T> {
+    const { receiving } = this.#sink(name)
+    receiving?.stop.abort()
+    await receiving?.done
+    const result = await during()
+    this.#receive(this.#sink(name))
+    return result
+  }
+
+  /** Another sink has the name now: what the former one gave says nothing of it. */
+  begunAnew(sink: ScenarioSink): void {
+    const { oracle, cuts } = this.#sink(sink.name)
+    assert.deepEqual(oracle.violations, [], `sink ${sink.name}, which is gone`)
+    cuts?.beginAnew()
+    const anew = { ...this.#watch(sink), cuts }
+    this.#watched = this.#watched.map((each) => (each.name === sink.name ? anew : each))
+  }
+
+  oracle(name: string): Oracle {
+    return this.#sink(name).oracle
+  }
+
+  /** Settles when each sink has acked so many messages more, but those that lag, are cut, or take only some actions. */
   async untilMore(messages: number): Promise<void> {
-    const waits = this.#watched.map(({ oracle }) => {
-      const goal = oracle.acked + messages
-      return oracle.untilAcked(() => goal, IDLE_MS)
-    })
+    const waits = this.#watched
+      .filter(({ lags, cuts, actions }) => !lags && !actions && !(cuts && cuts.tables.length === CAPTURED.length))
+      .map(({ oracle }) => {
+        const goal = oracle.acked + messages
+        return oracle.untilAcked(() => goal, IDLE_MS)
+      })
     try {
       await this.#orClientFailure(Promise.all(waits))
     } catch (error) {
@@ -172,14 +202,22 @@ export class Scenario implements AsyncDisposable {
     let made = 0
     for (const { name, cuts } of this.#watched) {
       if (!cuts) continue
-      await cuts.make(this.source.query, async (taken) => {
-        const tables = taken ? CAPTURED : CAPTURED.filter((table) => !cuts.tables.includes(table.slice(table.indexOf('.') + 1)))
+      const taken = cuts.edits % 2 === 1
+      const tables = taken ? CAPTURED : CAPTURED.filter((table) => !cuts.tables.includes(table.slice(table.indexOf('.') + 1)))
+      await this.cut(name, tables, async () => {
         const { status, body } = await service.patch(`/api/sinks/${name}`, { source: { include_tables: tables } })
         assert.equal(status, 200, JSON.stringify(body))
       })
       made++
     }
     return made
+  }
+
+  /** An edit of a sink that has tables only at times. @param tables with schema: those that it takes afterwards */
+  async cut(name: string, tables: readonly string[], edit: () => Promise<void>): Promise<void> {
+    const { cuts } = this.#sink(name)
+    assert.ok(cuts)
+    await cuts.make(this.source.query, tables, edit)
   }
 
   async stopWriting(): Promise<void> {
@@ -194,7 +232,8 @@ export class Scenario implements AsyncDisposable {
   async settle(): Promise<void> {
     await this.stopWriting()
     for (const { consumers } of this.#watched) for (const consumer of consumers) consumer.settleDown()
-    const [whole, cut] = [this.#watched.filter(({ cuts }) => !cuts), this.#watched.filter(({ cuts }) => cuts)]
+    const isCut = ({ cuts, actions }: Watched) => cuts !== undefined || actions !== undefined
+    const [whole, cut] = [this.#watched.filter((watched) => !isCut(watched)), this.#watched.filter(isCut)]
     try {
       await this.#orClientFailure(Promise.all(whole.map((watched) => this.#drain(watched))))
       // how much comes of the others is known by what the first sink had
@@ -203,8 +242,8 @@ export class Scenario implements AsyncDisposable {
       this.checkSoFar()
       throw error
     }
-    this.#receiving.abort()
-    await this.#clients
+    for (const { receiving } of this.#watched) receiving?.stop.abort()
+    await Promise.all(this.#watched.map(({ receiving }) => receiving?.done))
     this.checkSoFar()
     for (const watched of this.#watched) assert.deepEqual(await this.#judge(watched), [], `sink ${watched.name}`)
     await this.#nothingLeft('at rest', () => 0)
@@ -215,28 +254,59 @@ export class Scenario implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#writing.abort()
-    this.#receiving.abort()
-    await Promise.allSettled([this.#writer, this.#clients])
+    for (const { receiving } of this.#watched) receiving?.stop.abort()
+    await Promise.allSettled([this.#writer, ...this.#watched.map(({ receiving }) => receiving?.done)])
     await this.#resources.disposeAsync()
   }
 
+  #sink(name: string): Watched {
+    return this.#watched.find((each) => each.name === name) ?? assert.fail(`there is no sink ${name}`)
+  }
+
+  #watch({ name, ack_wait_ms: ackWaitMs, atTimes, actions, lags = false }: ScenarioSink): Watched {
+    const oracle = new Oracle({ ackWaitMs })
+    const clients = this.nodes.map(({ origin }) => this.#resources.use(new HttpSinkClient({ origin, sink: name, token: TOKEN })))
+    const consumers = Array.from(
+      { length: this.#clients },
+      (_, n) =>
+        new Consumer({
+          ...{ name: `${name} ${n}`, oracle, random: this.random.fork(), ackWaitMs, isSlow: lags },
+          client: clients[n % clients.length] as HttpSinkClient,
+        }),
+    )
+    const cuts = atTimes && new Cuts(name, atTimes)
+    return { ...{ name, ackWaitMs, actions, lags, oracle, consumers, cuts }, client: clients[0] as HttpSinkClient, receiving: undefined }
+  }
+
+  #receive(watched: Watched): void {
+    const stop = new AbortController()
+    const done = Promise.all(watched.consumers.map((consumer) => consumer.run(stop.signal)))
+    done.catch(this.#failed.reject)
+    const receiving = { ...watched, receiving: { stop, done } }
+    this.#watched = this.#watched.map((each) => (each.name === watched.name ? receiving : each))
+  }
+
   async #judge(watched: Watched): Promise<string[]> {
-    const { oracle, cuts } = watched
+    const { oracle, cuts, actions } = watched
     const tables = await this.workload.tables()
-    if (!cuts) return judge(oracle.messages, this.workload.committed, tables)
-    const expected = await this.#expected(cuts)
-    const always = tables.filter(({ table }) => !cuts.tables.includes(table))
+    if (!cuts && !actions) return judge(oracle.messages, this.workload.committed, tables)
+    const expected = await this.#expected(watched)
+    const always = actions ? [] : tables.filter(({ table }) => !cuts?.tables.includes(table))
     return judge(oracle.messages, [...expected.values()], always, expected)
   }
 
-  #expected(cuts: Cuts): Promise<Commits> {
+  /** How much comes of those that don't take all is known by what the first sink had. */
+  async #expected({ cuts, actions }: Watched): Promise<Commits> {
     const { oracle } = this.#watched[0] as Watched
-    return cuts.expected(this.state.query, commitsOf(oracle.messages, this.workload.committed))
+    const commits = commitsOf(oracle.messages, this.workload.committed)
+    const taken = cuts ? await cuts.expected(this.state.query, commits) : commits
+    return actions ? reduced(taken, ({ action }) => actions.includes(action)) : taken
   }
 
   async #drain(watched: Watched): Promise<void> {
-    const { name, oracle, client, cuts } = watched
-    const expected = cuts && [...(await this.#expected(cuts)).values()].reduce((sum, { changes }) => sum + changes.length, 0)
+    const { name, oracle, client, cuts, actions } = watched
+    const expected =
+      cuts || actions ? [...(await this.#expected(watched)).values()].reduce((sum, { changes }) => sum + changes.length, 0) : undefined
     try {
       await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS)
       const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
@@ -281,15 +351,11 @@ export class Scenario implements AsyncDisposable {
 
   /** A client that met what it may not meet ends the run at once. */
   async #orClientFailure<T>(work: Promise<T>): Promise<T> {
-    const failed = (async () => {
-      await this.#clients
-      return new Promise<never>(() => {})
-    })()
     const wrote = (async () => {
       await this.#writer
       return new Promise<never>(() => {})
     })()
-    return Promise.race([work, failed, wrote])
+    return Promise.race([work, this.#failed.promise, wrote])
   }
 }
 

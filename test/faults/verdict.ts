@@ -50,6 +50,16 @@ export function commitsOf(received: readonly Message[], committed: readonly Tran
   return commits
 }
 
+/** The same transactions with less in them. */
+export function reduced(commits: Commits, isTaken: (change: Change, lsn: bigint) => boolean): Map<bigint, Transaction> {
+  return new Map(
+    [...commits].map(([lsn, transaction]) => [
+      lsn,
+      { ...transaction, changes: transaction.changes.filter((change) => isTaken(change, lsn)) },
+    ]),
+  )
+}
+
 function compareTransactions(ordered: readonly Message[], committed: readonly Transaction[], commits: Commits, faults: string[]): void {
   const found = new Set<Transaction>()
   const byLsn = Map.groupBy(ordered, (message) => message.lsn)
@@ -75,10 +85,12 @@ function compareTransactions(ordered: readonly Message[], committed: readonly Tr
 }
 
 function compareChanges(transaction: Transaction, messages: readonly Message[], faults: string[]): void {
-  const expected = new Map(transaction.changes.map((change) => [change.idx, change]))
+  // a change of a key may be a delete and an insert, at one index
+  const partOf = ({ idx, action }: Pick<Change, 'idx'> & { readonly action: string }) => `${idx}${action === 'delete' ? ' delete' : ''}`
+  const expected = new Map(transaction.changes.map((change) => [partOf(change), change]))
   for (const message of messages) {
-    const change = expected.get(message.idx)
-    expected.delete(message.idx)
+    const change = expected.get(partOf(message))
+    expected.delete(partOf(message))
     if (!change) faults.push(`${transaction.name} has nothing to send at index ${message.idx}, but ${describe(message)} came`)
     else for (const difference of differences(change, message)) faults.push(`${transaction.name}, ${describe(message)}: ${difference}`)
   }
