@@ -391,7 +391,7 @@ export class Engine {
             const source = this.#sources.get(databaseId)
             return source && sourceGauges(source, this.streams().filter((stream) => stream.databaseId === databaseId)) // prettier-ignore
           })
-          const running = beginSource(database, meter, this.#sourceHome())
+          const running = beginSource(database, meter, this.#sourceHome(databaseId))
           this.#sources.set(databaseId, running)
           return {
             ended: running.ended.finally(() => {
@@ -425,11 +425,14 @@ export class Engine {
     }
   }
 
-  #sourceHome(): SourceHome {
+  #sourceHome(databaseId: string): SourceHome {
     const { log, logger, store, nodes, source: settings } = this.#options
     return {
       ...{ log, logger, query: store.query, nodes, settings },
       streaming: () => this.#publications.ring(),
+      routed: () => {
+        for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()
+      },
     }
   }
 

@@ -121,6 +121,10 @@ class PullSink implements RunningSink {
     return this.#host.edit(...edit)
   }
 
+  routed(): void {
+    this.#host.routed()
+  }
+
   update(sink: Sink, database: Database): void {
     this.#wire = pull.open(sink, database)
     this.#stage.forget()

@@ -118,6 +118,10 @@ class PushSink implements RunningSink {
     return this.#host.edit(...edit)
   }
 
+  routed(): void {
+    this.#host.routed()
+  }
+
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     void this.#lookup.close()

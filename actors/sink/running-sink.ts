@@ -60,6 +60,8 @@ export interface RunningSink {
   edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   /** The newest that were delivered here. */
   readonly delivered: DeliveredMessages
+  /** The source has met a mark: a sink that waits for its first one may begin. */
+  routed(): void
   /** An edit: holds for what is handed out from now on. */
   update(sink: Sink, database: Database): void
   health(): readonly HealthCheck[]

@@ -169,6 +169,10 @@ export class SinkHost<P extends HostedPartition> {
     this.#hooks.deliverable()
   }
 
+  routed(): void {
+    if (this.#state === 'idle') this.#actor.send({ type: 'look' })
+  }
+
   /** @throws EngineError STATE_UNAVAILABLE */
   async edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
     const sum = (counts: readonly number[]) => counts.reduce((all, count) => all + count, 0)

@@ -18,10 +18,12 @@ export type SourceHome = Readonly<{
   settings: Partial<SourceSettings> | undefined
   /** it streams */
   streaming: () => void
+  /** generations of its sinks may be read that could not be before */
+  routed: () => void
 }>
 
 export function beginSource(database: Database, meter: SourceMeter, home: SourceHome): SourceActor {
-  const { log, query, nodes, settings, streaming } = home
+  const { log, query, nodes, settings, streaming, routed } = home
   const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
   const logger = home.logger.child({ database: database.name, slot: database.slot.name })
   const source = new SourceActor({
@@ -39,6 +41,7 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
       ingested: (changes, bytes) => meter.ingested(changes, bytes),
       appended: ({ records }, latencyUs) => meter.appended(records, latencyUs),
       notice: (notice) => logger.warn(notice),
+      routed,
       truncated: (table) => logger.info({ table }, 'a table was emptied by TRUNCATE: its rows bring no deletes'),
       relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
     },

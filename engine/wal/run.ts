@@ -218,6 +218,7 @@ export class SourceRun {
       system,
     })
     this.#routing = new RoutingState(versions, undrained)
+    observer.routed?.()
     this.#history = incarnations.at(-1)?.history ?? 0
     this.#startLsn = confirmed
     this.#landmark = landmark
@@ -364,6 +365,7 @@ export class SourceRun {
     const { message, description } = relation
     this.#packer.setRelation(relation)
     this.#packer.finishSwitch(left)
+    if (left.length > 0) this.#options.observer.routed?.()
     if (description.warnings.length > 0)
       this.#options.observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
   }
@@ -393,6 +395,7 @@ export class SourceRun {
       const stands = await store.placeVersion(number, position, ends)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
+      this.#options.observer.routed?.()
     })
   }
 

@@ -48,6 +48,8 @@ export interface SourceObserver {
   republished?(exists: boolean): void
   /** a table that these sinks take was emptied: there is no message for its rows */
   truncated?(table: string, sinkIds: readonly string[]): void
+  /** a routing version has got its place, or has it: generations that it opens may be read */
+  routed?(): void
   /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
   phantoms?(fromLsn: Lsn, messages: number): void
 }
