@@ -93,8 +93,9 @@ const WATCH_MS = 1_000
 /** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
 const LOOK_MS = 15_000
 const FIRST_MS = 100
-/** How often it is asked at least whether the source has met the mark of the first generation. */
-const MAX_IDLE_MS = 2_000
+/** Whether a source in another process has met the mark of the first generation is asked after this, and later now and then. */
+const FIRST_IDLE_MS = 500
+const MAX_IDLE_MS = 5_000
 const MAX_MS = 30_000
 const servedBy = (context: Context): Served => context.served as Served
 const isAllDrained = ({ partitions, drained }: Context): boolean =>
@@ -183,7 +184,7 @@ export const sinkMachine = setup({
     watch: ({ context }) => (context.status === 'disabled' ? LOOK_MS : WATCH_MS),
     look: LOOK_MS,
     hold: HOLD_MS,
-    idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_IDLE_MS)),
+    idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : Math.min(FIRST_IDLE_MS * 2 ** (context.attempt - 1), MAX_IDLE_MS)),
     backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
   },
 }).createMachine({

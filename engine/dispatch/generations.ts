@@ -78,6 +78,9 @@ export function topicOfGeneration(sinkId: string, row: Readonly<Record<string, u
 
 type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
 
+/** A topic that was listed so long ago is still there: it goes when no generation reads it. */
+const TOPICS_MAX_AGE_MS = 30_000
+
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
 
@@ -99,7 +102,8 @@ export class StoredGenerations implements Generations {
         const { topic, generation, shape, opensAt } = each
         const isAlone = topic === ownTopic({ sinkId, generation })
         if (topic === undefined || (opensAt === undefined && !isAlone)) return undefined // what stands in the stream is others'
-        await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
+        const exists = (await log.topics(TOPICS_MAX_AGE_MS)).some((each) => each.topic === topic)
+        if (!exists) await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
         return { ...each, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) }
       }
     }
