@@ -51,9 +51,9 @@ export class BacklogSizes {
   async #inLog(): Promise<Sizes> {
     const sizes = new Map<string, number>()
     for (const generation of await this.#readers()) {
-      const { sinkId, reader, partitions } = generation
+      const { sinkId, reader, partitions, lines } = generation
       for (let partition = 0; partition < partitions; partition++) {
-        const stats = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS).catch(() => undefined) // deleted meanwhile
+        const stats = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS, lines[partition]).catch(() => undefined) // deleted meanwhile
         if (!stats) continue
         const beyond = generation.endsAt ? await this.beyond(generation.reader, partition, generation.endsAt) : 0
         sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + Math.max(0, stats.bytes - stats.finishedBytes - beyond))

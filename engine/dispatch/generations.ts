@@ -206,14 +206,22 @@ export class StoredGenerations implements Generations {
   }
 }
 
-export type UndeliveredGeneration = Readonly<{ sinkId: string; reader: ReaderName; partitions: number; endsAt: Position | undefined }>
+/** @property lines the first record of each partition that it needs; none: it is alone in its topic */
+export type UndeliveredGeneration = Readonly<{
+  sinkId: string
+  reader: ReaderName
+  partitions: number
+  lines: readonly number[]
+  endsAt: Position | undefined
+}>
 
 /** Generations of all sinks that may have undelivered messages in the log. @param query of the state database */
 export async function undeliveredGenerations(query: Query): Promise<readonly UndeliveredGeneration[]> {
   const { rows } = await ask(
     query,
-    `select sink_id, generation, shape, topic, ends_history as history, ends_lsn as lsn, ends_idx as idx
-     from tailrace.generation where lsn is not null and drained_at is null`,
+    `select g.sink_id, g.generation, g.shape, g.topic, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
+       (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
+     from tailrace.generation g where g.lsn is not null and g.drained_at is null`,
     [],
   )
   return rows.flatMap((row) => {
@@ -221,6 +229,7 @@ export async function undeliveredGenerations(query: Query): Promise<readonly Und
     const topic = topicOfGeneration(sinkId, row)
     if (topic === undefined) return []
     const reader = readerOf(topic, ownTopic({ sinkId, generation: Number(row.generation) }))
-    return [{ sinkId, reader, partitions: (row.shape as GenerationShape).partitions, endsAt: toPosition(row) }]
+    const { partitions } = row.shape as GenerationShape
+    return [{ sinkId, reader, partitions, lines: (row.lines as readonly number[] | null) ?? [], endsAt: toPosition(row) }]
   })
 }

@@ -3,12 +3,13 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
 import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
+import { PART } from '../../../engine/position.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
-import { acksOf, Fixture, SINK } from '../sink-fixture.ts'
+import { acksOf, Fixture, packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
 
 const MB = 2 ** 20
@@ -85,4 +86,26 @@ test('what is counted is what lies there: parked, acked, after a crash of the ow
   await f.start({ drainAfterMs: 1 })
   assert.equal(await counted(db), await weighed(db), 'counted anew by the next owner')
   assert.ok((await weighed(db)) < parked)
+})
+
+test('what a stream had before a sink joined it is not the backlog of that sink', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  const topic = 'stream.1.ab'
+  await f.log.createTopic(topic, 1)
+  const append = (lsn: bigint) =>
+    f.log.append([{ topic, partition: 0, pack: packOf(lsn, [{ id: Number(lsn), pad: PAD }]) }], {
+      ...{ source: 'test', position: { history: 0, lsn, idx: 1, part: PART.row } },
+    })
+  for (let lsn = 1n; lsn <= 40n; lsn++) await append(lsn)
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/28', 0)`,
+    [SINK.id, topic],
+  )
+  await db.query(`insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 40, 40)`, [SINK.id])
+  await append(41n)
+  const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
+  const [backlog] = sizes.bounded([SINK], () => new ReadingGate())
+  const bytes = await backlog?.bytes()
+  assert.ok(bytes && bytes > PAD && bytes < 2 * PAD, `${bytes} bytes, and its own are about ${PAD}`)
 })
