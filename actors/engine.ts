@@ -4,7 +4,7 @@
  *
  * An edit of a sink takes three steps: stored, told to its actor (which restarts nothing), and, when it changes what
  * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log. An
- * edit of what decides the partition begins another generation: its topic is read when the former one is delivered.
+ * edit of what decides the stream that it reads begins another generation, which is delivered after the former one.
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'

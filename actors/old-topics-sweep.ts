@@ -1,4 +1,4 @@
-/** Deletes topics of ended generations when nothing keeps them any more: looks when one has ended, and again while some stay. */
+/** Deletes topics when nobody reads or keeps them any more: looks when a generation has ended, and again while some stay. */
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import type { Log, TopicName } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -59,14 +59,14 @@ export class OldTopicsSweep implements Disposable {
         const old = await deleteOldTopics(this.#query, this.#log, MAX_REPLAY_BYTES)
         againInMs = old.againInMs ?? Infinity
         this.#tell(old.unknown)
-        for (const topic of old.deleted) this.#logger.info({ topic }, 'the topic of an ended generation is deleted')
+        for (const topic of old.deleted) this.#logger.info({ topic }, 'a topic that nobody reads any more is deleted')
       } catch (err) {
         againInMs = RETRY_MS
-        if (!signal.aborted) this.#logger.warn({ err }, 'topics of ended generations could not be deleted; tried again')
+        if (!signal.aborted) this.#logger.warn({ err }, 'topics that nobody reads any more could not be deleted; tried again')
       }
     }
   }
 }
 
 const told = (topics: readonly TopicName[]): string =>
-  `the log holds ${topics.length} topics of sinks that this state database does not know and has not made; they are left alone: ${topics.slice(0, 5).join(', ')}${topics.length > 5 ? ', …' : ''}`
+  `the log holds ${topics.length} topics that this state database does not know and has not made; they are left alone: ${topics.slice(0, 5).join(', ')}${topics.length > 5 ? ', …' : ''}`

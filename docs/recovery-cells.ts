@@ -170,7 +170,7 @@ export const CELLS = {
     remedy: 'Begin with an empty data folder',
     lost: 'open',
     again: 'none',
-    why: 'The log has topics of sinks that this state database has never known. The slot is still there, and a new source begins at it.',
+    why: 'The log has topics that this state database has never known. The slot is still there, and a new source begins at it.',
   },
   'state swapped': {
     memory: 'state',
@@ -181,7 +181,7 @@ export const CELLS = {
     remedy: 'Name the state database that the log was filled with',
     lost: 'nothing',
     again: 'none',
-    why: 'The log has topics of sinks that this state database has never known, so nothing is started.',
+    why: 'The log has topics that this state database has never known, so nothing is started.',
   },
   'state read-only': {
     memory: 'state',

@@ -413,9 +413,9 @@ export const ERRORS = {
   TOPICS_UNKNOWN: {
     retry: false,
     status: 503,
-    meaning: 'The log holds topics of sinks that this state database does not know and has not made, so they are not deleted.',
+    meaning: 'The log holds topics that this state database does not know and has not made, so they are not deleted.',
     remedy:
-      'Two installations on one Kafka need two prefixes (KAFKA_TOPIC_PREFIX): then the topics are the other one’s. After a restore of the state database they are of sinks that were made since: make those again. What nobody needs can be deleted by hand, in Kafka.',
+      'Two installations on one Kafka need two prefixes (KAFKA_TOPIC_PREFIX): then the topics are the other one’s. After a restore of the state database they are of sinks that were made or edited since: do that again. What nobody needs can be deleted by hand, in Kafka.',
   },
   STATE_WENT_BACK: {
     retry: false,
@@ -465,8 +465,8 @@ export const ERRORS = {
   LOG_TOPIC_UNKNOWN: {
     retry: true,
     status: 503,
-    meaning: 'The log has no topic for this sink (yet, or any more).',
-    remedy: 'It is made with the sink and deleted with it; try again.',
+    meaning: 'The log has no topic for the stream that a sink reads (yet, or any more).',
+    remedy: 'It is made before the first sink reads it, and deleted after the last one has left; try again.',
   },
   LOG_DISK_FULL: {
     retry: true,

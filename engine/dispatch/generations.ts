@@ -62,7 +62,7 @@ export type GenerationsOptions = Readonly<{
   query: Query
   /** visibility time of the sink */
   ackWaitMs: () => number
-  /** a generation has ended: its topic may go when the source has passed it */
+  /** a generation has ended: what it keeps of its stream may go when its replay window is over */
   handedOver?: (generation: number) => void
 }>
 

@@ -56,7 +56,7 @@ test('changes that come faster than the sink can follow are taken one after the 
     await scenario.untilMore(50)
     await scenario.settle() // starts again with the file, which says 1
     assert.equal(await untilGeneration(service, 6), 1)
-    await untilLogged(service, 'the topic of an ended generation is deleted', 5)
+    await untilLogged(service, 'a topic that nobody reads any more is deleted', 5)
     await service.stop()
     await using log = await openEmbeddedLog(join(service.dataFolder, 'log'))
     const topics = (await log.topics()).map(({ topic, partitions }) => `${topic.split('.')[1]}: ${partitions}`)
