@@ -5,6 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { topicOfGeneration } from '../../engine/dispatch/generations.ts'
+import { NOTHING_NEEDED } from '../../engine/dispatch/reader-lines.ts'
 import { readerOf, type Log, type TopicName } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Position } from '../../engine/position.ts'
@@ -142,11 +143,14 @@ export class StreamFigures implements Disposable {
     let bytes = 0
     for (let partition = 0; partition < first.shape.partitions; partition++) {
       const kept = await Promise.all(stored.map((reader) => this.#partitionOf(reader, partition)))
-      const lines = kept.map(({ line }) => line)
+      const needing = kept.filter(({ needsNothing }) => !needsNothing)
+      const lines = needing.map(({ line }) => line)
       const [lowest, highest] = [Math.min(...lines), Math.max(...lines)]
-      const others = kept.find(({ line }) => line === highest)?.bytes ?? 0
-      for (const [i, { bytes: own, ...figures }] of kept.entries())
-        rows[i]?.push({ ...figures, heldBytes: figures.line === lowest && lowest < highest ? Math.max(0, own - others) : 0 })
+      const others = needing.find(({ line }) => line === highest)?.bytes ?? 0
+      for (const [i, { bytes: own, needsNothing, ...figures }] of kept.entries()) {
+        const isLast = !needsNothing && figures.line === lowest && lowest < highest
+        rows[i]?.push({ ...figures, heldBytes: isLast ? Math.max(0, own - others) : 0 })
+      }
       bytes += (await this.#log.stats(nameOf(first), partition, STATS_MAX_AGE_MS)).bytes
     }
     const sum = (i: number, of: (row: ReaderPartition) => number) => (rows[i] ?? []).reduce((total, row) => total + of(row), 0)
@@ -162,14 +166,19 @@ export class StreamFigures implements Disposable {
     }
   }
 
-  /** @returns with what the log keeps from its line on */
-  async #partitionOf(reader: StoredReader, partition: number): Promise<Omit<ReaderPartition, 'heldBytes'> & Readonly<{ bytes: number }>> {
+  async #partitionOf(reader: StoredReader, partition: number): Promise<KeptPartition> {
     const name = nameOf(reader)
-    const { first, bytes, finishedBytes, committed } = await this.#log.stats(name, partition, STATS_MAX_AGE_MS, reader.lines[partition])
-    const line = Math.max(first, reader.lines[partition] ?? 0)
+    const { first, next, bytes, finishedBytes, committed } = await this.#log.stats(
+      name,
+      partition,
+      STATS_MAX_AGE_MS,
+      reader.lines[partition],
+    )
+    const stored = reader.lines[partition] ?? 0
+    const line = Math.min(Math.max(first, stored), next)
     const beyond = reader.endsAt ? await this.#sizes.beyond(name, partition, reader.endsAt) : 0
     const backlogBytes = reader.drained ? 0 : Math.max(0, bytes - finishedBytes - beyond)
-    return { partition, committed: Math.max(committed, line), line, backlogBytes, bytes }
+    return { partition, committed: Math.max(committed, line), line, backlogBytes, bytes, needsNothing: stored >= NOTHING_NEEDED }
   }
 
   /** Those that read a stream or may be replayed from it. */
@@ -204,5 +213,8 @@ function heldBySink(streams: readonly Stream[]): ReadonlyMap<string, number> {
   for (const { readers } of streams) for (const { sinkId, heldBytes } of readers) held.set(sinkId, (held.get(sinkId) ?? 0) + heldBytes)
   return held
 }
+
+/** @property bytes what the log has from its line on */
+type KeptPartition = Omit<ReaderPartition, 'heldBytes'> & Readonly<{ bytes: number; needsNothing: boolean }>
 
 const nameOf = (reader: StoredReader) => readerOf(reader.topic, ownTopic(reader))

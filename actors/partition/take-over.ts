@@ -36,6 +36,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const trimming = await Trimming.begin({
     ...{ log, topic, reader, query, key, clock, begins },
     bounds: options.replay,
+    leftAt: () => (dispatcher.drained ? dispatcher.window.nextOffset : undefined),
     term: store.term,
     committed: taken,
     hasPoints,

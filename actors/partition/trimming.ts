@@ -9,7 +9,7 @@ import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import { ReplayPoints } from '../../engine/dispatch/replay/replay-points.ts'
 import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import { EngineError } from '../../engine/errors.ts'
-import { storeLine } from '../../engine/dispatch/reader-lines.ts'
+import { NOTHING_NEEDED, storeLine } from '../../engine/dispatch/reader-lines.ts'
 import type { Commit, Log, PartitionStats, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { Bell } from '../bell.ts'
@@ -28,6 +28,8 @@ export type TrimmingOptions = Readonly<{
   /** some are stored */
   hasPoints: boolean
   bounds: () => WindowBounds
+  /** behind all that is this reader's own, when it has left and finished all of it; undefined: it reads on */
+  leftAt: () => number | undefined
   /** monotonic milliseconds */
   clock: () => number
 }>
@@ -94,7 +96,8 @@ export class Trimming {
     while (!signal.aborted) {
       this.#stats = await log.stats(reader, key.partition, LOOK_EVERY_MS, this.#line)
       try {
-        const line = await this.#keptFrom()
+        const kept = await this.#keptFrom()
+        const line = this.#keepsNothing(kept) ? NOTHING_NEEDED : kept
         if (line > this.#line) {
           await this.#keepFrom(line)
           this.#line = line
@@ -137,6 +140,13 @@ export class Trimming {
       this.#window.begins(point)
     }
     return this.#window.begin?.neededFrom ?? this.#line
+  }
+
+  /** Whether nobody will ask for any record of the stream for this reader, not even after a crash. */
+  #keepsNothing(line: number): boolean {
+    const { topic, reader, leftAt } = this.#options
+    const left = leftAt()
+    return topic !== reader && left !== undefined && this.#committed.next.offset >= left && line >= left
   }
 
   #note(all: boolean): Promise<void> {

@@ -6,6 +6,9 @@
 import type { Query } from '../wal/connection/slot.ts'
 import { writeAsOwner, type Owner } from './fenced-write.ts'
 
+/** The line of who has left the stream, has delivered what was its own, and keeps nothing of it to be replayed. */
+export const NOTHING_NEEDED = Number.MAX_SAFE_INTEGER
+
 /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
 export async function storeLine(query: Query, owner: Owner, line: number): Promise<void> {
   await writeAsOwner(

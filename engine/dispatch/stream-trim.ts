@@ -6,6 +6,7 @@
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
+import { NOTHING_NEEDED } from './reader-lines.ts'
 
 const LEASE = '5 seconds'
 
@@ -34,9 +35,9 @@ export class StreamTrim {
        )
        select g.topic, l.partition, min(l.line) as line
        from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.reader_line l on l.sink_id = g.sink_id and l.generation = g.generation
-       where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and s.database_id in (select database_id from held)
+       where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and s.database_id in (select database_id from held) and l.line < $2
        group by g.topic, l.partition`,
-      [this.#holder],
+      [this.#holder, NOTHING_NEEDED],
     )
     const known = new Set<string>()
     for (const row of rows) {

@@ -326,3 +326,16 @@ test('with another primary key both readers of a stream go on with another one, 
   assert.deepEqual(others, [])
   assert.notEqual(now, first)
 })
+
+test('a sink that is disabled when it has delivered everything keeps nothing of its stream, and comes back to it', async () => {
+  await using shop = await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`])
+  await shop.insert(1, 10)
+  for (const name of ['on', 'off']) assert.deepEqual(await shop.take(name, 10), upTo(1, 10))
+  await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  await shop.insert(11, 20)
+  assert.deepEqual(await shop.take('on', 10), upTo(11, 20))
+  await eventually('the stream is trimmed', async () => shop.node.engine.streams()[0]?.bytes === 0 || undefined)
+  await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
+  await shop.insert(21, 30)
+  for (const name of ['on', 'off']) assert.deepEqual(await shop.take(name, 10), upTo(21, 30))
+})

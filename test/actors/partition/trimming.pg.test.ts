@@ -45,6 +45,7 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   const trimming = await Trimming.begin({
     ...{ log, topic, reader: topic, begins: 0, query: queryOf(db), key, term: 1, committed: commitAt(0), hasPoints: true },
     bounds: () => bounds,
+    leftAt: () => undefined,
     clock: () => performance.now(),
   })
   const end = new AbortController()
