@@ -62,7 +62,7 @@ export type StreamStatus = Omit<Stream, 'readers'> &
     readers: readonly (StreamReader & Readonly<{ sink: string; status: Sink['status'] }>)[]
   }>
 
-const EVERY_MS = 3_000
+const EVERY_MS = 5_000
 /** How old the figures of the log may be. */
 const STATS_MAX_AGE_MS = 2_000
 

@@ -5,8 +5,8 @@
 
 /** Sums are remembered at this distance. */
 const EVERY_RECORDS = 1024
-/** Offsets that were asked for are asked for again, while their reader stands still. */
-const ASKED = 256
+/** Offsets that were asked for are asked for again, while their reader stands still: of each its committed one and its line. */
+const ASKED = 4_096
 
 type Point = Readonly<{ offset: number; bytes: number }>
 
