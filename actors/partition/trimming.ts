@@ -129,7 +129,7 @@ export class Trimming {
       if (!this.#isOff) await this.#points.drop()
       this.#isOff = true
       this.#window.close()
-      return offset
+      return this.#neededFrom(offset) ?? this.#line
     }
     this.#isOff = false
     const short = await log.isShortOfSpace()
@@ -149,11 +149,17 @@ export class Trimming {
     return topic !== reader && left !== undefined && this.#committed.next.offset >= left && line >= left
   }
 
+  /** @returns undefined: that is known when the record there has been read */
+  #neededFrom(offset: number): number | undefined {
+    const { log, topic, key } = this.#options
+    return log.neededFrom(topic, key.partition, offset)
+  }
+
   #note(all: boolean): Promise<void> {
-    const { log, topic, key, bounds, clock } = this.#options
+    const { bounds, clock } = this.#options
     const noted = this.#noted.then(async () => {
       const due = this.#window.due(clock(), bounds(), all)
-      const neededFrom = due && log.neededFrom(topic, key.partition, due.offset)
+      const neededFrom = due && this.#neededFrom(due.offset)
       if (!due || neededFrom === undefined) return
       const point = { ...due, neededFrom }
       await this.#points.add(point)

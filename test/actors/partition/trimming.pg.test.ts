@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Trimming } from '../../../actors/partition/trimming.ts'
 import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
-import type { Commit } from '../../../engine/log/log.ts'
+import { readerOf, type Commit, type Log } from '../../../engine/log/log.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { packOf, SINK } from '../sink-fixture.ts'
@@ -65,6 +65,48 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   bounds = { ...bounds, windowMs: 0 }
   while ((await bytes()) > 0) await sleep(5)
   assert.deepEqual(await db.query('select from tailrace.replay_point'), [])
+  end.abort()
+  await running
+})
+
+test('a reader of a stream without a window needs the records before its commit that its next pack begins in, once they are known', async () => {
+  await using db = await stateDatabase()
+  const key = { sinkId: SINK.id, generation: 1, partition: 0 }
+  const topic = 'stream.1.0a1b2c3d'
+  await db.query(`insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, $2, $3, 0, '0/0', 0)`, [
+    ...[SINK.id, JSON.stringify(shapeOf(SINK.id, SINK)), topic],
+  ])
+  await db.query('insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 0, 0)', [SINK.id])
+  await db.query(`insert into tailrace.term (kind, key, term, holder) values ('partition', $1, 1, 'me')`, [termKey(key)])
+  /** 7 is the last part of a pack that begins at 5; nobody has read 9 yet */
+  const needed = new Map([
+    [3, 3],
+    [7, 5],
+    [8, 8],
+  ])
+  let rounds = 0
+  const log: Pick<Log, 'neededFrom' | 'stats'> = {
+    neededFrom: (_topic, _partition, offset) => needed.get(offset),
+    stats: async () => ({ first: 0, next: ++rounds, bytes: 0, finishedBytes: 0 }),
+  }
+  const commitAt = (offset: number): Commit => {
+    const next = { offset, index: 0 }
+    return { next, filter: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
+  }
+  const trimming = await Trimming.begin({
+    ...{ log: log as Log, topic, reader: readerOf(topic, ownTopic(key)), begins: 0, query: queryOf(db), key, term: 1 },
+    ...{ committed: commitAt(0), hasPoints: false, bounds: () => ({ windowMs: 0, maxBytes: 0 }), clock: () => performance.now() },
+  })
+  const end = new AbortController()
+  const running = trimming.run(end.signal)
+  const line = async () => Number((await db.query<{ line: string }>('select line from tailrace.reader_line'))[0]?.line)
+  const lines: number[] = []
+  for (const offset of [3, 7, 9, 8]) {
+    const before = rounds
+    for (; rounds < before + 3; await sleep(5)) trimming.committed(commitAt(offset)) // a whole round has seen it by then
+    lines.push(await line())
+  }
+  assert.deepEqual(lines, [3, 5, 5, 8])
   end.abort()
   await running
 })
