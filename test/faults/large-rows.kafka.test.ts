@@ -18,7 +18,7 @@ test('a row of 6 MB comes whole through a topic that takes records of 1 MB, in i
   await using home = await open(prefix)
   // the topic is there when the service is ready: from the next start on its limit is known
   const connection = { brokers: (await kafkaBrokers()).flatMap((text) => parseBroker(text) ?? []), clientId: 'tailrace-test' }
-  const [sink] = await home.state.query<{ id: string }>('select id from tailrace.sink')
+  const [generation] = await home.state.query<{ topic: string }>('select topic from tailrace.generation')
   await home.service.stop()
   const admin = new Brokers(connection)
   const configEntries = [
@@ -26,7 +26,7 @@ test('a row of 6 MB comes whole through a topic that takes records of 1 MB, in i
     { name: 'retention.ms', value: '-1' },
     { name: 'retention.bytes', value: '-1' },
   ]
-  const resource = { type: TOPIC_RESOURCE, name: `${prefix}${sink?.id}.1`, configEntries }
+  const resource = { type: TOPIC_RESOURCE, name: `${prefix}${generation?.topic}`, configEntries }
   await admin.controller((broker) =>
     (broker as unknown as { alterConfigs: (request: object) => Promise<unknown> }).alterConfigs({
       resources: [resource],

@@ -86,7 +86,7 @@ export class LargeRows implements AsyncDisposable {
 
 const digestOf = (text: unknown) => createHash('md5').update(String(text)).digest('hex')
 
-/** A row of many megabytes comes whole, between its neighbours, and again after a kill when it was not acked. */
+/** A row of many megabytes comes whole, and again after a kill when it was not acked; what was written after it, of another row, may come before it then. */
 export async function comesWhole(home: LargeRows, megabytes: number): Promise<void> {
   await home.write(1, 0.001)
   const digest = await home.write(2, megabytes)
@@ -94,11 +94,12 @@ export async function comesWhole(home: LargeRows, megabytes: number): Promise<vo
   assert.equal((await home.next()).record['id'], 1)
   await home.service.kill()
   await home.service.startReady()
-  const large = await home.next()
-  assert.equal(large.record['id'], 2)
+  // what might have been with a client when the process died comes after its visibility time
+  const [large, small] = [await home.next(), await home.next()].sort((a, b) => Number(a.record['id']) - Number(b.record['id']))
+  assert.equal(large?.record['id'], 2)
   assert.equal(String(large.record['body']).length, Math.ceil((megabytes * MB) / 32) * 32)
   assert.equal(digestOf(large.record['body']), digest)
-  assert.equal((await home.next()).record['id'], 3)
+  assert.equal(small?.record['id'], 3)
 }
 
 /** A row beyond MAX_MESSAGE_MB is put on record and counted, health tells of it, and what is around it is delivered. */
