@@ -95,7 +95,7 @@ export class PartitionReading {
     let sliceStart = performance.now()
     for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
       const header = Pack.header(pack)
-      const span = this.#span && header.routing <= this.#span.version ? this.#span : await this.#look(header.routing, signal)
+      const span = this.#span && knows(this.#span, header) ? this.#span : await this.#look(header.routing, signal)
       if (!span) return // aborted
       if (this.#isEnd(header, span)) {
         await asked.at(-1)
@@ -168,6 +168,9 @@ export class PartitionReading {
     if (!signal.aborted) await once(signal, 'abort')
   }
 }
+
+/** A marker may be of a version whose number was given before, by a state database that was put back since. */
+const knows = (span: Span, { routing, isMarker }: PackHeader): boolean => routing <= span.version && !(isMarker && !span.endsAt)
 
 /** What neither of them drops is left. */
 async function both(others: Uint8Array, marks: Promise<Uint8Array | undefined> | undefined): Promise<Uint8Array> {

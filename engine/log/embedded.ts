@@ -280,6 +280,11 @@ class EmbeddedLog implements Log {
     state.committed.set(reader, commit.next.offset)
   }
 
+  async join(reader: ReaderName, partition: number, from: Commit): Promise<void> {
+    const key = commitKey(reader, partition)
+    await this.#disk.flushed(this.#commits.ifNoExists(key, () => void this.#commits.put(key, commitToJson(from))))
+  }
+
   async committed(reader: ReaderName, partition: number): Promise<Commit | undefined> {
     const stored = readOf(this.#commits, () => this.#commits.get(commitKey(reader, partition)))
     return stored && commitFromJson(stored)

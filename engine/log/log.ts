@@ -133,7 +133,12 @@ export interface Log extends AsyncDisposable {
   read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before?: number): AsyncIterable<LogRecord>
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void>
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined>
-  /** Those who have committed, also those that the state database knows nothing of. */
+  /**
+   * Says from where on somebody will read: from then on the log knows the reader, also one that the state database forgets.
+   * Nothing happens where somebody has committed for it.
+   */
+  join(reader: ReaderName, partition: number, from: Commit): Promise<void>
+  /** Those who have joined or committed, also those that the state database knows nothing of. */
   readers(): Promise<readonly ReaderName[]>
   /**
    * What must be kept for whoever is to read from a record on: as a rule from this record. Asked by who reads the partition.

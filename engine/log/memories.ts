@@ -10,7 +10,7 @@ import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { acceptRemedy } from '../wal/history.ts'
 import { NEW_TOPIC } from '../wal/routing/routing-versions.ts'
-import { generationRead, readerOf, topicRead, type Log, type ReaderName, type TopicName } from './log.ts'
+import { generationRead, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
 
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16
@@ -18,6 +18,7 @@ const AT_ONCE = 16
 /** What a state database keeps of a log. @property appends of the source, when it was last confirmed */
 export type RememberedLog = Readonly<{ identity: string; appends: number }>
 
+type Read = Readonly<{ reader: ReaderName; partition: number }>
 type Partition = Readonly<{ topic: TopicName; partition: number }>
 type SavedSource = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
 
@@ -26,12 +27,14 @@ export async function mustFitSource(query: Query, log: Log, databaseId: string):
   const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
   if (!source) return
   await mustFit(query, log, source)
-  const written = await writtenTerms(query, log, databaseId)
+  const written = await writtenTerms(log, await knownReaders(query, databaseId))
   const { rows } = await ask(query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
     written.map(({ key }) => key),
   ])
   const known = new Map(rows.map(({ key, term }) => [String(key), Number(term)]))
   for (const { key, term } of written) await mustKnow(query, log, source, { key, term, known: known.get(key) ?? 0 })
+  const [forgotten] = await forgottenReaders(query, log, databaseId)
+  if (forgotten) throw await stateWentBack(query, log, source, `${forgotten.reader} has read from the log, the state knows nothing of it`)
 }
 
 /** Of a partition that is about to be read, before its term is raised. @throws EngineError as mustFitSource */
@@ -54,29 +57,40 @@ async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term
   if (term > known) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known}`)
 }
 
-/** Of each partition of the source's sinks, the term that has committed there last. */
-async function writtenTerms(query: Query, log: Log, databaseId: string): Promise<readonly Written[]> {
+type PartitionsRead = Readonly<{ reader: ReaderName; partitions: number }>
+
+/** Of the generations of the source's sinks. */
+async function knownReaders(query: Query, databaseId: string): Promise<readonly PartitionsRead[]> {
   const { rows } = await ask(
     query,
     `select g.sink_id || '.' || g.generation as name, coalesce(g.topic, g.sink_id || '.' || g.generation) as topic, (g.shape ->> 'partitions')::int as partitions
      from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1`,
     [databaseId],
   )
+  return rows.map(({ name, topic, partitions }) => ({ reader: readerOf(String(topic), String(name)), partitions: Number(partitions) }))
+}
+
+/** Of each partition of readers, what has been committed there last; nothing for those whose topic is gone. */
+async function committedBy(log: Log, readers: readonly PartitionsRead[]): Promise<readonly (Read & Readonly<{ commit: Commit }>)[]> {
   const topics = new Set((await log.topics()).map(({ topic }) => topic))
-  const partitions = rows
-    .filter(({ topic }) => topics.has(String(topic)))
-    .flatMap(({ name, topic, partitions: count }) =>
-      Array.from({ length: Number(count) }, (_, partition) => ({ reader: readerOf(String(topic), String(name)), partition })),
-    )
-  const written: Written[] = []
+  const partitions = readers
+    .filter(({ reader }) => topics.has(topicRead(reader)))
+    .flatMap(({ reader, partitions: count }) => Array.from({ length: count }, (_, partition): Read => ({ reader, partition })))
+  const committed: (Read & { commit: Commit })[] = []
   for (let from = 0; from < partitions.length; from += AT_ONCE) {
-    const some = partitions.slice(from, from + AT_ONCE).map(async ({ reader, partition }) => {
-      const committed = await log.committed(reader, partition)
-      if (committed) written.push({ key: `${generationRead(reader)}/${partition}`, term: committed.term })
+    const some = partitions.slice(from, from + AT_ONCE).map(async (read) => {
+      const commit = await log.committed(read.reader, read.partition)
+      if (commit) committed.push({ ...read, commit })
     })
     await Promise.all(some)
   }
-  return written
+  return committed
+}
+
+/** Of each partition of readers, the term that has committed there last. */
+async function writtenTerms(log: Log, readers: readonly PartitionsRead[]): Promise<readonly Written[]> {
+  const committed = await committedBy(log, readers)
+  return committed.map(({ reader, partition, commit }) => ({ key: `${generationRead(reader)}/${partition}`, term: commit.term }))
 }
 
 /** @param partition whose term is asked for beside it */
@@ -129,7 +143,7 @@ async function mustFit(query: Query, log: Log, source: SavedSource, only?: Parti
 }
 
 async function stateWentBack(query: Query, log: Log, { database, name }: SavedSource, why: string): Promise<EngineError> {
-  const unknown = (await unknownTopics(query, log, database)).map(({ topic }) => topic)
+  const unknown = [...new Set((await forgottenGenerations(query, log, database)).map(({ topic }) => topic))]
   const topics = unknown.length === 0 ? '' : `; topics of generations that it does not know: ${unknown.slice(0, 5).join(', ')}`
   return new EngineError(
     'STATE_WENT_BACK',
@@ -139,22 +153,80 @@ async function stateWentBack(query: Query, log: Log, { database, name }: SavedSo
   )
 }
 
-type UnknownTopic = Readonly<{ topic: TopicName; sinkId: string; generation: number; partitions: number }>
+type Forgotten = Readonly<{ topic: TopicName; partitions: number; reader: ReaderName; sinkId: string; generation: number }>
 
-/** Those of the source's sinks whose generation the state has forgotten. */
-async function unknownTopics(query: Query, log: Log, databaseId: string): Promise<readonly UnknownTopic[]> {
+/**
+ * What the source's sinks have in the log and the state has forgotten: readers that have committed, in topics that are still there.
+ * They are of newer generations than the state knows, or read streams that it has no record of.
+ */
+async function forgottenReaders(query: Query, log: Log, databaseId: string): Promise<readonly Forgotten[]> {
+  const readers = await log.readers() // first: a generation is saved before it is read
+  const newest = await newestGenerations(query, databaseId)
+  const ours = readers
+    .map((reader) => ({ reader, topic: topicRead(reader), ...partsOf(generationRead(reader)) }))
+    .filter(({ sinkId }) => newest.has(sinkId))
+  const known = await knownTopics(
+    query,
+    log,
+    ours.map(({ topic }) => topic),
+  )
+  const partitions = new Map((await log.topics()).map((each) => [each.topic, each.partitions]))
+  return ours.flatMap((each) => {
+    const count = partitions.get(each.topic)
+    const isForgotten = each.generation > (newest.get(each.sinkId) as number) || (each.topic !== each.reader && !known.has(each.topic))
+    return isForgotten && count !== undefined ? [{ ...each, partitions: count }] : []
+  })
+}
+
+/** Those that this state has made, or has a generation for. */
+async function knownTopics(query: Query, log: Log, topics: readonly TopicName[]): Promise<ReadonlySet<TopicName>> {
+  const { rows } = await ask(
+    query,
+    `select topic from unnest($2::text[]) as t (topic) where exists (select from tailrace.log_topic l where l.log = $1 and l.topic = t.topic)
+       or exists (select from tailrace.generation g where coalesce(g.topic, g.sink_id || '.' || g.generation) = t.topic)`,
+    [log.identity, [...new Set(topics)]],
+  )
+  return new Set(rows.map(({ topic }) => String(topic)))
+}
+
+async function newestGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, number>> {
   const { rows } = await ask(
     query,
     `select s.id, (select coalesce(max(generation), 0) from tailrace.generation g where g.sink_id = s.id) as newest
      from tailrace.sink s where s.database_id = $1`,
     [databaseId],
   )
-  const newest = new Map(rows.map(({ id, newest: generation }) => [String(id), Number(generation)]))
-  return (await log.topics()).flatMap(({ topic, partitions }) => {
-    const at = topic.lastIndexOf('.')
-    const sinkId = topic.slice(0, at)
-    const generation = Number(topic.slice(at + 1))
-    return generation > (newest.get(sinkId) ?? Infinity) ? [{ topic, sinkId, generation, partitions }] : []
+  return new Map(rows.map(({ id, newest }) => [String(id), Number(newest)]))
+}
+
+/** @param name `<sink id>.<generation>` */
+function partsOf(name: string): Readonly<{ sinkId: string; generation: number }> {
+  const at = name.lastIndexOf('.')
+  return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }
+}
+
+/** Forgotten readers, and topics that were made for one generation alone and that it has not come to. */
+async function forgottenGenerations(query: Query, log: Log, databaseId: string): Promise<readonly Forgotten[]> {
+  const readers = await forgottenReaders(query, log, databaseId)
+  const newest = await newestGenerations(query, databaseId)
+  const unread = (await log.topics()).flatMap(({ topic, partitions }): Forgotten[] => {
+    const { sinkId, generation } = partsOf(topic)
+    const isForgotten = generation > (newest.get(sinkId) ?? Infinity) && !readers.some((each) => each.reader === topic)
+    return isForgotten ? [{ topic, partitions, reader: topic, sinkId, generation }] : []
+  })
+  return [...readers, ...unread]
+}
+
+/** @returns the numbers of forgotten generations; of one whose number the state has given again, another that is free */
+async function freeNumbers(query: Query, databaseId: string, forgotten: readonly Forgotten[]): Promise<readonly number[]> {
+  const newest = await newestGenerations(query, databaseId)
+  const highest = new Map(newest)
+  for (const { sinkId, generation } of forgotten) highest.set(sinkId, Math.max(highest.get(sinkId) ?? 0, generation))
+  return forgotten.map(({ sinkId, generation }) => {
+    if (generation > (newest.get(sinkId) ?? 0)) return generation
+    const free = (highest.get(sinkId) ?? 0) + 1
+    highest.set(sinkId, free)
+    return free
   })
 }
 
@@ -169,10 +241,18 @@ async function unknownTopics(query: Query, log: Log, databaseId: string): Promis
  */
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
   const owner = log.remembered(databaseId)
-  const terms = (await writtenTerms(query, log, databaseId)).map(({ key, term }) => ({ kind: 'partition', key, term }))
+  const unknown = await forgottenGenerations(query, log, databaseId)
+  const written = await writtenTerms(log, [...(await knownReaders(query, databaseId)), ...unknown])
+  const terms = written.map(({ key, term }) => ({ kind: 'partition', key, term }))
   if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
   const reached = (await log.progress(databaseId))?.position
-  const unknown = await unknownTopics(query, log, databaseId)
+  const numbers = await freeNumbers(query, databaseId, unknown)
+  const committed = await committedBy(log, unknown)
+  const lines = unknown.flatMap(({ reader, sinkId }, i) =>
+    committed
+      .filter((each) => each.reader === reader)
+      .map(({ partition, commit }) => ({ sinkId, generation: numbers[i] as number, partition, line: commit.next.offset })),
+  )
   await log.forgetProgress(databaseId) // first: what is appended twice is no loss
   await ask(
     query,
@@ -187,10 +267,18 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
      ),
      ended as (update tailrace.generation g set dropped_at = coalesce(g.dropped_at, now()) from locked where g.sink_id = locked.id),
      forgotten as (
-       insert into tailrace.generation (sink_id, generation, shape, history, lsn, idx, dropped_at)
-       select n.sink_id, u.generation, n.shape || jsonb_build_object('partitions', u.partitions), 0, '0/0', -1, now()
-       from newest n join unnest($3::uuid[], $4::int[], $5::int[]) as u (sink_id, generation, partitions) on u.sink_id = n.sink_id
-       returning sink_id, generation
+       insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx, dropped_at)
+       select n.sink_id, u.generation, n.shape || jsonb_build_object('partitions', u.partitions), u.topic, 0, '0/0', -1, now()
+       from newest n join unnest($3::uuid[], $4::int[], $5::int[], $11::text[]) as u (sink_id, generation, partitions, topic) on u.sink_id = n.sink_id
+       returning sink_id, generation, topic, shape
+     ),
+     lined as (
+       insert into tailrace.reader_line (sink_id, generation, partition, begins, line)
+       select f.sink_id, f.generation, p, coalesce(l.line, 0), coalesce(l.line, 0)
+       from forgotten f cross join lateral generate_series(0, (f.shape ->> 'partitions')::int - 1) p
+       left join unnest($12::uuid[], $13::int[], $14::int[], $15::bigint[]) as l (sink_id, generation, partition, line)
+         on l.sink_id = f.sink_id and l.generation = f.generation and l.partition = p
+       where f.topic <> f.sink_id || '.' || f.generation
      ),
      version as (select streams, readers from tailrace.routing_version where database_id = $1::uuid order by version desc limit 1),
      renewed as materialized (
@@ -235,10 +323,13 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
     [
       ...[databaseId, log.identity],
       unknown.map(({ sinkId }) => sinkId),
-      unknown.map(({ generation }) => generation),
+      numbers,
       unknown.map(({ partitions }) => partitions),
       ...[terms.map(({ kind }) => kind), terms.map(({ key }) => key), terms.map(({ term }) => term)],
       ...[reached?.history ?? null, reached ? formatLsn(reached.lsn) : null],
+      unknown.map(({ topic }) => topic),
+      ...[lines.map(({ sinkId }) => sinkId), lines.map(({ generation }) => generation)],
+      ...[lines.map(({ partition }) => partition), lines.map(({ line }) => line)],
     ],
   )
 }

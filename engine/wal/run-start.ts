@@ -4,7 +4,7 @@
  * replication connection, before START_REPLICATION.
  */
 import { EngineError } from '../errors.ts'
-import type { Log, Reached } from '../log/log.ts'
+import { readerOf, type Log, type Reached } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
 import type { Database, RoutingVersion } from '../state/resources.ts'
@@ -12,6 +12,7 @@ import { acceptRemedy, decideStart, historyAt, wentBack, type Incarnation, type 
 import type { RelationAt } from './decode/known-relations.ts'
 import { Landmark, type TransactionName } from './landmark.ts'
 import { countMessagesFrom } from './phantoms.ts'
+import { ownTopic } from './routing/routing.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
@@ -120,6 +121,37 @@ export async function endsOf(log: Log, topics: readonly Readonly<{ topic: string
     )
   return ends
 }
+/**
+ * Says in the log who will read from a position on, before the state database has it: should that be put back to an older copy,
+ * the log knows whose the topics are.
+ * @param ends of the topics; 0 for partitions that are not named
+ */
+export async function joinReaders(
+  log: Log,
+  { streams, readers }: Pick<RoutingVersion, 'streams' | 'readers'>,
+  position: Position,
+  ends: readonly TopicEnd[],
+): Promise<void> {
+  const partitions = new Map(streams.map((stream) => [stream.topic, stream.partitions]))
+  const next = new Map(ends.map((end) => [`${end.topic}/${end.partition}`, end.next]))
+  const all = readers.flatMap((reader) =>
+    Array.from({ length: partitions.get(reader.topic) ?? 0 }, (_, partition) => ({
+      topic: reader.topic,
+      name: ownTopic(reader),
+      partition,
+    })),
+  )
+  for (let from = 0; from < all.length; from += JOINED_AT_ONCE)
+    await Promise.all(
+      all.slice(from, from + JOINED_AT_ONCE).map(({ topic, name, partition }) => {
+        const begin = { offset: next.get(`${topic}/${partition}`) ?? 0, index: 0 }
+        return log.join(readerOf(topic, name), partition, { next: begin, filter: position, finished: [], handedOut: begin, term: 0 })
+      }),
+    )
+}
+
+/** Written side by side, so that a log on disk has them in few flushes. */
+const JOINED_AT_ONCE = 256
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16
 
@@ -127,11 +159,15 @@ const AT_ONCE = 16
 async function placeVersions({ store, log }: Facts, { confirmed }: Start, history: number): Promise<readonly PlacedVersion[]> {
   let versions = await store.routingVersions()
   if (versions.every((version) => version.position === undefined)) {
-    const first = versions[0]?.routing.version
+    const first = versions[0]?.routing
     // ahead of the first message of the first transaction, which may begin right at the confirmed position
     const position: Position = { history, lsn: confirmed, idx: -1, part: PART.row }
     if (first === undefined) await store.addEmptyVersion(position)
-    else await store.placeVersion(first, position, []) // its topics are still to be made
+    else {
+      await store.makeTopics(log, topicsOf(first))
+      await joinReaders(log, first, position, [])
+      await store.placeVersion(first.version, position, [])
+    }
     versions = await store.routingVersions()
   }
   const placed = versions.filter((version) => version.position !== undefined)

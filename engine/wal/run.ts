@@ -34,7 +34,7 @@ import { ownTopic } from './routing/routing.ts'
 import { parseRoutingMark } from './routing/routing-versions.ts'
 import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
-import { endsOf, prepareRun, topicsOf } from './run-start.ts'
+import { endsOf, joinReaders, prepareRun, topicsOf } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
 import { readSlotFacts, type FitSlot, type Query } from './connection/slot.ts'
 import { sourceClient } from './connection/source-client.ts'
@@ -385,13 +385,15 @@ export class SourceRun {
       const topics = topicsOf(found.routing)
       if (!isDurable) await store.makeTopics(this.#options.log, topics) // else they were made, and some may be gone again
       const known = new Set(this.#routing.active.readers.map(ownTopic))
-      const joined = new Set(found.routing.readers.filter((reader) => !known.has(ownTopic(reader))).map(({ topic }) => topic))
+      const readers = found.routing.readers.filter((reader) => !known.has(ownTopic(reader)))
+      const joined = new Set(readers.map(({ topic }) => topic))
       const ends = isDurable
         ? []
         : await endsOf(
             this.#options.log,
             topics.filter(({ topic }) => joined.has(topic)),
           )
+      if (!isDurable) await joinReaders(this.#options.log, { ...found.routing, readers }, position, ends)
       const stands = await store.placeVersion(number, position, ends)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts

@@ -70,8 +70,8 @@ export class Cuts {
     const rows = await state<{ lsn: string; tables: string[] | null; splits: boolean }>(
       `select v.lsn::text as lsn, s -> 'source' -> 'include_tables' as tables, coalesce((g.shape ->> 'splitsKeyChanges')::boolean, false) as splits
        from tailrace.sink k join tailrace.routing_version v on v.database_id = k.database_id
-         left join lateral jsonb_array_elements(v.readers) r on r ->> 'sinkId' = k.id::text
-         left join lateral jsonb_array_elements(v.streams) s on s ->> 'topic' = r ->> 'topic'
+         left join lateral jsonb_array_elements(coalesce(v.readers, v.sinks)) r on r ->> 'sinkId' = k.id::text
+         left join lateral jsonb_array_elements(coalesce(v.streams, v.sinks)) s on s ->> 'topic' = r ->> 'topic' or v.streams is null and s = r
          left join tailrace.generation g on g.sink_id = k.id and g.generation = (r ->> 'generation')::int
        where k.name = $1 and v.lsn is not null order by v.version`,
       [this.#sink],

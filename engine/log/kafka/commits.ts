@@ -65,6 +65,19 @@ export class Commits implements AsyncDisposable {
     await work
   }
 
+  /** The first commit of a reader, before it has an owner; where it has one already, that has said where it is. */
+  async join(reader: ReaderName, partition: number, from: Commit): Promise<void> {
+    if ((await this.offset(reader, partition, 0)) > 0) return
+    try {
+      await this.commit(reader, partition, from)
+    } catch (error) {
+      if (!(error instanceof EngineError) || error.code === 'LOG_UNREACHABLE') throw error
+      this.#options.notice(`${this.#options.nameOf(reader)}/${partition} is read already`, error)
+    }
+    const of = this.#of(reader, partition)
+    if (of.term === from.term) of.fencedTerm = from.term // its owner may be another process
+  }
+
   /**
    * The last commit of the partition's last owner, as far as it is remembered.
    * @param end the partition's next offset

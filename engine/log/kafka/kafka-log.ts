@@ -257,6 +257,10 @@ class KafkaLog implements Log {
     return this.#commits.commit(reader, partition, commit)
   }
 
+  join(reader: ReaderName, partition: number, from: Commit): Promise<void> {
+    return this.#commits.join(reader, partition, from)
+  }
+
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined> {
     return this.#commits.restore(reader, partition, async () => (await this.#bounds(topicRead(reader), partition)).next)
   }

@@ -20,7 +20,7 @@ import { Relation, type RelationDescription } from './relation.ts'
 import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
 import { compileTargets } from '../routing/routing.ts'
 import type { LeftTopic, RoutingState } from '../routing/routing-state.ts'
-import { endsOf, topicsOf } from '../run-start.ts'
+import { endsOf, joinReaders, topicsOf } from '../run-start.ts'
 import type { Query } from '../connection/slot.ts'
 import type { SourceStore } from '../source-store.ts'
 
@@ -99,6 +99,8 @@ export class RelationDescriber {
     const many = `${sinks.length} ${sinks.length === 1 ? 'sink begins' : 'sinks begin'} another generation`
     this.#options.onNotice(`${message.schema}.${message.table} groups its changes by other columns than before: ${many}`)
     await store.makeTopics(log, topicsOf(version))
+    const { readers } = version
+    await joinReaders(log, { ...version, readers: readers.filter(({ sinkId }) => sinks.includes(sinkId)) }, before(position), [])
     return { relation, left: [...left, ...routing.switchTo(version)] }
   }
 

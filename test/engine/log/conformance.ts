@@ -201,7 +201,7 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
   test(`${name}: streams, and whoever has committed anywhere, are listed by what the log alone knows`, async () => {
     await using it = await home()
     const stream = 'stream.7.0123abcd'
-    const [one, two] = [readerOf(stream, 'one.1'), readerOf(stream, 'two.4')]
+    const [one, two, joined] = [readerOf(stream, 'one.1'), readerOf(stream, 'two.4'), readerOf(stream, 'three.1')]
     {
       await using log = await started(it)
       await log.createTopic(stream, 2)
@@ -210,8 +210,13 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
       await log.commit(two, 0, aCommit(0))
       await log.commit(two, 1, aCommit(0))
       await log.commit(TOPIC, 0, aCommit(0))
+      await log.join(joined, 1, { ...aCommit(0), term: 0 })
+      await log.join(two, 1, { ...aCommit(0), handedOut: { offset: 0, index: 7 }, term: 0 })
     }
     await using log = await it.open()
+    assert.deepEqual(await log.committed(joined, 1), { ...aCommit(0), term: 0 })
+    assert.deepEqual(await log.committed(two, 1), aCommit(0), 'it has said itself where it is')
+    await log.deleteReader(joined)
     const topics = (await log.topics()).map(({ topic }) => topic)
     assert.deepEqual(topics.sort(), [TOPIC, stream])
     assert.deepEqual([...(await log.readers())].sort(), [TOPIC, one, two])

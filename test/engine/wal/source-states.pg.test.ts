@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { Client } from 'pg'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import type { ErrorCode } from '../../../engine/errors.ts'
+import { readerOf } from '../../../engine/log/log.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
@@ -318,6 +319,41 @@ test('a state that went back is known as such until all of it is accepted', asyn
   assert.equal((await second.tryAgain(60_000)).code, 'STATE_WENT_BACK')
   await second.acceptGap()
   await reaches(second, 'streaming')
+})
+
+test('a state that knows nothing of a reader of the log went back, though no term says so; accepted, that has its stream from where it was', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const [sink] = await it.stateDb.query<{ id: string }>(
+    `insert into tailrace.sink (account_id, database_id, name, status, settings, destination)
+     select account_id, id, 'items', 'active', '{}', '{}' from tailrace.source_database returning id`,
+  )
+  const shape = JSON.stringify({ partitions: 1, grouping: true, groupColumns: {}, stream: {} })
+  await it.stateDb.query(`insert into tailrace.generation (sink_id, generation, shape, topic) values ($1, 1, $2, 'stream.1.00000000')`, [
+    sink?.id,
+    shape,
+  ])
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  const stream = 'stream.9.0123abcd'
+  await it.log.createTopic(stream, 2)
+  const next = { offset: 4, index: 0 }
+  const filter = { history: 0, lsn: 1n, idx: 0, part: 1 as const }
+  await it.log.join(readerOf(stream, `${sink?.id}.2`), 1, { next, filter, finished: [], handedOut: next, term: 0 })
+  const second = it.start()
+  assert.match(await fails(second, 'STATE_WENT_BACK'), /stream\.9\.0123abcd@\S+\.2 has read from the log/)
+  await second.acceptGap()
+  await reaches(second, 'streaming')
+  const generations = await it.stateDb.query(
+    `select generation, topic, (shape ->> 'partitions')::int as partitions, array(
+       select line::int from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation order by partition) as lines
+     from tailrace.generation g order by generation`,
+  )
+  assert.deepEqual(generations.slice(0, 2), [
+    { generation: 1, topic: 'stream.1.00000000', partitions: 1, lines: [] },
+    { generation: 2, topic: stream, partitions: 2, lines: [0, 4] },
+  ])
+  assert.equal(generations[2]?.['generation'], 3)
 })
 
 test('of two processes one owns the source; the other takes over when it ends, and a late write of the first is refused', async () => {
