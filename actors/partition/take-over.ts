@@ -24,7 +24,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { log, query, topic, reader, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
   await mustFitPartition(query, log, { ...key, reader })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-  const { commit, begins, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
+  const { commit, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
   const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: begins, index: 0 }) : { groups: [], refs: refList() }
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(reader, key.partition)
@@ -34,7 +34,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   await log.commit(reader, key.partition, taken)
   dispatcher.committed(taken)
   const trimming = await Trimming.begin({
-    ...{ log, topic, reader, query, key, clock, begins },
+    ...{ log, topic, reader, query, key, clock, begins, line },
     bounds: options.replay,
     leftAt: () => (dispatcher.drained ? dispatcher.window.nextOffset : undefined),
     term: store.term,

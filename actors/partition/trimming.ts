@@ -20,6 +20,8 @@ export type TrimmingOptions = Readonly<{
   reader: ReaderName
   /** the first record that may have something for this reader */
   begins: number
+  /** what is stored of a stream: everything from there on is needed */
+  line: number
   query: Query
   key: PartitionKey
   term: number
@@ -50,6 +52,8 @@ export class Trimming {
   #stats: PartitionStats = { first: 0, next: 0, bytes: 0, finishedBytes: 0, committed: 0 }
   /** everything from there on is needed */
   #line: number
+  /** that is stored, or below is trimmed */
+  #stored: number
   /** one at a time */
   #noted: Promise<void> = Promise.resolve()
   /** nothing is kept, and that is stored */
@@ -62,6 +66,7 @@ export class Trimming {
     this.#committed = options.committed
     this.#isOff = !options.hasPoints
     this.#line = window.begin?.neededFrom ?? options.begins
+    this.#stored = options.line
   }
 
   static async begin(options: TrimmingOptions): Promise<Trimming> {
@@ -98,10 +103,10 @@ export class Trimming {
       try {
         const kept = await this.#keptFrom()
         const line = this.#keepsNothing(kept) ? NOTHING_NEEDED : kept
-        if (line > this.#line) {
-          await this.#keepFrom(line)
-          this.#line = line
-        }
+        // the points that begin the window may have been stored by an owner that came no further
+        if (line > this.#stored) await this.#keepFrom(line)
+        this.#stored = Math.max(this.#stored, line)
+        this.#line = Math.max(this.#line, line)
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
       }

@@ -4,6 +4,8 @@ import { test } from 'node:test'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import type { Sink } from '../../engine/state/resources.ts'
+import { StreamTrim } from '../../engine/dispatch/stream-trim.ts'
+import { sharedLog } from './shared-log.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 
 const ITEMS = 'source: { include_tables: [item] }'
@@ -23,7 +25,7 @@ sinks:
 ${sinks.map((sink) => `  - { database: ${shop.name}, ${sink.includes('replay_window') ? '' : 'replay_window: 0, '}destination: { type: sequin_stream }, ${sink} }\n`).join('')}`
 
 class Shop implements AsyncDisposable {
-  readonly node: EngineNode
+  node: EngineNode
   readonly state: TestDatabase
   readonly db: TestDatabase
   readonly #stack: AsyncDisposableStack
@@ -59,6 +61,15 @@ class Shop implements AsyncDisposable {
     const { id: _id, accountId, databaseId, destination, ...settings } = sink
     const database = this.node.cache.databases.find(({ id }) => id === databaseId) ?? assert.fail()
     await this.node.engine.createSink({ id: accountId, name: 'shop' }, database, { settings: { ...settings, ...over, name }, destination })
+  }
+
+  /** Another process goes on. */
+  async restart(): Promise<void> {
+    await using log = await sharedLog(this.state.name) // it is the same one
+    await this.node.stop()
+    this.node = this.#stack.use(await startNode({ name: 'node', state: this.state.connection }))
+    for (const { name } of this.node.cache.sinks) await serving(this.node, name)
+    assert.ok(log)
   }
 
   /** While this lasts no version is placed, whatever marks the source meets. */
@@ -147,6 +158,10 @@ test('a sink that joins a stream begins at its mark; one that leaves has all bef
   await shop.insert(1, 10)
   await shop.add('late', 'a')
   await serving(shop.node, 'late')
+  const [line] = await shop.state.query<{ begins: number }>('select begins::int from tailrace.reader_line where sink_id = $1', [
+    shop.id('late'),
+  ])
+  assert.ok(line && line.begins > 0, 'what the stream has from before does not concern it')
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('late', 10), upTo(11, 20))
   assert.equal((await shop.topics()).length, 1)
@@ -300,10 +315,30 @@ test('a replay of one reader goes back as far as its own window, whatever the st
   await serving(shop.node, 'long')
   assert.deepEqual(await shop.take('long', 100), upTo(1, 100))
   await shop.insert(101, 110)
-  for (const name of Object.keys(windows)) {
-    assert.deepEqual(await shop.take(name, 10), upTo(101, 110))
-    await shop.nothingMore(name)
-  }
+  for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 10), upTo(101, 110))
+
+  await shop.node.engine.updateSink(shop.id('long'), { partitions: 2 })
+  await shop.insert(111, 120)
+  for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 10), upTo(111, 120))
+  await new StreamTrim({ query: shop.node.store.query, log: shop.node.log, holder: shop.node.registry.id }).run()
+  await shop.node.engine.replay(shop.id('long'), { lsn: 1n })
+  assert.deepEqual(await shop.take('long', 120, 20_000), upTo(1, 120), 'also what it has of a stream that it has left')
+  for (const name of Object.keys(windows)) await shop.nothingMore(name)
+})
+
+test('a reader that takes other actions from a mark on has what stands before it as it was, whoever reads it', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`, `name: b, ${ITEMS}, actions: [insert]`])
+  await shop.insert(1, 10)
+  await shop.node.engine.updateSink(shop.id('b'), { actions: ['delete'] })
+  await shop.insert(11, 20)
+  await shop.db.query('delete from item where id <= 5')
+  await shop.node.engine.updateSink(shop.id('b'), { actions: ['insert', 'delete'] })
+  await shop.insert(21, 30)
+  await shop.restart()
+  assert.deepEqual((await shop.take('b', 25)).join(), [...upTo(1, 5), ...upTo(1, 10), ...upTo(21, 30)].toSorted((x, y) => x - y).join())
+  await shop.nothingMore('b')
+  assert.equal((await shop.take('a', 35)).length, 35)
+  assert.equal((await shop.topics()).length, 1)
 })
 
 test('with another primary key both readers of a stream go on with another one, each after what it holds', async () => {

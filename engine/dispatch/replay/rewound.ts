@@ -12,8 +12,9 @@ import type { PartitionKey } from '../fenced-write.ts'
 /**
  * @property commit to go on from
  * @property begins the first record that may have something for the generation: 0 in a topic that is its alone
+ * @property line the first record of a stream that is kept for it, as it is stored
  */
-export type Inheritance = Readonly<{ commit: Commit | undefined; begins: number; hasParked: boolean; hasPoints: boolean }>
+export type Inheritance = Readonly<{ commit: Commit | undefined; begins: number; line: number; hasParked: boolean; hasPoints: boolean }>
 
 /**
  * To be asked after the term is taken: a replay raises the terms of what it changes, so what it did is either seen here, or
@@ -31,8 +32,9 @@ export async function inheritanceOf(query: Query, key: PartitionKey, committed: 
      exists (select from tailrace.parked p where p.sink_id = $1::text::uuid)
        or exists (select from tailrace.parked_backlog b where b.sink_id = $1::text::uuid and b.bytes <> 0) as parked,
      exists (select from tailrace.replay_point o where o.sink_id = $1::text::uuid and o.generation = $2 and o.partition = $3) as points,
-     (select l.begins from tailrace.reader_line l where l.sink_id = $1::text::uuid and l.generation = $2 and l.partition = $3) as begins
+     l.begins, l.line
      from (select) as one
+     left join tailrace.reader_line l on l.sink_id = $1::text::uuid and l.generation = $2 and l.partition = $3
      left join tailrace.rewound_partition r on r.sink_id = $1::text::uuid and r.generation = $2 and r.partition = $3`,
     [sinkId, generation, partition],
   )
@@ -41,6 +43,6 @@ export async function inheritanceOf(query: Query, key: PartitionKey, committed: 
     throw new EngineError('GENERATION_WAITS', `generation ${generation} waits: a replay has gone back to an earlier one`, { generation })
   const stands = !row || row.term === null || row.term === undefined || (committed && committed.term >= Number(row.term))
   const rewoundTo = stands || row.content === null ? undefined : commitFromJson(row.content as StoredCommit)
-  const begins = Number(row?.begins ?? 0)
-  return { commit: stands ? committed : rewoundTo, begins, hasParked: row?.parked === true, hasPoints: row?.points === true }
+  const [begins, line] = [Number(row?.begins ?? 0), Number(row?.line ?? 0)]
+  return { commit: stands ? committed : rewoundTo, begins, line, hasParked: row?.parked === true, hasPoints: row?.points === true }
 }

@@ -9,9 +9,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Trimming } from '../../../actors/partition/trimming.ts'
 import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
+import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Commit, type Log } from '../../../engine/log/log.ts'
+import type { Query } from '../../../engine/wal/connection/slot.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
 import { packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
 
@@ -20,6 +23,11 @@ const HOUR_MS = 3_600_000
 const KEPT_MB = 8
 const MOST_MB = 2 * KEPT_MB
 const WRITTEN_MB = 48
+
+const commitAt = (offset: number): Commit => {
+  const next = { offset, index: 0 }
+  return { next, filter: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
+}
 
 test('what is acknowledged takes no more of the disk than the window may hold, however much passes, and nothing without a window', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-trimming-'))
@@ -37,13 +45,10 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
   await log.createTopic(topic, 1)
   await log.beginRun('shop')
 
-  const commitAt = (offset: number): Commit => {
-    const next = { offset, index: 0 }
-    return { next, filter: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
-  }
   let bounds = { windowMs: HOUR_MS, maxBytes: KEPT_MB * MB }
   const trimming = await Trimming.begin({
     ...{ log, topic, reader: topic, begins: 0, query: queryOf(db), key, term: 1, committed: commitAt(0), hasPoints: true },
+    line: 0,
     bounds: () => bounds,
     leftAt: () => undefined,
     clock: () => performance.now(),
@@ -86,12 +91,8 @@ test('a reader of a stream without a window needs the records before its commit 
     neededFrom: (_topic, _partition, offset) => needed.get(offset),
     stats: async () => ({ first: 0, next: rounds.push(0), bytes: 0, finishedBytes: 0, committed: 0 }),
   }
-  const commitAt = (offset: number): Commit => {
-    const next = { offset, index: 0 }
-    return { next, filter: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
-  }
   const trimming = await Trimming.begin({
-    ...{ log: log as Log, topic, reader: readerOf(topic, ownTopic(key)), begins: 0, query: queryOf(db), key, term: 1 },
+    ...{ log: log as Log, topic, reader: readerOf(topic, ownTopic(key)), begins: 0, line: 0, query: queryOf(db), key, term: 1 },
     ...{
       leftAt: () => undefined,
       committed: commitAt(0),
@@ -112,4 +113,64 @@ test('a reader of a stream without a window needs the records before its commit 
   assert.deepEqual(lines, [5, 5])
   end.abort()
   await running
+})
+
+test('a line that was not stored when its process ended is stored by the next one, though nothing more comes', async () => {
+  await using after = new AsyncDisposableStack()
+  const folder = await mkdtemp(join(tmpdir(), 'tailrace-trimming-'))
+  after.defer(() => rm(folder, { recursive: true, force: true }))
+  const db = after.use(await stateDatabase())
+  const log = after.use(await openEmbeddedLog(folder))
+  const key = { sinkId: SINK.id, generation: 1, partition: 0 }
+  const [topic, reader] = ['stream.1', readerOf('stream.1', ownTopic(key))]
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, $2, $3, 0, '0/0', 0)`,
+    [SINK.id, JSON.stringify(shapeOf(SINK.id, SINK)), topic],
+  )
+  await db.query(`insert into tailrace.term (kind, key, term, holder) values ('partition', $1, 1, 'me')`, [termKey(key)])
+  await db.query('insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 0, 0)', [SINK.id])
+  await log.createTopic(topic, 1)
+  await log.beginRun('shop')
+  const lineOf = async () => (await db.query<{ line: number }>('select line::int from tailrace.reader_line'))[0]?.line ?? 0
+  const begin = (query: Query, committed: Commit, maxBytes: number) =>
+    Trimming.begin({
+      ...{ log, topic, reader, begins: 0, line: 0, query, key, term: 1, committed, hasPoints: true },
+      leftAt: () => undefined,
+      bounds: () => ({ windowMs: HOUR_MS, maxBytes }),
+      clock: () => performance.now(),
+    })
+  const kept = queryOf(db)
+  const tried = Promise.withResolvers<void>()
+  const first = await begin(
+    (sql, params) => {
+      if (!sql.includes('update tailrace.reader_line')) return kept(sql, params)
+      tried.resolve()
+      return Promise.reject(new EngineError('STATE_UNAVAILABLE', 'it is killed'))
+    },
+    commitAt(0),
+    MB,
+  )
+  const killed = new AbortController()
+  after.defer(() => killed.abort())
+  const running = first.run(killed.signal)
+  for (let offset = 0; offset < 64; offset++) {
+    const lsn = BigInt(offset + 1)
+    const pack = packOf(lsn, [{ id: offset, group: randomBytes(MB / 8).toString('base64') }])
+    await log.append([{ topic, partition: 0, pack }], { source: 'shop', position: { history: 0, lsn, idx: 0, part: 1 } })
+    first.read({ offset, messages: 1, bytes: pack.length, latestUs: 0 })
+    await log.commit(reader, 0, commitAt(offset + 1))
+    first.committed(commitAt(offset + 1))
+    if (offset % 8 === 0) await sleep(5)
+  }
+  await tried.promise
+  killed.abort()
+  await running
+  assert.equal(await lineOf(), 0)
+  const second = await begin(kept, commitAt(64), 64 * MB) // it has no reason to move the window
+  const end = new AbortController()
+  after.defer(() => end.abort())
+  const goesOn = second.run(end.signal)
+  await eventually('the line is stored', async () => (await lineOf()) || undefined)
+  end.abort()
+  await goesOn
 })
