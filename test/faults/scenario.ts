@@ -41,8 +41,9 @@ export type ScenarioOptions = Readonly<{
   /** a source elsewhere than on the common server, empty */
   source?: TestDatabase
   env?: Readonly<Record<string, string>>
-  /** statements per second */
+  /** statements per second, and rows of one that writes many */
   pace?: number
+  batch?: readonly [low: number, high: number]
   /** processes that share state and log, with clients at each; 1 when absent */
   nodes?: number
   /** how long after a kill the next process waits until it serves (0) */
@@ -101,12 +102,13 @@ export class Scenario implements AsyncDisposable {
     this.random = new Random(options.seed ^ 0x5eed)
     this.#takeOverMs = options.takeOverMs ?? 0
     this.#failed.promise.catch(() => {})
-    const { pace } = options
+    const { pace, batch } = options
     this.workload = new Workload({
       seed: options.seed,
       connect: () => source.connect(),
       taken: () => Math.min(...this.#watched.flatMap(({ oracle, cuts, lags, actions }) => (cuts || lags || actions ? [] : [oracle.came]))),
       ...(pace === undefined ? {} : { pace }),
+      ...(batch === undefined ? {} : { batch }),
     })
     this.#clients = options.clients ?? CLIENTS
     this.#watched = (options.sinks ?? SINKS).map((sink) => this.#watch(sink))

@@ -155,7 +155,7 @@ for (const seed of seeds(1)) {
         return {}
       })
       await using scenario = await Scenario.create({
-        ...{ seed, sinks: SINKS, clients: 2, pace: LONG ? 400 : 80 },
+        ...{ seed, sinks: SINKS, clients: 2, ...(LONG ? {} : { pace: 60, batch: [5, 30] }) },
         others: [{ ...SHAPE, name: 'hooks', batch_size: 20, destination: { type: 'webhook', http_endpoint: 'hooks' } }],
         endpoints: [{ name: 'hooks', url: `http://127.0.0.1:${receiver.port}/in` }],
       })
