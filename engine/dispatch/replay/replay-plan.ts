@@ -53,10 +53,12 @@ export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<Repl
   if (sought === 'the end') return undefined
   if (!sought || (reach.above && comparePositions(sought, reach.above) < 0)) throw await outOfWindow(of, kept, reach)
   const lastOpen = kept.findLastIndex(({ opensAt }) => comparePositions(opensAt, sought) <= 0)
-  const at = Math.max(0, lastOpen) // below all of them: everything comes again
+  const last = kept[lastOpen]
+  const wasOff = last?.endsAt && comparePositions(sought, last.endsAt) >= 0 && lastOpen + 1 < kept.length // between that one and the next
+  const at = wasOff ? lastOpen + 1 : Math.max(0, lastOpen) // below all of them: everything comes again
   const generation = kept[at] as KnownGeneration
   // what its stream has from before it opened may stand behind where it begins, and is others'
-  const position = lastOpen < 0 ? generation.opensAt : sought
+  const position = wasOff || lastOpen < 0 ? generation.opensAt : sought
   const places = await seekAll(of, generation, { position })
   const first = lowest(places) ?? (await firstOf(of, kept.slice(at + 1), { position }))
   return first && { position, generation: generation.generation, places, first }
