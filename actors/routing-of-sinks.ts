@@ -22,8 +22,8 @@ export function saveRouting(store: Store, resources: ResourceStore, databaseId: 
     await query('select from source_database where id = $1 for no key update', [databaseId])
     const { sinks } = await resources.load(query)
     const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-    const waits = await livesAmongFormer(query)
     const known = await newestGenerations(query, databaseId)
+    const waits = await waitsForFormer(query, databaseId)
     const routing = waits ? await ownTopics(query, taking, known) : await sharedStreams(query, databaseId, taking, known)
     return { version: await saveRoutingVersion(query, databaseId, routing), waits }
   })
@@ -122,12 +122,19 @@ async function newTopic(query: Query): Promise<string> {
   return String(rows[0]?.topic)
 }
 
-/** Processes that know nothing of streams would neither write nor read them. */
-async function livesAmongFormer(query: Query): Promise<boolean> {
+/**
+ * Processes that know nothing of streams would neither write nor read them. Once there are some there is no way back: such a
+ * process that was taken for dead, and lives, owns nothing any more.
+ */
+async function waitsForFormer(query: Query, databaseId: string): Promise<boolean> {
   const { rows } = await ask(
     query,
-    `select exists (select from tailrace.node where not streams and seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds') as former`,
-    [],
+    `select exists (select from tailrace.node where not streams and seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds')
+       and not exists (
+         select from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
+         where s.database_id = $1::uuid and g.topic <> g.sink_id || '.' || g.generation
+       ) as waits`,
+    [databaseId],
   )
-  return rows[0]?.former === true
+  return rows[0]?.waits === true
 }

@@ -391,3 +391,30 @@ test('a replay to a time when the sink was off begins where it was enabled again
   await shop.nothingMore('a')
   assert.deepEqual(await shop.take('other', 20), upTo(1, 20))
 })
+
+test('a process that knows no streams and comes back to life when there are some takes nothing back: edits go on, and it owns none of them', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  await shop.insert(1, 10)
+  assert.deepEqual(await shop.take('a', 10), upTo(1, 10))
+  const former = '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa'
+  const lives = () =>
+    shop.state.query(
+      `insert into tailrace.node (id, name, address, version) values ($1, 'former', 'http://127.0.0.1:1', '0.1.0') on conflict (id) do update set seen_at = clock_timestamp()`,
+      [former],
+    )
+  await lives()
+  await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
+  await shop.insert(11, 20)
+  assert.deepEqual(await shop.take('a', 10), upTo(11, 20))
+  assert.ok((await shop.topics()).every((topic) => topic.startsWith('stream.')))
+  for (const [kind, key] of [
+    ['partition', `${shop.id('a')}.2/0`],
+    ['source', shop.node.cache.databases[0]?.id],
+  ])
+    await assert.rejects(
+      shop.state.query('update tailrace.term set term = term + 1, holder = $3 where kind = $1 and key = $2', [kind, key, former]),
+      /knows no streams/,
+    )
+  await shop.insert(21, 30)
+  assert.deepEqual(await shop.take('a', 10), upTo(21, 30))
+})

@@ -5,6 +5,9 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openStore } from '../../engine/state/store.ts'
+import type { TestDatabase } from '../services/postgres.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
 import { holdings, until } from './cluster-faults.ts'
 import { Scenario, withSeed } from './scenario.ts'
@@ -41,6 +44,77 @@ for (const seed of seeds(1)) {
       context.diagnostic(`${scenario.workload.changes} changes, ${scenario.redeliveries} redeliveries`)
     })
   })
+}
+
+test('while a process lives that knows no streams, sinks keep topics of their own; when it has gone they get streams under load, and nothing is lost', async (context) => {
+  await withSeed(1, 'cluster-generations.kafka.test.ts', async () => {
+    const env = {
+      KAFKA_BROKERS: (await kafkaBrokers()).join(','),
+      KAFKA_TOPIC_PREFIX: `former${process.pid}.`,
+      VAULT_KEY: Buffer.alloc(32, 7).toString('base64'),
+    }
+    const sinks = [
+      { name: 'one', ack_wait_ms: 1_000, partitions: 2 },
+      { name: 'cut', ack_wait_ms: 1_000, partitions: 2, atTimes: ['archive', 'member'] },
+    ]
+    await using scenario = await Scenario.create({ seed: 1, env, sinks, nodes: 2, takeOverMs: 7_000 })
+    const { nodes, random, state } = scenario
+    await using former = await FormerNode.join(state)
+    for (const node of nodes) await node.startReady()
+    for (const node of nodes) node.forgetConfigFile()
+    const topics = async (): Promise<string[]> =>
+      (await state.query<{ topic: string }>('select topic from tailrace.log_topic')).map(({ topic }) => topic)
+    const isStream = (topic: string) => topic.startsWith('stream.')
+    scenario.write()
+    scenario.receive()
+    await scenario.untilMore(50)
+    await scenario.edit(random.pick(nodes))
+    const { status, body } = await random.pick(nodes).patch('/api/sinks/one', { partitions: 3 })
+    assert.equal(status, 200, JSON.stringify(body))
+    await scenario.untilMore(100)
+    assert.deepEqual((await topics()).filter(isStream), [])
+    await former[Symbol.asyncDispose]()
+    await until('the sinks read streams', async () => {
+      const open = await state.query<{ topic: string }>('select topic from tailrace.generation where drained_at is null')
+      return open.every(({ topic }) => topic !== null && isStream(topic))
+    })
+    await scenario.untilMore(50)
+    await scenario.edit(random.pick(nodes))
+    await scenario.untilMore(50)
+    await scenario.settle()
+    context.diagnostic(`${scenario.workload.changes} changes, ${scenario.redeliveries} redeliveries`)
+  })
+})
+
+/** A process of a version before streams, as far as others see it: a row that is renewed each second. */
+class FormerNode implements AsyncDisposable {
+  readonly #end = new AbortController()
+  readonly #beating: Promise<void>
+
+  private constructor(beating: (signal: AbortSignal) => Promise<void>) {
+    this.#beating = beating(this.#end.signal)
+  }
+
+  static async join(state: TestDatabase): Promise<FormerNode> {
+    await (await openStore(state.connection, 1, () => undefined))[Symbol.asyncDispose]() // makes the schema
+    const beat = () =>
+      state.query(
+        `insert into tailrace.node (id, name, address, version) values ('0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa', 'former', 'http://127.0.0.1:1', '0.1.0')
+         on conflict (id) do update set seen_at = clock_timestamp()`,
+      )
+    await beat()
+    return new FormerNode(async (signal) => {
+      while (!signal.aborted) {
+        await sleep(1_000, undefined, { signal }).catch(() => undefined)
+        if (!signal.aborted) await beat()
+      }
+    })
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#end.abort()
+    await this.#beating
+  }
 }
 
 const SHARES: Readonly<Record<number, string>> = { 2: '0,1,1', 6: '2,2,2' }
