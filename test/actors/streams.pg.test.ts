@@ -37,11 +37,13 @@ class Shop implements AsyncDisposable {
     this.db = db
   }
 
-  static async open(sinks: readonly string[]): Promise<Shop> {
+  /** @param prepare the state database, before the node starts */
+  static async open(sinks: readonly string[], prepare?: (state: TestDatabase) => Promise<unknown>): Promise<Shop> {
     await using stack = new AsyncDisposableStack()
     const state = stack.use(await createDatabase())
     const db = stack.use(await createDatabase('create table item (id int primary key, name text); create table other (id int primary key)'))
     await applyYaml(state.connection, config(db, sinks))
+    await prepare?.(state)
     const node = stack.use(await startNode({ name: 'node', state: state.connection }))
     for (const { name } of node.cache.sinks) await serving(node, name)
     return new Shop(stack.move(), node, state, db)
@@ -63,10 +65,11 @@ class Shop implements AsyncDisposable {
     await this.node.engine.createSink({ id: accountId, name: 'shop' }, database, { settings: { ...settings, ...over, name }, destination })
   }
 
-  /** Another process goes on. */
-  async restart(): Promise<void> {
+  /** Another process goes on. @param between what is done while none runs */
+  async restart(between?: () => Promise<unknown>): Promise<void> {
     await using log = await sharedLog(this.state.name) // it is the same one
     await this.node.stop()
+    await between?.()
     this.node = this.#stack.use(await startNode({ name: 'node', state: this.state.connection }))
     for (const { name } of this.node.cache.sinks) await serving(this.node, name)
     assert.ok(log)
@@ -392,17 +395,69 @@ test('a replay to a time when the sink was off begins where it was enabled again
   assert.deepEqual(await shop.take('other', 20), upTo(1, 20))
 })
 
+/** A process of a version in which each generation had a topic of its own. */
+const FORMER = '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa'
+/** It was seen last by then. */
+const formerLives = (state: TestDatabase, inS = 0) =>
+  state.query(
+    `insert into tailrace.node (id, name, address, version, seen_at) values ($1, 'former', 'http://127.0.0.1:1', '0.1.0', clock_timestamp() + $2 * interval '1 s')
+     on conflict (id) do update set seen_at = excluded.seen_at`,
+    [FORMER, inS],
+  )
+
+test('what a version without streams has left is delivered, acked by the names that it gave, and replayed, before what is read of streams', async () => {
+  const sinks = [`name: waits, ${ITEMS}`, `name: holds, ${ITEMS}`, `name: done, ${ITEMS}, replay_window: 1h`]
+  await using shop = await Shop.open(sinks, (state) => formerLives(state, 3_600))
+  await shop.insert(1, 30)
+  assert.deepEqual(await shop.take('done', 30), upTo(1, 30))
+  const { body } = await shop.node.engine
+    .sink(shop.id('holds'))!
+    .receive({ batchSize: 10, waitMs: 10_000, shape: 'flat', signal: new AbortController().signal })
+  const { data: held } = JSON.parse(body.toString()) as { data: { ack_id: string; record: { id: number } }[] }
+  assert.ok(held.length > 0)
+  assert.ok((await shop.topics()).every((topic) => topic === null || !topic.startsWith('stream.')))
+  await shop.restart(async () => {
+    await shop.insert(31, 40)
+    await shop.state.query(`update tailrace.generation set shape = shape - 'stream', topic = null, takes = '[]'`)
+    await shop.state.query('delete from tailrace.reader_line')
+    await shop.state.query('delete from tailrace.node where id = $1', [FORMER])
+  })
+  await eventually('the names are known again', () =>
+    shop.node.engine
+      .sink(shop.id('holds'))!
+      .ack(held.map((each) => each.ack_id))
+      .then(
+        () => true,
+        () => undefined,
+      ),
+  )
+  const acked = held.map(({ record }) => record.id)
+  await eventually('each reads a stream next', async () => {
+    const opened = await shop.state.query(`select from tailrace.generation where topic like 'stream.%' and lsn is not null`)
+    return opened.length === sinks.length ? true : undefined
+  })
+  await shop.insert(41, 50)
+  assert.deepEqual(await shop.take('waits', 50), upTo(1, 50))
+  assert.deepEqual(
+    await shop.take('holds', 50 - acked.length),
+    upTo(1, 50).filter((id) => !acked.includes(id)),
+  )
+  assert.deepEqual(await shop.take('done', 20), upTo(31, 50))
+  await shop.node.engine.replay(shop.id('done'), { offset: 0, partition: 0, generation: 1 })
+  assert.deepEqual(await shop.take('done', 50), upTo(1, 50))
+  await shop.node.engine.updateSink(shop.id('done'), { replay_window: 0 })
+  await shop.insert(51, 52) // the source passes what ended them
+  await eventually('the topics of the former version go', async () => {
+    const former = await shop.state.query(`select from tailrace.log_topic where topic not like 'stream.%'`)
+    return former.length === 0 ? true : undefined
+  })
+})
+
 test('a process that knows no streams and comes back to life when there are some takes nothing back: edits go on, and it owns none of them', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`])
   await shop.insert(1, 10)
   assert.deepEqual(await shop.take('a', 10), upTo(1, 10))
-  const former = '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa'
-  const lives = () =>
-    shop.state.query(
-      `insert into tailrace.node (id, name, address, version) values ($1, 'former', 'http://127.0.0.1:1', '0.1.0') on conflict (id) do update set seen_at = clock_timestamp()`,
-      [former],
-    )
-  await lives()
+  await formerLives(shop.state)
   await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('a', 10), upTo(11, 20))
@@ -412,7 +467,7 @@ test('a process that knows no streams and comes back to life when there are some
     ['source', shop.node.cache.databases[0]?.id],
   ])
     await assert.rejects(
-      shop.state.query('update tailrace.term set term = term + 1, holder = $3 where kind = $1 and key = $2', [kind, key, former]),
+      shop.state.query('update tailrace.term set term = term + 1, holder = $3 where kind = $1 and key = $2', [kind, key, FORMER]),
       /knows no streams/,
     )
   await shop.insert(21, 30)
