@@ -138,7 +138,8 @@ export const ERRORS = {
   GENERATION_WAITS: {
     retry: true,
     status: 503,
-    meaning: 'A replay has gone back to an earlier generation of the sink than the one that this process was about to serve.',
+    meaning:
+      'Another generation of the sink is to be delivered than the one that this process was about to serve: a replay has gone back to an earlier one, or this one has been handed over.',
     remedy: 'Nothing: the sink goes on with the generation that is to be delivered now.',
   },
   PEER_UNREACHABLE: {

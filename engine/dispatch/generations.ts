@@ -102,8 +102,8 @@ export class StoredGenerations implements Generations {
         const { topic, generation, shape, opensAt } = each
         const isAlone = topic === ownTopic({ sinkId, generation })
         if (topic === undefined || (opensAt === undefined && !isAlone)) return undefined // what stands in the stream is others'
-        const exists = (await log.topics(TOPICS_MAX_AGE_MS)).some((each) => each.topic === topic)
-        if (!exists) await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
+        const isMade = !isAlone && (await log.topics(TOPICS_MAX_AGE_MS)).some((each) => each.topic === topic) // by the source
+        if (!isMade) await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
         return { ...each, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) }
       }
     }

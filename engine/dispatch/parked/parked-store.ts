@@ -11,6 +11,7 @@
  * A row keeps the name of its message, which is its place in the log (generation, partition, offset, index), and has an
  * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
+import { EngineError } from '../../errors.ts'
 import type { MessageRef } from '../../log/log.ts'
 import type { MessageView } from '../../log/message-view.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
@@ -67,16 +68,22 @@ export class ParkedStore {
   /**
    * Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything: a replay that
    * is being put into effect holds the row of the generation, and what is read from here on is what it leaves.
+   * @throws EngineError GENERATION_WAITS: it is handed over, and whoever was frozen meanwhile must not stand for it again; STATE_UNAVAILABLE
    */
   static async takeOver(query: Query, key: PartitionKey, options: { grouping: boolean; holder: string }): Promise<ParkedStore> {
     const { rows } = await ask(
       query,
-      `with held as materialized (select from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
-       insert into tailrace.term as t (kind, key, term, holder) select 'partition', $1, 1, $2 from (select count(*) as n from held) as waited where n >= 0
+      `with held as materialized (select drained_at from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
+       insert into tailrace.term as t (kind, key, term, holder)
+       select 'partition', $1, 1, $2 from (select bool_or(drained_at is not null) as is_over from held) as waited where is_over is not true
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
       [termKey(key), options.holder, key.sinkId, key.generation],
     )
-    return new ParkedStore(query, key, options.grouping, Number(rows[0]?.term))
+    if (!rows[0])
+      throw new EngineError('GENERATION_WAITS', `generation ${key.generation} is handed over: its messages are those of a later one`, {
+        generation: key.generation,
+      })
+    return new ParkedStore(query, key, options.grouping, Number(rows[0].term))
   }
 
   /**

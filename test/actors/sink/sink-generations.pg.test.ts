@@ -3,7 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
 import type { Query } from '../../../engine/wal/connection/slot.ts'
-import { hashOf, acksOf, idsOf } from '../sink-fixture.ts'
+import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
+import { hashOf, acksOf, idsOf, SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'
 
@@ -168,4 +169,18 @@ test('a hand-over that is cut off at any statement is finished by the next try, 
     for (const row of rows) assert.equal(row.owner_partition, Number(row.group_hash) % 3)
     if (asked < fails) return // it got through
   }
+})
+
+test('who was frozen while a generation was handed over does not take it over again: its ack_ids stay those of the next one', async () => {
+  await using s = await Switching.open({}, { partitions: 2 })
+  await s.f.append([{ id: 1, group: 'a' }])
+  const held = await s.f.gather(1)
+  await s.switchOver()
+  await s.untilServed(2)
+  const key = { sinkId: SINK.id, generation: 1, partition: 0 }
+  const terms = () => s.db.query('select key, term, holder from tailrace.term order by key')
+  const before = await terms()
+  await assert.rejects(ParkedStore.takeOver(queryOf(s.db), key, { grouping: true, holder: 'thawed' }), { code: 'GENERATION_WAITS' })
+  assert.deepEqual(await terms(), before)
+  await s.ack(held)
 })
