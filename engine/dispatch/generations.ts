@@ -78,8 +78,8 @@ export function topicOfGeneration(sinkId: string, row: Readonly<Record<string, u
 
 type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
 
-/** A topic that was listed so long ago is still there: it goes when no generation reads it. */
-const TOPICS_MAX_AGE_MS = 30_000
+/** Many sinks ask at the same time; a topic that is lost with its log is to be missed soon. */
+const TOPICS_MAX_AGE_MS = 1_000
 
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
