@@ -8,7 +8,8 @@ import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Destination } from './destinations.ts'
 import type { StreamShape } from './generation-shape.ts'
 
-export const NAME_FORM = { pattern: '^[a-zA-Z0-9_.-]+$', maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
+export const NAME_EXPRESSION = /^[a-zA-Z0-9_.-]+$/
+export const NAME_FORM = { pattern: NAME_EXPRESSION.source, maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
 export const Name = Type.String(NAME_FORM)
 const Annotations = Type.Record(Type.String(), Type.Unknown(), {
   default: {},
