@@ -1,7 +1,7 @@
 /** Values of type money are written by lc_monetary: a database with another one must not change them. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync } from 'node:fs'
+import { chmodSync, mkdtempSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -15,6 +15,7 @@ const LOCALE = 'de_DE.utf8'
 /** The servers of the tests know no locales but C: one is compiled for a server that is told where to find it. */
 const folder = mkdtempSync(join(tmpdir(), 'tailrace-locale-'))
 const isCompiled = spawnSync('localedef', ['-i', 'de_DE', '-f', 'UTF-8', join(folder, LOCALE)], { stdio: 'ignore' }).status === 0
+chmodSync(folder, 0o755) // a server that root starts is another user's
 process.env['LOCPATH'] = folder
 after(() => rm(folder, { recursive: true, force: true }))
 
