@@ -242,11 +242,12 @@ export class Fixture implements AsyncDisposable {
     await this.running()
   }
 
-  /** Settles when every partition runs: asked by a receive that finds what it may. */
+  /** Settles when every partition runs, never at once: whoever tries again in a loop lets others have their turn. */
   async running(): Promise<void> {
     const runs = ({ state, partitions = [] }: ReturnType<RunningSink['status']>) =>
       state !== 'choosing' && partitions.length > 0 && partitions.every((p) => p['state'] === 'running')
-    while (!runs(this.sink.status())) await new Promise<void>((resolve) => void setImmediate(resolve))
+    do await new Promise<void>((resolve) => void setImmediate(resolve))
+    while (!runs(this.sink.status()))
   }
 
   /** The process dies: what it has not made durable is lost, it says nothing more, and begins no request any more. */
