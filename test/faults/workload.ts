@@ -67,6 +67,7 @@ export class Workload {
     const { pace, taken } = this.#options
     for (let due = performance.now(); !signal.aborted;) {
       if (taken !== undefined && this.#changes - taken() > MAX_AHEAD) {
+        await this.#surviving(() => this.#commitAll()) // who makes a slot on this server waits for whatever is open
         await sleep(LOOK_EVERY_MS)
         due = performance.now()
         continue
@@ -76,7 +77,7 @@ export class Workload {
       const early = due - performance.now()
       if (early > 0) await sleep(early)
     }
-    await this.#surviving(() => this.#commit(this.#sessions.filter((session) => session.open)))
+    await this.#surviving(() => this.#commitAll())
     await Promise.all(this.#sessions.map(({ client }) => client.end()))
   }
 
@@ -153,6 +154,10 @@ export class Workload {
     const ids = Array.from({ length: random.int(...(this.#options.batch as [number, number])) }, () => this.#nextId++)
     this.#batches.push(ids)
     await insertMany(writer, ids)
+  }
+
+  #commitAll(): Promise<void> {
+    return this.#commit(this.#sessions.filter((session) => session.open))
   }
 
   async #commit(sessions: readonly Session[]): Promise<void> {
