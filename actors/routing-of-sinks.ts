@@ -1,5 +1,6 @@
 /** What a source needs to know of its sinks, as the next routing version: the streams that they share, and who reads which. */
 import { isDeepStrictEqual as same } from 'node:util'
+import { topicOfGeneration } from '../engine/dispatch/generations.ts'
 import { ask } from '../engine/state/asking.ts'
 import { shapeOf, streamText, type StreamShape } from '../engine/state/generation-shape.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
@@ -35,8 +36,8 @@ export function isRoutedAlike(before: Sink, after: Sink): boolean {
   return same(routing(before), routing(after))
 }
 
-/** The newest generation of a sink. @property topic null: no version has named it */
-type Newest = Readonly<{ generation: number; shape: Readonly<{ stream?: StreamShape; splitsKeyChanges?: boolean }>; topic: string | null }>
+/** The newest generation of a sink. @property topic undefined: no version has named it */
+type Newest = Readonly<{ generation: number; topic: string | undefined }>
 
 /**
  * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
@@ -62,12 +63,12 @@ async function sharedStreams(
     const { topic } = stream
     const newest = known.get(sink.id)
     let generation = newest?.generation ?? 0
-    if (!newest || (newest.topic !== null && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
+    if (!newest || (newest.topic !== undefined && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
       generation++
       await ask(query, 'insert into tailrace.generation (sink_id, generation, shape, topic) values ($1::uuid, $2, $3::jsonb, $4)', [
         ...[sink.id, generation, JSON.stringify(shape), topic],
       ])
-    } else if (newest.topic === null)
+    } else if (newest.topic === undefined)
       await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
         sink.id,
         generation,
@@ -87,14 +88,13 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
     const newest = known.get(sink.id)
     const generation = newest?.generation ?? 1
     const topic = ownTopic({ sinkId: sink.id, generation })
-    if (newest?.topic === null)
+    if (newest && newest.topic === undefined)
       await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
         sink.id,
         generation,
         topic,
       ])
-    const { only: _only, ...shared } = stream as StreamShape
-    streams.push({ ...shared, topic, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
+    streams.push({ ...(stream as StreamShape), topic, only: sink.id, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
     readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
   }
   return { streams, readers }
@@ -103,16 +103,14 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
 async function newestGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, Newest>> {
   const { rows } = await ask(
     query,
-    `select distinct on (g.sink_id) g.sink_id, g.generation, g.shape,
-       case when g.topic is null and not g.shape ? 'stream' then g.sink_id || '.' || g.generation else g.topic end as topic
-     from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1::uuid order by g.sink_id, g.generation desc`,
+    `select distinct on (g.sink_id) g.sink_id, g.generation, g.shape, g.topic from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1::uuid order by g.sink_id, g.generation desc`,
     [databaseId],
   )
   return new Map(
-    rows.map((row) => [
-      String(row.sink_id),
-      { generation: Number(row.generation), shape: row.shape as Newest['shape'], topic: row.topic as string | null },
-    ]),
+    rows.map((row) => {
+      const sinkId = String(row.sink_id)
+      return [sinkId, { generation: Number(row.generation), topic: topicOfGeneration(sinkId, row) }]
+    }),
   )
 }
 

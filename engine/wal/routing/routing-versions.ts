@@ -45,7 +45,7 @@ export async function saveRoutingVersion(state: Query, databaseId: string, routi
 }
 
 /** A sink as versions had it in which each of its generations had a topic of its own. */
-type FormerSink = Omit<RoutedStream, 'topic'> & Omit<RoutedReader, 'topic'>
+type FormerSink = Omit<RoutedStream, 'topic' | 'only'> & Omit<RoutedReader, 'topic'>
 
 /**
  * As it stands in the state database. What has topics of its own for each sink is kept as former processes understand it,
@@ -56,7 +56,7 @@ function stored({ streams, readers }: Routing): Readonly<{ columns: readonly str
   const isFormer = readers.every((reader) => reader.topic === ownTopic(reader))
   if (!isFormer) return { columns: ['streams', 'readers'], values: [JSON.stringify(streams), JSON.stringify(readers)] }
   const sinks = readers.map(({ topic: _reader, ...reader }, i) => {
-    const { topic: _stream, ...stream } = streams[i] as RoutedStream
+    const { topic: _stream, only: _only, ...stream } = streams[i] as RoutedStream
     return { ...stream, ...reader }
   })
   return { columns: ['sinks'], values: [JSON.stringify(sinks)] }
@@ -67,10 +67,7 @@ export function routingOf(row: Readonly<Record<string, unknown>>): Routing {
   if (row.streams) return { streams: row.streams as RoutedStream[], readers: row.readers as RoutedReader[] }
   const sinks = (row.sinks ?? []) as FormerSink[]
   return {
-    streams: sinks.map(({ sinkId: _sink, generation: _generation, ...stream }, i) => ({
-      ...stream,
-      topic: ownTopic(sinks[i] as FormerSink),
-    })),
+    streams: sinks.map(({ sinkId, generation, ...stream }) => ({ ...stream, topic: ownTopic({ sinkId, generation }), only: sinkId })),
     readers: sinks.map((sink) => ({
       sinkId: sink.sinkId,
       generation: sink.generation,

@@ -36,6 +36,12 @@ export type Target = Readonly<{
 /** The topic of a generation that has one of its own, as all had before there were streams; and the name of a reader in any topic. */
 export const ownTopic = (sink: Readonly<{ sinkId: string; generation: number }>): TopicName => `${sink.sinkId}.${sink.generation}`
 
+/** The sink and the generation that a topic of its own, or a reader, is named by. */
+export function ownerOf(name: string): Readonly<{ sinkId: string; generation: number }> {
+  const at = name.lastIndexOf('.')
+  return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }
+}
+
 /** The streams that take changes of a table, in the order of the version. */
 export function compileTargets({ streams }: Routing, table: Readonly<{ schema: string; name: string }>): readonly Target[] {
   if (table.schema === INTERNAL_SCHEMA) return []

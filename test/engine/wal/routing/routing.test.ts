@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { RoutedStream } from '../../../../engine/state/resources.ts'
-import { parseRoutingMark } from '../../../../engine/wal/routing/routing-versions.ts'
+import { parseRoutingMark, routingOf } from '../../../../engine/wal/routing/routing-versions.ts'
 import { compileTargets, takesTable } from '../../../../engine/wal/routing/routing.ts'
 
 const stream = (over: Partial<RoutedStream>): RoutedStream => ({
@@ -44,6 +44,13 @@ test('each stream that takes the table is a target, in the order of the version'
       ['c.4', 4, ['g']],
     ],
   )
+})
+
+test('a topic that one sink has alone, of a version before streams, is shed for that sink', () => {
+  const { topic: _topic, ...shape } = stream({})
+  const sinks = [{ ...shape, sinkId: 'a', generation: 3, actions: ['insert'] }]
+  const [target] = compileTargets(routingOf({ sinks }), { schema: 'public', name: 't' })
+  assert.deepEqual([target?.topic, target?.only, target?.actions], ['a.3', 'a', 1])
 })
 
 test('our own tables are never streamed, even to a stream that asks for them', () => {
