@@ -131,6 +131,20 @@ class EmbeddedLog implements Log {
       this.#topics.set(key.slice('topic:'.length), this.#loadTopic(key.slice('topic:'.length), number, partitions))
     }
     this.#root.resetReadTxn()
+    await this.#dropCommitsBeyondEnds()
+  }
+
+  /** Of records that an older copy of the log's file does not have: who went on behind them would miss as many new ones. */
+  async #dropCommitsBeyondEnds(): Promise<void> {
+    const isBeyond = (key: string, { next }: StoredCommit): boolean => {
+      const at = key.lastIndexOf('/')
+      const state = this.#topics.get(topicRead(key.slice(0, at)))?.partitions[Number(key.slice(at + 1))]
+      return state !== undefined && next.offset > state.next
+    }
+    const beyond = readOf(this.#commits, () =>
+      [...this.#commits.getRange()].filter(({ key, value }) => isBeyond(String(key), value)).map(({ key }) => key),
+    )
+    await Promise.all(beyond.map((key) => this.#disk.flushed(this.#commits.remove(key))))
   }
 
   #loadTopic(name: TopicName, number: number, partitions: number): Topic {

@@ -9,7 +9,10 @@ import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { acceptRemedy } from '../wal/history.ts'
+import { ownerOf } from '../wal/routing/routing.ts'
 import { NEW_TOPIC } from '../wal/routing/routing-versions.ts'
+import { endsOf } from '../wal/run-start.ts'
+import type { TopicEnd } from '../wal/source-store.ts'
 import { generationRead, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
 
 /** Partitions that are asked side by side. */
@@ -85,6 +88,16 @@ async function committedBy(log: Log, readers: readonly PartitionsRead[]): Promis
     await Promise.all(some)
   }
   return committed
+}
+
+/** Where the topics of readers end; at 0 what is gone. */
+async function endsRead(log: Log, readers: readonly PartitionsRead[]): Promise<readonly TopicEnd[]> {
+  const read = new Map(readers.map(({ reader, partitions }) => [topicRead(reader), partitions]))
+  const there = (await log.topics()).filter(({ topic }) => read.has(topic))
+  const ends = await endsOf(log, there)
+  for (const { topic } of there) read.delete(topic)
+  const gone = [...read].flatMap(([topic, count]) => Array.from({ length: count }, (_, partition) => ({ topic, partition, next: 0 })))
+  return [...ends, ...gone]
 }
 
 /** Of each partition of readers, the term that has committed there last. */
@@ -163,7 +176,7 @@ async function forgottenReaders(query: Query, log: Log, databaseId: string): Pro
   const readers = await log.readers() // first: a generation is saved before it is read
   const newest = await newestGenerations(query, databaseId)
   const ours = readers
-    .map((reader) => ({ reader, topic: topicRead(reader), ...partsOf(generationRead(reader)) }))
+    .map((reader) => ({ reader, topic: topicRead(reader), ...ownerOf(generationRead(reader)) }))
     .filter(({ sinkId }) => newest.has(sinkId))
   const known = await knownTopics(
     query,
@@ -199,18 +212,12 @@ async function newestGenerations(query: Query, databaseId: string): Promise<Read
   return new Map(rows.map(({ id, newest }) => [String(id), Number(newest)]))
 }
 
-/** @param name `<sink id>.<generation>` */
-function partsOf(name: string): Readonly<{ sinkId: string; generation: number }> {
-  const at = name.lastIndexOf('.')
-  return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }
-}
-
 /** Forgotten readers, and topics that were made for one generation alone and that it has not come to. */
 async function forgottenGenerations(query: Query, log: Log, databaseId: string): Promise<readonly Forgotten[]> {
   const readers = await forgottenReaders(query, log, databaseId)
   const newest = await newestGenerations(query, databaseId)
   const unread = (await log.topics()).flatMap(({ topic, partitions }): Forgotten[] => {
-    const { sinkId, generation } = partsOf(topic)
+    const { sinkId, generation } = ownerOf(topic)
     const isForgotten = generation > (newest.get(sinkId) ?? Infinity) && !readers.some((each) => each.reader === topic)
     return isForgotten ? [{ topic, partitions, reader: topic, sinkId, generation }] : []
   })
@@ -236,13 +243,17 @@ async function freeNumbers(query: Query, databaseId: string, forgotten: readonly
  * replay points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them,
  * also those that the state has forgotten, and what is parked, under the old names. One version routes to the new ones,
  * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
+ * What was read beyond the end of the log there is now counts no more: else who has read as many records of a lost topic as
+ * the new one of its name soon has would miss that its generation ends there.
  * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
  * no number of theirs is given again: in the same step, for by these a state that went back is known.
  */
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
   const owner = log.remembered(databaseId)
   const unknown = await forgottenGenerations(query, log, databaseId)
-  const written = await writtenTerms(log, [...(await knownReaders(query, databaseId)), ...unknown])
+  const known = await knownReaders(query, databaseId)
+  const written = await writtenTerms(log, [...known, ...unknown])
+  const ends = await endsRead(log, known)
   const terms = written.map(({ key, term }) => ({ kind: 'partition', key, term }))
   if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
   const reached = (await log.progress(databaseId))?.position
@@ -294,6 +305,16 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
      rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
      ends as (delete from tailrace.log_end e using accepted a where e.log = $2 and e.source = a.database_id::text),
+     ends_now as (select * from unnest($16::text[], $17::int[], $18::bigint[]) as e (topic, partition, next)),
+     unread as (
+       delete from tailrace.log_checkpoint c using accepted, ends_now e
+       where c.log = $2 and split_part(c.topic, '@', 1) = e.topic and c.partition = e.partition and (c.content -> 'next' ->> 'offset')::bigint > e.next
+     ),
+     lines_back as (
+       update tailrace.reader_line l set begins = least(l.begins, e.next), line = least(l.line, e.next)
+       from accepted, ends_now e, tailrace.generation g
+       where g.topic = e.topic and l.sink_id = g.sink_id and l.generation = g.generation and l.partition = e.partition and l.line > e.next
+     ),
      raised as (
        insert into tailrace.term as t (kind, key, term, holder)
        select r.kind, r.key, r.term, 'accepted' from accepted, unnest($6::text[], $7::text[], $8::bigint[]) as r (kind, key, term)
@@ -330,6 +351,7 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
       unknown.map(({ topic }) => topic),
       ...[lines.map(({ sinkId }) => sinkId), lines.map(({ generation }) => generation)],
       ...[lines.map(({ partition }) => partition), lines.map(({ line }) => line)],
+      ...[ends.map(({ topic }) => topic), ends.map(({ partition }) => partition), ends.map(({ next }) => next)],
     ],
   )
 }

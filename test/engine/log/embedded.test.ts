@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { copyFile, mkdtemp, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -54,6 +54,29 @@ test('whatever a process saw settled is there after SIGKILL: records, progress a
   assert.deepEqual((await log.progress('shop'))?.position, at(next))
   assert.ok(((await log.committed('sink.1', 0))?.next.offset ?? 0) >= settled)
   assert.equal((await readSome(log, next)).length, next)
+})
+
+test('a commit beyond the end of an older copy of the log is forgotten: what is appended next is read', async () => {
+  await using dir = await folder()
+  const commit = (offset: number): Commit => ({
+    ...{ next: { offset, index: 0 }, filter: at(offset), finished: [], handedOut: { offset, index: 0 }, term: 1 },
+  })
+  const [file, copy] = [join(dir.path, 'log.mdb'), join(dir.path, 'copy.mdb')]
+  {
+    await using log = await opened(dir.path, {}, 2)
+    await append(log, 1)
+  }
+  await copyFile(file, copy)
+  {
+    await using log = await opened(dir.path, {}, 2)
+    await append(log, 2)
+    await log.commit('sink.1', 0, commit(2))
+    await log.commit('sink.1', 1, commit(0))
+  }
+  await copyFile(copy, file)
+  await using log = await opened(dir.path, {}, 2)
+  assert.equal(await log.committed('sink.1', 0), undefined)
+  assert.deepEqual(await log.committed('sink.1', 1), commit(0))
 })
 
 test('commits and trims still work when the disk is too full to append', async () => {

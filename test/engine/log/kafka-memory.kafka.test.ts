@@ -2,10 +2,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Brokers } from '../../../engine/log/kafka/brokers.ts'
-import type { Commit, FinishedRange, Log } from '../../../engine/log/log.ts'
+import { readerOf, type Commit, type FinishedRange, type Log } from '../../../engine/log/log.ts'
+import { acceptMemories } from '../../../engine/log/memories.ts'
 import { makeTopics } from '../../../engine/log/own-topics.ts'
 import { append, at, lsnsOf, reached, readSome, started, TOPIC } from './conformance.ts'
 import { kafkaHome, type KafkaHome } from './kafka-home.ts'
+
+const SINK_ID = '11111111-1111-4111-8111-111111111111'
 
 const commitOf = (offset: number, term: number, finished: FinishedRange[] = []): Commit => ({
   ...{ next: { offset, index: 0 }, filter: at(offset), finished, handedOut: { offset, index: 0 }, term },
@@ -154,4 +157,38 @@ test('a topic that lost what had been appended to it, or is gone, is known by wh
   assert.equal(await late.lacks('shop', 0, { topic: TOPIC, partition: 1 }), undefined)
   await late.deleteTopic(TOPIC)
   assert.equal(await late.lacks('shop', 0), undefined, 'what was deleted on purpose is not missed')
+})
+
+test('what was read of a topic that was lost counts no more once that is accepted, however many records the next one of its name has', async () => {
+  await using home = await kafkaHome()
+  await using log = await started(home)
+  const reader = readerOf(TOPIC, `${SINK_ID}.1`)
+  const { query } = home
+  const { rows } = await query<{ id: string }>(
+    `with a as (insert into account (name) values ('shop') returning id),
+       d as (insert into source_database (account_id, name, connection, password, slot_name, publication_name)
+             select id, 'shop', '{}', '', 's', 'p' from a returning id, account_id),
+       s as (insert into sink (id, account_id, database_id, name, status, settings, destination)
+             select $1, account_id, id, 'goods', 'active', '{}', '{}' from d returning id, database_id),
+       g as (insert into generation (sink_id, generation, shape, topic, history, lsn, idx) select id, 1, $2, $3, 0, '0/1', -1 from s returning sink_id),
+       l as (insert into reader_line (sink_id, generation, partition, begins, line) select sink_id, 1, 0, 1, 3 from g),
+       v as (insert into routing_version (database_id, version, streams, readers) select id, 1, '[]', '[]' from d)
+     insert into source (database_id, slot_name, log_identity, confirmed_lsn) select id, 's', $4, '0/1' from d returning database_id as id`,
+    [SINK_ID, { partitions: 1, stream: {} }, TOPIC, log.identity],
+  )
+  for (let i = 1; i <= 3; i++) await append(log, i)
+  await log.commit(reader, 0, commitOf(3, 1, manyRanges(4))) // kept at once in the state database
+  await log[Symbol.asyncDispose]()
+  const brokers = new Brokers(home.connection)
+  await brokers.controller((broker) => broker.deleteTopics({ topics: [home.prefix + TOPIC], timeout: 10_000 }), 10_000)
+  brokers.close()
+
+  await using next = await home.open()
+  await acceptMemories(query, next, String(rows[0]?.id))
+  await next.createTopic(TOPIC, 1)
+  await next.beginRun('shop')
+  for (let i = 1; i <= 3; i++) await append(next, i)
+  assert.equal(await next.committed(reader, 0), undefined)
+  const lines = await query('select begins::int, line::int from reader_line')
+  assert.deepEqual(lines.rows, [{ begins: 0, line: 0 }])
 })
