@@ -165,7 +165,7 @@ export class Engine {
     return [...this.#sources.values(), ...this.#sinks.values()].map((actor) => actor.status())
   }
 
-  /** What streams hold in the log, and for whom, as it was looked at some seconds ago. */
+  /** Each stream with its readers and the bytes that it takes, as this process looked at them some seconds ago. */
   streams(): readonly StreamStatus[] {
     const { cache } = this.#options
     return (this.#backlogs?.streams ?? []).flatMap((stream) => {
@@ -330,8 +330,12 @@ export class Engine {
     const { version, waits } = await saveRouting(store, resources, databaseId)
     if (waits) this.#amongFormer.add(databaseId)
     else this.#amongFormer.delete(databaseId)
-    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
+    this.#awaitFormer()
     return version
+  }
+
+  #awaitFormer(): void {
+    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
   }
 
   /** Sinks of a database get streams when the last process has gone that knows nothing of them. */
@@ -340,7 +344,7 @@ export class Engine {
     await this.#inTurn(async () => {
       for (const id of this.#amongFormer) await this.#sources.get(id)?.mark(await this.#saveRouting(id))
     }).catch((err: unknown) => this.#options.logger.warn({ err }, 'the routing could not be saved anew; it will be tried again'))
-    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
+    this.#awaitFormer()
   }
 
   async #dismiss(key: string): Promise<void> {

@@ -70,7 +70,7 @@ export type ActorStatus = Readonly<{
   partitions?: readonly ErrorContext[]
 }>
 
-/** What a stream holds in the log, and for whom. Offsets are records of the log. */
+/** A stream with its readers and the bytes that it takes in the log. Offsets are records of the log. */
 export type StreamStatus = Readonly<{
   topic: string
   /** whose it is */

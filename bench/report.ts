@@ -172,7 +172,7 @@ export function idleLines(without: Idle, idle: Idle): string {
   ].join('\n')
 }
 
-/** What so many sinks do and cost, and beside it how that is to one sink alone in the same pair. */
+/** Prints the rate and the cost of many sinks, each beside that of one sink alone in the same pair. */
 export function sinksLines({ kind, sinks, changes, processes, pairs }: SinksResult): string {
   const of = (figure: (run: SinksRun) => number) => median(pairs.map(({ many }) => figure(many)))
   const times = (figure: (run: SinksRun) => number) => ratio(spread(pairs.map(({ alone, many }) => figure(many) / figure(alone))))

@@ -73,7 +73,7 @@ export class BacklogSizes {
     return bytes
   }
 
-  /** Of generations that are not delivered. */
+  /** Reads the generations that still have messages to deliver, at most every two seconds. */
   async #readers(): Promise<readonly UndeliveredGeneration[]> {
     const now = performance.now()
     if (now - this.#readersAt < READERS_MAX_AGE_MS) return this.#known

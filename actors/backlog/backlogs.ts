@@ -42,7 +42,7 @@ export class Backlogs implements AsyncDisposable {
     )
   }
 
-  /** What health says of a sink's backlog, and of what it keeps others from trimming, if anything. */
+  /** The notices for a sink's health: that its backlog is full, and that the log keeps much for it alone. */
   checks(sink: Sink): readonly HealthCheck[] {
     const held = this.#figures.heldBytes(sink.id)
     const isHolding = held >= Math.min(HELD_BYTES, sink.max_backlog_mb * MB * HELD_SHARE)
@@ -50,7 +50,7 @@ export class Backlogs implements AsyncDisposable {
     return [...(backlog ? [backlog] : []), ...(isHolding ? [heldBack(held, sink)] : [])]
   }
 
-  /** What streams hold in the log, and for whom. */
+  /** Each stream with its readers and the bytes that it takes, as they were looked at last. */
   get streams(): readonly Stream[] {
     return this.#figures.streams
   }
@@ -80,7 +80,7 @@ export class Backlogs implements AsyncDisposable {
 }
 
 const MB = 1024 * 1024
-/** What a sink keeps of its stream that others need no more is worth a word from here on, or from this share of max_backlog_mb. */
+/** A sink for which alone the log keeps so many bytes, or this share of its max_backlog_mb, gets a notice in its health. */
 const HELD_BYTES = 64 * MB
 const HELD_SHARE = 0.1
 const WHILE: Readonly<Record<Sink['status'], string>> = {

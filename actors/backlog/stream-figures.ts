@@ -5,7 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { topicOfGeneration } from '../../engine/dispatch/generations.ts'
-import { NOTHING_NEEDED } from '../../engine/dispatch/reader-lines.ts'
+import { NOTHING_NEEDED } from '../../engine/dispatch/stream-trim.ts'
 import { readerOf, type Log, type TopicName } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Position } from '../../engine/position.ts'
@@ -18,7 +18,7 @@ import { toPosition } from '../../engine/wal/source-store.ts'
 import type { BacklogSizes } from './backlog-sizes.ts'
 
 /**
- * Of a reader. Offsets are records of the log.
+ * How far one reader has come in one partition of its stream. Offsets are records of the log.
  * @property committed the lowest record with an unfinished message
  * @property line the first record that it needs, for delivery or for a replay
  * @property heldBytes what is kept from its line on although another reader needs it no more; 0: its line isn't the lowest
@@ -102,7 +102,7 @@ export class StreamFigures implements Disposable {
     return this.#streams
   }
 
-  /** What is kept for a sink although others need it no more, in all streams that it reads. */
+  /** How many bytes the log keeps for this sink alone, in all streams that it reads. */
   heldBytes(sinkId: string): number {
     return this.#held.get(sinkId) ?? 0
   }

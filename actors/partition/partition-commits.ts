@@ -25,7 +25,7 @@ export type PartitionCommitsOptions = Readonly<{
 
 /** What was sent and taken is committed after this. */
 const COMMIT_SENT_AFTER_MS = 10
-/** What was passed by is committed after this: it keeps others' records from being trimmed. */
+/** A reader that passes by records of others commits that after so long, so that those records can be trimmed. */
 const COMMIT_PASSED_AFTER_MS = 1_000
 
 export class PartitionCommits {

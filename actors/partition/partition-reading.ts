@@ -172,7 +172,7 @@ export class PartitionReading {
 /** A marker may be of a version whose number was given before, by a state database that was put back since. */
 const knows = (span: Span, { routing, isMarker }: PackHeader): boolean => routing <= span.version && !(isMarker && !span.endsAt)
 
-/** What neither of them drops is left. */
+/** Joins two filters: a message that either of them drops is dropped. */
 async function both(others: Uint8Array, marks: Promise<Uint8Array | undefined> | undefined): Promise<Uint8Array> {
   const found = await marks
   if (found) for (let i = 0; i < others.length; i++) others[i] = (others[i] as number) | (found[i] as number)

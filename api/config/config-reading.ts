@@ -10,7 +10,7 @@ import type { GivenConfig } from './config-edits.ts'
 
 export const MAX_CONFIG_BYTES = 1_048_576
 export const MAX_CONFIG_ENTRIES = 1_000
-/** Of what variables and aliases make of it, and of the files that its functions name. */
+/** Bounds the texts that variables and aliases make of a configuration, and the files that its functions name. */
 const MAX_CONFIG_CHARACTERS = 16 * 1024 * 1024
 const LIMIT_MS = 10_000
 const MEMORY = { maxOldGenerationSizeMb: 192, maxYoungGenerationSizeMb: 32 } as const

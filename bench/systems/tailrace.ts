@@ -181,7 +181,7 @@ async function start(
 /** @param number from 1 on */
 export const idleSink = (number: number): string => `idle-${number}`
 
-/** What the files in folders take, without the holes that they may have. */
+/** Adds up the disk space that the files in folders take, without the holes that they may have. */
 async function bytesOnDisk(folders: readonly string[]): Promise<number> {
   let bytes = 0
   for (const folder of folders) {

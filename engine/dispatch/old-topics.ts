@@ -5,11 +5,11 @@
  * window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
  * itself stays: it is another installation's, or of a state that was put back.
  */
-import { generationRead, readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
+import { readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { deleteTopic, ownTopics } from '../log/own-topics.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
-import { ownTopic } from '../wal/routing/routing.ts'
+import { ownerOf, ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { topicOfGeneration } from './generations.ts'
 
@@ -168,14 +168,7 @@ async function unreadTopics(
      left join tailrace.source c on c.database_id = last.database_id
      where not exists (
        select from tailrace.generation g where coalesce(g.topic, g.sink_id || '.' || g.generation) = t.topic and (g.dropped_at is null or g.drained_at is null))`,
-    [topics, topics.map((topic) => JSON.stringify([{ topic }])), topics.map((topic) => JSON.stringify([sinkOf(topic)]))],
+    [topics, topics.map((topic) => JSON.stringify([{ topic }])), topics.map((topic) => JSON.stringify([ownerOf(topic)]))],
   )
   return rows.map((row) => ({ topic: String(row.topic), isPassed: row.passed === true }))
-}
-
-/** As versions named it in which each generation had a topic of its own. */
-function sinkOf(topic: TopicName): Readonly<{ sinkId: string; generation: number }> {
-  const name = generationRead(topic)
-  const at = name.lastIndexOf('.')
-  return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }
 }

@@ -1,12 +1,28 @@
 /**
- * Trims the streams: what lies below the lines of all their readers goes. One process at a time does so for a database, by a
+ * From which record on each reader of a stream needs it stands in the state database: a partition's owner stores its line, and
+ * what lies below the lines of all readers is trimmed here. A line is stored before anything above the former one may go, and
+ * carries its owner's term: one that was set back by a replay is never raised by whoever had it before. One process at a time does so for a database, by a
  * lease in the state database that has nothing to do with who streams the source; should two do it at once, nothing is lost,
  * for lines only grow, and a replay goes back no further than to its own (correctness 45).
  */
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
-import { NOTHING_NEEDED } from './reader-lines.ts'
+import { writeAsOwner, type Owner } from './fenced-write.ts'
+
+/** The line of who has left the stream, has delivered what was its own, and keeps nothing of it to be replayed. */
+export const NOTHING_NEEDED = Number.MAX_SAFE_INTEGER
+
+/** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+export async function storeLine(query: Query, owner: Owner, line: number): Promise<void> {
+  await writeAsOwner(
+    query,
+    owner,
+    `update tailrace.reader_line set line = greatest(line, $6::bigint) from owner
+     where sink_id = $3::text::uuid and generation = $4::int and partition = $5::int`,
+    [line],
+  )
+}
 
 const LEASE = '5 seconds'
 

@@ -122,6 +122,28 @@ export async function endsOf(log: Log, topics: readonly Readonly<{ topic: string
   return ends
 }
 /**
+ * Makes the topics of a version that is to take effect, and says in the log who begins to read them with it.
+ * @returns where the topics end that somebody begins to read
+ */
+export async function makeReady(
+  store: Pick<SourceStore, 'makeTopics'>,
+  log: Log,
+  { from, to, position }: Readonly<{ from: RoutingVersion; to: RoutingVersion; position: Position }>,
+): Promise<readonly TopicEnd[]> {
+  const topics = topicsOf(to)
+  await store.makeTopics(log, topics)
+  const known = new Set(from.readers.map(ownTopic))
+  const readers = to.readers.filter((reader) => !known.has(ownTopic(reader)))
+  const joined = new Set(readers.map(({ topic }) => topic))
+  const ends = await endsOf(
+    log,
+    topics.filter(({ topic }) => joined.has(topic)),
+  )
+  await joinReaders(log, { ...to, readers }, position, ends)
+  return ends
+}
+
+/**
  * Says in the log who will read from a position on, before the state database has it: should that be put back to an older copy,
  * the log knows whose the topics are.
  * @param ends of the topics; 0 for partitions that are not named

@@ -30,11 +30,10 @@ import type { RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
 import { ReplicationConnection } from './connection/replication.ts'
-import { ownTopic } from './routing/routing.ts'
 import { parseRoutingMark } from './routing/routing-versions.ts'
 import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
-import { endsOf, joinReaders, prepareRun, topicsOf } from './run-start.ts'
+import { makeReady, prepareRun } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
 import { readSlotFacts, type FitSlot, type Query } from './connection/slot.ts'
 import { sourceClient } from './connection/source-client.ts'
@@ -382,18 +381,8 @@ export class SourceRun {
         return this.#packer.finishMark([])
       }
       if (found.position === undefined && this.#landmark.isAhead) return this.#packer.finishMark([]) // its place would be of another past
-      const topics = topicsOf(found.routing)
-      if (!isDurable) await store.makeTopics(this.#options.log, topics) // else they were made, and some may be gone again
-      const known = new Set(this.#routing.active.readers.map(ownTopic))
-      const readers = found.routing.readers.filter((reader) => !known.has(ownTopic(reader)))
-      const joined = new Set(readers.map(({ topic }) => topic))
-      const ends = isDurable
-        ? []
-        : await endsOf(
-            this.#options.log,
-            topics.filter(({ topic }) => joined.has(topic)),
-          )
-      if (!isDurable) await joinReaders(this.#options.log, { ...found.routing, readers }, position, ends)
+      // what the log has was made ready before it was appended, and some topics may be gone again
+      const ends = isDurable ? [] : await makeReady(store, this.#options.log, { from: this.#routing.active, to: found.routing, position })
       const stands = await store.placeVersion(number, position, ends)
       const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
       this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
