@@ -2,7 +2,7 @@
 import { isDeepStrictEqual as same } from 'node:util'
 import { topicOfGeneration } from '../engine/dispatch/generations.ts'
 import { ask } from '../engine/state/asking.ts'
-import { shapeOf, streamText, type StreamShape } from '../engine/state/generation-shape.ts'
+import { shapeOf, streamText, type GenerationShape, type StreamShape } from '../engine/state/generation-shape.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { RoutedReader, RoutedStream, Routing, Sink } from '../engine/state/resources.ts'
 import { LIVE_MS } from '../engine/state/node-registry.ts'
@@ -18,7 +18,11 @@ export type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
  * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under
  * the database's lock, so that a process that has read before an edit can't put an older state above a newer one.
  */
-export function saveRouting(store: Store, resources: ResourceStore, databaseId: string): Promise<SavedRouting> {
+export function saveRouting(
+  store: Pick<Store, 'transaction'>,
+  resources: Pick<ResourceStore, 'load'>,
+  databaseId: string,
+): Promise<SavedRouting> {
   return store.transaction(async (query) => {
     await query('select from source_database where id = $1 for no key update', [databaseId])
     const { sinks } = await resources.load(query)
@@ -37,7 +41,13 @@ export function isRoutedAlike(before: Sink, after: Sink): boolean {
 }
 
 /** The newest generation of a sink. @property topic undefined: no version has named it */
-type Newest = Readonly<{ generation: number; topic: string | undefined }>
+type Newest = Readonly<{ generation: number; shape: GenerationShape; topic: string | undefined }>
+
+/** What a sink's generation was stored with: an edit may be stored between the reading of the sinks and that of their generations. */
+function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: GenerationShape; stream: StreamShape }> {
+  const now = newest?.shape.stream ? newest.shape : shapeOf(sink.id, sink)
+  return { shape: now, stream: now.stream as StreamShape }
+}
 
 /**
  * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
@@ -56,12 +66,12 @@ async function sharedStreams(
   const streams = new Map<string, RoutedStream>()
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
-    const shape = shapeOf(sink.id, sink)
-    const text = streamText(shape.stream as StreamShape)
-    const stream = streams.get(text) ?? byShape.get(text) ?? { ...(shape.stream as StreamShape), topic: await newTopic(query) }
+    const newest = known.get(sink.id)
+    const { shape, stream: wanted } = shapeNow(sink, newest)
+    const text = streamText(wanted)
+    const stream = streams.get(text) ?? byShape.get(text) ?? { ...wanted, topic: await newTopic(query) }
     streams.set(text, stream)
     const { topic } = stream
-    const newest = known.get(sink.id)
     let generation = newest?.generation ?? 0
     if (!newest || (newest.topic !== undefined && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
       generation++
@@ -84,8 +94,9 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
   const streams: RoutedStream[] = []
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
-    const { stream, splitsKeyChanges } = shapeOf(sink.id, sink)
     const newest = known.get(sink.id)
+    const { shape, stream } = shapeNow(sink, newest)
+    const { splitsKeyChanges } = shape
     const generation = newest?.generation ?? 1
     const topic = ownTopic({ sinkId: sink.id, generation })
     if (newest && newest.topic === undefined)
@@ -94,7 +105,7 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
         generation,
         topic,
       ])
-    streams.push({ ...(stream as StreamShape), topic, only: sink.id, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
+    streams.push({ ...stream, topic, only: sink.id, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
     readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
   }
   return { streams, readers }
@@ -109,7 +120,7 @@ async function newestGenerations(query: Query, databaseId: string): Promise<Read
   return new Map(
     rows.map((row) => {
       const sinkId = String(row.sink_id)
-      return [sinkId, { generation: Number(row.generation), topic: topicOfGeneration(sinkId, row) }]
+      return [sinkId, { generation: Number(row.generation), shape: row.shape as GenerationShape, topic: topicOfGeneration(sinkId, row) }]
     }),
   )
 }
