@@ -28,6 +28,7 @@ export class Consumer {
   readonly #options: ConsumerOptions
   readonly #pending = new Set<Promise<void>>()
   #steady = false
+  #gone = false
   #failure: unknown
 
   constructor(options: ConsumerOptions) {
@@ -37,6 +38,11 @@ export class Consumer {
   /** From now on it acks everything, again and again until each ack is answered. */
   settleDown(): void {
     this.#steady = true
+  }
+
+  /** Nobody waits for its acks any more. */
+  leave(): void {
+    this.#gone = true
   }
 
   /** Receives until aborted; settles when nothing of its own is under way.
@@ -102,7 +108,7 @@ export class Consumer {
   /** A wild client gives up after a few tries and may get the messages again. */
   async #ack(ids: readonly string[]): Promise<void> {
     const { client, oracle, random } = this.#options
-    for (let tries = random.int(1, 5); tries > 0 || this.#steady; tries--) {
+    for (let tries = random.int(1, 5); !this.#gone && (tries > 0 || this.#steady); tries--) {
       oracle.ackSent(ids, now())
       try {
         await client.ack(ids)

@@ -256,7 +256,10 @@ export class Scenario implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#writing.abort()
-    for (const { receiving } of this.#watched) receiving?.stop.abort()
+    for (const { receiving, consumers } of this.#watched) {
+      receiving?.stop.abort()
+      for (const consumer of consumers) consumer.leave()
+    }
     await Promise.allSettled([this.#writer, ...this.#watched.map(({ receiving }) => receiving?.done)])
     await this.#resources.disposeAsync()
   }
@@ -317,7 +320,7 @@ export class Scenario implements AsyncDisposable {
       oracle.ackAnswered(unanswered, now())
     } catch (error) {
       const missing = await this.#judge(watched)
-      throw new Error(`sink ${name}: ${(error as Error).message}\n${missing.join('\n')}`, { cause: error })
+      throw await this.#standsStill(new Error(`sink ${name}: ${(error as Error).message}\n${missing.join('\n')}`, { cause: error }))
     }
   }
 
