@@ -271,6 +271,11 @@ export class Engine {
     await this.#sinks.get(sinkId)?.release(by)
   }
 
+  /** @see RunningSink.ownersChanged */
+  ownersChanged(sinkId?: string): void {
+    for (const sink of sinkId === undefined ? this.#sinks.values() : [this.#sinks.get(sinkId)]) sink?.ownersChanged()
+  }
+
   /**
    * Settles when what the state database holds at this moment has taken effect here; callers that come while one waits
    * for its turn share it. What fails is tried again by the next one, and touches nothing else.

@@ -203,6 +203,8 @@ export interface LocalEngine extends EnginePort {
   holdSink(sinkId: string, by: string): Promise<HeldSink>
   /** Settles when it is at work again, or that takes long. */
   releaseSink(sinkId: string, by: string): Promise<void>
+  /** Partitions of the sink may have other owners, as the state database has it. @param sinkId undefined: those of any sink */
+  ownersChanged(sinkId?: string): void
 }
 
 /** The resources in memory. */

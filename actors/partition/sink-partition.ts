@@ -2,7 +2,7 @@
  * One partition of a sink. The work is passed in; what runs is an owned partition (owned-partition.ts).
  *
  *   takingOver ─ours─▶ running ─stop─▶ draining ─▶ stopped
- *      ▲   │ error        │ a loop fails
+ *      ▲   │ error        │ a loop fails; another has taken over, though the partition is given to us
  *      │   └────▶ waiting ◀┘
  *      └──back-off──┘        stop in takingOver, waiting ─▶ stopped · revoked in any state ─▶ stopped, at once
  *
@@ -53,7 +53,7 @@ export const sinkPartitionMachine = setup({
   types: {
     input: {} as { work: PartitionWork },
     context: {} as Context,
-    events: {} as { type: 'stop' } | { type: 'revoked' },
+    events: {} as { type: 'stop' } | { type: 'revoked' } | { type: 'fenced'; error: unknown },
   },
   actors: {
     takeOver: fromPromise<Owned, { work: PartitionWork; former: Owned | undefined }>(async ({ input, signal }) => {
@@ -102,7 +102,7 @@ export const sinkPartitionMachine = setup({
     running: {
       entry: 'live',
       exit: 'gone',
-      on: { stop: 'draining' },
+      on: { stop: 'draining', fenced: { target: 'waiting', actions: 'fail' } },
       after: { stable: { actions: assign({ attempt: 0 }) } },
       invoke: [
         { src: 'read', input: ownedOf, onError: { target: 'waiting', actions: 'fail' } },

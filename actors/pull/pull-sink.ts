@@ -125,6 +125,10 @@ class PullSink implements RunningSink {
     this.#host.routed()
   }
 
+  ownersChanged(): void {
+    this.#host.ownersChanged()
+  }
+
   update(sink: Sink, database: Database): void {
     this.#wire = pull.open(sink, database)
     this.#stage.forget()

@@ -122,6 +122,10 @@ class PushSink implements RunningSink {
     this.#host.routed()
   }
 
+  ownersChanged(): void {
+    this.#host.ownersChanged()
+  }
+
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     void this.#lookup.close()

@@ -62,6 +62,8 @@ export interface RunningSink {
   readonly delivered: DeliveredMessages
   /** The source has met a mark: a sink that waits for its first one may begin. */
   routed(): void
+  /** Partitions may have other owners, as the state database has it. */
+  ownersChanged(): void
   /** An edit: holds for what is handed out from now on. */
   update(sink: Sink, database: Database): void
   health(): readonly HealthCheck[]

@@ -11,9 +11,11 @@ import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
 import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import { MAX_REPLAY_BYTES, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
 import { ReadMemory } from '../../engine/dispatch/read-memory.ts'
+import { termKey } from '../../engine/dispatch/fenced-write.ts'
 import { findParked, type Chosen, type Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
+import { ask } from '../../engine/state/asking.ts'
 import { replayWindowMs, type Database, type Sink } from '../../engine/state/resources.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
@@ -59,6 +61,8 @@ const MB = 1024 * 1024
 const TAKEN_OVER_WITHIN_MS = 2_000
 /** A sink that is starting, or changes its generation, is waited for so long before it is held. */
 const REST_WITHIN_MS = 12_000
+/** After a notice that owners have changed, or a look that failed. */
+const LOOK_AFTER_MS = 1_000
 
 export class SinkHost<P extends HostedPartition> {
   /** settles when the sink has stopped; rejects when it can't run */
@@ -82,6 +86,7 @@ export class SinkHost<P extends HostedPartition> {
   #since = new Date()
   #state = ''
   #lastError: ActorStatus['lastError']
+  #looking: NodeJS.Timeout | undefined
   /** why it is not known which partitions are served here */
   #groupTrouble: unknown
   readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some((p) => p.isReady))
@@ -171,6 +176,39 @@ export class SinkHost<P extends HostedPartition> {
 
   routed(): void {
     if (this.#state === 'idle') this.#actor.send({ type: 'look' })
+  }
+
+  /** Soon, and once for many: while partitions are spread anew there is a notice for each of them. */
+  ownersChanged(): void {
+    if (this.#looking) return
+    this.#looking = setTimeout(() => {
+      this.#looking = undefined
+      if (!this.#stopping) this.#findFenced().catch(() => this.ownersChanged())
+    }, LOOK_AFTER_MS).unref()
+  }
+
+  /**
+   * A process that was slow to take over may do so when the partition is no longer given to it: it stands as the owner then, acks are
+   * sent to it, and it serves nothing. Who has the partition takes it over once more.
+   */
+  async #findFenced(): Promise<void> {
+    if (!this.#served || this.#live.length === 0) return
+    const { generation } = this.#served
+    const keyOf = (partition: number) => termKey({ sinkId: this.#sink.id, generation, partition })
+    const held = new Map(this.#live.map((hosted) => [keyOf(hosted.partition), hosted]))
+    const { rows } = await ask(this.#options.query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
+      [...held.keys()],
+    ])
+    for (const { key, term } of rows) {
+      const hosted = held.get(String(key))
+      if (!hosted || !this.#live.includes(hosted) || Number(term) <= Number(hosted.figures()['term'])) continue
+      const { partition } = hosted
+      const error = new EngineError('PARTITION_FENCED', `another process has taken over partition ${partition}`, {
+        partition,
+        term: Number(term),
+      })
+      this.#actor.getSnapshot().context.partitions.get(partition)?.send({ type: 'fenced', error })
+    }
   }
 
   /** @throws EngineError STATE_UNAVAILABLE */

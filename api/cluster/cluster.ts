@@ -43,6 +43,8 @@ export function openCluster({ engine, findSink, registry, feed, query, vaultKey,
   const unwatchNodes = registry.watch(() => peers.keepOnly(registry.peers))
   const unwatchFeed = feed.watch((notice) => {
     owners.heard(notice)
+    if (notice.about === 'owners') engine.ownersChanged(notice.sinkId)
+    if (notice.about === 'everything') engine.ownersChanged()
     if (notice.about === 'nodes') registry.look().catch(() => undefined) // the next heartbeat looks again
   })
   return {

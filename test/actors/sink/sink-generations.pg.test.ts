@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
 import type { Query } from '../../../engine/wal/connection/slot.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
 import { hashOf, acksOf, idsOf, SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'
@@ -183,4 +184,24 @@ test('who was frozen while a generation was handed over does not take it over ag
   await assert.rejects(ParkedStore.takeOver(queryOf(s.db), key, { grouping: true, holder: 'thawed' }), { code: 'GENERATION_WAITS' })
   assert.deepEqual(await terms(), before)
   await s.ack(held)
+})
+
+test('a partition that a late process has taken over, and does not serve, is taken over again by who has it: acks find their way', async () => {
+  await using s = await Switching.open({ partitions: 2 })
+  await s.f.append([{ id: 1, group: 'a' }], hashOf('a') % 2)
+  const held = await s.f.gather(1)
+  const key = `${SINK.id}.1/${hashOf('a') % 2}`
+  const owner = async () =>
+    (await s.db.query<{ term: number; holder: string }>('select term::int, holder from tailrace.term where key = $1', [key]))[0]
+  const { term, holder } = (await owner()) ?? assert.fail()
+  const others = () => s.db.query('select key, term from tailrace.term where key <> $1', [key])
+  const before = await others()
+  await s.db.query(`update tailrace.term set term = term + 1, holder = 'late' where key = $1`, [key])
+  s.f.sink.ownersChanged()
+  await eventually('it is taken over again', async () => ((await owner())?.holder === holder ? true : undefined))
+  assert.equal((await owner())?.term, term + 2)
+  assert.deepEqual(await others(), before, 'the other partition goes on as it was')
+  await s.ack(held)
+  await s.f.append([{ id: 2, group: 'a' }], hashOf('a') % 2)
+  assert.deepEqual(idsOf(await s.f.gather(1)), [2])
 })

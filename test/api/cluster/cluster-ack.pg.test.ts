@@ -7,6 +7,7 @@ import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { EngineError } from '../../../engine/errors.ts'
 import { PEER_HEADER, PeerKey } from '../../../api/cluster/peer-key.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
 import { ClusterFixture, inPartition, VAULT_KEY, type ClusterNode } from './cluster-fixture.ts'
 import { GOODS_ID, type Scripted } from '../scripted-engine.ts'
 
@@ -95,6 +96,17 @@ test('after a move the ack finds the new owner, though this node has not heard o
   b.goods.fail = new EngineError('STOPPING', 'partition 1 is not served at the moment')
   assert.equal((await settle(a, 'ack', held(c, 1, 3))).status, 200)
   assert.equal(c.goods.acked.length, 3)
+})
+
+test('each node hears whose owners have changed: it may still be given a partition that another has taken over', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b] = [await cluster.node([0]), await cluster.node([1])]
+  await cluster.met(a, b)
+  for (const { engine } of [a, b]) engine.toldOwners.length = 0
+  await cluster.own(b.registry.id, 0)
+  await eventually('both nodes are told', async () =>
+    [a, b].every(({ engine }) => engine.toldOwners.includes(GOODS_ID)) ? true : undefined,
+  )
 })
 
 test('while the owner is gone and nobody has taken over, an ack says to retry; afterwards it succeeds', async () => {

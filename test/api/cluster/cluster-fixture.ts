@@ -41,6 +41,11 @@ export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   async releaseSink(sinkId: string, by: string): Promise<void> {
     this.held.push(`release ${sinkId} by ${by}`)
   }
+  /** of which sinks it was told that owners have changed; undefined: of all */
+  readonly toldOwners: (string | undefined)[] = []
+  ownersChanged(sinkId?: string): void {
+    this.toldOwners.push(sinkId)
+  }
 }
 
 export type ClusterNode = Readonly<{
