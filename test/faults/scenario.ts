@@ -316,7 +316,7 @@ export class Scenario implements AsyncDisposable {
       await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS)
       const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
       if (unanswered.length === 0 || oracle.violations.length > 0) return
-      await client.ack(unanswered)
+      await ackInTheEnd(client, unanswered)
       oracle.ackAnswered(unanswered, now())
     } catch (error) {
       const missing = await this.#judge(watched)
@@ -361,6 +361,18 @@ export class Scenario implements AsyncDisposable {
       return new Promise<never>(() => {})
     })()
     return Promise.race([work, this.#failed.promise, wrote])
+  }
+}
+
+/** As often as it takes, while partitions move. */
+async function ackInTheEnd(client: HttpSinkClient, ids: readonly string[]): Promise<void> {
+  for (const deadline = now() + IDLE_MS; ;) {
+    try {
+      return await client.ack(ids)
+    } catch (error) {
+      if (!(error instanceof Passing) || now() > deadline) throw error
+      await sleep(50)
+    }
   }
 }
 
