@@ -316,7 +316,7 @@ export class Scenario implements AsyncDisposable {
       await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS)
       const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
       if (unanswered.length === 0 || oracle.violations.length > 0) return
-      await ackInTheEnd(client, unanswered)
+      await answered(() => client.ack(unanswered))
       oracle.ackAnswered(unanswered, now())
     } catch (error) {
       const missing = await this.#judge(watched)
@@ -338,18 +338,11 @@ export class Scenario implements AsyncDisposable {
     await Promise.all(
       this.#watched.map(async ({ name, client, ackWaitMs }) => {
         const waitMs = waitFor(ackWaitMs)
-        for (;;) {
-          try {
-            const more = await client.receive({ batchSize: 1_000, waitMs })
-            const described = more.map(
-              (message) => `${message.action} of ${message.table} ${message.key.join(':')} at ${message.lsn}:${message.idx}`,
-            )
-            return assert.deepEqual(described, [], `sink ${name}, ${when}`)
-          } catch (error) {
-            if (!(error instanceof Passing)) throw error
-            await sleep(50)
-          }
-        }
+        const more = await answered(() => client.receive({ batchSize: 1_000, waitMs }))
+        const described = more.map(
+          (message) => `${message.action} of ${message.table} ${message.key.join(':')} at ${message.lsn}:${message.idx}`,
+        )
+        assert.deepEqual(described, [], `sink ${name}, ${when}`)
       }),
     )
   }
@@ -364,11 +357,11 @@ export class Scenario implements AsyncDisposable {
   }
 }
 
-/** As often as it takes, while partitions move. */
-async function ackInTheEnd(client: HttpSinkClient, ids: readonly string[]): Promise<void> {
+/** Asks again while partitions move, as a client does. */
+async function answered<T>(ask: () => Promise<T>): Promise<T> {
   for (const deadline = now() + IDLE_MS; ;) {
     try {
-      return await client.ack(ids)
+      return await ask()
     } catch (error) {
       if (!(error instanceof Passing) || now() > deadline) throw error
       await sleep(50)
