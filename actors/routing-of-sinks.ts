@@ -43,7 +43,10 @@ export function isRoutedAlike(before: Sink, after: Sink): boolean {
 /** The newest generation of a sink. @property topic undefined: no version has named it */
 type Newest = Readonly<{ generation: number; shape: GenerationShape; topic: string | undefined }>
 
-/** What a sink's generation was stored with: an edit may be stored between the reading of the sinks and that of their generations. */
+/**
+ * The shape of a sink's newest generation, as it is stored: that of the sink may be older, because an edit may be stored after the
+ * sinks were read and before their generations were.
+ */
 function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: GenerationShape; stream: StreamShape }> {
   const now = newest?.shape.stream ? newest.shape : shapeOf(sink.id, sink)
   return { shape: now, stream: now.stream as StreamShape }

@@ -134,7 +134,10 @@ class EmbeddedLog implements Log {
     await this.#dropCommitsBeyondEnds()
   }
 
-  /** Of records that an older copy of the log's file does not have: who went on behind them would miss as many new ones. */
+  /**
+   * Forgets commits beyond the end of their partition, as there are when the file of the records is an older copy than that of the
+   * commits: a reader that went on there would pass over as many new records as it lacks.
+   */
   async #dropCommitsBeyondEnds(): Promise<void> {
     const isBeyond = (key: string, { next }: StoredCommit): boolean => {
       const at = key.lastIndexOf('/')

@@ -90,7 +90,7 @@ async function committedBy(log: Log, readers: readonly PartitionsRead[]): Promis
   return committed
 }
 
-/** Where the topics of readers end; at 0 what is gone. */
+/** The next offset of every partition of the topics that readers read; 0 where a topic is gone. */
 async function endsRead(log: Log, readers: readonly PartitionsRead[]): Promise<readonly TopicEnd[]> {
   const read = new Map(readers.map(({ reader, partitions }) => [topicRead(reader), partitions]))
   const there = (await log.topics()).filter(({ topic }) => read.has(topic))
@@ -243,8 +243,8 @@ async function freeNumbers(query: Query, databaseId: string, forgotten: readonly
  * replay points, in ack ids) ever means a new message. The former generations end: they deliver what the log has of them,
  * also those that the state has forgotten, and what is parked, under the old names. One version routes to the new ones,
  * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
- * What was read beyond the end of the log there is now counts no more: else who has read as many records of a lost topic as
- * the new one of its name soon has would miss that its generation ends there.
+ * What readers have committed beyond the end of a partition is forgotten: the next topic of the name may soon have as many records, and
+ * such a reader would begin behind the record that ends its generation.
  * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
  * no number of theirs is given again: in the same step, for by these a state that went back is known.
  */

@@ -121,6 +121,7 @@ export async function endsOf(log: Log, topics: readonly Readonly<{ topic: string
     )
   return ends
 }
+
 /**
  * Makes the topics of a version that is to take effect, and says in the log who begins to read them with it.
  * @returns where the topics end that somebody begins to read

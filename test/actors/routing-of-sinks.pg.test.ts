@@ -1,4 +1,4 @@
-/** What a source is told of its sinks, as it is stored. */
+/** Routing versions are saved from the sinks and generations in a state database, which may change while they are read. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { saveRouting } from '../../actors/routing-of-sinks.ts'

@@ -40,7 +40,7 @@ export class Consumer {
     this.#steady = true
   }
 
-  /** Nobody waits for its acks any more. */
+  /** The run is over: an ack that is still refused is not sent again. */
   leave(): void {
     this.#gone = true
   }
