@@ -7,7 +7,7 @@ import { once } from 'node:events'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { EngineError } from '../../engine/errors.ts'
-import { notOwn, type Span } from '../../engine/dispatch/span.ts'
+import { notOwn, ownCount, type Span } from '../../engine/dispatch/span.ts'
 import type { Log, TopicName } from '../../engine/log/log.ts'
 import { Pack, type PackHeader } from '../../engine/log/pack.ts'
 import { comparePositions } from '../../engine/position.ts'
@@ -36,7 +36,8 @@ export type PartitionReadingOptions = Readonly<{
   passed: () => void
 }>
 
-type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number }>
+/** @property own how many of its messages are the generation's */
+type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number; own: number }>
 
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
@@ -73,11 +74,10 @@ export class PartitionReading {
     const asked: Promise<void>[] = []
     let askedBytes = 0
     let announcing: NodeJS.Immediate | undefined
-    const offer = ({ offset, decoded, bytes }: ReadPack, marks?: Uint8Array) => {
+    const offer = ({ offset, decoded, bytes, own }: ReadPack, marks?: Uint8Array) => {
       if (signal.aborted) return
       dispatcher.offer(offset, decoded, marks)
-      const { count, maxCommitTimeUs } = decoded.header
-      trimming.read({ offset, messages: count, bytes, latestUs: maxCommitTimeUs })
+      trimming.read({ offset, messages: own, bytes, latestUs: decoded.header.maxCommitTimeUs })
       changed()
     }
     const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
@@ -113,8 +113,8 @@ export class PartitionReading {
         continue
       }
       const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
-      const read = { offset, decoded, bytes: pack.length }
       const others = notOwn(span, decoded)
+      const read = { offset, decoded, bytes: pack.length, own: ownCount(decoded.count, others) }
       const marks = drops(decoded)
       if (!marks && asked.length === 0) {
         offer(read, others)

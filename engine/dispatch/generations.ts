@@ -21,11 +21,11 @@ import { makeTopics } from '../log/own-topics.ts'
 import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { GenerationShape } from '../state/generation-shape.ts'
-import { actionBits, ownTopic } from '../wal/routing/routing.ts'
+import { ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
-import type { Span } from './span.ts'
+import { takesOf, type Span } from './span.ts'
 import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
@@ -75,8 +75,6 @@ export function topicOfGeneration(sinkId: string, row: Readonly<Record<string, u
   if (row.topic !== null && row.topic !== undefined) return String(row.topic)
   return (row.shape as GenerationShape).stream ? undefined : ownTopic({ sinkId, generation: Number(row.generation) })
 }
-
-type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
 
 /** Many sinks ask at the same time; a topic that is lost with its log is to be missed soon. */
 const TOPICS_MAX_AGE_MS = 1_000
@@ -130,10 +128,7 @@ export class StoredGenerations implements Generations {
     const { takes, version, ...end } = rows[0] ?? {}
     return {
       endsAt: toPosition(end),
-      takes: ((takes ?? []) as readonly StoredTake[]).map((each) => ({
-        from: toPosition(each) as Position,
-        actions: actionBits(each.actions),
-      })),
+      takes: takesOf(takes),
       version: Number(version ?? 0),
     }
   }

@@ -3,39 +3,63 @@
  * saved of it grows with the routing: a pack names the version it was written under, and a later one than was looked at
  * means that there is more to know. No I/O.
  */
-import { ACTION, MESSAGE_FLAG } from '../log/pack.ts'
+import { ACTION, MESSAGE_FLAG, type PackHeader } from '../log/pack.ts'
 import { comparePositions, type Position } from '../position.ts'
-import { ACTION_BIT, ALL_ACTIONS } from '../wal/routing/routing.ts'
+import { ACTION_BIT, actionBits, ALL_ACTIONS } from '../wal/routing/routing.ts'
+import { toPosition } from '../wal/source-store.ts'
 import type { PackView } from './window.ts'
+
+/** Which actions a generation takes, from a position on; none: all of them. */
+export type Takes = readonly Readonly<{ from: Position; actions: number }>[]
 
 export type Span = Readonly<{
   /** nothing from there on is its own; undefined: it is open */
   endsAt: Position | undefined
-  /** which actions it takes, from a position on; none: all of them */
-  takes: readonly Readonly<{ from: Position; actions: number }>[]
+  takes: Takes
   /** all versions up to this one were looked at */
   version: number
 }>
 
+type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
+
+/** @param stored as tailrace.generation has it */
+export const takesOf = (stored: unknown): Takes =>
+  ((stored ?? []) as readonly StoredTake[]).map((each) => ({ from: toPosition(each) as Position, actions: actionBits(each.actions) }))
+
+/** How many of a pack's messages are the generation's own. @param others as `notOwn` says */
+export const ownCount = (count: number, others: Uint8Array | undefined): number =>
+  others ? others.reduce((own, isOther) => own - isOther, count) : count
+
+/** Whether a record may hold messages that are not the generation's own: to be seen without decoding it. */
+export const mayHaveOthers = ({ takes, endsAt }: Pick<Span, 'takes' | 'endsAt'>, { count, last }: PackHeader): boolean =>
+  count > 0 && (takes.some(({ actions }) => actions !== ALL_ACTIONS) || (endsAt !== undefined && comparePositions(last, endsAt) >= 0))
+
 /**
+ * @param of `splitsKeyChanges`: in the view a change of the primary key is one message still, and stands for a delete and an insert
  * @param view a pack whose positions are all of one routing version
  * @returns 1 for each message that is not the generation's own; undefined: all are
  */
-export function notOwn({ takes, endsAt }: Span, view: PackView): Uint8Array | undefined {
+export function notOwn(
+  { takes, endsAt, splitsKeyChanges = false }: Pick<Span, 'takes' | 'endsAt'> & Readonly<{ splitsKeyChanges?: boolean | undefined }>,
+  view: PackView,
+): Uint8Array | undefined {
   if (view.count === 0) return undefined
   const first = view.position(0)
   const actions = takes.findLast(({ from }) => comparePositions(from, first) <= 0)?.actions ?? ALL_ACTIONS
   const reachesEnd = endsAt !== undefined && view.compare(view.count - 1, endsAt) >= 0
   if (actions === ALL_ACTIONS && !reachesEnd) return undefined
   const drops = new Uint8Array(view.count)
-  for (let i = 0; i < view.count; i++) if ((bitOf(view, i) & actions) === 0 || (reachesEnd && view.compare(i, endsAt) >= 0)) drops[i] = 1
+  for (let i = 0; i < view.count; i++)
+    if ((bitOf(view, i, splitsKeyChanges) & actions) === 0 || (reachesEnd && view.compare(i, endsAt) >= 0)) drops[i] = 1
   return drops
 }
 
 /** A row of a backfill is nobody's change: who has it has asked for it. */
-function bitOf(view: PackView, i: number): number {
+function bitOf(view: PackView, i: number, splitsKeyChanges: boolean): number {
   const action = view.action(i)
-  if ((view.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.moved)) !== 0 || action === ACTION.update) return ACTION_BIT.update
+  if (splitsKeyChanges && (view.flags(i) & MESSAGE_FLAG.moved) !== 0) return ACTION_BIT.insert
+  if (!splitsKeyChanges && (view.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.moved)) !== 0) return ACTION_BIT.update
+  if (action === ACTION.update) return ACTION_BIT.update
   if (action === ACTION.insert) return ACTION_BIT.insert
   return action === ACTION.delete ? ACTION_BIT.delete : ALL_ACTIONS
 }

@@ -329,6 +329,28 @@ test('a replay of one reader goes back as far as its own window, whatever the st
   for (const name of Object.keys(windows)) await shop.nothingMore(name)
 })
 
+test('a replay of a reader that takes some actions counts and names its own messages, not what others have of the stream', async () => {
+  await using shop = await Shop.open([`name: all, ${ITEMS}`, `name: deletes, ${ITEMS}, actions: [delete], replay_window: 1h`])
+  const written = async (sql: string): Promise<bigint> => {
+    const [at] = await shop.db.query<{ lsn: string }>(`select (pg_current_wal_insert_lsn() - '0/0')::text as lsn`)
+    await shop.db.query(sql)
+    return BigInt(at?.lsn ?? 0)
+  }
+  await shop.insert(1, 10)
+  await shop.db.query('delete from item where id <= 2')
+  const between = await written(`insert into item select i from generate_series(11, 20) i`)
+  const second = await written('delete from item where id in (3, 4, 5)')
+  const end = await written(`insert into item select i from generate_series(21, 30) i`)
+  assert.deepEqual(await shop.take('deletes', 5), upTo(1, 5))
+  await shop.nothingMore('deletes')
+  const { messages, from } = await shop.node.engine.replay(shop.id('deletes'), { lsn: between })
+  assert.deepEqual({ messages, isOwn: from !== undefined && from.lsn > second }, { messages: 3, isOwn: true })
+  assert.deepEqual(await shop.take('deletes', 3), upTo(3, 5))
+  const after = await shop.node.engine.replay(shop.id('deletes'), { lsn: end })
+  assert.deepEqual({ messages: after.messages, from: after.from }, { messages: 0, from: undefined })
+  await shop.nothingMore('deletes')
+})
+
 test('a reader that takes other actions from a mark on has what stands before it as it was, whoever reads it', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`, `name: b, ${ITEMS}, actions: [insert]`])
   await shop.insert(1, 10)

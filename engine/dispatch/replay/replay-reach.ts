@@ -11,6 +11,7 @@ import { toPosition } from '../../wal/source-store.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import { topicOfGeneration } from '../generations.ts'
 import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'
+import { takesOf, type Takes } from '../span.ts'
 import { pointsOf, type ReplayPoint } from './replay-points.ts'
 
 export type KnownGeneration = ParkedOwner &
@@ -20,6 +21,7 @@ export type KnownGeneration = ParkedOwner &
     opensAt: Position
     /** nothing from there on is its own; undefined: it is open */
     endsAt: Position | undefined
+    takes: Takes
     /** of each partition the first record that may have something for it */
     begins: readonly number[]
     /** its topic is gone, or is being deleted */
@@ -43,7 +45,7 @@ export type Reach = Readonly<{
 export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
   const generations = await ask(
     query,
-    `select generation, shape, topic, regrouped, rewinds, history, lsn, idx, ends_history, ends_lsn, ends_idx, dropped_at is not null as dropped,
+    `select generation, shape, topic, regrouped, rewinds, history, lsn, idx, ends_history, ends_lsn, ends_idx, takes, dropped_at is not null as dropped,
        extract(epoch from drained_at)::float8 as ended
      from tailrace.generation where sink_id = $1::text::uuid and lsn is not null order by generation ${lock ? 'for update' : ''}`,
     [sinkId],
@@ -67,6 +69,7 @@ export async function knownGenerations(query: Query, sinkId: string, lock = fals
       ...{ topic, reader: readerOf(topic, ownTopic({ sinkId, generation })), points },
       begins: points.map((_, partition) => begins.get(`${generation}/${partition}`) ?? 0),
       endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
+      takes: takesOf(row.takes),
       dropped: row.dropped === true,
       opensAt: toPosition(row) as Position,
       endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,

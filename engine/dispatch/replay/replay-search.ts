@@ -5,6 +5,8 @@
 import type { Log, MessageRef, ReaderName, TopicName } from '../../log/log.ts'
 import { Pack, type PackHeader } from '../../log/pack.ts'
 import { comparePositions, type Position } from '../../position.ts'
+import type { GenerationShape } from '../../state/generation-shape.ts'
+import { mayHaveOthers, notOwn, ownCount, type Takes } from '../span.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
 export type Sought = Readonly<{ position: Position } | { fromUs: number }>
@@ -23,7 +25,14 @@ export type Place = Readonly<{
 }>
 
 /** A generation in its stream, or in a topic of its own. */
-type Read = Readonly<{ topic: TopicName; reader: ReaderName; endsAt: Position | undefined; begins: readonly number[] }>
+type Read = Readonly<{
+  topic: TopicName
+  reader: ReaderName
+  endsAt: Position | undefined
+  takes: Takes
+  begins: readonly number[]
+  shape: Pick<GenerationShape, 'splitsKeyChanges'>
+}>
 
 const beginning = (offset: number): Omit<ReplayPoint, 'position'> => ({
   ...{ offset, neededFrom: offset, latestUs: 0, messages: 0, bytes: 0, reachedMs: 0 },
@@ -43,7 +52,7 @@ export async function seek(
   { partition, points }: Readonly<{ partition: number; points: readonly ReplayPoint[] }>,
   sought: Sought,
 ): Promise<Place> {
-  const { topic, reader, begins } = generation
+  const { topic, reader, begins, shape } = generation
   const isBelow = (point: ReplayPoint) =>
     'position' in sought ? comparePositions(point.position, sought.position) <= 0 : point.latestUs < sought.fromUs
   const { position: _, ...start } = points.findLast(isBelow) ?? points[0] ?? { ...beginning(begins[partition] ?? 0), position: undefined }
@@ -56,21 +65,24 @@ export async function seek(
     const point = { offset: record.offset, neededFrom, latestUs, messages, bytes, reachedMs }
     if (isEnd(generation, header)) return { ref: { offset: record.offset, index: 0 }, first: undefined, messages, point }
     const holds = count > 0 && ('position' in sought ? comparePositions(last, sought.position) > 0 : maxCommitTimeUs >= sought.fromUs)
-    const found = holds ? firstOf(Pack.decode(record.pack), sought) : undefined
+    const pack = holds || mayHaveOthers(generation, header) ? Pack.decode(record.pack) : undefined
+    const others = pack && notOwn({ ...generation, splitsKeyChanges: shape.splitsKeyChanges }, pack)
+    const found = pack && holds ? firstOf(pack, others, sought) : undefined
     if (found) {
       const { index, ...first } = found
-      return { ref: { offset: record.offset, index }, first, messages: messages + index, point }
+      return { ref: { offset: record.offset, index }, first, messages: messages + ownCount(index, others?.subarray(0, index)), point }
     }
     offset = record.offset + 1
-    messages += count
+    messages += ownCount(count, others)
     bytes += record.pack.length
     if (count > 0) latestUs = Math.max(latestUs, maxCommitTimeUs)
   }
   return { ref: { offset, index: 0 }, first: undefined, messages, point: { offset, neededFrom, latestUs, messages, bytes, reachedMs } }
 }
 
-function firstOf(pack: Pack, sought: Sought): ({ index: number } & FirstMessage) | undefined {
+function firstOf(pack: Pack, others: Uint8Array | undefined, sought: Sought): ({ index: number } & FirstMessage) | undefined {
   for (let index = 0; index < pack.count; index++) {
+    if (others?.[index]) continue
     if ('position' in sought ? pack.compare(index, sought.position) <= 0 : pack.commitTimeUs(index) < sought.fromUs) continue
     return { index, position: pack.position(index), commitTimeUs: pack.commitTimeUs(index) }
   }
