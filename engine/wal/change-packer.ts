@@ -19,6 +19,7 @@ import { Change } from './decode/change.ts'
 import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './decode/change-keys.ts'
 import { ChangeWriter } from './decode/change-writer.ts'
 import type { Cursor } from './cursor.ts'
+import type { KnownRelations } from './decode/known-relations.ts'
 import { Packing } from './packing.ts'
 import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
@@ -72,10 +73,16 @@ export type ChangePackerOptions = Readonly<{
   maxMessageBytes: number
   cursor: Cursor
   routing: RoutingState
+  /** of tables, each from a position on; none: nothing is known */
+  known?: KnownRelations
   shedding?: Shedding | undefined
   marks?: ReadonlyMap<string, MarkHandler>
   watcher?: KeyWatcher
-  /** the relation is announced; describe it, then call `setRelation`. @param met as what changes of this transaction have been read */
+  /**
+   * The relation is announced, or has come to where a former run found something of it: describe it, then call `setRelation`; in
+   * the second case within the call.
+   * @param met as what changes of this transaction have been read
+   */
   onRelation: (message: RelationMessage, met: Relation | undefined) => void
   /** a routing mark; call `finishMark` when it has been dealt with */
   onRoutingMark: (content: Buffer) => void
@@ -104,6 +111,8 @@ export class ChangePacker implements PgoutputHandler {
   /** those of which this transaction has brought changes, and the last of them: mostly the next change is of that one too */
   readonly #met = new Set<number>()
   #lastMet = -1
+  /** index in the transaction of the next message at which a former run found something of a table */
+  #knownIdx = Infinity
   /** where a change of several sinks is rendered once */
   readonly #scratch = new ByteWriter()
   readonly #keys = new ByteWriter(1024)
@@ -178,6 +187,7 @@ export class ChangePacker implements PgoutputHandler {
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
     this.#met.clear()
     this.#lastMet = -1
+    this.#knownIdx = this.#options.known?.nextIdx(cursor.position) ?? Infinity
   }
 
   commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): void {
@@ -214,6 +224,7 @@ export class ChangePacker implements PgoutputHandler {
   }
 
   truncate(relations: readonly number[]): void {
+    if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
     for (const oid of relations) {
       if (this.#options.watcher?.watches(oid)) this.#options.watcher.truncated(oid)
       const relation = this.#relations.get(oid)
@@ -250,12 +261,24 @@ export class ChangePacker implements PgoutputHandler {
     this.#options.onNotice(`a replication message of kind ${tag} was skipped`)
   }
 
+  /** Postgres may have announced the tables before, and not again here as it did to the run that found something of them. */
+  #announceKnown(): void {
+    const { known, onRelation } = this.#options
+    const { position } = this.#cursor
+    for (const oid of known?.foundAt(position) ?? []) {
+      const relation = this.#relations.get(oid)
+      if (relation !== undefined && relation !== 'internal') onRelation(relation.message, undefined)
+    }
+    this.#knownIdx = known?.nextIdx({ ...position, idx: position.idx + 1 }) ?? Infinity
+  }
+
   #setHead(): void {
     this.#packing.setHead({ history: this.#cursor.history, term: this.#options.term, routing: this.#routing.active.version })
   }
 
   /** @returns undefined: nobody wants the change, or the log has it already */
   #relationOf(oid: number, chunk: Buffer): Relation | undefined {
+    if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
     const relation = this.#relations.get(oid)
     if (relation === undefined)
       throw new EngineError('MESSAGE_MALFORMED', `a change of relation ${oid}, which was not announced`, { relation: oid })

@@ -26,6 +26,7 @@ import type { ReadingGate } from './gate.ts'
 import { acceptRemedy, historyAt, identifySystem, type System } from './history.ts'
 import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
+import { KnownRelations } from './decode/known-relations.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
@@ -224,8 +225,9 @@ export class SourceRun {
     this.#cursor = new Cursor(incarnations, durable, landmark)
     this.#durableEnd = new DurableEnd(confirmed)
     this.#receivedLsn = confirmed
+    const known = new KnownRelations(relations)
     this.#describer = new RelationDescriber({
-      ...{ store, log, cursor: this.#cursor, routing: this.#routing, known: relations, query: this.query },
+      ...{ store, log, cursor: this.#cursor, routing: this.#routing, known, query: this.query },
       onNotice: (notice) => observer.notice?.(notice),
     })
     this.#packer = new ChangePacker({
@@ -235,6 +237,7 @@ export class SourceRun {
       maxMessageBytes: settings.maxMessageBytes,
       cursor: this.#cursor,
       routing: this.#routing,
+      known,
       shedding,
       marks,
       watcher,

@@ -1,4 +1,8 @@
-/** The descriptions saved for the tables of a source, each from a position on. No I/O. */
+/**
+ * The descriptions saved for the tables of a source, each from a position on. Postgres announces a table where its own caches
+ * want it, which is elsewhere in each run: what a former run found of a table holds from the place where that run met it,
+ * announced there or not, so that every run decodes alike (invariant 3). No I/O.
+ */
 import { comparePositions, type Position } from '../../position.ts'
 import type { RelationDescription } from './relation.ts'
 import type { RelationColumns } from './relation-grouping.ts'
@@ -10,16 +14,46 @@ export type RelationAt = Readonly<{ relation: number; position: Position; saved:
 export class KnownRelations {
   /** oldest first */
   readonly #byOid = new Map<number, RelationAt[]>()
+  /** of former runs, oldest first */
+  readonly #former: readonly RelationAt[]
+  /** the first of them that has not been passed */
+  #ahead = 0
 
-  /** @param all of a relation, the oldest first */
-  constructor(all: readonly RelationAt[]) {
-    for (const one of all) this.add(one)
+  /** @param former of former runs, oldest first */
+  constructor(former: readonly RelationAt[]) {
+    this.#former = former
+    for (const one of former) this.add(one)
   }
 
-  /** Above all that is known of the relation, or in the place of what is. */
+  /** In the place of what is known of the relation there. */
   add(one: RelationAt): void {
     const known = this.#byOid.get(one.relation) ?? []
-    this.#byOid.set(one.relation, [...known.filter(({ position }) => comparePositions(position, one.position) < 0), one])
+    const below = known.filter(({ position }) => comparePositions(position, one.position) < 0)
+    const above = known.filter(({ position }) => comparePositions(position, one.position) > 0)
+    this.#byOid.set(one.relation, [...below, one, ...above])
+  }
+
+  /** Whether a former run has found something above the position: so it has handled what stands there. */
+  isPassed(position: Position): boolean {
+    const newest = this.#former.at(-1)
+    return newest !== undefined && comparePositions(newest.position, position) > 0
+  }
+
+  /**
+   * The next place where a former run found something of a table.
+   * @param position never below that of an earlier call
+   * @returns the index of a message in the transaction of `position`, from there on; Infinity: there is none in it
+   */
+  nextIdx(position: Position): number {
+    let next = this.#former[this.#ahead]
+    while (next && comparePositions(next.position, position) < 0) next = this.#former[++this.#ahead]
+    const isHere = next && next.position.history === position.history && next.position.lsn === position.lsn
+    return isHere ? (next as RelationAt).position.idx : Infinity
+  }
+
+  /** @returns the tables of which a former run found something right there */
+  foundAt(position: Position): readonly number[] {
+    return this.#former.filter((one) => comparePositions(one.position, position) === 0).map(({ relation }) => relation)
   }
 
   /** @returns what is saved right there */

@@ -8,13 +8,15 @@
  *  D3. Within a transaction a table that says the same of itself keeps the key that its changes began with. Postgres announces
  *      it again whenever its own cache is stale, as after an ANALYZE, and the catalogue is of a later time by then. If it was the
  *      transaction itself that changed the key, the table is announced once more with its next change in a later one.
+ *  D4. Below the last place that a former run has saved a table keeps what was known of it, for that run has read it so. The
+ *      catalogue would have a generation begin below one that has begun already.
  */
 import type { Log } from '../../log/log.ts'
 import { PART, type Position } from '../../position.ts'
 import type { RoutingVersion } from '../../state/resources.ts'
 import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
 import type { Cursor } from '../cursor.ts'
-import { KnownRelations, type RelationAt, type SavedRelation } from './known-relations.ts'
+import type { KnownRelations, SavedRelation } from './known-relations.ts'
 import type { RelationMessage } from './pgoutput.ts'
 import { Relation, type RelationDescription } from './relation.ts'
 import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
@@ -32,8 +34,7 @@ export type RelationDescriberOptions = Readonly<{
   log: Log
   cursor: Cursor
   routing: RoutingState
-  /** as saved */
-  known: readonly RelationAt[]
+  known: KnownRelations
   /** on the source's database */
   query: Query
   onNotice: (notice: string) => void
@@ -41,11 +42,9 @@ export type RelationDescriberOptions = Readonly<{
 
 export class RelationDescriber {
   readonly #options: RelationDescriberOptions
-  readonly #known: KnownRelations
 
   constructor(options: RelationDescriberOptions) {
     this.#options = options
-    this.#known = new KnownRelations(options.known)
   }
 
   /**
@@ -54,14 +53,15 @@ export class RelationDescriber {
    * @throws what the catalogue and the state database throw
    */
   describe(message: RelationMessage, met?: Relation): Described | Promise<Described> {
-    const { cursor, routing } = this.#options
+    const { cursor, routing, known } = this.#options
     const { position, isDurable } = cursor
     const left = routing.reach(before(position)) // what a former run has begun here
-    const saved = this.#known.at(message.oid, position)
+    const saved = known.at(message.oid, position)
     if (saved) return { relation: new Relation(message, saved), left }
-    const former = this.#known.before(message.oid, position)
+    const former = known.before(message.oid, position)
     if (needsLookup(message)) {
-      const kept = met && saysTheSame(message, met.message) ? met.description : isDurable ? former : undefined
+      const isPassed = isDurable || known.isPassed(position) || routing.isPassed(position)
+      const kept = met && saysTheSame(message, met.message) ? met.description : isPassed ? former : undefined
       return kept ? { relation: new Relation(message, kept), left } : this.#lookUp(message, former, left)
     }
     const description = describeByMessage(message)
@@ -82,7 +82,7 @@ export class RelationDescriber {
     former: SavedRelation | undefined,
     left: readonly LeftTopic[],
   ): Promise<Described> {
-    const { cursor, store, routing, log } = this.#options
+    const { cursor, store, routing, log, known } = this.#options
     const { position, isDurable } = cursor
     const at = { relation: message.oid, position }
     const sinks = isDurable ? [] : this.#regroupedSinks(message, former, described)
@@ -93,7 +93,7 @@ export class RelationDescriber {
       const ends = await endsOf(log, topicsOf(routing.active))
       version = await store.saveRegrouping({ ...at, saved }, before(position), { sinks, key: described.key, ends })
     }
-    this.#known.add({ ...at, saved })
+    known.add({ ...at, saved })
     const relation = new Relation(message, saved)
     if (!version) return { relation, left }
     const many = `${sinks.length} ${sinks.length === 1 ? 'sink begins' : 'sinks begin'} another generation`

@@ -44,6 +44,12 @@ export class RoutingState {
     return this.#active
   }
 
+  /** Whether a former run has placed a version above the position: so it has handled what stands there. */
+  isPassed(position: Position): boolean {
+    const newest = this.#placed.at(-1)?.position
+    return newest !== undefined && comparePositions(newest, position) > 0
+  }
+
   /** A transaction begins: what took effect before it holds. @returns the topics that a generation leaves here */
   begin(history: number, lsn: Lsn): readonly LeftTopic[] {
     return this.reach({ history, lsn, idx: -1, part: PART.row })
