@@ -45,7 +45,7 @@ export class Commits implements AsyncDisposable {
   readonly #options: CommitsOptions
   readonly #partitions = new Map<string, Partition>()
   /** by reader: what the coordinator said of partitions of other owners */
-  readonly #asked = new Map<ReaderName, { readonly at: number; readonly offsets: Promise<readonly number[]> }>()
+  readonly #asked = new Map<ReaderName, { readonly at: number; readonly offsets: Promise<readonly (number | undefined)[]> }>()
   readonly #closed = new AbortController()
   #timer: NodeJS.Timeout | undefined
   #saving: Promise<void> = Promise.resolve()
@@ -65,9 +65,12 @@ export class Commits implements AsyncDisposable {
     await work
   }
 
-  /** The first commit of a reader, before it has an owner; where it has one already, that has said where it is. */
+  /**
+   * The first commit of a reader, before it has an owner. One that is there stands: a source that was frozen says late, and no
+   * longer as its owner, where its topics end by then, and what was appended meanwhile would be passed over.
+   */
   async join(reader: ReaderName, partition: number, from: Commit): Promise<void> {
-    if ((await this.offset(reader, partition, 0)) > 0) return
+    if ((await this.#found(reader, partition, 0)) !== undefined) return
     try {
       await this.commit(reader, partition, from)
     } catch (error) {
@@ -114,15 +117,7 @@ export class Commits implements AsyncDisposable {
 
   /** The committed offset, 0 when there is none: known by its owner, else as it was asked for no longer ago than `maxAgeMs`. */
   async offset(reader: ReaderName, partition: number, maxAgeMs: number): Promise<number> {
-    const own = this.#partitions.get(key(reader, partition))
-    if (own?.committed && own.term > own.fencedTerm) return own.committed.next.offset
-    let asked = this.#asked.get(reader)
-    if (!asked || performance.now() - asked.at > maxAgeMs) {
-      const entry = { at: performance.now(), offsets: this.#offsets(reader) }
-      this.#asked.set(reader, (asked = entry))
-      entry.offsets.catch(() => this.#asked.get(reader) === entry && this.#asked.delete(reader))
-    }
-    return (await asked.offsets)[partition] ?? 0
+    return (await this.#found(reader, partition, maxAgeMs)) ?? 0
   }
 
   /** The partition is no longer served here. */
@@ -146,7 +141,21 @@ export class Commits implements AsyncDisposable {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  async #offsets(reader: ReaderName): Promise<readonly number[]> {
+  /** @returns undefined: nothing has been committed */
+  async #found(reader: ReaderName, partition: number, maxAgeMs: number): Promise<number | undefined> {
+    const own = this.#partitions.get(key(reader, partition))
+    if (own?.committed && own.term > own.fencedTerm) return own.committed.next.offset
+    let asked = this.#asked.get(reader)
+    if (!asked || performance.now() - asked.at > maxAgeMs) {
+      const entry = { at: performance.now(), offsets: this.#offsets(reader) }
+      this.#asked.set(reader, (asked = entry))
+      entry.offsets.catch(() => this.#asked.get(reader) === entry && this.#asked.delete(reader))
+    }
+    return (await asked.offsets)[partition]
+  }
+
+  /** By partition; undefined where nothing has been committed. */
+  async #offsets(reader: ReaderName): Promise<readonly (number | undefined)[]> {
     const groupId = this.#options.nameOf(reader)
     const topic = this.#options.nameOf(topicRead(reader))
     const { leaders } = await patiently(() => this.#options.brokers.layout(topic))
@@ -154,8 +163,8 @@ export class Commits implements AsyncDisposable {
     const { responses } = await patiently(() =>
       this.#options.brokers.coordinator(groupId, (broker) => broker.offsetFetch({ groupId, topics: [{ topic, partitions }] })),
     )
-    const offsets = leaders.map(() => 0)
-    for (const { partition, offset } of responses[0]?.partitions ?? []) offsets[partition] = Math.max(0, Number(offset))
+    const offsets: (number | undefined)[] = leaders.map(() => undefined)
+    for (const { partition, offset } of responses[0]?.partitions ?? []) if (Number(offset) >= 0) offsets[partition] = Number(offset)
     return offsets
   }
 

@@ -226,6 +226,23 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     assert.deepEqual(await log.readers(), [TOPIC])
   })
 
+  test(`${name}: whoever joins begins where it was said first, also when a process that is late says it again`, async () => {
+    await using it = await home()
+    const reader = readerOf(TOPIC, 'three.1')
+    const from = (offset: number) => ({ ...aCommit(offset), term: 0 })
+    {
+      await using log = await started(it)
+      await log.join(reader, 0, from(0))
+      for (let i = 1; i <= 5; i++) await append(log, i)
+    }
+    {
+      await using late = await it.open()
+      await late.join(reader, 0, from(5))
+    }
+    await using log = await it.open()
+    assert.deepEqual(await log.committed(reader, 0), from(0))
+  })
+
   test(`${name}: finished messages all over the window are remembered, as many as the dispatcher allows`, async () => {
     await using it = await home()
     await using log = await started(it)
