@@ -246,9 +246,11 @@ async function freeNumbers(query: Query, databaseId: string, forgotten: readonly
  * What readers have committed beyond the end of a partition is forgotten: the next topic of the name may soon have as many records, and
  * such a reader would begin behind the record that ends its generation.
  * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
- * no number of theirs is given again: in the same step, for by these a state that went back is known.
+ * no number of theirs is given again: in the same step, for by these a state that went back is known. How far the log has come
+ * shows it too, so that is forgotten by the run that gives the version its place (run-start.ts), whichever process it is in.
  */
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
+  await log.beginRun(databaseId) // what it has not saved yet of where partitions end would be saved after they are forgotten
   const owner = log.remembered(databaseId)
   const unknown = await forgottenGenerations(query, log, databaseId)
   const known = await knownReaders(query, databaseId)
@@ -264,7 +266,6 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
       .filter((each) => each.reader === reader)
       .map(({ partition, commit }) => ({ sinkId, generation: numbers[i] as number, partition, line: commit.next.offset })),
   )
-  await log.forgetProgress(databaseId) // first: what is appended twice is no loss
   await ask(
     query,
     `with held as materialized (select id from tailrace.source_database where id = $1::uuid for no key update),

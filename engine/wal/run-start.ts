@@ -47,7 +47,9 @@ type Facts = Readonly<{
 export async function prepareRun(facts: Facts): Promise<RunStart> {
   const { database, log, store, saved, slot, observer, system } = facts
   await log.beginRun(database.id)
-  const durable = await log.progress(database.id)
+  const reached = await log.progress(database.id)
+  const isFirst = (await store.routingVersions()).every(isUnplaced)
+  const durable = isFirst ? undefined : reached
   const { databaseOid, publicationOid } = slot
   const origin = { slotName: database.slot.name, databaseOid, publicationOid }
   const known = log.remembered(database.id)
@@ -75,7 +77,9 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
     )
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
-  if (durable && durable.position.history > current) throw stateBehind(database.name, durable.position, current)
+  if (reached && reached.position.history > current) throw stateBehind(database.name, reached.position, current)
+  // only now that it has shown nothing, and until a version has its place: what is read and never appended would be lost
+  if (isFirst) await log.forgetProgress(database.id)
   await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) })
   const wasPublished = start.gapAccepted ? undefined : saved.origin?.publicationOid
   if (wasPublished !== undefined && wasPublished !== publicationOid) observer.republished?.(true)
@@ -178,10 +182,12 @@ const JOINED_AT_ONCE = 256
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16
 
+const isUnplaced = ({ position }: PlacedVersion): boolean => position === undefined
+
 /** Gives the first version its place, if none has one, and makes the topics of those that may be met. */
 async function placeVersions({ store, log }: Facts, { confirmed }: Start, history: number): Promise<readonly PlacedVersion[]> {
   let versions = await store.routingVersions()
-  if (versions.every((version) => version.position === undefined)) {
+  if (versions.every(isUnplaced)) {
     const first = versions[0]?.routing
     // ahead of the first message of the first transaction, which may begin right at the confirmed position
     const position: Position = { history, lsn: confirmed, idx: -1, part: PART.row }

@@ -10,7 +10,7 @@ import { calmMs } from '../../services/calm-clock.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
 import { acceptRemedy } from '../../../engine/wal/history.ts'
-import { eventually, reaches, SourceFixture } from './source-fixture.ts'
+import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'
 
@@ -319,6 +319,59 @@ test('a state that went back is known as such until all of it is accepted', asyn
   assert.equal((await second.tryAgain(60_000)).code, 'STATE_WENT_BACK')
   await second.acceptGap()
   await reaches(second, 'streaming')
+})
+
+test('a state that only its histories show to have gone back is known as such until all of it is accepted; then the log gets again what nobody confirmed', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const [sink] = await it.stateDb.query<{ id: string }>(
+    `insert into tailrace.sink (account_id, database_id, name, status, settings, destination)
+     select account_id, id, 'items', 'active', '{}', '{}' from tailrace.source_database returning id`,
+  )
+  const shape = { partitions: 1, grouping: true, groupColumns: {} }
+  await it.stateDb.query('insert into tailrace.generation (sink_id, generation, shape) values ($1, 1, $2)', [
+    sink?.id,
+    JSON.stringify(shape),
+  ])
+  await it.save([routedSink({ sinkId: sink?.id ?? '' })])
+  const first = it.start()
+  await reaches(first, 'streaming')
+  await first.stop()
+  await it.state.query(
+    `insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
+     select h.database_id, 1, h.system_identifier, h.timeline, s.confirmed_lsn from tailrace.source_history h join tailrace.source s using (database_id)`,
+  )
+  const unconfirmed = { confirmEveryMs: 3_600_000, idleConfirmEveryMs: 3_600_000 }
+  const second = it.start(unconfirmed)
+  const appended = Promise.withResolvers<void>()
+  it.log.after = () => {
+    appended.resolve()
+    throw new Error('cut')
+  }
+  await it.db.query('insert into item values (1)')
+  await appended.promise
+  await second.stop()
+  it.log.after = undefined
+  await it.state.query('delete from tailrace.source_history where history = 1')
+
+  const third = it.start(unconfirmed)
+  assert.match(await fails(third, 'STATE_WENT_BACK'), /history 1/)
+  await it.state.query('alter table tailrace.replay_point rename to away')
+  await assert.rejects(third.acceptGap())
+  await it.state.query('alter table tailrace.away rename to replay_point')
+  assert.equal((await third.tryAgain(60_000)).code, 'STATE_WENT_BACK')
+  const { inner } = it.log
+  const forgotten = Promise.withResolvers<void>()
+  it.log.forgetProgress = () => {
+    forgotten.resolve()
+    throw new Error('cut')
+  }
+  await third.acceptGap()
+  await forgotten.promise
+  await third.stop()
+  it.log.forgetProgress = (source) => inner.forgetProgress(source)
+  await reaches(it.start(), 'streaming')
+  const [again] = await it.until((s) => s.length > 0, `${sink?.id}.2`)
+  assert.deepEqual([again?.json.record.id, again?.position.history], [1, 1])
 })
 
 test('a state that knows nothing of a reader of the log went back, though no term says so; accepted, that has its stream from where it was', async () => {
