@@ -245,6 +245,7 @@ async function freeNumbers(query: Query, databaseId: string, forgotten: readonly
  * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
  * What readers have committed beyond the end of a partition is forgotten: the next topic of the name may soon have as many records, and
  * such a reader would begin behind the record that ends its generation.
+ * What was found of tables above what is confirmed is found again: the versions are gone that began generations by it.
  * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
  * no number of theirs is given again: in the same step, for by these a state that went back is known. How far the log has come
  * shows it too, so that is forgotten by the run that gives the version its place (run-start.ts), whichever process it is in.
@@ -270,7 +271,8 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
     query,
     `with held as materialized (select id from tailrace.source_database where id = $1::uuid for no key update),
      accepted as (
-       update tailrace.source s set log_identity = $2, log_appends = 0, updated_at = now() from held where s.database_id = held.id returning s.database_id
+       update tailrace.source s set log_identity = $2, log_appends = 0, updated_at = now() from held where s.database_id = held.id
+       returning s.database_id, s.confirmed_lsn
      ),
      locked as materialized (select s.id from tailrace.sink s, accepted a where s.database_id = a.database_id order by s.id for no key update of s),
      newest as (
@@ -321,6 +323,7 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
        select r.kind, r.key, r.term, 'accepted' from accepted, unnest($6::text[], $7::text[], $8::bigint[]) as r (kind, key, term)
        on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term
      ),
+     found as (delete from tailrace.relation_key r using accepted a where r.database_id = a.database_id and r.lsn >= a.confirmed_lsn),
      incarnations as (
        insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
        select h.database_id, $9::int, h.system_identifier, h.timeline, $10::pg_lsn from tailrace.source_history h join accepted using (database_id)

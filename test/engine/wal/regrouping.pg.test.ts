@@ -172,9 +172,28 @@ test('a version that waits for its mark holds with the generation that a change 
   assert.deepEqual(closings(it, `${BY_KEY}.1`), [1, 1])
 })
 
+test('a key that had changed above what was confirmed begins a generation once more when another log is accepted', async () => {
+  await using it = await open()
+  const first = await streaming(it)
+  await it.db.query(`insert into item values (1, 7, 'a')`)
+  await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
+  const cut = await holdsBack(it, first)
+  await it.db.query(OTHER_KEY)
+  await it.db.query(`update item set name = 'c'`)
+  await eventually('the generation is saved', async () => ((await opensAt(it)).length > 0 ? true : undefined))
+  await cut()
+  await it.replaceLog()
+  const second = it.start()
+  await reaches(second, 'failed')
+  await second.acceptGap()
+  await it.until((seen) => seen.some((m) => m.json.record.name === 'c'), `${BY_NAME}.2`)
+  assert.deepEqual(new Map(await keysOf(it, 3)).get('b'), '["1"]')
+  assert.deepEqual(await keysOf(it, 4), [['c', '["1","7"]']])
+})
+
 /** What a topic has, each with its key. */
 const keysOf = async (it: SourceFixture, generation: number) =>
-  (await it.messages(`${BY_KEY}.${generation}`)).map((m) => [m.json.record['name'], m.key]).sort()
+  (await it.messages(`${BY_KEY}.${generation}`)).map((m): [string, string] => [String(m.json.record['name']), m.key]).sort()
 
 test('a run that Postgres announces the table to elsewhere than to the one before begins the generation at the same change', async () => {
   await using it = await open({
