@@ -7,7 +7,7 @@ import { dirname, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { functionFiles, interpolated } from '../api/config/config-document.ts'
 import { ConfigReader } from '../api/config/config-reader.ts'
-import { functionText } from './bundle.ts'
+import { functionText, tellOutside } from './bundle.ts'
 import { configVariables } from './settings.ts'
 import { readText } from './text-file.ts'
 
@@ -40,7 +40,7 @@ export function configRequest({ name, folder, source }: ConfigFile): ConfigReque
   let isWhole = true
   for (const { path, offset } of functionFiles(reader))
     try {
-      files[path] = functionText(resolve(folder, path))
+      files[path] = functionText(resolve(folder, path), tellOutside)
     } catch (error) {
       reader.wrong(offset, `file can not be read: ${error instanceof Error ? error.message : String(error)}`)
       isWhole = false

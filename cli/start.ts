@@ -38,7 +38,7 @@ import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore } from '../engine/state/store.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
-import { functionText } from './bundle.ts'
+import { functionText, tellOutside } from './bundle.ts'
 import { setCollectorFlags } from './collector-flags.ts'
 import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
@@ -248,7 +248,7 @@ async function readConfig(config: NonNullable<Settings['config']>): Promise<Conf
 
 function readFile(path: string): ReturnType<typeof readDocument> {
   try {
-    const read = (file: string) => functionText(resolve(dirname(path), file))
+    const read = (file: string) => functionText(resolve(dirname(path), file), tellOutside)
     return readDocument(readFileSync(path, 'utf8'), { file: path, env: configVariables(), read })
   } catch (cause) {
     if (cause instanceof EngineError) throw cause

@@ -146,8 +146,21 @@ test('files from outside of its package that come into a bundle are named', { sk
     const { code, err } = run(command, join(own.path, 'fn.ts'))
     assert.deepEqual([code, err], [0, words], command)
   }
-  const { err } = run('save', join(own.path, 'fn.ts'), '--url', 'http://127.0.0.1:1', '--token', 'none') // told before anything is sent
+  const nowhere = ['--url', 'http://127.0.0.1:1', '--token', 'none'] // told before anything is sent
+  const { err } = run('save', join(own.path, 'fn.ts'), ...nowhere)
   assert.ok(err.startsWith(words), err)
+  const config = join(own.path, 'tailrace.yaml')
+  await writeFile(config, 'functions: [{ name: fn, type: transform, file: fn.ts }]\n')
+  const env = {
+    PATH: process.env['PATH'],
+    CONFIG_FILE_PATH: config,
+    TAILRACE_DATA: own.path,
+    PG_URL: 'postgresql://nobody:none@127.0.0.1:1/none',
+  }
+  for (const args of [['config', 'plan', config, ...nowhere], ['start']]) {
+    const { stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', env })
+    assert.ok(stderr.startsWith(words), `${args[0]}: ${stderr}`)
+  }
 })
 
 test('what a function may not import is told with its place', { skip: !hasEsbuild && 'npm ci' }, async () => {
