@@ -10,7 +10,7 @@ const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'] as 
 function hasDotSegment(path: string): boolean {
   const [before = ''] = path.split(/[?#]/, 1)
   const plain = before.replaceAll(/%2e/gi, '.').replaceAll(/%2f|%5c|\\/gi, '/')
-  return plain.split('/').some((part) => part === '.' || part === '..')
+  return plain.split('/').some((part) => /^\.{1,2}(?:;|$)/.test(part)) // some servers take what follows ";" for a parameter of the part
 }
 
 export const webhookRouting = new Routing<WebhookDestination>({
