@@ -7,13 +7,20 @@ import type { ResourcePort } from './engine-port.ts'
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 
-/** @throws EngineError TOKEN_INVALID: no header, another scheme, or a token that no account has */
-export function accountOf(authorization: string | undefined, resources: Pick<ResourcePort, 'findAccount'>): Account {
-  if (authorization === undefined)
-    throw new EngineError('TOKEN_INVALID', 'The request has no Authorization header; send "Authorization: Bearer <API token>".')
-  const token = BEARER.exec(authorization)?.[1]
-  if (token === undefined) throw new EngineError('TOKEN_INVALID', 'The Authorization header must be "Bearer <API token>".')
-  const account = resources.findAccount(hash('sha256', token, 'hex'))
-  if (!account) throw new EngineError('TOKEN_INVALID', 'The API token is not known.')
-  return account
+/** @returns undefined: no header, another scheme, or a token that no account has */
+export function accountOf(authorization: string | undefined, resources: Pick<ResourcePort, 'findAccount'>): Account | undefined {
+  const token = tokenIn(authorization)
+  return token === undefined ? undefined : resources.findAccount(hash('sha256', token, 'hex'))
 }
+
+/** Why a request has no account. */
+export function tokenInvalid(authorization: string | undefined): EngineError {
+  if (authorization === undefined)
+    return new EngineError('TOKEN_INVALID', 'The request has no Authorization header; send "Authorization: Bearer <API token>".')
+  return new EngineError(
+    'TOKEN_INVALID',
+    tokenIn(authorization) === undefined ? 'The Authorization header must be "Bearer <API token>".' : 'The API token is not known.',
+  )
+}
+
+const tokenIn = (authorization = ''): string | undefined => BEARER.exec(authorization)?.[1]

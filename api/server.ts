@@ -15,7 +15,7 @@ import { parseExact } from '../transforms/exact-json.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
-import { accountOf } from './auth.ts'
+import { accountOf, tokenInvalid } from './auth.ts'
 import type { EnginePort, ResourcePort } from './engine-port.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { FailedRequests } from './failed-requests.ts'
@@ -28,7 +28,7 @@ import { infoOperations } from './info-routes.ts'
 import type { Identity, KnownNode } from './cluster/node-report.ts'
 import { messageOperations } from './sinks/message-routes.ts'
 import { openapiDocument } from './openapi.ts'
-import type { Operation } from './operation.ts'
+import { JSON_TYPE, type Operation, type RouteConfig } from './operation.ts'
 import { addPeerRoutes, type PeerService } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
@@ -65,10 +65,15 @@ export type Limits = Readonly<{
   checkEveryMs: number
   /** open at once; further ones are closed as they come */
   connections: number
-  /** of those, from one address before a request with a token has come on them; further ones are closed as they come */
+  /** of those, of one client before a request with a token has come on them; further ones are closed as they come */
   strangers: number
+  /** requests without a token of one client that may be under way at once; the connection of a further one is closed */
+  strangeRequests: number
 }>
-const LIMITS: Limits = { headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000, connections: 20_000, strangers: 1_000 }
+const LIMITS: Limits = {
+  ...{ headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000 },
+  ...{ connections: 20_000, strangers: 1_000, strangeRequests: 100 },
+}
 
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
@@ -97,13 +102,12 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { host, port } = options
   const receives = new OpenReceives()
   const limits = { ...LIMITS, ...options.limits }
-  const app = newServer(options, limits)
-  const strangers = new Strangers(limits.strangers)
-  app.server.on('connection', (socket) => strangers.take(socket))
+  const strangers = new Strangers({ connections: limits.strangers, requests: limits.strangeRequests })
+  const app = newServer(options, limits, strangers)
   const operations = operationsOf(options, receives)
-  for (const operation of operations) addRoutes(app, operation, options.resources, strangers)
+  for (const operation of operations) addRoutes(app, operation)
   addOptions(app, operations)
-  if (options.cluster) addPeerRoutes(app, options.cluster.service, receives)
+  if (options.cluster) addPeerRoutes(app, { service: options.cluster.service, receives, strangers })
   try {
     await app.listen({ host, port })
   } catch (cause) {
@@ -130,7 +134,7 @@ function operationsOf(
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
-  let document: Record<string, unknown> | undefined
+  let document: Buffer | undefined
   operations.push({
     id: 'openapi',
     methods: ['GET'],
@@ -138,12 +142,19 @@ function operationsOf(
     summary: 'This document',
     auth: false,
     answer: { description: 'OpenAPI 3.1.', schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }) },
-    handle: () => (document ??= openapiDocument(operations, identity.version)),
+    handle: (_request, reply) => {
+      reply.header('content-type', JSON_TYPE)
+      return (document ??= Buffer.from(JSON.stringify(openapiDocument(operations, identity.version)))) // anyone may ask: no work, and no copy
+    },
   })
   return operations
 }
 
-function newServer({ logger, metrics }: ApiOptions, { headersMs, requestMs, checkEveryMs, connections }: Limits): FastifyInstance {
+function newServer(
+  { logger, metrics, resources }: ApiOptions,
+  { headersMs, requestMs, checkEveryMs, connections }: Limits,
+  strangers: Strangers,
+): FastifyInstance {
   const failed = new FailedRequests(logger)
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
@@ -156,9 +167,10 @@ function newServer({ logger, metrics }: ApiOptions, { headersMs, requestMs, chec
     http: { headersTimeout: headersMs, connectionsCheckingInterval: checkEveryMs },
     routerOptions: { maxParamLength: MAX_NAME_LENGTH, ignoreTrailingSlash: true },
     clientErrorHandler: onClientError,
-    frameworkErrors: (error, request, reply) => onError(error, request, reply), // a path that can't be decoded
+    frameworkErrors: (error, request, reply) => isAdmitted(request, reply) && onError(error, request, reply), // a path that can't be decoded
   })
   app.server.maxConnections = connections
+  app.server.on('connection', (socket) => strangers.take(socket))
   app.decorateRequest('account', null)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
@@ -170,6 +182,7 @@ function newServer({ logger, metrics }: ApiOptions, { headersMs, requestMs, chec
   })
   app.addHook('onRequest', (request, reply, done) => {
     request.raw.headers['content-type'] = undefined // the framework refuses those that it can't parse; ours are all JSON
+    if (!isAdmitted(request, reply)) return
     if (request.is404) return void reply.status(404).send(ROUTE_NOT_FOUND_BODY)
     done(
       takesJson(request.headers.accept)
@@ -181,18 +194,28 @@ function newServer({ logger, metrics }: ApiOptions, { headersMs, requestMs, chec
   app.setErrorHandler(onError)
   return app
 
+  /** Before anything is done for a request: who asks. @returns false: it gets no answer */
+  function isAdmitted(request: FastifyRequest, reply: FastifyReply): boolean {
+    const { socket, headers } = request.raw
+    request.account = accountOf(headers.authorization, resources) ?? null
+    if (request.account) strangers.know(socket)
+    else if (!(request.routeOptions.config as RouteConfig).isPeer && !strangers.admit(socket, reply.raw)) {
+      reply.hijack()
+      return false
+    }
+    return true
+  }
+
   function onError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     const { status, body } = answerTo(error)
     metrics?.errorAnswered(body.code)
     if (status >= 500) failed.add(error, body.code, { method: request.method, path: request.raw.url?.split('?')[0] })
     if (status === 429 || status === 503) reply.header('retry-after', '1')
     if (status === 401) reply.header('www-authenticate', 'Bearer')
-    reply.header('content-type', 'application/json; charset=utf-8')
+    reply.header('content-type', JSON_TYPE)
     reply.status(status).send(body)
   }
 }
-
-type RouteConfig = Readonly<{ exactNumbers?: true | undefined }>
 
 /** @throws EngineError REQUEST_UNPARSABLE */
 function parsedBody(text: string, exactNumbers: boolean): unknown {
@@ -205,7 +228,7 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
   }
 }
 
-function addRoutes(app: FastifyInstance, operation: Operation, resources: ResourcePort, strangers: Strangers): void {
+function addRoutes(app: FastifyInstance, operation: Operation): void {
   const { methods, paths, auth, body, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
@@ -217,9 +240,7 @@ function addRoutes(app: FastifyInstance, operation: Operation, resources: Resour
       // before the body is read, so that a stranger can't make us read it
       ...(auth && {
         onRequest: (request, _reply, done) => {
-          request.account = accountOf(request.headers.authorization, resources)
-          strangers.know(request.raw.socket)
-          done()
+          done(request.account ? undefined : tokenInvalid(request.headers.authorization))
         },
       }),
       handler: (request, reply) => {

@@ -1,38 +1,77 @@
 /**
- * Connections on which no request with a token has come yet. One address may have so many of them and no more, so that it
- * can't take the room of all others by opening connections and saying nothing. What a proxy opens for clients with tokens
- * isn't counted, however many.
+ * Clients without a token. One of them may have so many connections and so many requests under way and no more, so that it
+ * takes the room of all others neither by opening connections and saying nothing nor by asking on and on without reading
+ * the answers. Clients are told apart by their address, of IPv6 by its network. What a proxy sends for clients with tokens
+ * isn't counted, however much.
  */
+import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { clientNetwork } from '../engine/net/ip-address.ts'
+
+/** Both of one client. */
+type Most = Readonly<{ connections: number; requests: number }>
 
 export class Strangers {
-  readonly #max: number
+  readonly #most: Most
+  /** whose the connections are on which no request with a token has come yet */
   readonly #open = new Map<Socket, string>()
-  readonly #counts = new Map<string, number>()
+  readonly #connections = new Counts()
+  readonly #requests = new Counts()
 
-  /** @param max of one address */
-  constructor(max: number) {
-    this.#max = max
+  constructor(most: Most) {
+    this.#most = most
   }
 
-  /** A connection has come; one too many is closed. */
-  take(socket: Socket): void {
-    const { remoteAddress: address } = socket
-    if (address === undefined) return // it has gone
-    const count = (this.#counts.get(address) ?? 0) + 1
-    if (count > this.#max) return void socket.destroy()
-    this.#open.set(socket, address)
-    this.#counts.set(address, count)
+  /** A connection has come. @returns false: it has gone, or is one too many and was closed */
+  take(socket: Socket): boolean {
+    const client = clientOf(socket)
+    if (client === undefined || !this.#connections.add(client, this.#most.connections)) {
+      socket.destroy()
+      return false
+    }
+    this.#open.set(socket, client)
     socket.once('close', () => this.know(socket))
+    return true
   }
 
-  /** A request with a token has come on it, or it has ended. */
+  /** A request with a token has come on it, or one that another process of the cluster has signed; or it has ended. */
   know(socket: Socket): void {
-    const address = this.#open.get(socket)
-    if (address === undefined) return
+    const client = this.#open.get(socket)
+    if (client === undefined) return
     this.#open.delete(socket)
-    const left = (this.#counts.get(address) as number) - 1
-    if (left > 0) this.#counts.set(address, left)
-    else this.#counts.delete(address)
+    this.#connections.remove(client)
+  }
+
+  /** A request without a token has come. @returns false: it is one too many, so its connection was closed and it gets no answer */
+  admit(socket: Socket, response: ServerResponse): boolean {
+    const client = clientOf(socket)
+    if (client === undefined || !this.#requests.add(client, this.#most.requests)) {
+      socket.destroy()
+      return false
+    }
+    response.once('close', () => this.#requests.remove(client)) // also of an answer that never went out
+    return true
+  }
+}
+
+/** @returns undefined: it has gone */
+const clientOf = ({ remoteAddress }: Socket): string | undefined => (remoteAddress === undefined ? undefined : clientNetwork(remoteAddress))
+
+/** How much of a kind each client has. */
+class Counts {
+  readonly #of = new Map<string, number>()
+
+  /** @returns false: it has as much as it may */
+  add(client: string, most: number): boolean {
+    const count = this.#of.get(client) ?? 0
+    if (count >= most) return false
+    this.#of.set(client, count + 1)
+    return true
+  }
+
+  remove(client: string): void {
+    const left = (this.#of.get(client) as number) - 1
+    if (left > 0) this.#of.set(client, left)
+    else this.#of.delete(client)
   }
 }

@@ -9,6 +9,8 @@ import type { LocalEngine, RecentAsked, RunningSink, Shape } from '../engine-por
 import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
 import { PEER_HEADER, TakenRequests, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
+import { JSON_TYPE, type RouteConfig } from '../operation.ts'
+import type { Strangers } from '../strangers.ts'
 
 export type PeerService = Readonly<{
   key: PeerKey
@@ -32,7 +34,10 @@ declare module 'fastify' {
   }
 }
 
-export function addPeerRoutes(app: FastifyInstance, service: PeerService, receives: OpenReceives): void {
+export function addPeerRoutes(
+  app: FastifyInstance,
+  { service, receives, strangers }: Readonly<{ service: PeerService; receives: OpenReceives; strangers: Strangers }>,
+): void {
   const { key, nodeId, engine } = service
   const calls = new OpenCalls()
   const taken = new TakenRequests()
@@ -82,11 +87,14 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
     scope.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
     scope.addHook('onRequest', async (request, reply) => {
       const claim = key.claim(request.headers[PEER_HEADER], { method: request.method, path: request.url, to: nodeId })
+      const isOurs = claim !== undefined && !('meantFor' in claim) && taken.take(claim)
+      if (isOurs) strangers.know(request.raw.socket)
+      else if (!strangers.admit(request.raw.socket, reply.raw)) return reply.hijack()
       if (!claim) throw new EngineError('PEER_UNAUTHORIZED', 'The path is for the other nodes of the cluster.')
       request.peer = { bodyHash: '', timeMs: 0, ...claim } // before all else, so that errors are signed too
       if ('meantFor' in claim) throw new EngineError('PEER_UNREACHABLE', 'the node that is asked is not here any more')
-      if (!taken.take(claim)) throw new EngineError('PEER_UNAUTHORIZED', 'The request was sent before.')
-      reply.header('content-type', 'application/json; charset=utf-8')
+      if (!isOurs) throw new EngineError('PEER_UNAUTHORIZED', 'The request was sent before.')
+      reply.header('content-type', JSON_TYPE)
     })
     scope.addHook('preValidation', async (request) => {
       if (request.peer && !key.isBody(request.peer, (request.body as Buffer | undefined) ?? ''))
@@ -98,7 +106,7 @@ export function addPeerRoutes(app: FastifyInstance, service: PeerService, receiv
       reply.header(PEER_HEADER, key.signAnswer(request.peer.mac, answer))
     })
     const post = (path: string, handle: (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>) =>
-      scope.post(PEER_PATH + path, { bodyLimit: MAX_BODY_BYTES }, handle)
+      scope.post(PEER_PATH + path, { bodyLimit: MAX_BODY_BYTES, config: { isPeer: true } satisfies RouteConfig }, handle)
     post('/sinks/:sink/receive', receive)
     post('/sinks/:sink/ack', settle('ack'))
     post('/sinks/:sink/nack', settle('nack'))

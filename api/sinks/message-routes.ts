@@ -3,7 +3,7 @@ import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EnginePort, MessageChoice, MessageEdit, ResourcePort } from '../engine-port.ts'
-import { objectBody, pathParameter, type Operation } from '../operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
 
 const MAX_LIMIT = 1_000
 const MAX_IDS = 1_000
@@ -139,7 +139,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
     errors: [404, 503],
     handle: async (request, reply, account) => {
       const text = await shown(sinkOf(account, pathParameter(request, 'id_or_name')), pathParameter(request, 'message'))
-      reply.header('content-type', 'application/json; charset=utf-8')
+      reply.header('content-type', JSON_TYPE)
       return text
     },
   }

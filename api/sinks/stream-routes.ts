@@ -10,7 +10,7 @@ import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EnginePort, Receipt, ResourcePort, RunningSink, Shape } from '../engine-port.ts'
-import { objectBody, pathParameter, type Operation } from '../operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
 import type { OpenReceives, ReceiveCall } from '../cluster/receive-call.ts'
 
 const MAX_BATCH = 1_000
@@ -162,7 +162,6 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
   ]
 }
 
-const JSON_TYPE = 'application/json; charset=utf-8'
 const SUCCESS = Buffer.from('{"success":true}')
 const EMPTY = Buffer.from('{"data":[]}')
 

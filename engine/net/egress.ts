@@ -10,6 +10,7 @@
 import { lookup } from 'node:dns/promises'
 import { BlockList, isIP } from 'node:net'
 import { EngineError } from '../errors.ts'
+import { innerAddress, withoutZone } from './ip-address.ts'
 
 export type EgressMode = 'private' | 'public'
 export type Address = Readonly<{ address: string; family: 4 | 6 }>
@@ -154,37 +155,4 @@ function blockList(ranges: readonly Range[]): BlockList {
   const list = new BlockList()
   for (const [network, prefix] of ranges) list.addSubnet(network, prefix, isIP(network) === 4 ? 'ipv4' : 'ipv6')
   return list
-}
-
-/** The IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4, ISATAP). */
-function innerAddress(address: string): string | undefined {
-  const words = wordsOf(address)
-  if (!words) return undefined
-  const [a, b, c] = words as [number, number, number]
-  const low = (at: number) =>
-    `${(words[at] as number) >> 8}.${(words[at] as number) & 255}.${(words[at + 1] as number) >> 8}.${(words[at + 1] as number) & 255}`
-  const zeros = (count: number) => words.slice(0, count).every((word) => word === 0)
-  if (zeros(5) && words[5] === 0xffff) return low(6)
-  if (zeros(4) && words[4] === 0xffff && words[5] === 0) return low(6)
-  if (zeros(6) && ((words[6] as number) !== 0 || (words[7] as number) > 1)) return low(6)
-  if (a === 0x64 && b === 0xff9b && (c === 1 || words.slice(2, 6).every((word) => word === 0))) return low(6)
-  if (a === 0x2002) return low(1)
-  if (words[5] === 0x5efe && (words[4] === 0 || words[4] === 0x200)) return low(6)
-  return undefined
-}
-
-const withoutZone = (address: string): string => address.split('%', 1)[0] as string
-
-/** The eight words of an IPv6 address. */
-function wordsOf(address: string): number[] | undefined {
-  const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(withoutZone(address))
-  const plain = dotted
-    ? `${dotted[1]}${((Number(dotted[2]) << 8) | Number(dotted[3])).toString(16)}:${((Number(dotted[4]) << 8) | Number(dotted[5])).toString(16)}`
-    : withoutZone(address)
-  const [head = '', tail] = plain.split('::')
-  const parts = (text: string) => (text === '' ? [] : text.split(':').map((word) => Number.parseInt(word, 16)))
-  const front = parts(head)
-  const back = tail === undefined ? [] : parts(tail)
-  const words = tail === undefined ? front : [...front, ...Array.from({ length: 8 - front.length - back.length }, () => 0), ...back]
-  return words.length === 8 && words.every((word) => word >= 0 && word <= 0xffff) ? words : undefined
 }

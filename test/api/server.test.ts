@@ -134,6 +134,28 @@ test('one address has few connections without a token, and they leave room for t
   for (const socket of [known, guessing]) socket.destroy()
 })
 
+test('of requests without a token one client has few under way, and its connection is closed at one more; those with one are served', async () => {
+  await using s = await serve({ strangeRequests: 3 })
+  const last = 'connection: close\r\n'
+  const strange = (path: string, end = '') => `GET ${path} HTTP/1.1\r\nhost: x\r\n${end}\r\n`
+  const known = (end = '') => strange('/api/sinks', `authorization: ${authorization}\r\n${end}`)
+  const statuses = (text: string) => text.match(/(?<=HTTP\/1\.1 )\d+/g) ?? []
+  const served = await raw(s, strange('/health').repeat(3) + known().repeat(5) + known(last))
+  assert.deepEqual(statuses(served), Array(9).fill('200'))
+  for (const path of ['/health', '/api/openapi.json', '/api/sinks', '/nosuch', '/api/sinks/%zz', '/internal/peer/report']) {
+    assert.ok(statuses(await raw(s, strange(path).repeat(3) + strange(path, last))).length < 4, path)
+    assert.equal((await s.call('/health', { token: null })).status, 200, `those of ${path} still count`)
+  }
+})
+
+test('of all connections there are so many and no more', async () => {
+  await using s = await serve({ connections: 2 })
+  const open = [0, 1].map(() => connect({ port: Number(new URL(s.api.url).port), host: '127.0.0.1' }))
+  await Promise.all(open.map((socket) => once(socket, 'connect')))
+  assert.equal(await raw(s, `GET /api/sinks HTTP/1.1\r\nhost: x\r\nauthorization: ${authorization}\r\nconnection: close\r\n\r\n`), '')
+  for (const socket of open) socket.destroy()
+})
+
 test('a path that can’t be decoded is 400', async () => {
   await using s = await serve()
   const answer = await raw(s, `GET /api/sinks/%zz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n`)

@@ -3,12 +3,13 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import { once } from 'node:events'
 import { text } from 'node:stream/consumers'
-import type { AddressInfo } from 'node:net'
+import { connect, type AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { EngineError } from '../../../engine/errors.ts'
 import { PEER_HEADER, PeerKey } from '../../../api/cluster/peer-key.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
 import { ClusterFixture, inPartition, VAULT_KEY, type ClusterNode } from './cluster-fixture.ts'
+import { waitingCount } from '../api-fixture.ts'
 import { GOODS_ID, type Scripted } from '../scripted-engine.ts'
 
 const settle = (node: ClusterNode, what: 'ack' | 'nack', messages: readonly Scripted[]) =>
@@ -189,11 +190,26 @@ test('a node of another key is neither believed nor obeyed', async () => {
   assert.ok(a.log.some((line) => line.includes('PEER_REFUSED') && line.includes('node-1')))
 })
 
+test('connections and requests of other nodes are none of strangers, of whom a node takes few', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b] = [await cluster.node([0]), await cluster.node([1], { limits: { strangers: 1, strangeRequests: 1 } })]
+  await cluster.met(a, b)
+  const client = new AbortController()
+  const wait = a.receive({ wait_for: 30_000 }, client.signal).catch(() => 'gone')
+  await waitingCount(b.goods, 1)
+  assert.equal((await settle(a, 'ack', held(b, 1, 1))).status, 200)
+  client.abort()
+  assert.equal(await wait, 'gone')
+  const socket = connect({ port: Number(new URL(b.api.url).port), host: '127.0.0.1' })
+  socket.end('POST /internal/peer/report HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n'.repeat(2))
+  assert.doesNotMatch(await text(socket).catch(() => ''), /HTTP[^]*HTTP/, 'who signs nothing is one')
+})
+
 test('an answer that somebody on the way has changed is not believed, and neither is one whose count is another', async () => {
   await using cluster = await ClusterFixture.create()
   let change = { body: (body: string) => body, headers: {} }
   let there = ''
-  const between = createServer(async (request, response) => {
+  await using between = createServer(async (request, response) => {
     const body = await text(request)
     const { [PEER_HEADER]: signature } = request.headers
     const answer = await fetch(`${there}${request.url}`, { method: 'POST', headers: { [PEER_HEADER]: String(signature) }, body })
@@ -213,8 +229,6 @@ test('an answer that somebody on the way has changed is not believed, and neithe
   change = { body: (body) => body, headers: { 'x-tailrace-count': '7' } }
   const counted = await settle(a, 'ack', held(b, 1, 3))
   assert.deepEqual([counted.status, codeOf(counted)], [503, 'PEER_REFUSED'])
-  between.close()
-  between.closeAllConnections()
 })
 
 test('whatever listens where a node used to be can not answer an ack in its place', async () => {

@@ -8,7 +8,7 @@ import { StateFeed } from '../../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../../engine/state/store.ts'
 import { openCluster } from '../../../api/cluster/cluster.ts'
 import type { EnginePort, HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../../api/engine-port.ts'
-import { startApi, type ApiServer } from '../../../api/server.ts'
+import { startApi, type ApiServer, type Limits } from '../../../api/server.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 import { GOODS_ID, message, ScriptedEngine, SHOP, TOKEN, type Scripted, type ScriptedSink } from '../scripted-engine.ts'
@@ -83,9 +83,9 @@ export class ClusterFixture implements AsyncDisposable {
   /** @param partitions of the sink "goods" that it owns */
   async node(
     partitions: readonly number[],
-    options: { vaultKey?: Buffer; runs?: boolean; fields?: Partial<Sink>; address?: string } = {},
+    options: { vaultKey?: Buffer; runs?: boolean; fields?: Partial<Sink>; address?: string; limits?: Partial<Limits> } = {},
   ): Promise<ClusterNode> {
-    const { vaultKey = VAULT_KEY, runs = true, fields = {} } = options
+    const { vaultKey = VAULT_KEY, runs = true, fields = {}, limits = {} } = options
     const log: string[] = []
     const logger = createLogger({ level: 'info', format: 'json', destination: { write: (line) => void log.push(line) } })
     const engine = new ClusteredEngine()
@@ -104,6 +104,7 @@ export class ClusterFixture implements AsyncDisposable {
       resources: engine,
       logger,
       identity: { version: '9.9.9', nodeId: registry.id, nodeName: registry.name },
+      limits,
     })
     await registry.join({ address: options.address ?? api.url, version: '9.9.9' })
     await heard
