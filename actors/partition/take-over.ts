@@ -3,8 +3,9 @@ import { refList } from '../../engine/dispatch/ack-id.ts'
 import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { inheritanceOf } from '../../engine/dispatch/replay/rewound.ts'
-import type { MessageRef } from '../../engine/log/log.ts'
+import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts'
 import { mustFitPartition } from '../../engine/log/memories.ts'
+import { comparePositions } from '../../engine/position.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
 import type { PartitionOptions } from './partition-options.ts'
 import { Trimming } from './trimming.ts'
@@ -24,7 +25,8 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { log, query, topic, reader, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
   await mustFitPartition(query, log, { ...key, reader })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder })
-  const { commit, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
+  const { commit: left, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
+  const commit = left && (await fitToPartition(log, topic, key.partition, left))
   const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: begins, index: 0 }) : { groups: [], refs: refList() }
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(reader, key.partition)
@@ -42,4 +44,18 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
     hasPoints,
   })
   return { store, dispatcher, trimming, discarded, committed: taken.next, hasParked }
+}
+
+/**
+ * A partition in Kafka that lost records may have as many others by now: the offset of a commit is within it again, and what
+ * stands below was never read. Such a reader goes on with the first record above what it had accepted. As a rule that is the
+ * marker that ends its generation, behind which nothing comes any more.
+ */
+async function fitToPartition(log: Log, topic: TopicName, partition: number, commit: Commit): Promise<Commit> {
+  const before = commit.next.offset === 0 ? undefined : await log.headerAt(topic, partition, commit.next.offset - 1)
+  if (!before || comparePositions(before.last, commit.filter) <= 0) return commit
+  const above = await log.offsetFor(topic, partition, { position: commit.filter })
+  const next = { offset: Math.min(above, commit.next.offset), index: 0 }
+  // a marker tells others that they leave, too, and is passed by: then the rest of the commit stands
+  return before.isMarker ? { ...commit, next } : { next, filter: commit.filter, finished: [], handedOut: next, term: commit.term }
 }

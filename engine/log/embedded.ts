@@ -37,7 +37,7 @@ import {
   type RememberedState,
   type TopicName,
 } from './log.ts'
-import { compressPack, Pack } from './pack.ts'
+import { compressPack, Pack, type PackHeader } from './pack.ts'
 import { waitFor, wake, type PartitionState } from './partition-state.ts'
 import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
 import { TailCache, type Follower } from './tail-cache.ts'
@@ -289,6 +289,11 @@ class EmbeddedLog implements Log {
       if (pack) yield { offset, pack }
       offset++
     }
+  }
+
+  async headerAt(name: TopicName, partition: number, offset: number): Promise<PackHeader | undefined> {
+    const pack = this.#find(this.#topic(name), partition, offset)
+    return pack && Pack.header(pack)
   }
 
   async commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {

@@ -10,6 +10,7 @@
  */
 import type { Lsn } from '../lsn.ts'
 import type { Position } from '../position.ts'
+import type { PackHeader } from './pack.ts'
 
 /** Names one topic. A topic of a stream is made once, and its name is never used again. */
 export type TopicName = string
@@ -131,6 +132,8 @@ export interface Log extends AsyncDisposable {
    * @param before for who looks and doesn't follow: ends there
    */
   read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before?: number): AsyncIterable<LogRecord>
+  /** @returns of the pack that stands at an offset; undefined: none does */
+  headerAt(topic: TopicName, partition: number, offset: number): Promise<PackHeader | undefined>
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void>
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined>
   /**

@@ -48,6 +48,12 @@ export const isLaterPart = (record: Buffer): boolean => {
   return part !== undefined && part.index > 0
 }
 
+/** Whether a pack stands where the record is: it is a pack, or the last part of one. */
+export const isWholeWith = (record: Buffer): boolean => {
+  const part = partOf(record)
+  return part === undefined || part.index === part.count - 1
+}
+
 type Part = Readonly<{ term: number; index: number; count: number }>
 
 /** @throws EngineError PACK_MALFORMED */

@@ -27,8 +27,8 @@ import {
   type ReaderName,
   type TopicName,
 } from '../log.ts'
-import { Pack } from '../pack.ts'
-import { isLaterPart, PartPlaces } from '../pack-parts.ts'
+import { Pack, type PackHeader } from '../pack.ts'
+import { isLaterPart, isWholeWith, PartPlaces } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
@@ -251,6 +251,11 @@ class KafkaLog implements Log {
       fetched: (offset: number, counted: Counted) => this.#sizes.read(topic, partition, offset, counted),
     }
     return this.#feeds.read(fed, from, before, AbortSignal.any([signal, this.#closed.signal]))
+  }
+
+  async headerAt(topic: TopicName, partition: number, offset: number): Promise<PackHeader | undefined> {
+    const record = await this.#recordAt(topic, partition, offset)
+    return record && isWholeWith(record) ? Pack.header(record) : undefined
   }
 
   commit(reader: ReaderName, partition: number, commit: Commit): Promise<void> {

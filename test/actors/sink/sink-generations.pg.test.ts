@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
 import type { Query } from '../../../engine/wal/connection/slot.ts'
+import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
 import { hashOf, acksOf, idsOf, SINK } from '../sink-fixture.ts'
@@ -76,6 +77,22 @@ test('a message that is with a client at the switch is not handed out before its
   assert.equal(again?.ack_id, held?.ack_id)
   assert.ok(performance.now() - since >= 995)
   assert.equal(f.sink.status().details?.['generation'], 2)
+})
+
+test('a generation whose partition lost records, and got as many markers since, ends at the first of them', async () => {
+  await using s = await Switching.open({}, { partitions: 2 })
+  const { f } = s
+  for (const id of [1, 2]) await f.append([{ id }])
+  await s.ack(await f.gather(2))
+  await f.sink.stop()
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
+  const commit = await f.log.committed(topic, 0)
+  assert.equal(commit?.next.offset, 2)
+  await s.switchOver()
+  await f.log.commit(topic, 0, { ...commit, next: { offset: 3, index: 0 } }) // a record more was finished, which is not there now
+  await s.start()
+  await s.append(3, 'new')
+  assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [3])
 })
 
 test('a backlog that nobody has asked for stays in the log, and is delivered in its own generation', async () => {

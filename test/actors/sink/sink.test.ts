@@ -4,7 +4,7 @@ import { mock, test } from 'node:test'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
-import type { Log } from '../../../engine/log/log.ts'
+import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK } from '../sink-fixture.ts'
 
 const LONG_MS = 20_000
@@ -375,6 +375,34 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
     assert.deepEqual(new Set(came), expected)
     assert.deepEqual(await again.receive(10, 60), [])
   }
+})
+
+test('a partition that lost records, and got as many others since, is read on from the first that was not there before', async () => {
+  await using f = await Fixture.open({}, { start: false })
+  for (let id = 1; id <= 4; id++) await f.append([{ id }])
+  const filter = { history: 0, lsn: 16n, idx: 0, part: 1 as const } // of the first record: the three behind it are others now
+  const finished = [{ from: { offset: 3, index: 0 }, to: { offset: 3, index: 1 } }]
+  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
+  await f.log.commit(topic, 0, { next: { offset: 3, index: 0 }, filter, finished, handedOut: { offset: 4, index: 0 }, term: 0 })
+  await f.start()
+  assert.deepEqual(idsOf(await f.gather(3)), [2, 3, 4])
+})
+
+test('a marker that others were given makes nothing of a commit void', async () => {
+  await using f = await Fixture.open({ ack_wait_ms: 300 }, { start: false })
+  const generations = onlyGeneration(SINK)
+  const serve = async () => ({ ...(await generations.serve())!, reader: readerOf(ownTopic({ sinkId: SINK.id, generation: 1 }), 'one.1') })
+  await f.start({ generations: { ...generations, serve } })
+  await f.append([{ id: 1 }])
+  await f.close()
+  await f.append([{ id: 2 }, { id: 3 }])
+  await f.sink.ack(acksOf((await f.gather(3)).filter((m) => m.record.id !== 2)))
+  f.crash()
+  await f.start({ generations: { ...generations, serve } })
+  const [open] = await f.gather(1)
+  assert.equal(open?.record.id, 2)
+  await f.sink.ack(acksOf([open]))
+  assert.deepEqual(await f.receive(10, 400), [])
 })
 
 test('all partitions are served, acks find theirs, and max_ack_pending holds over all of them', async () => {

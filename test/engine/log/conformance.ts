@@ -324,6 +324,8 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     assert.equal(await log.offsetFor(TOPIC, 0, { position: at(30) }), 3)
     assert.equal(await log.offsetFor(TOPIC, 0, { position: at(29) }), 2)
     assert.equal(await log.offsetFor(TOPIC, 0, { position: at(99) }), 9)
+    assert.deepEqual((await log.headerAt(TOPIC, 0, 2))?.last, at(30))
+    assert.equal(await log.headerAt(TOPIC, 0, 9), undefined)
   })
 
   test(`${name}: a reader ends when it is aborted, when its topic is deleted and when the log closes`, async () => {

@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { comparePositions, ORIGIN, type Position } from '../../../engine/position.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, compressPack, Pack } from '../../../engine/log/pack.ts'
-import { PartJoiner, PartPlaces, splitPack } from '../../../engine/log/pack-parts.ts'
+import { isWholeWith, PartJoiner, PartPlaces, splitPack } from '../../../engine/log/pack-parts.ts'
 import { Random } from '../../faults/random.ts'
 
 const SEEDS = 300
@@ -35,6 +35,7 @@ test('a pack in parts is put together byte for byte, compressed or not, and no p
     assert.deepEqual(out, [{ offset: 9 + parts.length, pack: whole }])
     assert.ok(bodyOf(out[0]?.pack as Buffer).equals(body))
     assert.deepEqual(Pack.header(parts[1] as Buffer), Pack.header(whole))
+    assert.deepEqual([whole, ...parts.slice(-2)].map(isWholeWith), [true, false, true])
     assert.throws(() => Pack.decode(parts[0] as Buffer), { code: 'PACK_MALFORMED' })
   }
 })

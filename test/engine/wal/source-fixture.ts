@@ -63,6 +63,7 @@ export class WatchedLog implements Log {
   appendCount: Log['appendCount'] = (source) => this.inner.appendCount(source)
   lacks: Log['lacks'] = (source, appends, only) => this.inner.lacks(source, appends, only)
   read: Log['read'] = (topic, partition, from, signal, before) => this.inner.read(topic, partition, from, signal, before)
+  headerAt: Log['headerAt'] = (topic, partition, offset) => this.inner.headerAt(topic, partition, offset)
   join: Log['join'] = (reader, partition, from) => this.inner.join(reader, partition, from)
   readers: Log['readers'] = () => this.inner.readers()
   neededFrom: Log['neededFrom'] = (topic, partition, offset) => this.inner.neededFrom(topic, partition, offset)
