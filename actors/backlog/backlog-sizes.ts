@@ -3,7 +3,7 @@
  * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
  */
 import { undeliveredGenerations, type UndeliveredGeneration } from '../../engine/dispatch/generations.ts'
-import { topicRead, type Log, type ReaderName } from '../../engine/log/log.ts'
+import { topicRead, type Log, type PartitionStats, type ReaderName, type TopicName } from '../../engine/log/log.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
@@ -16,13 +16,15 @@ const READERS_MAX_AGE_MS = 2_000
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
+/** by sink */
+type Readers = ReadonlyMap<string, readonly UndeliveredGeneration[]>
 
 export class BacklogSizes {
   readonly #log: Log
   readonly #query: Query
   #parked: Sizes = new Map()
   #parkedAt = -Infinity
-  #known: readonly UndeliveredGeneration[] = []
+  #known: Readers = new Map()
   #readersAt = -Infinity
   /** by "reader/partition": the first record that is beyond the end of a generation */
   readonly #ends = new Map<string, number>()
@@ -33,33 +35,58 @@ export class BacklogSizes {
     this.#query = query
   }
 
-  /** The sinks that are bound, with the size of their backlog. @param reliefOf what is done when it is full; undefined: it isn't for this process to do it */
-  bounded(sinks: readonly Sink[], reliefOf: (sink: Sink) => Relief | undefined): readonly BacklogOf[] {
-    let asked: Promise<readonly Sizes[]> | undefined
-    return sinks.flatMap((sink) => {
-      const relief = sink.status === 'disabled' ? undefined : reliefOf(sink)
-      if (!relief) return []
-      const bytes = async () => {
-        asked ??= Promise.all([this.#inLog(), this.#inState()])
-        return (await asked).reduce((sum, sizes) => sum + (sizes.get(sink.id) ?? 0), 0)
-      }
-      return [{ sinkId: sink.id, name: sink.name, maxBytes: sink.max_backlog_mb * MB, relief, bytes }]
-    })
+  /**
+   * The sinks that are bound and whose backlog is at least a share of what it may be. Most streams hold less than that for
+   * anybody: then nobody's share of them is asked for.
+   * @param reliefOf what is done when a backlog is full; undefined: it isn't for this process to do it
+   */
+  async large(sinks: readonly Sink[], share: number, reliefOf: (sink: Sink) => Relief | undefined): Promise<readonly BacklogOf[]> {
+    const [readers, parked] = await Promise.all([this.#readers(), this.#inState()])
+    const kept = await this.#keptBy(readers)
+    const large: BacklogOf[] = []
+    for (const sink of sinks) {
+      const maxBytes = sink.max_backlog_mb * MB
+      const own = readers.get(sink.id) ?? []
+      const most = own.reduce((sum, { reader }) => sum + (kept.get(topicRead(reader)) ?? 0), parked.get(sink.id) ?? 0)
+      if (most < maxBytes * share || sink.status === 'disabled') continue
+      const relief = reliefOf(sink)
+      if (!relief) continue
+      let bytes = parked.get(sink.id) ?? 0
+      for (const generation of own) bytes += await this.#unfinished(generation)
+      if (bytes >= maxBytes * share) large.push({ sinkId: sink.id, name: sink.name, maxBytes, relief, bytes })
+    }
+    return large
   }
 
-  /** Unfinished bytes of all generations of each sink: what is kept to be replayed doesn't count. */
-  async #inLog(): Promise<Sizes> {
-    const sizes = new Map<string, number>()
-    for (const generation of await this.#readers()) {
-      const { sinkId, reader, partitions, lines } = generation
-      for (let partition = 0; partition < partitions; partition++) {
-        const stats = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS, lines[partition]).catch(() => undefined) // deleted meanwhile
-        if (!stats) continue
-        const beyond = generation.endsAt ? await this.beyond(generation.reader, partition, generation.endsAt) : 0
-        sizes.set(sinkId, (sizes.get(sinkId) ?? 0) + Math.max(0, stats.bytes - stats.finishedBytes - beyond))
+  /** Bytes that the log has of each topic that somebody still reads. */
+  async #keptBy(readers: Readers): Promise<ReadonlyMap<TopicName, number>> {
+    const kept = new Map<TopicName, number>()
+    for (const generations of readers.values())
+      for (const { reader, partitions } of generations) {
+        const topic = topicRead(reader)
+        if (kept.has(topic)) continue
+        let bytes = 0
+        for (let partition = 0; partition < partitions; partition++) bytes += (await this.#statsOf(reader, partition))?.bytes ?? 0
+        kept.set(topic, bytes)
       }
+    return kept
+  }
+
+  /** Bytes of a generation's unfinished messages in the log: what is kept to be replayed doesn't count. */
+  async #unfinished({ reader, partitions, lines, endsAt }: UndeliveredGeneration): Promise<number> {
+    let unfinished = 0
+    for (let partition = 0; partition < partitions; partition++) {
+      const stats = await this.#statsOf(reader, partition, lines[partition])
+      if (!stats) continue
+      const beyond = endsAt ? await this.beyond(reader, partition, endsAt) : 0
+      unfinished += Math.max(0, stats.bytes - stats.finishedBytes - beyond)
     }
-    return sizes
+    return unfinished
+  }
+
+  /** @returns undefined: the topic was deleted meanwhile */
+  #statsOf(reader: ReaderName, partition: number, from?: number): Promise<PartitionStats | undefined> {
+    return this.#log.stats(reader, partition, STATS_MAX_AGE_MS, from).catch(() => undefined)
   }
 
   /** Bytes that others of its stream get after a generation has ended. */
@@ -73,13 +100,15 @@ export class BacklogSizes {
     return bytes
   }
 
-  /** Reads the generations that still have messages to deliver, at most every two seconds. */
-  async #readers(): Promise<readonly UndeliveredGeneration[]> {
+  /** The generations of each sink that still have messages to deliver, read at most every two seconds. */
+  async #readers(): Promise<Readers> {
     const now = performance.now()
     if (now - this.#readersAt < READERS_MAX_AGE_MS) return this.#known
     this.#readersAt = now
-    this.#known = await undeliveredGenerations(this.#query).catch(() => this.#known)
-    const readers = new Set(this.#known.map(({ reader }) => reader))
+    const known = await undeliveredGenerations(this.#query).catch(() => undefined)
+    if (!known) return this.#known
+    this.#known = Map.groupBy(known, ({ sinkId }) => sinkId)
+    const readers = new Set(known.map(({ reader }) => reader))
     for (const key of this.#ends.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#ends.delete(key)
     return this.#known
   }

@@ -10,41 +10,40 @@ export interface Relief {
   hold(cause: string): (() => void) | Promise<() => void>
 }
 
-export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; bytes: () => Promise<number> }>
+export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; bytes: number }>
+
+/** @returns the sinks that are bound at the moment and whose backlog is at least a share of what it may be */
+export type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
 
 const EVERY_MS = 200
 const RELEASE_AT = 0.9
 const MB = 1024 * 1024
 
 export class BacklogGuard implements Disposable {
-  readonly #sinks: () => readonly BacklogOf[]
+  readonly #large: LargeBacklogs
   readonly #holds = new Map<string, { relief: Relief; release: () => void }>()
   readonly #failed: (error: unknown) => void
   #timer: NodeJS.Timeout | undefined
   #ended = false
 
-  /** @param sinks those that are bound, at the moment of the call */
-  constructor(sinks: () => readonly BacklogOf[], failed: (error: unknown) => void) {
-    this.#sinks = sinks
+  constructor(large: LargeBacklogs, failed: (error: unknown) => void) {
+    this.#large = large
     this.#failed = failed
     this.#timer = setTimeout(() => void this.#look(), EVERY_MS)
   }
 
   /** Looks at every backlog once. */
   async check(): Promise<void> {
-    const sinks = this.#sinks()
+    const large = await this.#large(RELEASE_AT)
     for (const [id, hold] of this.#holds) {
-      // deleted, no longer bound in this way, or its source was started anew
-      if (!sinks.some(({ sinkId, relief }) => sinkId === id && relief === hold.relief)) this.#release(id)
+      // drained, deleted, no longer bound in this way, or its source was started anew
+      if (!large.some(({ sinkId, relief }) => sinkId === id && relief === hold.relief)) this.#release(id)
     }
-    for (const { sinkId, name, maxBytes, relief, bytes } of sinks) {
-      const size = await bytes()
-      const held = this.#holds.has(sinkId)
-      if (!held && size >= maxBytes) {
-        const cause = `the backlog of sink "${name}" is full (${Math.round(size / MB)} of ${Math.round(maxBytes / MB)} MB)`
-        this.#holds.set(sinkId, { relief, release: await relief.hold(cause) })
-        if (this.#ended) this.#release(sinkId)
-      } else if (held && size < maxBytes * RELEASE_AT) this.#release(sinkId)
+    for (const { sinkId, name, maxBytes, relief, bytes } of large) {
+      if (this.#holds.has(sinkId) || bytes < maxBytes) continue
+      const cause = `the backlog of sink "${name}" is full (${Math.round(bytes / MB)} of ${Math.round(maxBytes / MB)} MB)`
+      this.#holds.set(sinkId, { relief, release: await relief.hold(cause) })
+      if (this.#ended) this.#release(sinkId)
     }
   }
 

@@ -37,7 +37,7 @@ export class Backlogs implements AsyncDisposable {
     const sizes = new BacklogSizes(options)
     this.#figures = new StreamFigures({ ...options, sizes })
     this.#guard = new BacklogGuard(
-      () => sizes.bounded(cache.sinks, (sink) => this.#relief(sink)),
+      (share) => sizes.large(cache.sinks, share, (sink) => this.#relief(sink)),
       (err) => logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
     )
   }

@@ -278,6 +278,7 @@ export class OwnedPartition {
 
   update(): void {
     this.#dispatcher.settings = this.#options.settings()
+    this.#trimming.update()
     this.#changed()
     this.#options.deliverable()
   }

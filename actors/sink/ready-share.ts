@@ -7,17 +7,27 @@ import { BusyShare } from '../../engine/busy-share.ts'
 
 const EVERY_MS = 250
 
+/** Those of all sinks of the process, which may be hundreds, are looked at by one timer. */
+const looked = new Set<ReadyShare>()
+let timer: NodeJS.Timeout | undefined
+
 export class ReadyShare implements Disposable {
   readonly #share = new BusyShare(performance.now())
-  readonly #timer: NodeJS.Timeout
+  readonly #isReady: () => boolean
+  #last = performance.now()
 
   constructor(isReady: () => boolean) {
-    let last = performance.now()
-    this.#timer = setInterval(() => {
+    this.#isReady = isReady
+    looked.add(this)
+    timer ??= setInterval(() => {
       const now = performance.now()
-      if (isReady()) this.#share.add(last, now)
-      last = now
+      for (const share of looked) share.#look(now)
     }, EVERY_MS).unref()
+  }
+
+  #look(now: number): void {
+    if (this.#isReady()) this.#share.add(this.#last, now)
+    this.#last = now
   }
 
   get percent(): number {
@@ -25,6 +35,9 @@ export class ReadyShare implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    clearInterval(this.#timer)
+    looked.delete(this)
+    if (looked.size > 0) return
+    clearInterval(timer)
+    timer = undefined
   }
 }

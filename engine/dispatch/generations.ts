@@ -214,17 +214,18 @@ export type UndeliveredGeneration = Readonly<{
 export async function undeliveredGenerations(query: Query): Promise<readonly UndeliveredGeneration[]> {
   const { rows } = await ask(
     query,
-    `select g.sink_id, g.generation, g.shape, g.topic, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
+    `select g.sink_id, g.generation, coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end) as topic,
+       (g.shape ->> 'partitions')::int as partitions, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
        (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
      from tailrace.generation g where g.lsn is not null and g.drained_at is null`,
     [],
   )
   return rows.flatMap((row) => {
     const sinkId = String(row.sink_id)
-    const topic = topicOfGeneration(sinkId, row)
-    if (topic === undefined) return []
-    const reader = readerOf(topic, ownTopic({ sinkId, generation: Number(row.generation) }))
-    const { partitions } = row.shape as GenerationShape
-    return [{ sinkId, reader, partitions, lines: (row.lines as readonly number[] | null) ?? [], endsAt: toPosition(row) }]
+    if (row.topic === null) return []
+    const reader = readerOf(String(row.topic), ownTopic({ sinkId, generation: Number(row.generation) }))
+    return [
+      { sinkId, reader, partitions: Number(row.partitions), lines: (row.lines as readonly number[] | null) ?? [], endsAt: toPosition(row) },
+    ]
   })
 }

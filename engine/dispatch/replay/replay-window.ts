@@ -93,6 +93,12 @@ export class ReplayWindow {
     return { offset, position, latestUs: this.#latestUs, messages: this.#messages, bytes: this.#bytes, reachedMs }
   }
 
+  /** Whether time alone changes nothing: all that is finished is noted, and nothing is kept that might go. */
+  get rests(): boolean {
+    const [first, second] = this.#points
+    return first !== undefined && second === undefined && this.#committed.next.offset <= first.offset
+  }
+
   stored(point: ReplayPoint): void {
     this.#points.push(point)
   }

@@ -48,7 +48,7 @@ test('a sink whose unfinished messages are parked holds its source although its 
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
   const sink: Sink = { ...SINK, max_backlog_mb: 1 }
   using guard = new BacklogGuard(
-    () => sizes.bounded([sink, { ...sink, id: 'another', name: 'another' }], () => gate),
+    (share) => sizes.large([sink, { ...sink, id: 'another', name: 'another' }], share, () => gate),
     (error) => assert.fail(String(error)),
   )
   await eventually('the sink is full', async () => {
@@ -105,7 +105,50 @@ test('what a stream had before a sink joined it is not the backlog of that sink'
   await db.query(`insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 40, 40)`, [SINK.id])
   await append(41n)
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
-  const [backlog] = sizes.bounded([SINK], () => new ReadingGate())
-  const bytes = await backlog?.bytes()
+  const [backlog] = await sizes.large([SINK], 0, () => new ReadingGate())
+  const bytes = backlog?.bytes
   assert.ok(bytes && bytes > PAD && bytes < 2 * PAD, `${bytes} bytes, and its own are about ${PAD}`)
+})
+
+test('of a stream that holds less than anybody of its readers may have, each look asks once, however many they are', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  const topic = 'stream.1.ab'
+  await f.log.createTopic(topic, 1)
+  await f.log.append([{ topic, partition: 0, pack: packOf(1n, [{ id: 1, pad: 2 * MB }]) }], {
+    ...{ source: 'test', position: { history: 0, lsn: 1n, idx: 1, part: PART.row } },
+  })
+  await db.query(
+    `insert into tailrace.sink select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid(), 'name', 's' || i))).*
+     from tailrace.sink s, generate_series(1, 20) i where s.id = $1`,
+    [SINK.id],
+  )
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx)
+     select id, 1, '{"partitions": 1, "stream": {}}', $1, 0, '0/0', 0 from tailrace.sink`,
+    [topic],
+  )
+  const ids = (await db.query<{ id: string }>('select id from tailrace.sink')).map(({ id }) => id)
+  let asked = 0
+  const log = new Proxy(f.log, {
+    get: (target, name) => {
+      if (name === 'stats') asked++
+      const member: unknown = Reflect.get(target, name)
+      return typeof member === 'function' ? member.bind(target) : member
+    },
+  })
+  const sizes = new BacklogSizes({ log, query: queryOf(db) })
+  const sinks = ids.map((id): Sink => ({ ...SINK, id, max_backlog_mb: 3 }))
+  assert.deepEqual(await sizes.large(sinks, 0.9, () => new ReadingGate()), [])
+  assert.equal(asked, 1)
+  const bounded = await sizes.large(
+    sinks.map((sink, i) => ({ ...sink, max_backlog_mb: i < 2 ? 1 : 3 })),
+    0.9,
+    () => new ReadingGate(),
+  )
+  assert.deepEqual(
+    bounded.map(({ sinkId }) => sinkId),
+    ids.slice(0, 2),
+  )
+  assert.equal(asked, 4)
 })

@@ -7,9 +7,12 @@ function guarded(...names: string[]) {
   const gate = new ReadingGate()
   const sizes = new Map(names.map((name) => [name, 0]))
   const bound = new Set(names)
-  const sinks = (): BacklogOf[] =>
-    [...bound].map((name) => ({ sinkId: name, name, maxBytes: 10 * 2 ** 20, relief: gate, bytes: async () => sizes.get(name) ?? 0 }))
-  const guard = new BacklogGuard(sinks, (error) => assert.fail(String(error)))
+  const maxBytes = 10 * 2 ** 20
+  const large = async (share: number): Promise<BacklogOf[]> =>
+    [...bound]
+      .map((name) => ({ sinkId: name, name, maxBytes, relief: gate, bytes: sizes.get(name) ?? 0 }))
+      .filter(({ bytes }) => bytes >= maxBytes * share)
+  const guard = new BacklogGuard(large, (error) => assert.fail(String(error)))
   return { gate, guard, sizes, bound }
 }
 
