@@ -7,6 +7,7 @@ import type { AddressInfo } from 'node:net'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import { portUnavailable } from './error-answers.ts'
+import { Strangers } from './strangers.ts'
 
 export type MetricsServerOptions = Readonly<{
   host: string
@@ -25,6 +26,8 @@ export interface MetricsServer extends AsyncDisposable {
 
 /** Further ones are closed as they come: few scrape, and whoever takes all of these takes none of the API's. */
 const MAX_CONNECTIONS = 100
+/** of one client: each is milliseconds of work */
+const MAX_REQUESTS = 10
 
 /** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
 export async function startMetricsServer({
@@ -42,7 +45,9 @@ export async function startMetricsServer({
 /** The same with port 0 as "any free one". */
 export async function listenForMetrics({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer> {
   const expected = user === undefined && password === undefined ? undefined : digest(`${user ?? ''}:${password ?? ''}`)
+  const strangers = new Strangers({ connections: MAX_CONNECTIONS, requests: MAX_REQUESTS })
   const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000, keepAliveTimeout: 75_000 }, (request, response) => {
+    if (!strangers.admit(request.socket, response)) return
     const answer = (status: number, body: string, headers: Record<string, string> = {}) => {
       response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'content-length': Buffer.byteLength(body), ...headers })
       response.end(request.method === 'HEAD' ? undefined : body)

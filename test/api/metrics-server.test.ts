@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
@@ -41,6 +42,18 @@ test('whoever opens connections and says nothing takes a hundred, and no more', 
   await new Promise((closed) => last.once('close', closed))
   assert.equal(answer, '')
   for (const socket of silent) socket.destroy()
+})
+
+test('of requests one client has ten under way, and its connection is closed at one more', async () => {
+  await using server = await listenForMetrics({ host: '127.0.0.1', port: 0, user: undefined, password: undefined, metrics, logger })
+  const answers = async (count: number) => {
+    const socket = connect({ port: Number(new URL(server.url).port), host: '127.0.0.1' })
+    socket.end('GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(count))
+    return (await text(socket).catch(() => '')).split('HTTP/1.1 200').length - 1
+  }
+  assert.equal(await answers(10), 10)
+  assert.ok((await answers(11)) < 11)
+  assert.equal(await answers(10), 10)
 })
 
 test('port 0 means none', async () => {
