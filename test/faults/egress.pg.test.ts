@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { createDatabase } from '../services/postgres.ts'
-import { Service } from './service.ts'
+import { freePort, Service } from './service.ts'
 
 test('with EGRESS=public sinks send to public addresses and to what is on the allow list, and a redirect leads nowhere', async () => {
   await using source = await createDatabase('create table goods (id int primary key)')
@@ -44,4 +44,23 @@ test('with EGRESS=public sinks send to public addresses and to what is on the al
   assert.match((await untilFailed('partner')).message, /^status 307/)
   assert.ok(partner.requests.length > 0)
   assert.equal(inside.connections, 0)
+})
+
+test('a start opens the metrics where their own setting says, gives rows to no test service, and encrypts logins that an older version stored', async () => {
+  await using source = await createDatabase()
+  await using state = await createDatabase()
+  const port = await freePort()
+  const host = process.platform === 'linux' ? '127.0.0.2' : '127.0.0.1' // elsewhere the machine has but one address of its own
+  const env = { TAILRACE_METRICS_PORT: String(port), TAILRACE_METRICS_HOST: host }
+  await using service = await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [], env })
+  await service.startReady()
+  assert.equal((await fetch(`http://${host}:${port}/metrics`)).status, 200)
+  if (host !== '127.0.0.1') await assert.rejects(fetch(`http://127.0.0.1:${port}/metrics`))
+  const made = async (endpoint: object) => JSON.stringify((await service.post('/api/destinations/http_endpoints', endpoint)).body)
+  assert.match(await made({ name: 'theirs', 'webhook.site': true }), /TAILRACE_TEST_ENDPOINTS/)
+  await made({ name: 'old', url: 'http://127.0.0.1:9/in' })
+  await state.query(`update tailrace.http_endpoint set url = 'http://user:pass-word@127.0.0.1:9/in' where name = 'old'`)
+  await service.stop()
+  await service.startReady()
+  assert.deepEqual(await state.query('select url from tailrace.http_endpoint'), [{ url: 'http://127.0.0.1:9/in' }])
 })

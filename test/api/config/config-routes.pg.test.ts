@@ -112,6 +112,7 @@ test('an applied file is at work when the answer comes, and the next one changes
       'sink search',
     ].map((words) => [...words.split(' '), 'string']),
   )
+  assert.match(applied.notices.join('\n'), /"login" has what looks like a key in its URL \(api_key\)/)
   const since = async () =>
     ((await service.get('/info')).body as any).nodes[0].actors // oxlint-disable-line typescript/no-explicit-any
       .filter(({ name }: { name: string }) => ['source', 'other', 'goods'].includes(name))
