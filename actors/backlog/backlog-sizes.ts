@@ -25,6 +25,8 @@ export class BacklogSizes {
   #parked: Sizes = new Map()
   #parkedAt = -Infinity
   #known: Readers = new Map()
+  /** each with one of its readers */
+  #topics: ReadonlyMap<TopicName, UndeliveredGeneration> = new Map()
   #readersAt = -Infinity
   /** by "reader/partition": the first record that is beyond the end of a generation */
   readonly #ends = new Map<string, number>()
@@ -42,12 +44,12 @@ export class BacklogSizes {
    */
   async large(sinks: readonly Sink[], share: number, reliefOf: (sink: Sink) => Relief | undefined): Promise<readonly BacklogOf[]> {
     const [readers, parked] = await Promise.all([this.#readers(), this.#inState()])
-    const kept = await this.#keptBy(readers)
+    const kept = await this.#keptBytes()
     const large: BacklogOf[] = []
     for (const sink of sinks) {
       const maxBytes = sink.max_backlog_mb * MB
       const own = readers.get(sink.id) ?? []
-      const most = own.reduce((sum, { reader }) => sum + (kept.get(topicRead(reader)) ?? 0), parked.get(sink.id) ?? 0)
+      const most = own.reduce((sum, { topic }) => sum + (kept.get(topic) ?? 0), parked.get(sink.id) ?? 0)
       if (most < maxBytes * share || sink.status === 'disabled') continue
       const relief = reliefOf(sink)
       if (!relief) continue
@@ -59,16 +61,13 @@ export class BacklogSizes {
   }
 
   /** Bytes that the log has of each topic that somebody still reads. */
-  async #keptBy(readers: Readers): Promise<ReadonlyMap<TopicName, number>> {
+  async #keptBytes(): Promise<ReadonlyMap<TopicName, number>> {
     const kept = new Map<TopicName, number>()
-    for (const generations of readers.values())
-      for (const { reader, partitions } of generations) {
-        const topic = topicRead(reader)
-        if (kept.has(topic)) continue
-        let bytes = 0
-        for (let partition = 0; partition < partitions; partition++) bytes += (await this.#statsOf(reader, partition))?.bytes ?? 0
-        kept.set(topic, bytes)
-      }
+    for (const [topic, { reader, partitions }] of this.#topics) {
+      let bytes = 0
+      for (let partition = 0; partition < partitions; partition++) bytes += (await this.#statsOf(reader, partition))?.bytes ?? 0
+      kept.set(topic, bytes)
+    }
     return kept
   }
 
@@ -108,6 +107,7 @@ export class BacklogSizes {
     const known = await undeliveredGenerations(this.#query).catch(() => undefined)
     if (!known) return this.#known
     this.#known = Map.groupBy(known, ({ sinkId }) => sinkId)
+    this.#topics = new Map(known.map((generation) => [generation.topic, generation]))
     const readers = new Set(known.map(({ reader }) => reader))
     for (const key of this.#ends.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#ends.delete(key)
     return this.#known

@@ -204,6 +204,7 @@ export class StoredGenerations implements Generations {
 /** @property lines the first record of each partition that it needs; none: it is alone in its topic */
 export type UndeliveredGeneration = Readonly<{
   sinkId: string
+  topic: TopicName
   reader: ReaderName
   partitions: number
   lines: readonly number[]
@@ -223,9 +224,9 @@ export async function undeliveredGenerations(query: Query): Promise<readonly Und
   return rows.flatMap((row) => {
     const sinkId = String(row.sink_id)
     if (row.topic === null) return []
-    const reader = readerOf(String(row.topic), ownTopic({ sinkId, generation: Number(row.generation) }))
-    return [
-      { sinkId, reader, partitions: Number(row.partitions), lines: (row.lines as readonly number[] | null) ?? [], endsAt: toPosition(row) },
-    ]
+    const topic = String(row.topic)
+    const reader = readerOf(topic, ownTopic({ sinkId, generation: Number(row.generation) }))
+    const lines = (row.lines as readonly number[] | null) ?? []
+    return [{ sinkId, topic, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row) }]
   })
 }
