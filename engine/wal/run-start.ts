@@ -3,7 +3,7 @@
  * incarnation the server is, where routing versions take effect, and the topics they name. Runs on facts of the
  * replication connection, before START_REPLICATION.
  */
-import { EngineError } from '../errors.ts'
+import { EngineError, isRetryable } from '../errors.ts'
 import { readerOf, type Log, type Reached } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
@@ -80,13 +80,15 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   if (reached && reached.position.history > current) throw stateBehind(database.name, reached.position, current)
   // only now that it has shown nothing, and until a version has its place: what is read and never appended would be lost
   if (isFirst) await log.forgetProgress(database.id)
-  await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) })
+  // what is told of the change comes first: once the start is saved, no run finds it again
+  const phantoms = await countPhantoms(facts, start, former)
   const wasPublished = start.gapAccepted ? undefined : saved.origin?.publicationOid
   if (wasPublished !== undefined && wasPublished !== publicationOid) observer.republished?.(true)
+  await store.saveStart(start, origin, { identity: log.identity, appends: log.appendCount(database.id) }, phantoms)
+  if (start.phantomsFrom !== undefined) observer.phantoms?.(start.phantomsFrom, phantoms)
   const history = historyAt(incarnations, start.confirmed)
   await log.remember(database.id, { term: store.term, history, confirmed: start.confirmed })
   await store.pruneRelationKeys({ history, lsn: start.confirmed, idx: 0, part: PART.row })
-  await countPhantoms(facts, start, former)
   const versions = await placeVersions(facts, start, history)
   const undrained = await store.undrained()
   await store.makeTopics(log, undrained) // with a lost log they are gone
@@ -208,18 +210,28 @@ async function placeVersions({ store, log }: Facts, { confirmed }: Start, histor
   return versions
 }
 
-/** What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2). */
-async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, added }: Start, former: number): Promise<void> {
+/**
+ * What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2).
+ * @returns how many messages it is; 0 where the log can't be read there, which is no reason not to start
+ */
+async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, added }: Start, former: number): Promise<number> {
   const first = added[0]
-  if (phantomsFrom === undefined || !first) return
+  if (phantomsFrom === undefined || !first) return 0
   const topics = new Set((await store.routingVersions()).flatMap(({ routing }) => routing.streams.map(({ topic }) => topic)))
-  const messages = await countMessagesFrom(log, topics, { history: former, lsn: phantomsFrom, idx: -1, part: PART.row })
-  await store.savePhantoms(first.history, messages)
-  observer.phantoms?.(phantomsFrom, messages)
+  let messages = 0
+  let many: string
+  try {
+    messages = await countMessagesFrom(log, topics, { history: former, lsn: phantomsFrom, idx: -1, part: PART.row })
+    many = `${messages} messages`
+  } catch (error) {
+    if (!(error instanceof EngineError) || isRetryable(error)) throw error
+    many = `messages (they could not be counted: ${error.message})`
+  }
   const at = formatLsn(phantomsFrom)
   observer.notice?.(
-    `${messages} messages received from ${at} on never happened for the server that now leads (history ${first.history}): an update that touches its rows brings what is missing`,
+    `${many} received from ${at} on never happened for the server that now leads (history ${first.history}): an update that touches its rows brings what is missing`,
   )
+  return messages
 }
 
 /** The log knows a later incarnation than the state database. */

@@ -86,13 +86,16 @@ export class SourceStore {
     }
   }
 
-  /** Saves from where a run goes on, with its new incarnations, in one step: before the first append. */
-  async saveStart(start: Start, { slotName, databaseOid, publicationOid }: Origin, log: RememberedLog): Promise<void> {
+  /**
+   * Saves from where a run goes on, with its new incarnations, in one step: before the first append.
+   * @param phantoms how many messages of the incarnation before never happened for the server that now leads
+   */
+  async saveStart(start: Start, { slotName, databaseOid, publicationOid }: Origin, log: RememberedLog, phantoms: number): Promise<void> {
     await this.#write(
       `, added as (
-         insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at)
-         select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at
-         from owner, jsonb_to_recordset($9::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn)
+         insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at, phantom_messages)
+         select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at, h.phantoms
+         from owner, jsonb_to_recordset($9::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn, phantoms bigint)
        )
        insert into tailrace.source as s (database_id, slot_name, database_oid, publication_oid, log_identity, log_appends, confirmed_lsn)
        select $1::text::uuid, $3, $4::bigint, $5::bigint, $6, $7::bigint, $8::pg_lsn from owner
@@ -108,11 +111,12 @@ export class SourceStore {
         log.appends,
         formatLsn(start.confirmed),
         JSON.stringify(
-          start.added.map((i) => ({
+          start.added.map((i, nth) => ({
             history: i.history,
             system_identifier: i.systemIdentifier,
             timeline: i.timeline,
             begins_at: formatLsn(i.beginsAt),
+            phantoms: nth === 0 ? phantoms : 0,
           })),
         ),
       ],
@@ -138,14 +142,6 @@ export class SourceStore {
     await this.#write(
       `update tailrace.source set confirmed_lsn = $3::pg_lsn, log_appends = $4::bigint, updated_at = now() from owner where database_id = $1::text::uuid`,
       [formatLsn(lsn), appends],
-    )
-  }
-
-  /** How many messages of the incarnation before `history` never happened for the server that now leads. */
-  async savePhantoms(history: number, messages: number): Promise<void> {
-    await this.#write(
-      `update tailrace.source_history set phantom_messages = $4 from owner where database_id = $1::text::uuid and history = $3`,
-      [history, messages],
     )
   }
 

@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { Client } from 'pg'
+import { EngineError } from '../../../engine/errors.ts'
 import type { AppendRecord } from '../../../engine/log/log.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { machinePostgres, startPostgres, type TestServer } from '../../services/postgres.ts'
@@ -88,6 +89,11 @@ test(
     const writer = await session(standby, it.db.name)
     for (const id of [6, 7, 8]) await writer.query('insert into item values ($1)', [id])
     const notices: string[] = []
+    const { inner } = it.log
+    it.log.remember = () => {
+      it.log.remember = (source, state) => inner.remember(source, state)
+      throw new Error('cut') // the state has the new history by now, the log has not
+    }
     const third = it.start(
       {},
       { database: it.database(standby.connection(it.db.name)), observer: { notice: (notice) => notices.push(notice) } },
@@ -278,11 +284,16 @@ test('a cluster put back from an older copy, without a new timeline, is noticed;
   await snapshot.putBack()
 
   await server.start()
-  const third = it.start()
+  it.log.offsetFor = () => {
+    throw new EngineError('PACK_MALFORMED', 'it is damaged') // what stands there can't be counted: that stops nothing
+  }
+  const notices: string[] = []
+  const third = it.start({}, { observer: { notice: (notice) => notices.push(notice) } })
   await reaches(third, 'failed')
   assert.equal(third.lastError?.code, 'SOURCE_WENT_BACK')
   await third.acceptGap()
   await reaches(third, 'streaming')
+  assert.match(notices.join(), /could not be counted: it is damaged.* never happened/)
   const again = await session(server, it.db.name)
   for (const id of [4, 5]) await again.query('insert into item values ($1)', [id])
   const seen = await it.until((s) => s.filter((m) => m.position.history === 1).length >= 2)
