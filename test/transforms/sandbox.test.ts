@@ -252,14 +252,17 @@ test('a new function runs within 50 ms', async () => {
 
 test('what is larger than an answer may be ends its sandbox, not the engine', async () => {
   await using folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-sandbox-'))
-  const impostor = join(folder.path, 'node')
-  await writeFile(impostor, `#!/bin/sh\nprintf '\\377\\377\\377\\177\\377\\377\\377\\177' >&4\nexec sleep 60\n`, { mode: 0o755 })
-  const { execPath } = process
-  process.execPath = impostor
-  const sandbox = new Sandbox({ threads: 1, memoryMb: 64, confinement: new Confinement([{ command: [], isSameUser: true, lacks: '' }]) })
-  process.execPath = execPath
-  await assert.rejects(sandbox.ready, ({ reason }: SandboxEnded) => reason === 'memory')
-  assert.equal((await sandbox.ended).reason, 'memory')
+  const [impostor, bytes] = [join(folder.path, 'node'), join(folder.path, 'bytes')]
+  await writeFile(bytes, Buffer.alloc(300_000, 0x7f)) // the length of a frame, and more than is read at once
+  for (const pipe of [3, 4]) {
+    await writeFile(impostor, `#!/bin/sh\ncat ${bytes} >&${pipe}\nexec sleep 60\n`, { mode: 0o755 })
+    const { execPath } = process
+    process.execPath = impostor
+    const sandbox = new Sandbox({ threads: 1, memoryMb: 64, confinement: new Confinement([{ command: [], isSameUser: true, lacks: '' }]) })
+    process.execPath = execPath
+    await assert.rejects(sandbox.ready, ({ reason }: SandboxEnded) => reason === 'memory')
+    assert.equal((await sandbox.ended).reason, 'memory')
+  }
 })
 
 test('a sandbox has no file of the log, and of the system as little as that lets it', { skip: process.platform !== 'linux' }, async () => {
