@@ -2,10 +2,11 @@
  *  user or a password is set. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
-import { createServer, type IncomingMessage } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
+import { createServer } from '../engine/net/http.ts'
 import { portUnavailable } from './error-answers.ts'
 import { Strangers } from './strangers.ts'
 

@@ -11,9 +11,10 @@
  * client by now, so they are neither passed on nor given back.
  */
 import { randomUUID } from 'node:crypto'
-import { Pool } from 'undici'
+import type { Pool } from 'undici'
 import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
 import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
+import { openPool } from '../../engine/net/http.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
 import type {
   EditedMessages,
@@ -232,7 +233,7 @@ export class PeerClient implements AsyncDisposable {
     let pool = this.#pools.get(address)
     if (!pool) {
       // as many connections as there are waits: an ack must not stand behind one
-      pool = new Pool(address, {
+      pool = openPool(address, {
         connections: null,
         pipelining: 1,
         keepAliveTimeout: KEEP_ALIVE_MS,

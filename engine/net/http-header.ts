@@ -1,5 +1,5 @@
 /** Which headers a user may have sent along with a request. */
-import { validateHeaderName, validateHeaderValue } from 'node:http'
+import { validateHeaderName, validateHeaderValue } from './http.ts'
 
 const MAX_BYTES = 8_192
 /** They are the connection's own, name another host than the one that was checked, or sign what is sent. */

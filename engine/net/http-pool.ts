@@ -6,10 +6,11 @@
  * is followed, and addresses are those the egress guard lets through.
  */
 import { isIP, type LookupFunction } from 'node:net'
-import { buildConnector, Client, type Dispatcher } from 'undici'
+import type { Dispatcher } from 'undici'
 import { Bag, NOWHERE, type Member } from '../bag.ts'
 import { EngineError } from '../errors.ts'
 import type { Egress } from './egress.ts'
+import { buildConnector, Client } from './http.ts'
 
 export type HttpRequest = Readonly<{
   method: string
@@ -65,7 +66,7 @@ const MAX_ANSWER_BYTES = 256 * 1024 * 1024
 export class HttpPool {
   readonly #origin: string
   readonly #connections: number
-  readonly #connect: buildConnector.connector
+  readonly #connect: ReturnType<typeof buildConnector>
   readonly #clients: Client[] = []
   /** those that no request uses, the last one first */
   readonly #free: Client[] = []
@@ -310,7 +311,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 }
 
-function guardedConnector(egress: Egress, caCert: string | undefined): buildConnector.connector {
+function guardedConnector(egress: Egress, caCert: string | undefined): ReturnType<typeof buildConnector> {
   const lookup: LookupFunction = (hostname, { all }, callback) => {
     egress.addressesOf(hostname).then(
       (addresses) => {

@@ -1,6 +1,6 @@
 /** The command as a shell sees it: what it prints, where, and its exit code. */
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { mkdtemp, mkdtempDisposable, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -161,4 +161,13 @@ test('a wrong configuration file is told, with all its mistakes, before anything
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
+})
+
+test('a start loads no HTTP client that it does not use: each takes longer than the rest of Node', () => {
+  const script = `await import(${JSON.stringify(new URL('../../cli/start.ts', import.meta.url).href)})
+    const { createRequire } = await import('node:module')
+    const files = Object.keys(createRequire(${JSON.stringify(import.meta.url)}).cache)
+    console.log(process.moduleLoadList.filter((name) => name.includes('undici')).concat(files.filter((file) => /undici.(index|lib.(web|mock))/.test(file))).join())
+    process.exit(0)`
+  assert.equal(execFileSync(process.execPath, ['--input-type=module', '--eval', script], { encoding: 'utf8' }).trim(), '')
 })

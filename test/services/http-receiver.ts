@@ -4,10 +4,11 @@
  */
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
+import { createServer } from '../../engine/net/http.ts'
 
 export type Received = Readonly<{
   method: string

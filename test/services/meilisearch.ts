@@ -7,9 +7,10 @@
  * by the test. `kill` ends it as a crash does: what was answered with 202 is still there after `start`.
  */
 import { once } from 'node:events'
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import { setTimeout as delay } from 'node:timers/promises'
 import { gzipSync } from 'node:zlib'
+import { createServer } from '../../engine/net/http.ts'
 import type { Row } from './meilisearch/edit.ts'
 import { printJson, type Value } from './meilisearch/json.ts'
 import { answer, type Answered, type Asked, type Key } from './meilisearch/routes.ts'
