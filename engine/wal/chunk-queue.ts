@@ -20,6 +20,7 @@ export class ChunkQueue {
   #isStopped = false
   #held: Buffer[] = []
   #heldBytes = 0
+  #work: Promise<unknown> = Promise.resolve()
   #idle = Promise.withResolvers<void>()
 
   /** Holds what comes until `resume`. */
@@ -50,10 +51,15 @@ export class ChunkQueue {
   wait(cause: string, work: () => Promise<void>): void {
     this.#isWaiting = true
     this.#options.waiting(cause)
-    work().then(
+    this.#work = work().then(
       () => this.resume(),
       (error: unknown) => this.#options.failed(error),
     )
+  }
+
+  /** Settles when nothing is at work for a chunk, also after `stop`: what it writes to is in use until then. */
+  get settled(): Promise<unknown> {
+    return this.#work
   }
 
   resume(): void {

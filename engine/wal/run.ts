@@ -199,7 +199,7 @@ export class SourceRun {
 
   /** Waits, within bounds, for what is still open after the end. */
   async #settled(): Promise<void> {
-    await within(SETTLE_MS, this.#loop?.settled)
+    await within(SETTLE_MS, Promise.all([this.#loop?.settled, this.#chunks.settled]))
     await within(SETTLE_MS, this.#session.end())
   }
 

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
-import { setImmediate as turn } from 'node:timers/promises'
+import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
-import { eventually, reaches, SourceFixture } from './source-fixture.ts'
+import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
 
 const TABLE = 'create table item (id int primary key, name text not null)'
 
@@ -81,6 +81,30 @@ test('nothing is confirmed to the server before the log remembers it', async () 
   goesOn.resolve() // first: a source that ends confirms what it can
   assert.ok(confirmed < end, `${confirmed} of ${end} is confirmed`)
   await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+})
+
+test('a source that is stopped while it makes a routing version ready has stopped when that is done: the log may be closed then', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE })
+  const actor = it.start()
+  await reaches(actor, 'streaming')
+  const joins = Promise.withResolvers<void>()
+  const stops = Promise.withResolvers<void>()
+  const order: string[] = []
+  it.log.join = async (...of) => {
+    joins.resolve()
+    await stops.promise
+    await delay(500) // it is a slow log: longer than a stop takes
+    await it.log.inner.join(...of)
+    order.push('joined')
+  }
+  await it.route(actor, [routedSink({ generation: 2 })])
+  await joins.promise
+  const stopped = actor.stop()
+  await eventually('its slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  stops.resolve()
+  await stopped
+  order.push('stopped')
+  assert.deepEqual(order, ['joined', 'stopped'])
 })
 
 test('a keepalive within a transaction confirms nothing of it', async () => {
