@@ -11,7 +11,7 @@ const SHORT_BYTES = 64 * MB
 export class DiskRoom {
   readonly #folder: string
   readonly #reserveBytes: (fileSystemBytes: number) => number
-  #seen = { at: -Infinity, enough: true, short: false, freeMb: 0, reserveMb: 0 }
+  #seen = { at: -Infinity, enough: true, spare: Infinity, freeMb: 0, reserveMb: 0 }
   #appendedSince = 0
 
   /** @param reserveBytes what is kept free on a file system of so many bytes */
@@ -24,17 +24,26 @@ export class DiskRoom {
   async require(bytes: number): Promise<void> {
     this.#appendedSince += bytes
     if (this.#seen.enough && this.#appendedSince < LOOK_EVERY_BYTES && this.#isFresh()) return
-    const { enough, freeMb, reserveMb } = await this.#look()
-    if (enough) return
-    throw new EngineError('LOG_DISK_FULL', `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`, {
-      freeMb,
-      reserveMb,
-    })
+    const { enough } = await this.#look()
+    if (!enough) throw this.#full()
+  }
+
+  /** For what can wait: space must not get short by it. @throws EngineError LOG_DISK_FULL */
+  async requireToSpare(bytes: number): Promise<void> {
+    const { spare } = await this.#look()
+    if (spare <= bytes) throw this.#full()
   }
 
   /** Short before it bites: space that is freed inside the file is used again only by what is appended after that. */
   async isShort(): Promise<boolean> {
-    return this.#isFresh() ? this.#seen.short : (await this.#look()).short
+    const { spare } = this.#isFresh() ? this.#seen : await this.#look()
+    return spare <= 0
+  }
+
+  #full(): EngineError {
+    const { freeMb, reserveMb } = this.#seen
+    const text = `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`
+    return new EngineError('LOG_DISK_FULL', text, { freeMb, reserveMb })
   }
 
   #isFresh(): boolean {
@@ -45,12 +54,11 @@ export class DiskRoom {
     const { bavail, blocks, bsize } = await statfs(this.#folder)
     const free = bavail * bsize
     const reserve = this.#reserveBytes(blocks * bsize)
-    const short = free <= reserve + Math.max(SHORT_BYTES, reserve / 4)
     this.#appendedSince = 0
     this.#seen = {
       at: performance.now(),
       enough: free > reserve,
-      short,
+      spare: free - reserve - Math.max(SHORT_BYTES, reserve / 4),
       freeMb: Math.round(free / MB),
       reserveMb: Math.round(reserve / MB),
     }

@@ -19,7 +19,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { open, type Database, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn } from '../lsn.ts'
-import { comparePositions, type Position } from '../position.ts'
+import { comparePositions, positionBefore, type Position } from '../position.ts'
 import { commitFromJson, commitToJson, reachedFromJson, reachedToJson, type StoredCommit, type StoredReached } from './commit-json.ts'
 import { DiskRoom } from './disk-room.ts'
 import { FlushLimit } from './flush-limit.ts'
@@ -28,6 +28,7 @@ import {
   type AppendRecord,
   type AssignmentListener,
   type Commit,
+  type CopiedPart,
   type Log,
   type LogRecord,
   type PartitionStats,
@@ -321,6 +322,36 @@ class EmbeddedLog implements Log {
     return offset
   }
 
+  async copy({ from, to, partition, offset, until, end }: CopiedPart, signal: AbortSignal): Promise<number> {
+    const source = this.#topic(from)
+    const { first, next: before } = this.#partition(source, partition)
+    const target = this.#topic(to)
+    const state = this.#partition(target, partition)
+    if (state.next > 0) throw new EngineError('INTERNAL', `topic ${to} is not empty`, { topic: to, partition })
+    let next = Math.max(offset, first)
+    const last = await this.offsetFor(from, partition, { position: positionBefore(until) })
+    const room = (await this.#weightBelow(source, partition, last)) - (await this.#weightBelow(source, partition, next))
+    await this.#room.requireToSpare(room)
+    Object.assign(state, { first: next, next, weights: new Weights(next) })
+    let batch: LogRecord[] = []
+    let bytes = 0
+    for await (const record of this.read(from, partition, next, signal, before)) {
+      next = record.offset
+      if (comparePositions(Pack.header(record.pack).first, until) >= 0) break
+      next++
+      batch.push(record)
+      bytes += record.pack.length
+      if (bytes < COPY_BYTES && batch.length < COPY_RECORDS) continue
+      await this.#put(target, partition, batch)
+      batch = []
+      bytes = 0
+    }
+    signal.throwIfAborted()
+    if (source.deleted || this.#closed) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has gone`, { topic: from })
+    await this.#put(target, partition, [...batch, { offset: next, pack: end }])
+    return next + 1
+  }
+
   async trim(name: TopicName, partition: number, before: number): Promise<void> {
     const topic = this.#topic(name)
     const state = this.#partition(topic, partition)
@@ -411,6 +442,24 @@ class EmbeddedLog implements Log {
     return state
   }
 
+  /** Puts records where they stand in another topic. */
+  async #put(topic: Topic, partition: number, records: readonly LogRecord[]): Promise<void> {
+    if (this.#closed) throw new EngineError('STOPPING', 'the log is closed')
+    const state = topic.partitions[partition] as PartitionState
+    const keys = records.map(({ offset, pack }) => recordKey(topic.number, partition, offset, pack.length))
+    const added = records.reduce((sum, { pack }) => sum + pack.length, 0)
+    await this.#room.require(added)
+    for (const [i, { pack }] of records.entries()) this.#disk.watch(this.#records.put(keys[i] as Buffer, pack))
+    const counters = { next: (records.at(-1) as LogRecord).offset + 1, bytes: state.bytes + added } satisfies Counters
+    await this.#disk.flushed(this.#meta.put(countersKey(topic.name, partition), counters))
+    if (topic.deleted) {
+      for (const key of keys) this.#disk.watch(this.#records.remove(key))
+      await this.#disk.flushed(this.#meta.remove(countersKey(topic.name, partition)))
+      throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has gone`, { topic: topic.name })
+    }
+    Object.assign(state, counters)
+  }
+
   #find(topic: Topic, partition: number, offset: number, follower?: Follower): Buffer | undefined {
     const range = { ...recordRange(topic.number, partition, offset, offset + 1), limit: 1 }
     const pack = readOf(this.#root, () => {
@@ -491,6 +540,9 @@ function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => 
 
 const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
+/** What is copied in one transaction: appends wait for it. */
+const COPY_BYTES = MB
+const COPY_RECORDS = 1000
 /** A reader that is no further behind is at the tail. */
 const NEAR_RECORDS = 16
 const WEIGH_SLICE = 1024

@@ -12,8 +12,14 @@ import type { Lsn } from '../lsn.ts'
 import type { Position } from '../position.ts'
 import type { PackHeader } from './pack.ts'
 
-/** Names one topic. A topic of a stream is made once, and its name is never used again. */
+/** Names one topic. A topic of a stream, or of a copy of what a reader needs of one, is made once, and its name is never used again. */
 export type TopicName = string
+
+const COPY_PREFIX = 'copy.'
+/** Whether a topic begins with a copy, and so with an offset that is not 0. */
+export const isCopy = (topic: TopicName): boolean => topic.startsWith(COPY_PREFIX)
+/** SQL expression. */
+export const NEW_COPY = `'${COPY_PREFIX}' || nextval('tailrace.stream_number') || '.' || substr(md5(gen_random_uuid()::text), 1, 8)`
 
 /**
  * Names who reads a topic and commits there, a generation of a sink: `<topic>@<sink id>.<generation>`. A topic that was made for
@@ -84,6 +90,14 @@ export type PartitionStats = Readonly<{
   committed: number
 }>
 
+/**
+ * What one topic gets of another.
+ * @property offset of the first record
+ * @property until the first record whose messages begin there, or above, is not copied
+ * @property end stands behind them
+ */
+export type CopiedPart = Readonly<{ from: TopicName; to: TopicName; partition: number; offset: number; until: Position; end: Buffer }>
+
 export type AssignmentListener = Readonly<{
   assigned: (partition: number) => void
   /** what runs on the partition must be void when this returns */
@@ -148,6 +162,13 @@ export interface Log extends AsyncDisposable {
    * @returns undefined: that is not known before this record has been read
    */
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined
+  /**
+   * Copies records into a new topic, as they are and each with its offset, as far as the partition reaches at the moment of the call.
+   * It is done once: after a failure, another topic is to be made.
+   * @returns the offset behind the copy
+   * @throws EngineError LOG_TOPIC_UNKNOWN: one of them is gone; LOG_DISK_FULL, and others of appends
+   */
+  copy(part: CopiedPart, signal: AbortSignal): Promise<number>
   /** Deletes the records below `before`. */
   trim(topic: TopicName, partition: number, before: number): Promise<void>
   /** The first record that holds a message at or after a commit time (ms since the epoch), or above a position. */

@@ -6,6 +6,8 @@
  *  - an append over several partitions is atomic in each, not over all: after a failure the next run appends the same again;
  *  - progress is saved every second, and with what is confirmed, so a run may append up to a second's worth again;
  *  - a trim may come a moment later than it is asked for;
+ *  - offsets begin with 0 there: the first record of a copy stands for the offset that it has elsewhere, its base, and every offset that
+ *    comes in or goes out is translated here; only commits are what their readers say;
  *  - a pack that is larger than a record of its topic may be lies in several (../pack-parts.ts).
  */
 import { randomUUID } from 'node:crypto'
@@ -15,10 +17,12 @@ import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import {
+  isCopy,
   topicRead,
   type AppendRecord,
   type AssignmentListener,
   type Commit,
+  type CopiedPart,
   type Log,
   type LogRecord,
   type PartitionStats,
@@ -33,12 +37,13 @@ import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
 import { Feeds } from './feeds.ts'
-import { fetchOnce, totalOf } from './fetching.ts'
+import { Fetching, fetchOnce, totalOf } from './fetching.ts'
 import { FormerMembers } from './former-members.ts'
 import { Membership, type ServedTopic } from './membership.ts'
 import { Offsets } from './offsets.ts'
 import { patiently } from './patience.ts'
-import { Producer } from './producer.ts'
+import type { ProducedMessage } from './kafkajs.ts'
+import { Producer, timestampOf } from './producer.ts'
 import { ProgressKeeper } from './progress-keeper.ts'
 import { SecondMemory } from './second-memory.ts'
 import { COUNTER_HEADER, Sizes, type Counted } from './sizes.ts'
@@ -94,6 +99,8 @@ export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
   }
 }
 
+/** What is copied at once. */
+const COPY_BYTES = 1024 * 1024
 const LACKING_TRIES = 3
 const LACKING_PAUSE_MS = 500
 
@@ -121,6 +128,8 @@ class KafkaLog implements Log {
   readonly #feeds: Feeds
   /** where packs in parts stand, by topic and partition */
   readonly #places = new Map<string, PartPlaces>()
+  /** of copies, by topic */
+  readonly #bases = new Map<TopicName, readonly number[]>()
   readonly #closed = new AbortController()
 
   constructor(options: Options, brokers: Brokers, clusterId: string) {
@@ -158,6 +167,8 @@ class KafkaLog implements Log {
     const name = this.#topics.nameOf(topic)
     await this.#memory.dropEnds(topic) // first: a topic that is gone is missed
     await this.#topics.delete(topic)
+    if (isCopy(topic)) await this.#memory.dropBases(topic)
+    this.#bases.delete(topic)
     this.#offsets.forget(name)
     this.#sizes.drop(topic)
     this.#served.delete(topic)
@@ -191,7 +202,7 @@ class KafkaLog implements Log {
       ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
       ends: (topic, partition, next) => this.#progress.ends(source, topic, partition, next),
       lastTotal: async (topic, partition) => {
-        const { first, next } = await this.#bounds(topic, partition)
+        const { first, next } = await this.#stored(topic, partition)
         return next > first ? ((await this.#counted(topic, partition, next - 1))?.total ?? 0) : 0
       },
     })
@@ -243,10 +254,20 @@ class KafkaLog implements Log {
   }
 
   read(topic: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
+    return isCopy(topic) ? this.#readCopy(topic, partition, from, signal, before) : this.#readStored(topic, partition, from, signal, before)
+  }
+
+  async *#readCopy(topic: TopicName, partition: number, from: number, signal: AbortSignal, before: number): AsyncIterable<LogRecord> {
+    const base = await this.#baseOf(topic, partition)
+    for await (const { offset, pack } of this.#readStored(topic, partition, Math.max(0, from - base), signal, before - base))
+      yield { offset: offset + base, pack }
+  }
+
+  #readStored(topic: TopicName, partition: number, from: number, signal: AbortSignal, before: number): AsyncIterable<LogRecord> {
     const name = this.#topics.nameOf(topic)
     const fed = {
       ...{ topic: name, partition, places: this.#placesOf(topic, partition) },
-      bounds: () => this.#bounds(topic, partition),
+      bounds: () => this.#stored(topic, partition),
       recordAt: (offset: number) => this.#recordAt(topic, partition, offset),
       fetched: (offset: number, counted: Counted) => this.#sizes.read(topic, partition, offset, counted),
     }
@@ -254,7 +275,7 @@ class KafkaLog implements Log {
   }
 
   async headerAt(topic: TopicName, partition: number, offset: number): Promise<PackHeader | undefined> {
-    const record = await this.#recordAt(topic, partition, offset)
+    const record = await this.#recordAt(topic, partition, offset - (await this.#baseOf(topic, partition)))
     return record && isWholeWith(record) ? Pack.header(record) : undefined
   }
 
@@ -267,7 +288,11 @@ class KafkaLog implements Log {
   }
 
   committed(reader: ReaderName, partition: number): Promise<Commit | undefined> {
-    return this.#commits.restore(reader, partition, async () => (await this.#bounds(topicRead(reader), partition)).next)
+    const topic = topicRead(reader)
+    return this.#commits.restore(reader, partition, async () => {
+      const { next } = await this.#stored(topic, partition)
+      return next + (await this.#baseOf(topic, partition))
+    })
   }
 
   /** Kafka lists groups without members for a week after their last commit. */
@@ -276,21 +301,79 @@ class KafkaLog implements Log {
   }
 
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined {
-    return offset === 0 ? 0 : this.#placesOf(topic, partition).neededFrom(offset)
+    if (offset === 0) return 0
+    const base = isCopy(topic) ? this.#bases.get(topic)?.[partition] : 0
+    if (base === undefined) return undefined
+    if (offset <= base) return offset
+    const needed = this.#placesOf(topic, partition).neededFrom(offset - base)
+    return needed === undefined ? undefined : needed + base
+  }
+
+  /** Parts of packs are records as others are: each offset is taken. */
+  async copy({ from, to, partition, offset, until, end }: CopiedPart, signal: AbortSignal): Promise<number> {
+    const { first, next: before } = await this.#stored(from, partition)
+    const base = Math.max(offset, first)
+    await this.#memory.saveBase(to, partition, base)
+    const { connection, appendTimeoutMs } = this.#options
+    const producer = await Producer.begin({
+      ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
+      ends: () => undefined,
+      lastTotal: async () => 0,
+    })
+    const fetching = new Fetching({
+      ...{ connection, brokers: this.#brokers, topic: this.#topics.nameOf(from), partition },
+      bounds: () => this.#stored(from, partition),
+    })
+    const stop = () => fetching.close()
+    signal.addEventListener('abort', stop, { once: true })
+    try {
+      let next = base
+      for (let isMet = false; next < before && !isMet;) {
+        const answer = await fetching.fetch(next, COPY_BYTES)
+        signal.throwIfAborted()
+        if (!answer) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has gone`, { topic: from })
+        const copied: ProducedMessage[] = []
+        for (const { offset: at, value, timestamp, headers } of answer.messages) {
+          if (Number(at) !== next || !value) break
+          isMet = comparePositions(Pack.header(value).first, until) >= 0
+          if (isMet) break
+          const total = totalOf(headers[COUNTER_HEADER])
+          copied.push({
+            key: null,
+            value,
+            timestamp: Number(timestamp),
+            headers: total === undefined ? {} : { [COUNTER_HEADER]: String(total) },
+          })
+          next++
+        }
+        if (copied.length === 0 && !isMet)
+          throw new EngineError('LOG_TRUNCATED', `${from}/${partition} has no record at ${next}`, { topic: from, partition })
+        await producer.copy(to, partition, copied)
+      }
+      signal.throwIfAborted()
+      await producer.copy(to, partition, [{ key: null, value: end, timestamp: timestampOf(end) }])
+      return next + 1
+    } finally {
+      signal.removeEventListener('abort', stop)
+      fetching.close()
+      producer.close()
+    }
   }
 
   /** Keeps what is needed of packs in parts. */
   async trim(topic: TopicName, partition: number, before: number): Promise<void> {
     const kept = this.neededFrom(topic, partition, before)
-    if (kept !== undefined) return this.#trim(topic, partition, kept)
-    const record = await this.#recordAt(topic, partition, before) // nobody here has read it
-    if (!record || !isLaterPart(record)) await this.#trim(topic, partition, before)
+    const base = await this.#baseOf(topic, partition)
+    if (kept !== undefined) return this.#trim(topic, partition, kept - base)
+    const record = await this.#recordAt(topic, partition, before - base) // nobody here has read it
+    if (!record || !isLaterPart(record)) await this.#trim(topic, partition, before - base)
   }
 
   async offsetFor(topic: TopicName, partition: number, at: { timeMs: number } | { position: Position }): Promise<number> {
     const name = this.#topics.nameOf(topic)
-    const { first, next } = await this.#bounds(topic, partition)
-    if ('timeMs' in at) return (await this.#offsets.atTime(name, partition, at.timeMs)) ?? next
+    const { first, next } = await this.#stored(topic, partition)
+    const base = await this.#baseOf(topic, partition)
+    if ('timeMs' in at) return base + ((await this.#offsets.atTime(name, partition, at.timeMs)) ?? next)
     let low = first
     let high = next
     while (low < high) {
@@ -300,7 +383,7 @@ class KafkaLog implements Log {
       if (isAbove) high = middle
       else low = Math.max(middle, Number(message?.offset ?? middle)) + 1
     }
-    return Math.min(low, next)
+    return base + Math.min(low, next)
   }
 
   async stats(reader: ReaderName, partition: number, maxAgeMs = 0, from = 0): Promise<PartitionStats> {
@@ -309,7 +392,9 @@ class KafkaLog implements Log {
     const bounds = maxAgeMs > 0 ? this.#offsets.recentBounds(name, partition, maxAgeMs) : this.#offsets.bounds(name, partition)
     const [{ first, next }, committed] = await Promise.all([bounds, this.#commits.offset(reader, partition, maxAgeMs)])
     this.#places.get(`${topic}/${partition}`)?.forget(first)
-    return { first, next, committed, ...(await this.#sizes.between(topic, partition, { first: Math.max(first, from), committed, next })) }
+    const base = await this.#baseOf(topic, partition)
+    const kept = { first: Math.max(first, from - base), committed: Math.max(0, committed - base), next }
+    return { first: first + base, next: next + base, committed, ...(await this.#sizes.between(topic, partition, kept)) }
   }
 
   /** The brokers' disks are not ours to see. */
@@ -380,7 +465,7 @@ class KafkaLog implements Log {
   }
 
   async #recordAt(topic: TopicName, partition: number, offset: number): Promise<Buffer | undefined> {
-    const { first, next } = await this.#bounds(topic, partition)
+    const { first, next } = await this.#stored(topic, partition)
     if (offset < first || offset >= next) return undefined
     const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
     return message && Number(message.offset) === offset ? (message.value ?? undefined) : undefined
@@ -399,7 +484,21 @@ class KafkaLog implements Log {
     return places
   }
 
-  #bounds(topic: TopicName, partition: number): Promise<Readonly<{ first: number; next: number }>> {
+  /** The offset that the first record of a partition stands for. @throws EngineError LOG_TOPIC_UNKNOWN, STATE_UNAVAILABLE */
+  async #baseOf(topic: TopicName, partition: number): Promise<number> {
+    if (!isCopy(topic)) return 0
+    const known = this.#bases.get(topic)?.[partition]
+    if (known !== undefined) return known
+    const bases = await this.#memory.bases(topic)
+    this.#bases.set(topic, bases)
+    const base = bases[partition]
+    if (base === undefined)
+      throw new EngineError('LOG_TOPIC_UNKNOWN', `nothing has been copied to ${topic}/${partition}`, { topic, partition })
+    return base
+  }
+
+  /** The first record and the next one, as the brokers count them. */
+  #stored(topic: TopicName, partition: number): Promise<Readonly<{ first: number; next: number }>> {
     return this.#offsets.bounds(this.#topics.nameOf(topic), partition)
   }
 

@@ -19,6 +19,8 @@ export type ProducedMessage = Readonly<{
 }>
 export type FetchedMessage = Readonly<{
   offset: string
+  /** ms since the epoch */
+  timestamp: string
   value: Buffer | null
   headers: Readonly<Record<string, Buffer | Buffer[] | undefined>>
   isControlRecord: boolean

@@ -81,6 +81,27 @@ export class Producer {
     for (const round of await this.#rounds(records)) await this.#send(round, until)
   }
 
+  /** Sends records of another topic as they stand there, in batches that follow one another. @throws EngineError as `append` */
+  async copy(topic: TopicName, partition: number, messages: readonly ProducedMessage[]): Promise<void> {
+    const limit = await this.#topics.recordLimit(topic)
+    const key = `${topic}/${partition}`
+    const sequence = this.#sequences.get(key) ?? { next: 0, total: 0 }
+    this.#sequences.set(key, sequence)
+    let batch: Batch | undefined
+    for (const message of messages) {
+      const bytes = message.value.length + RECORD_OVERHEAD_BYTES
+      if (batch && batch.bytes + bytes > limit) {
+        await this.#send([batch], performance.now() + this.#of.timeoutMs)
+        batch = undefined
+      }
+      batch ??= { topic, partition, messages: [], bytes: 0, total: 0 }
+      sequence.total = batch.total = Number(message.headers?.[COUNTER_HEADER] ?? sequence.total + message.value.length)
+      batch.messages.push({ ...message, headers: { [COUNTER_HEADER]: String(batch.total) } })
+      batch.bytes += bytes
+    }
+    if (batch) await this.#send([batch], performance.now() + this.#of.timeoutMs)
+  }
+
   /** Nothing is sent any more; what is open fails. */
   close(): void {
     this.#closed = true
@@ -208,7 +229,7 @@ export class Producer {
 }
 
 /** The latest commit in the pack, so that the brokers find a place in the log by time. Not 0, which would mean: now. */
-const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.floor(Pack.header(pack).maxCommitTimeUs / 1000), Date.now()))
+export const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.floor(Pack.header(pack).maxCommitTimeUs / 1000), Date.now()))
 
 const isTooLarge = (error: unknown): boolean => error instanceof EngineError && error.code === 'LOG_RECORD_TOO_LARGE'
 

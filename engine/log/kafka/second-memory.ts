@@ -111,6 +111,28 @@ export class SecondMemory {
     )
   }
 
+  /** Says once for all which offset the first record of a partition stands for. */
+  async saveBase(topic: TopicName, partition: number, base: number): Promise<void> {
+    await ask(this.#query, 'insert into tailrace.log_base (log, topic, partition, base) values ($1, $2, $3, $4)', [
+      ...[this.#log, topic, partition, base],
+    ])
+  }
+
+  /** By partition. */
+  async bases(topic: TopicName): Promise<readonly number[]> {
+    const { rows } = await ask(this.#query, 'select partition, base from tailrace.log_base where log = $1 and topic = $2', [
+      this.#log,
+      topic,
+    ])
+    const bases: number[] = []
+    for (const { partition, base } of rows) bases[Number(partition)] = Number(base)
+    return bases
+  }
+
+  async dropBases(topic: TopicName): Promise<void> {
+    await ask(this.#query, 'delete from tailrace.log_base where log = $1 and topic = $2', [this.#log, topic])
+  }
+
   async dropProgress(source: string): Promise<void> {
     await ask(this.#query, 'delete from tailrace.log_progress where log = $1 and source = $2', [this.#log, source])
   }

@@ -222,7 +222,7 @@ export class Topics {
   }
 }
 
-/** `stream.<number>.<8 hexadecimal digits>`, and of versions without streams `<sink id>.<generation>`: another prefix may begin like this one. */
-const OURS = /^(?:stream\.\d+\.[0-9a-f]{8}|[^.@]+\.\d+)$/
+/** `stream.` or `copy.<number>.<8 hexadecimal digits>`, and of versions without streams `<sink id>.<generation>`: another prefix may begin like this one. */
+const OURS = /^(?:(?:stream|copy)\.\d+\.[0-9a-f]{8}|[^.@]+\.\d+)$/
 /** One of the former topics, or `<topic>@<sink id>.<generation>`. */
-const READER = /^(?:stream\.\d+\.[0-9a-f]{8}@)?[^.@]+\.\d+$/
+const READER = /^(?:(?:stream|copy)\.\d+\.[0-9a-f]{8}@)?[^.@]+\.\d+$/

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { readerOf, type Commit, type FinishedRange, type Log, type LogRecord, type Reached } from '../../../engine/log/log.ts'
-import { PackBuilder } from '../../../engine/log/pack-builder.ts'
+import { encodeMarker, PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, Pack } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
 
@@ -30,11 +30,11 @@ export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from
 export const append = (log: Log, lsn: number, partition = 0, topic = TOPIC) =>
   log.append([{ topic, partition, pack: pack(lsn) }], { source: SOURCE, ...reached(lsn) })
 
-export async function readSome(log: Log, count: number, from = 0, partition = 0): Promise<LogRecord[]> {
+export async function readSome(log: Log, count: number, from = 0, partition = 0, topic = TOPIC): Promise<LogRecord[]> {
   const abort = new AbortController()
   const records: LogRecord[] = []
   if (count === 0) return records
-  for await (const record of log.read(TOPIC, partition, from, abort.signal)) {
+  for await (const record of log.read(topic, partition, from, abort.signal)) {
     records.push(record)
     if (records.length === count) abort.abort()
   }
@@ -310,6 +310,64 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     await log.beginRun(SOURCE)
     await append(log, 4)
     assert.deepEqual(offsetsOf(await readSome(log, 1)), [3])
+  })
+
+  test(`${name}: what one topic has of another, up to a position, is there as it was, each record with its offset, and so is what follows`, async () => {
+    await using it = await home()
+    const copy = 'copy.9.0123abcd'
+    const reader = readerOf(copy, 'one.1')
+    const part = (partition: number, offset: number, until: number) => ({
+      ...{
+        from: TOPIC,
+        to: copy,
+        partition,
+        offset,
+        until: at(until),
+        end: encodeMarker({ history: 0, term: 0, routing: 0 }, at(until), 1e15),
+      },
+    })
+    const never = new AbortController().signal
+    {
+      await using log = await started(it, 3)
+      for (let i = 1; i <= 9; i++) await append(log, i)
+      for (let i = 1; i <= 9; i++) await append(log, i, 1)
+      await log.trim(TOPIC, 1, 9)
+      await log.createTopic(copy, 3)
+      assert.equal(await log.copy(part(0, 3, 8), never), 8)
+      assert.equal(await log.copy(part(1, 9, 8), never), 10, 'of what is trimmed there is the end alone')
+      assert.equal(await log.copy(part(2, 0, 8), never), 1, 'and of what never was')
+      await assert.rejects(log.copy(part(0, 3, 8), never), 'it is done once')
+      await log.trim(TOPIC, 0, 9)
+      const records = await readSome(log, 5, 0, 0, copy)
+      assert.deepEqual(offsetsOf(records), [3, 4, 5, 6, 7])
+      assert.deepEqual(lsnsOf(records.slice(0, 4)), [4, 5, 6, 7])
+      const { isMarker, first } = Pack.header(records[4]?.pack as Buffer)
+      assert.deepEqual([isMarker, first], [true, at(8)])
+      assert.equal(log.neededFrom(copy, 0, 5), 5)
+      assert.deepEqual((await log.headerAt(copy, 0, 5))?.last, at(6))
+      assert.equal(await log.headerAt(copy, 0, 2), undefined)
+      await log.join(readerOf(copy, 'two.1'), 0, aCommit(4))
+      await log.commit(reader, 0, aCommit(5))
+    }
+    await using log = await it.open()
+    await log.beginRun(SOURCE)
+    assert.deepEqual(await log.committed(reader, 0), aCommit(5))
+    assert.deepEqual(await log.committed(readerOf(copy, 'two.1'), 0), aCommit(4))
+    const { bytes, finishedBytes, ...stats } = await log.stats(reader, 0)
+    assert.deepEqual(stats, { first: 3, next: 8, committed: 5 })
+    assert.ok(finishedBytes > 0 && finishedBytes < bytes, `${finishedBytes} of ${bytes} bytes`)
+    assert.equal((await log.stats(reader, 0, 0, 8)).bytes, 0)
+    assert.equal(await log.offsetFor(copy, 0, { position: at(5) }), 5)
+    assert.equal(await log.offsetFor(copy, 0, { timeMs: 99_000 }), 7)
+    await append(log, 20, 0, copy)
+    assert.deepEqual(offsetsOf(await readSome(log, 2, 7, 0, copy)), [7, 8])
+    await log.trim(copy, 0, 6)
+    assert.deepEqual(offsetsOf(await readSome(log, 3, 0, 0, copy)), [6, 7, 8])
+    assert.deepEqual((await log.stats(reader, 0)).first, 6)
+    await log.deleteTopic(copy)
+    assert.deepEqual(await log.readers(), [])
+    await log.createTopic(copy, 3)
+    await assert.rejects(log.copy(part(0, 8, 8), AbortSignal.abort()))
   })
 
   test(`${name}: a record is found by commit time and by position`, async () => {

@@ -75,6 +75,23 @@ test('while appends are refused because the disk is nearly full, a commit and a 
   assert.equal((await log.stats('sink.1', 0)).first, 1)
 })
 
+test('a copy that would make space short is refused, and what is appended goes on', async () => {
+  await using folder = await prepared()
+  const { bavail, bsize } = await statfs(folder.path)
+  const free = bavail * bsize
+  let reserve = 0
+  await using log = await openEmbeddedLog(folder.path, { reserveBytes: () => reserve })
+  await log.beginRun('shop')
+  await log.append([record(10)], progress)
+  const part = { from: 'sink.1', partition: 0, offset: 0, until: { ...position, lsn: 2n }, end: record(1).pack }
+  await log.createTopic('copy.1', 1)
+  reserve = free * 0.95
+  await assert.rejects(log.copy({ ...part, to: 'copy.1' }, new AbortController().signal), { code: 'LOG_DISK_FULL' })
+  await log.append([record(10)], progress)
+  reserve = 0
+  assert.equal(await log.copy({ ...part, to: 'copy.1' }, new AbortController().signal), 3)
+})
+
 test('space is short some time before appends are refused for want of it', async () => {
   await using folder = await prepared()
   const { bavail, bsize } = await statfs(folder.path)

@@ -70,6 +70,7 @@ export class WatchedLog implements Log {
   deleteReader: Log['deleteReader'] = (reader) => this.inner.deleteReader(reader)
   commit: Log['commit'] = (topic, partition, commit) => this.inner.commit(topic, partition, commit)
   committed: Log['committed'] = (topic, partition) => this.inner.committed(topic, partition)
+  copy: Log['copy'] = (part, signal) => this.inner.copy(part, signal)
   trim: Log['trim'] = (topic, partition, before) => this.inner.trim(topic, partition, before)
   offsetFor: Log['offsetFor'] = (topic, partition, at) => this.inner.offsetFor(topic, partition, at)
   stats: Log['stats'] = (...asked) => this.inner.stats(...asked)
