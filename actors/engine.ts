@@ -105,6 +105,8 @@ export class Engine {
   /** databases whose sinks keep topics of their own, because a process of a former version lives */
   readonly #amongFormer = new Set<string>()
   #formerTimer: NodeJS.Timeout | undefined
+  /** of a sink, the other processes that live */
+  #peers: (sinkId: string) => readonly Holder[] = () => []
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -113,6 +115,9 @@ export class Engine {
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#trimming = new StreamTrimming({
       ...{ query: options.store.query, log: options.log, holder: options.nodes.id, logger: options.logger },
+      transaction: (work) => options.store.transaction(work),
+      whileStopped: (sinkId, work) => this.#replays.whileStopped(sinkId, () => this.#holders(sinkId), work),
+      copied: () => this.#oldTopics.ring(),
     })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#replays = new Replays({ store: options.store, log: options.log, logger: options.logger })
@@ -248,16 +253,15 @@ export class Engine {
   }
 
   /**
-   * @param peers the other processes that live
    * @throws EngineError NOT_FOUND, REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, …
    */
-  replay(sinkId: string, target: ReplayTarget, peers: () => readonly Holder[] = () => []): Promise<Replayed> {
-    const own: Holder = {
-      id: this.#options.nodes.id,
-      hold: (by) => this.holdSink(sinkId, by),
-      release: (by) => this.releaseSink(sinkId, by),
-    }
-    return this.#replays.replay(this.#sinkNow(sinkId), target, () => [own, ...peers()])
+  replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
+    return this.#replays.replay(this.#sinkNow(sinkId), target, () => this.#holders(sinkId))
+  }
+
+  /** @see LocalEngine.among */
+  among(peers: (sinkId: string) => readonly Holder[]): void {
+    this.#peers = peers
   }
 
   /** @see RunningSink.hold */
@@ -459,6 +463,16 @@ export class Engine {
       ...(unknown ? [unknown] : []),
     ]
     return { name: 'Consumer health', status: worst(checks), checks }
+  }
+
+  /** The processes that may serve partitions of a sink. */
+  #holders(sinkId: string): readonly Holder[] {
+    const own: Holder = {
+      id: this.#options.nodes.id,
+      hold: (by) => this.holdSink(sinkId, by),
+      release: (by) => this.releaseSink(sinkId, by),
+    }
+    return [own, ...this.#peers(sinkId)]
   }
 
   #sinkNow(id: string): Sink {

@@ -197,8 +197,8 @@ export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: st
 export interface LocalEngine extends EnginePort {
   /** Settles when what the state database held at the call has taken effect here. */
   reload(): Promise<void>
-  /** @param peers the other processes, which may serve partitions of the sink too */
-  replay(sinkId: string, target: ReplayTarget, peers?: () => readonly Holder[]): Promise<Replayed>
+  /** Says how the other processes that live are asked to stop what they serve of a sink. */
+  among(peers: (sinkId: string) => readonly Holder[]): void
   /** Stops what is served of a sink here, for the replay that `by` names; for ten seconds at most. */
   holdSink(sinkId: string, by: string): Promise<HeldSink>
   /** Settles when it is at work again, or that takes long. */

@@ -19,7 +19,7 @@ const Waiting = Type.Object({
 
 const Offset = Type.Integer({ description: 'a record of the log' })
 const StreamOut = Type.Object({
-  topic: Type.String(),
+  topic: Type.String({ description: 'of a stream (stream.…), or of what one sink has left to deliver of one (copy.…)' }),
   database_id: Type.String(),
   database: Type.String(),
   selects: Type.Union([Type.String({ description: 'in short' }), Type.Null()]),

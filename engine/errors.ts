@@ -526,7 +526,7 @@ export const ERRORS = {
     meaning:
       'Much of a stream stays in the log for one sink alone: for what it has not finished, or for its replay_window. Other sinks that read the stream need it no more; they deliver as ever.',
     remedy:
-      'Receive and acknowledge, or resume the sink; shorten its replay_window; enable it, or delete it, if it is disabled. Until then the log takes that much more room.',
+      'Receive and acknowledge, or resume the sink; shorten its replay_window. What a sink that is disabled, or edited to another shape, has left is copied by itself, if the disk has room for it. Until then the log takes that much more room.',
   },
   MESSAGE_TOO_LARGE: {
     retry: false,

@@ -86,7 +86,7 @@ const HELD_SHARE = 0.1
 const WHILE: Readonly<Record<Sink['status'], string>> = {
   active: '',
   paused: ', while it is paused',
-  disabled: ', because it was disabled before it had all of its messages',
+  disabled: ', while it is disabled',
 }
 
 function heldBack(bytes: number, { status }: Sink): HealthCheck {

@@ -24,7 +24,7 @@ export type TakenOver = Readonly<{
 export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { log, query, topic, reader, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
   await mustFitPartition(query, log, { ...key, reader })
-  const store = await ParkedStore.takeOver(query, key, { grouping, holder })
+  const store = await ParkedStore.takeOver(query, key, { grouping, holder, topic })
   const { commit: left, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
   const commit = left && (await fitToPartition(log, topic, key.partition, left))
   const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: begins, index: 0 }) : { groups: [], refs: refList() }

@@ -55,15 +55,12 @@ export class Replays {
    * @throws EngineError REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, PARTITION_MOVING, PEER_UNREACHABLE
    */
   async replay(sink: Sink, target: ReplayTarget, holders: () => readonly Holder[]): Promise<Replayed> {
-    const { store, logger, patienceMs = PATIENCE_MS } = this.#options
+    const { store, logger } = this.#options
     const plan = await this.#plan(sink, target)
     if (!plan) return { partitions: sink.partitions, messages: 0, from: undefined }
     const { position, generation, places, first } = plan
-    const messages = await untilPossible(patienceMs, () =>
-      whileHeld(holders(), async (held) => {
-        const stopped = await this.#stopped(sink, held)
-        return store.transaction((query) => rewind(query, sink.id, plan, stopped))
-      }),
+    const messages = await this.whileStopped(sink.id, holders, (stopped) =>
+      store.transaction((query) => rewind(query, sink.id, plan, stopped)),
     )
     const from = { lsn: first.position.lsn, time: timeOf(first.commitTimeUs) }
     logger.info(
@@ -73,22 +70,37 @@ export class Replays {
     return { partitions: places.length, messages, from }
   }
 
+  /**
+   * Runs `work` while every partition of the sink stands still, in every process.
+   * @throws EngineError REPLAY_RUNNING, SINK_NOT_RUNNING, PARTITION_MOVING, PEER_UNREACHABLE
+   */
+  whileStopped<T>(sinkId: string, holders: () => readonly Holder[], work: (stopped: Stopped) => Promise<T>): Promise<T> {
+    const { patienceMs = PATIENCE_MS } = this.#options
+    return untilPossible(patienceMs, () => whileHeld(holders(), async (held) => work(await this.#stopped(sinkId, held))))
+  }
+
+  /** Looks again when what was looked at has got another topic meanwhile: in the former one it may be trimmed. */
   async #plan(sink: Sink, target: ReplayTarget): Promise<ReplayPlan | undefined> {
     const { store, log } = this.#options
-    const known = await knownGenerations(store.query, sink.id)
-    const served = known.find(({ endedUs }) => endedUs === undefined)
-    const generations = known.filter(({ generation }) => generation <= (served?.generation ?? 0))
-    const incarnations = await incarnationsOf(store.query, sink.databaseId)
-    return planReplay({ log, sink, generations, incarnations, reach: reachOf(generations) }, target)
+    for (;;) {
+      const known = await knownGenerations(store.query, sink.id)
+      const served = known.find(({ endedUs }) => endedUs === undefined)
+      const generations = known.filter(({ generation }) => generation <= (served?.generation ?? 0))
+      const incarnations = await incarnationsOf(store.query, sink.databaseId)
+      const planning = planReplay({ log, sink, generations, incarnations, reach: reachOf(generations) }, target)
+      await planning.catch(() => undefined)
+      const now = new Set((await knownGenerations(store.query, sink.id)).map(({ reader }) => reader))
+      if (generations.every(({ reader }) => now.has(reader))) return planning
+    }
   }
 
   /** What stands still, with the last commit of each partition. */
-  async #stopped(sink: Sink, held: readonly HeldSink[]): Promise<Stopped> {
+  async #stopped(sinkId: string, held: readonly HeldSink[]): Promise<Stopped> {
     const { log, store } = this.#options
     const generation = Math.max(0, ...held.map((each) => each.generation))
     const partitions = held.filter((each) => each.generation === generation).flatMap((each) => each.partitions)
     const terms = new Map(partitions.map(({ partition, term }) => [partition, term]))
-    const reader = (await knownGenerations(store.query, sink.id)).find((each) => each.generation === generation)?.reader
+    const reader = (await knownGenerations(store.query, sinkId)).find((each) => each.generation === generation)?.reader
     const commits = new Map<number, Commit | undefined>()
     for (const partition of reader ? terms.keys() : []) commits.set(partition, await log.committed(reader as string, partition))
     return { generation, terms, commits }

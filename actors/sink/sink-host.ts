@@ -104,7 +104,7 @@ export class SinkHost<P extends HostedPartition> {
     this.delivered = new DeliveredMessages(sink.id, sends ? 'delivered' : 'acknowledged', sink.sensitive)
     const work = {
       choose: async () => (this.#served = await options.generations.serve()),
-      stateOf: ({ generation }: Served) => options.generations.stateOf(generation),
+      stateOf: (served: Served) => options.generations.stateOf(served),
       subscribe: (served: Served, listener: Parameters<Log['subscribe']>[1]) =>
         options.log.subscribe((served as ServedGeneration).reader, {
           ...listener,

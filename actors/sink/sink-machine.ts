@@ -34,7 +34,7 @@ export type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
 export type SinkStatus = 'active' | 'paused' | 'disabled'
 
 /** What is served: the machine keeps it, and knows only how it is named. */
-export type Served = Readonly<{ generation: number }>
+export type Served = Readonly<{ generation: number; topic: string }>
 
 export interface SinkWork {
   /** The generation to serve now; undefined: there is none yet. */
@@ -176,7 +176,9 @@ export const sinkMachine = setup({
     isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
     isServable: ({ event }) => 'output' in event && event.output !== undefined,
     isServedStill: ({ context, event }) =>
-      'output' in event && (event.output as Served | undefined)?.generation === context.served?.generation,
+      'output' in event &&
+      (event.output as Served | undefined)?.generation === context.served?.generation &&
+      (event.output as Served | undefined)?.topic === context.served?.topic,
     allDrained: ({ context }) => isAllDrained(context),
   },
   delays: {

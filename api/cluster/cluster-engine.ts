@@ -66,6 +66,7 @@ export class ClusterEngine implements EnginePort {
   constructor(options: ClusterOptions) {
     this.#options = options
     this.#acks = new ClusterAcks(options)
+    options.engine.among((sinkId) => this.#holdersElsewhere(sinkId))
   }
 
   /** @returns undefined: no process serves it, because it doesn't exist or is off */
@@ -210,18 +211,23 @@ export class ClusterEngine implements EnginePort {
 
   /** All processes that live stop what they serve of the sink meanwhile. */
   replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
-    const { engine, registry, peers } = this.#options
-    const holders = (node: Node): Holder => ({
-      id: node.id,
-      hold: (by) => peers.holdSink(node, sinkId, by),
-      release: (by) => peers.releaseSink(node, sinkId, by),
-    })
-    return engine.replay(sinkId, target, () => registry.peers.map(holders))
+    return this.#options.engine.replay(sinkId, target)
   }
 
   /** Settles when every live process has taken in what is stored now, or has not answered in time. */
   async tellPeers(): Promise<void> {
     await this.#tellAll((node) => this.#options.peers.reload(node, RELOAD_WITHIN_MS), READS_IT_ITSELF)
+  }
+
+  /** The other processes that live at the moment of the call. */
+  #holdersElsewhere(sinkId: string): readonly Holder[] {
+    const { registry, peers } = this.#options
+    const holderOf = (node: Node): Holder => ({
+      id: node.id,
+      hold: (by) => peers.holdSink(node, sinkId, by),
+      release: (by) => peers.releaseSink(node, sinkId, by),
+    })
+    return registry.peers.map(holderOf)
   }
 
   async #tellAll(tell: (node: Node) => Promise<unknown>, otherwise: string): Promise<void> {

@@ -45,14 +45,14 @@ export interface Generations {
    * @throws EngineError STATE_UNAVAILABLE
    */
   serve(): Promise<ServedGeneration | undefined>
-  stateOf(generation: number): Promise<GenerationState>
+  stateOf(served: Pick<ServedGeneration, 'generation' | 'topic'>): Promise<GenerationState>
   /** What of its stream is a generation's own, as far as it is known. */
   span(generation: number): Promise<Span>
 }
 
 /**
  * open: no other follows it. closed: one does, or will. drained: every partition is, in whatever process; or it is handed
- * over, or a replay has gone back behind it: another one is to be served.
+ * over, or a replay has gone back behind it, or it has got another topic: another one is to be served.
  */
 export type GenerationState = 'open' | 'closed' | 'drained'
 
@@ -108,11 +108,11 @@ export class StoredGenerations implements Generations {
     return undefined
   }
 
-  async stateOf(generation: number): Promise<GenerationState> {
+  async stateOf({ generation, topic }: Pick<ServedGeneration, 'generation' | 'topic'>): Promise<GenerationState> {
     const stored = await this.#load()
     const it = stored.find((each) => each.generation === generation)
     const [first] = stored.filter(({ opensAt }) => opensAt !== undefined)
-    if (!it || (first && first.generation < generation)) return 'drained'
+    if (!it || it.topic !== topic || (first && first.generation < generation)) return 'drained'
     const isFollowed = stored.some((each) => each.generation > generation && each.opensAt !== undefined)
     if (it.drained && isFollowed) return 'drained'
     return stored.at(-1) === it && !it.endsAt ? 'open' : 'closed'

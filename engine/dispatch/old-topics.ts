@@ -166,7 +166,7 @@ async function unreadTopics(
        where n.database_id = last.database_id and n.version > last.version and n.lsn is not null order by n.version limit 1
      ) n on true
      left join tailrace.source c on c.database_id = last.database_id
-     where not exists (
+     where not exists (select from tailrace.stream_copy s where s.topic = t.topic) and not exists (
        select from tailrace.generation g where coalesce(g.topic, g.sink_id || '.' || g.generation) = t.topic and (g.dropped_at is null or g.drained_at is null))`,
     [topics, topics.map((topic) => JSON.stringify([{ topic }])), topics.map((topic) => JSON.stringify([ownerOf(topic)]))],
   )

@@ -40,8 +40,8 @@ export class StreamTrim {
     this.#holder = holder
   }
 
-  /** Trims once what may go. @throws EngineError STATE_UNAVAILABLE, and those of the log */
-  async run(): Promise<void> {
+  /** Trims once what may go. @returns the databases whose lease this process has. @throws EngineError STATE_UNAVAILABLE, and those of the log */
+  async run(): Promise<readonly string[]> {
     const { rows } = await ask(
       this.#query,
       `with held as (
@@ -49,14 +49,17 @@ export class StreamTrim {
          on conflict (database_id) do update set holder = excluded.holder, ends_at = excluded.ends_at where l.holder = $1 or l.ends_at < now()
          returning l.database_id
        )
-       select g.topic, l.partition, min(l.line) as line
-       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.reader_line l on l.sink_id = g.sink_id and l.generation = g.generation
-       where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and s.database_id in (select database_id from held) and l.line < $2
-       group by g.topic, l.partition`,
+       select held.database_id, needed.topic, needed.partition, min(needed.line) as line from held left join (
+         select s.database_id, g.topic, l.partition, l.line
+         from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.reader_line l on l.sink_id = g.sink_id and l.generation = g.generation
+         where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and l.line < $2
+       ) needed on needed.database_id = held.database_id
+       group by held.database_id, needed.topic, needed.partition`,
       [this.#holder, NOTHING_NEEDED],
     )
     const known = new Set<string>()
     for (const row of rows) {
+      if (row.topic === null) continue
       const [topic, partition, line] = [String(row.topic), Number(row.partition), Number(row.line)]
       const key = `${topic}/${partition}`
       known.add(key)
@@ -65,5 +68,6 @@ export class StreamTrim {
       this.#trimmed.set(key, line)
     }
     for (const key of this.#trimmed.keys()) if (!known.has(key)) this.#trimmed.delete(key)
+    return [...new Set(rows.map((row) => String(row.database_id)))]
   }
 }

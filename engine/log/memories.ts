@@ -13,7 +13,7 @@ import { ownerOf } from '../wal/routing/routing.ts'
 import { NEW_TOPIC } from '../wal/routing/routing-versions.ts'
 import { endsOf } from '../wal/run-start.ts'
 import type { TopicEnd } from '../wal/source-store.ts'
-import { generationRead, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
+import { generationRead, isCopy, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
 
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16
@@ -30,6 +30,7 @@ export async function mustFitSource(query: Query, log: Log, databaseId: string):
   const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
   if (!source) return
   await mustFit(query, log, source)
+  await mustHaveCopies(query, log, source)
   const written = await writtenTerms(log, await knownReaders(query, databaseId))
   const { rows } = await ask(query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
     written.map(({ key }) => key),
@@ -52,6 +53,28 @@ export async function mustFitPartition(
   if (!source) return
   await mustFit(query, log, source, { topic: topicRead(reader), partition })
   if (committed) await mustKnow(query, log, source, { key, term: committed.term, known: source.partitionTerm })
+  const topic = topicRead(reader)
+  if (isCopy(topic)) await mustHaveCopies(query, log, source, { topic, partition })
+}
+
+/** Copies are counted by no append: the state knows where each ended. @param only this partition, else all of the source's */
+async function mustHaveCopies(query: Query, log: Log, { database, name }: SavedSource, only?: Partition): Promise<void> {
+  const { rows } = await ask(
+    query,
+    `select g.sink_id || '.' || g.generation as name, g.topic, l.partition, l.copied_to
+     from tailrace.reader_line l join tailrace.generation g on g.sink_id = l.sink_id and g.generation = l.generation
+     join tailrace.sink s on s.id = g.sink_id
+     where s.database_id = $1 and l.copied_to is not null and (g.dropped_at is null or g.drained_at is null)
+       and ($2::text is null or (g.topic = $2 and l.partition = $3))`,
+    [database, only?.topic ?? null, only?.partition ?? null],
+  )
+  if (rows.length === 0) return
+  const topics = new Set((await log.topics()).map(({ topic }) => topic))
+  for (const row of rows) {
+    const [topic, partition, copiedTo] = [String(row.topic), Number(row.partition), Number(row.copied_to)]
+    const next = topics.has(topic) ? (await log.stats(readerOf(topic, String(row.name)), partition)).next : 0
+    if (next < copiedTo) throw logWentBack(name, `partition ${partition} of ${topic} ends at ${next}, and ended at ${copiedTo}`)
+  }
 }
 
 type Written = Readonly<{ key: string; term: number }>
@@ -146,14 +169,16 @@ async function mustFit(query: Query, log: Log, source: SavedSource, only?: Parti
   if (owner && owner.term > term)
     throw await stateWentBack(query, log, source, `term ${owner.term} has written to the log, the state knows ${term}`)
   const lacking = await log.lacks(database, saved.appends, only)
-  if (lacking !== undefined)
-    throw new EngineError(
-      'LOG_WENT_BACK',
-      `the log is an older copy of the one that the source "${name}" has been writing to: ${lacking}. What was appended since and is not delivered yet is not in it, ` +
-        `and what it holds may have been delivered: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
-      { database: name },
-    )
+  if (lacking !== undefined) throw logWentBack(name, lacking)
 }
+
+const logWentBack = (name: string, lacking: string) =>
+  new EngineError(
+    'LOG_WENT_BACK',
+    `the log is an older copy of the one that the source "${name}" has been writing to: ${lacking}. What was appended since and is not delivered yet is not in it, ` +
+      `and what it holds may have been delivered: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
+    { database: name },
+  )
 
 async function stateWentBack(query: Query, log: Log, { database, name }: SavedSource, why: string): Promise<EngineError> {
   const unknown = [...new Set((await forgottenGenerations(query, log, database)).map(({ topic }) => topic))]
@@ -314,9 +339,11 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
        where c.log = $2 and split_part(c.topic, '@', 1) = e.topic and c.partition = e.partition and (c.content -> 'next' ->> 'offset')::bigint > e.next
      ),
      lines_back as (
-       update tailrace.reader_line l set begins = least(l.begins, e.next), line = least(l.line, e.next)
+       update tailrace.reader_line l set copied_to = null,
+         begins = case when l.line > e.next then least(l.begins, e.next) else l.begins end, line = least(l.line, e.next)
        from accepted, ends_now e, tailrace.generation g
-       where g.topic = e.topic and l.sink_id = g.sink_id and l.generation = g.generation and l.partition = e.partition and l.line > e.next
+       where g.topic = e.topic and l.sink_id = g.sink_id and l.generation = g.generation and l.partition = e.partition
+         and (l.line > e.next or l.copied_to is not null)
      ),
      raised as (
        insert into tailrace.term as t (kind, key, term, holder)

@@ -312,6 +312,8 @@ export class SourceStore {
        where s.database_id = $1 and g.drained_at is null and g.lsn is not null and g.ends_lsn is not null
          and (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation)
            < (g.shape ->> 'partitions')::int
+         and not exists (
+           select from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation and l.copied_to is not null) -- it ends there
        order by topic`,
       [this.databaseId],
     )

@@ -15,7 +15,8 @@ import type { Connection } from '../../engine/state/resources.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
-import type { WatchedLog } from '../engine/wal/source-fixture.ts'
+import type { Log } from '../../engine/log/log.ts'
+import { WatchedLog } from '../engine/wal/source-fixture.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
@@ -28,6 +29,8 @@ export type NodeOptions = Readonly<{
   state: Connection
   /** false: hears no notices, as if every one was lost */
   hears?: boolean
+  /** another log than the one that nodes of the state database share here */
+  openLog?: (query: Store['query']) => Promise<Log>
   lookEveryMs?: number
 }>
 
@@ -45,10 +48,10 @@ export interface EngineNode extends AsyncDisposable {
   stop(): Promise<void>
 }
 
-export async function startNode({ name, state, hears = true, lookEveryMs = 5_000 }: NodeOptions): Promise<EngineNode> {
+export async function startNode({ name, state, hears = true, openLog, lookEveryMs = 5_000 }: NodeOptions): Promise<EngineNode> {
   await using parts = new AsyncDisposableStack()
   const store = parts.use(await openStore(state, 5, () => undefined))
-  const log = parts.use(await sharedLog(state.database))
+  const log = parts.use(openLog ? new WatchedLog(await openLog(store.query)) : await sharedLog(state.database))
   const lines: Record<string, unknown>[] = []
   const listeners = new Set<() => void>()
   const destination = {

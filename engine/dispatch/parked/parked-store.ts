@@ -12,7 +12,7 @@
  * owner beside it: the partition that delivers it now, another one since the generation it was parked in has ended.
  */
 import { EngineError } from '../../errors.ts'
-import type { MessageRef } from '../../log/log.ts'
+import type { MessageRef, TopicName } from '../../log/log.ts'
 import type { MessageView } from '../../log/message-view.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
 import { ask } from '../../state/asking.ts'
@@ -68,19 +68,25 @@ export class ParkedStore {
   /**
    * Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything: a replay that
    * is being put into effect holds the row of the generation, and what is read from here on is what it leaves.
-   * @throws EngineError GENERATION_WAITS: it is handed over, and whoever was frozen meanwhile must not stand for it again; STATE_UNAVAILABLE
+   * @param options where the generation is read, if that may change
+   * @throws EngineError GENERATION_WAITS: it is handed over, or read elsewhere, and whoever was frozen meanwhile must not stand for it again; STATE_UNAVAILABLE
    */
-  static async takeOver(query: Query, key: PartitionKey, options: { grouping: boolean; holder: string }): Promise<ParkedStore> {
+  static async takeOver(
+    query: Query,
+    key: PartitionKey,
+    options: Readonly<{ grouping: boolean; holder: string; topic?: TopicName }>,
+  ): Promise<ParkedStore> {
     const { rows } = await ask(
       query,
-      `with held as materialized (select drained_at from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
+      `with held as materialized (
+         select drained_at is not null or topic <> coalesce($5, topic) as is_over from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
        insert into tailrace.term as t (kind, key, term, holder)
-       select 'partition', $1, 1, $2 from (select bool_or(drained_at is not null) as is_over from held) as waited where is_over is not true
+       select 'partition', $1, 1, $2 from (select bool_or(is_over) as is_over from held) as waited where is_over is not true
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
-      [termKey(key), options.holder, key.sinkId, key.generation],
+      [termKey(key), options.holder, key.sinkId, key.generation, options.topic ?? null],
     )
     if (!rows[0])
-      throw new EngineError('GENERATION_WAITS', `generation ${key.generation} is handed over: its messages are those of a later one`, {
+      throw new EngineError('GENERATION_WAITS', `generation ${key.generation} is handed over, or has got another topic`, {
         generation: key.generation,
       })
     return new ParkedStore(query, key, options.grouping, Number(rows[0].term))

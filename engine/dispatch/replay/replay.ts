@@ -151,7 +151,13 @@ function mustReach(generations: readonly KnownGeneration[], { generation, positi
   if (!isKept) throw new EngineError('REPLAY_OUT_OF_WINDOW', 'the replay window has just moved on beyond this place')
 }
 
-async function mustBeStopped(query: Query, sinkId: string, generations: readonly KnownGeneration[], stopped: Stopped): Promise<void> {
+/** @throws EngineError PARTITION_MOVING */
+export async function mustBeStopped(
+  query: Query,
+  sinkId: string,
+  generations: readonly KnownGeneration[],
+  stopped: Stopped,
+): Promise<void> {
   const { generation, terms } = stopped
   const served = generations.find(({ endedUs }) => endedUs === undefined)?.generation
   const { rows } = await ask(
@@ -200,7 +206,8 @@ async function raiseTerms(
 
 type OfPartition = Readonly<{ sinkId: string; generation: number; partition: number }>
 
-async function saveCommit(
+/** Where the next owner of a partition goes on, whatever the log has of terms before. */
+export async function saveCommit(
   query: Query,
   { sinkId, generation, partition, term, commit }: OfPartition & Readonly<{ term: number; commit: Commit | undefined }>,
 ): Promise<void> {

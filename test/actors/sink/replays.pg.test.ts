@@ -326,7 +326,7 @@ test('a process that goes on with a later generation while another is set back l
   await assert.rejects(inheritanceOf(queryOf(s.db), { sinkId: SINK.id, generation: 2, partition: 0 }, undefined), {
     code: 'GENERATION_WAITS',
   })
-  assert.equal(await s.generations().stateOf(2), 'drained')
+  assert.equal(await s.generations().stateOf({ generation: 2, topic }), 'drained')
   assert.equal(held.status().details?.['generation'], 1)
   assert.deepEqual((await ackAll(s, 6)).toSorted(byNumber), upTo(2, 7))
 })

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createActor, SimulatedClock } from 'xstate'
-import { sinkMachine, type SinkWork } from '../../../actors/sink/sink-machine.ts'
+import { sinkMachine, type Served, type SinkWork } from '../../../actors/sink/sink-machine.ts'
 import type { GenerationState } from '../../../engine/dispatch/generations.ts'
 import type { Owned, PartitionWork } from '../../../actors/partition/sink-partition.ts'
 
@@ -21,10 +21,10 @@ class Script implements SinkWork {
   subscribed = Promise.withResolvers<void>()
   drains = new Map<number, PromiseWithResolvers<void>>()
 
-  async choose(): Promise<{ generation: number }> {
+  async choose(): Promise<Served> {
     await this.choices.shift()?.promise
     this.state = 'open' // of the one that is chosen
-    return { generation: this.generation++ }
+    return { generation: this.generation++, topic: 'stream' }
   }
   async stateOf(): Promise<GenerationState> {
     return this.state

@@ -24,8 +24,12 @@ export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   }
   /** what it was told for replays, in order */
   readonly held: string[] = []
-  override async replay(sinkId: string, target: ReplayTarget, peers: () => readonly Holder[] = () => []): Promise<Replayed> {
-    const others = peers()
+  #peers: (sinkId: string) => readonly Holder[] = () => []
+  among(peers: (sinkId: string) => readonly Holder[]): void {
+    this.#peers = peers
+  }
+  override async replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
+    const others = this.#peers(sinkId)
     const held = await Promise.all(others.map(({ hold }) => hold('a-replay')))
     try {
       this.held.push(`stopped ${held.map(({ partitions }) => partitions.map(({ partition }) => partition).join()).join()}`)

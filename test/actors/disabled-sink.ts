@@ -1,0 +1,65 @@
+/** A sink that is disabled with a backlog, and has to have all of it when it is enabled again. */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { eventually } from '../engine/wal/source-fixture.ts'
+import { ITEMS, Shop, upTo, type Taken } from './shop.ts'
+
+const HOT = 30
+const LARGE = 100
+
+/**
+ * @property held message at a client; those of its row that follow are parked, some of them, or in the log
+ * @property acked rows that were delivered
+ */
+export type Disabled = Readonly<{ shop: Shop; held: Taken; hot: readonly string[]; acked: readonly number[] }>
+
+/** Besides what is delivered and at a client, a message was given back. Another sink has all of it. @param prepare before anything is written */
+export async function disabledWithBacklog({
+  prepare,
+  openLog,
+}: Readonly<{ prepare?: (shop: Shop) => Promise<void>; openLog?: Parameters<typeof Shop.open>[2] }> = {}): Promise<Disabled> {
+  const shop = await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`], undefined, openLog)
+  await prepare?.(shop)
+  await shop.insert(-20, -1)
+  for (const name of ['on', 'off']) assert.equal((await shop.take(name, 20)).length, 20)
+  await eventually('it needs nothing of that', async () => {
+    const rows = await shop.state.query('select from tailrace.reader_line where sink_id = $1 and line > 0', [shop.id('off')])
+    return rows.length > 0 || undefined
+  })
+  const pad = 'x'.repeat(1_000)
+  const hot = Array.from({ length: HOT }, (_, i) => `${i}${pad}`)
+  await shop.node.engine.updateSink(shop.id('off'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
+  await shop.db.query('insert into item values (1, $1)', [hot[0]])
+  for (const name of hot.slice(1)) await shop.db.query('update item set name = $1 where id = 1', [name])
+  for (let id = 2; id <= LARGE; id++)
+    await shop.db.query('insert into item values ($1, $2)', [id, id === LARGE ? randomBytes(150_000).toString('hex') : pad])
+  const [held] = await shop.receive('off', 1)
+  const acked = (await shop.receive('off', 5)).map(({ record }) => record.id) // what waits behind the first was in the way, and is parked
+  const [given] = await shop.receive('off', 1)
+  assert.equal(held?.record.id, 1)
+  await shop.sink('off').nack([given?.ack_id as string])
+  const [parked] = await shop.state.query<{ n: number }>(`select count(*)::int as n from tailrace.parked where state = 'open'`)
+  assert.ok(parked && parked.n > 0 && parked.n < HOT, `${parked?.n} are parked`)
+  assert.equal((await shop.take('on', LARGE - 1 + HOT)).length, LARGE - 1 + HOT)
+  await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  return { shop, held, hot, acked }
+}
+
+/** The client says that it has done what it had, and the sink is enabled. */
+export async function hasTheRest({ shop, held, hot, acked }: Disabled): Promise<void> {
+  await shop.ack('off', [held])
+  await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
+  await shop.opened('off')
+  await shop.insert(1_001, 1_010)
+  const came = await shop.receive('off', HOT - 1 + LARGE - 1 - acked.length + 10)
+  assert.deepEqual(
+    came.flatMap(({ record: { id, name } }) => (id === 1 ? [name] : [])),
+    hot.slice(1),
+    'the row that was changed often, in order',
+  )
+  const others = came.flatMap(({ record: { id } }) => (id > 1 ? [id] : []))
+  const rest = upTo(2, LARGE).filter((id) => !acked.includes(id))
+  const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
+  assert.deepEqual(sorted(others), [...rest, ...upTo(1_001, 1_010)])
+  await shop.nothingMore('off')
+}
