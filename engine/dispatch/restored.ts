@@ -39,7 +39,7 @@ export class Restored {
   readonly #parked = new Map<number, number[]>()
   readonly #inFlight = new Map<number, Map<number, number>>()
   readonly #fromElsewhere = new Map<number | string, number>()
-  readonly #hasCommit: boolean
+  readonly #wasServed: boolean
   readonly #now: number
   readonly #ackWaitMs: number
   readonly #hiddenBelow: MessageRef
@@ -66,7 +66,7 @@ export class Restored {
     this.#hiddenBelow = commit?.inFlight || this.#sends ? START : this.ackableBelow
     this.#hiddenUntil = now + visibilityMs
     this.#presumes = commit?.inFlight === undefined && !this.#sends
-    this.#hasCommit = commit !== undefined
+    this.#wasServed = commit !== undefined && commit.term > 0 // a source says where its readers join, and hands nothing out
     this.#now = now
     this.#ackWaitMs = visibilityMs
     for (const { message, invisibleForMs, origin } of this.#sends ? [] : (commit?.inFlight ?? [])) {
@@ -128,7 +128,7 @@ export class Restored {
       return { first, later: this.#presumes ? first : 0 }
     }
     const until = (ms: number) => (ms > 0 ? this.#now + Math.min(ms, this.#ackWaitMs) : 0)
-    if (!this.#hasCommit) return { first: until(hiddenMs), later: until(laterHiddenMs) } // just taken over from an ended generation
+    if (!this.#wasServed) return { first: until(hiddenMs), later: until(laterHiddenMs) } // just taken over from an ended generation
     if (this.#presumes) return { first: this.#hiddenUntil, later: this.#hiddenUntil }
     return { first: this.#fromElsewhere.get(nameOf(offset, index, origin)) ?? 0, later: 0 }
   }

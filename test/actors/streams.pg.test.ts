@@ -256,6 +256,29 @@ test('with another primary key both readers of a stream go on with another one, 
   assert.notEqual(now, first)
 })
 
+test('what is parked of a generation that has ended, and nobody has, is delivered by the next one at once', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  await shop.node.engine.updateSink(shop.id('a'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
+  const names = upTo(1, 8).map((i) => `${i}${'x'.repeat(4_000)}`)
+  await shop.db.query('insert into item values (1, $1)', [names[0]])
+  for (const name of names.slice(1)) await shop.db.query('update item set name = $1 where id = 1', [name])
+  await shop.db.query(`insert into item select i, repeat('y', 2_000) from generate_series(2, 20) i`)
+  const [held] = await shop.receive('a', 1)
+  assert.equal((await shop.receive('a', 19)).length, 19, 'the first, and what waits behind it, is parked')
+  await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
+  await shop.opened('a')
+  assert.ok(held)
+  await shop.ack('a', [held])
+  await eventually('the former one has ended', async () => {
+    const ended = await shop.state.query('select from tailrace.generation where drained_at is not null')
+    return ended.length > 0 || undefined
+  })
+  assert.deepEqual(
+    (await shop.receive('a', 7)).map(({ record }) => record.name),
+    names.slice(1),
+  )
+})
+
 test('a sink that is disabled when it has delivered everything keeps nothing of its stream, and comes back to it', async () => {
   await using shop = await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`])
   await shop.insert(1, 10)
