@@ -13,6 +13,8 @@ import type { BacklogOf, Relief } from './backlog.ts'
 const MB = 1024 * 1024
 /** How old may be what a backlog's size is made of. */
 const READERS_MAX_AGE_MS = 2_000
+/** The same while a sink has no generation yet: what comes before it is known to have one is not bounded. */
+const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
@@ -43,7 +45,7 @@ export class BacklogSizes {
    * @param reliefOf what is done when a backlog is full; undefined: it isn't for this process to do it
    */
   async large(sinks: readonly Sink[], share: number, reliefOf: (sink: Sink) => Relief | undefined): Promise<readonly BacklogOf[]> {
-    const [readers, parked] = await Promise.all([this.#readers(), this.#inState()])
+    const [readers, parked] = await Promise.all([this.#readers(sinks), this.#inState()])
     const kept = await this.#keptBytes()
     const large: BacklogOf[] = []
     for (const sink of sinks) {
@@ -99,10 +101,11 @@ export class BacklogSizes {
     return bytes
   }
 
-  /** The generations of each sink that still have messages to deliver, read at most every two seconds. */
-  async #readers(): Promise<Readers> {
+  /** The generations of each sink that still have messages to deliver. */
+  async #readers(sinks: readonly Sink[]): Promise<Readers> {
     const now = performance.now()
-    if (now - this.#readersAt < READERS_MAX_AGE_MS) return this.#known
+    const hasNew = sinks.some(({ id, status }) => status !== 'disabled' && !this.#known.has(id))
+    if (now - this.#readersAt < (hasNew ? NEW_MAX_AGE_MS : READERS_MAX_AGE_MS)) return this.#known
     this.#readersAt = now
     const known = await undeliveredGenerations(this.#query).catch(() => undefined)
     if (!known) return this.#known

@@ -1,6 +1,7 @@
 /** What counts as the backlog of a sink: its log, and what it has parked, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
 import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
 import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
 import { PART } from '../../../engine/position.ts'
@@ -151,4 +152,23 @@ test('of a stream that holds less than anybody of its readers may have, each loo
     ids.slice(0, 2),
   )
   assert.equal(asked, 4)
+})
+
+test('the first generation of a new sink is looked for at once, so that its backlog is bounded from the beginning', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  const topic = 'stream.1.ab'
+  await f.log.createTopic(topic, 1)
+  await f.log.append([{ topic, partition: 0, pack: packOf(1n, [{ id: 1, pad: 2 * MB }]) }], {
+    ...{ source: 'test', position: { history: 0, lsn: 1n, idx: 1, part: PART.row } },
+  })
+  const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
+  const full = () => sizes.large([{ ...SINK, max_backlog_mb: 1 }], 0.9, () => new ReadingGate())
+  assert.deepEqual(await full(), [])
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/0', 0)`,
+    [SINK.id, topic],
+  )
+  await delay(250) // what is known of generations may be two seconds old where every sink has one
+  assert.equal((await full()).length, 1)
 })
