@@ -212,6 +212,10 @@ test('a partition that has come to its end before a copy is at its end there, an
     return (await shop.topics()).some((topic) => topic.startsWith('copy.')) || undefined
   })
   await serving(shop.node, 'off')
+  await eventually('what is left has been read again', async () => {
+    const off = shop.node.engine.actors().find(({ kind, name }) => kind === 'sink' && name === 'off')
+    return off?.partitions?.some(({ unfinished }) => unfinished === left.length) || undefined
+  })
   await shop.sink('off').nack(left.map((each) => each.ack_id))
   await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
   await shop.opened('off')
