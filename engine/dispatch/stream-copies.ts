@@ -14,7 +14,6 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError, isRetryable } from '../errors.ts'
-import { commitFromJson, type StoredCommit } from '../log/commit-json.ts'
 import { NEW_COPY, readerOf, type Commit, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { deleteTopic, makeTopics } from '../log/own-topics.ts'
 import { encodeMarker } from '../log/pack-builder.ts'
@@ -27,9 +26,10 @@ import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
 import { knownGenerations } from './replay/replay-reach.ts'
 import { mustBeStopped, saveCommit, type Stopped } from './replay/replay.ts'
+import { goesOnFrom } from './replay/rewound.ts'
 import { NOTHING_NEEDED } from './stream-trim.ts'
 
-/** What a generation still needs of its stream. */
+/** A generation that still needs records of a stream which it has left. */
 type Holding = Readonly<{
   sinkId: string
   sink: string
@@ -57,7 +57,7 @@ export type StreamCopiesOptions = Readonly<{
 }>
 
 const PATIENCE_MS = 5 * 60_000
-/** What could not be copied, or not be put into effect, is tried again after this. */
+/** A copy that failed, or could not be put into effect, is tried again after this. */
 const AGAIN_MS = 60_000
 /** So often partitions are asked to stand still before the copy is given up. */
 const TRIES = 5
@@ -94,7 +94,7 @@ export class StreamCopies {
     }
   }
 
-  /** What is named and not being made here was begun by a process that has ended, or has lost the lease. */
+  /** Deletes copies that are named and not being made here: a process began them that has ended, or has lost the lease. */
   async #dropLeft(databases: readonly string[]): Promise<void> {
     const { query, log } = this.#options
     const { rows } = await ask(
@@ -202,7 +202,7 @@ export class StreamCopies {
     const { rows } = await ask(
       query,
       'select partition, line from tailrace.reader_line where sink_id = $1::text::uuid and generation = $2',
-      [...[sinkId, generation]],
+      [sinkId, generation],
     )
     const lines = new Map(rows.map(({ partition, line }) => [Number(partition), Number(line)]))
     const ends: number[] = []
@@ -245,10 +245,7 @@ export class StreamCopies {
     )
     const rewound = new Map(rows.map((row) => [Number(row.partition), row]))
     const commitOf = async (partition: number): Promise<Commit | undefined> => {
-      const committed = await log.committed(reader, partition)
-      const back = rewound.get(partition)
-      const isBack = back !== undefined && !(committed && committed.term >= Number(back.term))
-      const commit = isBack ? (back.content === null ? undefined : commitFromJson(back.content as StoredCommit)) : committed
+      const commit = goesOnFrom(await log.committed(reader, partition), rewound.get(partition))
       if (commit) await log.join(copy.reader, partition, commit)
       return commit
     }

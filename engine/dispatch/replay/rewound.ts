@@ -41,8 +41,16 @@ export async function inheritanceOf(query: Query, key: PartitionKey, committed: 
   const row = rows[0]
   if (row?.waits === true)
     throw new EngineError('GENERATION_WAITS', `generation ${generation} waits: a replay has gone back to an earlier one`, { generation })
-  const stands = !row || row.term === null || row.term === undefined || (committed && committed.term >= Number(row.term))
-  const rewoundTo = stands || row.content === null ? undefined : commitFromJson(row.content as StoredCommit)
   const [begins, line] = [Number(row?.begins ?? 0), Number(row?.line ?? 0)]
-  return { commit: stands ? committed : rewoundTo, begins, line, hasParked: row?.parked === true, hasPoints: row?.points === true }
+  return { commit: goesOnFrom(committed, row), begins, line, hasParked: row?.parked === true, hasPoints: row?.points === true }
+}
+
+/**
+ * Where a partition goes on: where its last owner committed, or where a replay or a copy has left it for an owner of a later term.
+ * @param left its row of tailrace.rewound_partition, if there is one: term and content
+ */
+export function goesOnFrom(committed: Commit | undefined, left: Readonly<Record<string, unknown>> | undefined): Commit | undefined {
+  const { term, content } = left ?? {}
+  if (term === null || term === undefined || (committed && committed.term >= Number(term))) return committed
+  return content === null ? undefined : commitFromJson(content as StoredCommit)
 }
