@@ -41,7 +41,7 @@ export type Operation = Readonly<{
 
 /** What the server knows of a route. @property isPeer for other processes of the cluster, which send no token */
 export type RouteConfig = Readonly<{ exactNumbers?: true | undefined; isPeer?: true }>
-/** Of every answer; the framework says it where it makes the text itself. */
+/** The content type of every answer; the framework sets it where it makes the text itself. */
 export const JSON_TYPE = 'application/json; charset=utf-8'
 
 export const pathParameter = (request: FastifyRequest, name: string): string => (request.params as Record<string, string>)[name] ?? ''

@@ -13,7 +13,7 @@ import type { BacklogOf, Relief } from './backlog.ts'
 const MB = 1024 * 1024
 /** How old may be what a backlog's size is made of. */
 const READERS_MAX_AGE_MS = 2_000
-/** The same while a sink has no generation yet: what comes before it is known to have one is not bounded. */
+/** How old they may be while a sink has no generation yet: what comes before it is known to have one is not bounded. */
 const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
@@ -51,11 +51,11 @@ export class BacklogSizes {
     for (const sink of sinks) {
       const maxBytes = sink.max_backlog_mb * MB
       const own = readers.get(sink.id) ?? []
-      const most = own.reduce((sum, { topic }) => sum + (kept.get(topic) ?? 0), parked.get(sink.id) ?? 0)
+      let bytes = parked.get(sink.id) ?? 0
+      const most = own.reduce((sum, { topic }) => sum + (kept.get(topic) ?? 0), bytes)
       if (most < maxBytes * share || sink.status === 'disabled') continue
       const relief = reliefOf(sink)
       if (!relief) continue
-      let bytes = parked.get(sink.id) ?? 0
       for (const generation of own) bytes += await this.#unfinished(generation)
       if (bytes >= maxBytes * share) large.push({ sinkId: sink.id, name: sink.name, maxBytes, relief, bytes })
     }

@@ -540,7 +540,7 @@ function readOf<T>(environment: Pick<RootDatabase, 'resetReadTxn'>, read: () => 
 
 const LMDB_OPTIONS = { separateFlushed: true, overlappingSync: false, encoding: 'json' } as const
 const REMOVE_SLICE = 1000
-/** What is copied in one transaction: appends wait for it. */
+/** A copy writes so much of a topic in one transaction: appends wait for it. */
 const COPY_BYTES = MB
 const COPY_RECORDS = 1000
 /** A reader that is no further behind is at the tail. */

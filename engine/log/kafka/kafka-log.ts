@@ -99,7 +99,7 @@ export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
   }
 }
 
-/** What is copied at once. */
+/** A copy fetches and sends so much of a topic at once. */
 const COPY_BYTES = 1024 * 1024
 const LACKING_TRIES = 3
 const LACKING_PAUSE_MS = 500

@@ -89,22 +89,23 @@ test('what is counted is what lies there: parked, acked, after a crash of the ow
   assert.ok((await weighed(db)) < parked)
 })
 
+const STREAM = 'stream.1.ab'
+const append = (f: Fixture, lsn: bigint, pad: number) =>
+  f.log.append([{ topic: STREAM, partition: 0, pack: packOf(lsn, [{ id: Number(lsn), pad }]) }], {
+    ...{ source: 'test', position: { history: 0, lsn, idx: 1, part: PART.row } },
+  })
+
 test('what a stream had before a sink joined it is not the backlog of that sink', async () => {
   await using db = await stateDatabase()
   await using f = await Fixture.open({}, { query: queryOf(db), start: false })
-  const topic = 'stream.1.ab'
-  await f.log.createTopic(topic, 1)
-  const append = (lsn: bigint) =>
-    f.log.append([{ topic, partition: 0, pack: packOf(lsn, [{ id: Number(lsn), pad: PAD }]) }], {
-      ...{ source: 'test', position: { history: 0, lsn, idx: 1, part: PART.row } },
-    })
-  for (let lsn = 1n; lsn <= 40n; lsn++) await append(lsn)
+  await f.log.createTopic(STREAM, 1)
+  for (let lsn = 1n; lsn <= 40n; lsn++) await append(f, lsn, PAD)
   await db.query(
     `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/28', 0)`,
-    [SINK.id, topic],
+    [SINK.id, STREAM],
   )
   await db.query(`insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 40, 40)`, [SINK.id])
-  await append(41n)
+  await append(f, 41n, PAD)
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
   const [backlog] = await sizes.large([SINK], 0, () => new ReadingGate())
   const bytes = backlog?.bytes
@@ -114,11 +115,8 @@ test('what a stream had before a sink joined it is not the backlog of that sink'
 test('of a stream that holds less than anybody of its readers may have, each look asks once, however many they are', async () => {
   await using db = await stateDatabase()
   await using f = await Fixture.open({}, { query: queryOf(db), start: false })
-  const topic = 'stream.1.ab'
-  await f.log.createTopic(topic, 1)
-  await f.log.append([{ topic, partition: 0, pack: packOf(1n, [{ id: 1, pad: 2 * MB }]) }], {
-    ...{ source: 'test', position: { history: 0, lsn: 1n, idx: 1, part: PART.row } },
-  })
+  await f.log.createTopic(STREAM, 1)
+  await append(f, 1n, 2 * MB)
   await db.query(
     `insert into tailrace.sink select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid(), 'name', 's' || i))).*
      from tailrace.sink s, generate_series(1, 20) i where s.id = $1`,
@@ -127,7 +125,7 @@ test('of a stream that holds less than anybody of its readers may have, each loo
   await db.query(
     `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx)
      select id, 1, '{"partitions": 1, "stream": {}}', $1, 0, '0/0', 0 from tailrace.sink`,
-    [topic],
+    [STREAM],
   )
   const ids = (await db.query<{ id: string }>('select id from tailrace.sink')).map(({ id }) => id)
   let asked = 0
@@ -157,17 +155,14 @@ test('of a stream that holds less than anybody of its readers may have, each loo
 test('the first generation of a new sink is looked for at once, so that its backlog is bounded from the beginning', async () => {
   await using db = await stateDatabase()
   await using f = await Fixture.open({}, { query: queryOf(db), start: false })
-  const topic = 'stream.1.ab'
-  await f.log.createTopic(topic, 1)
-  await f.log.append([{ topic, partition: 0, pack: packOf(1n, [{ id: 1, pad: 2 * MB }]) }], {
-    ...{ source: 'test', position: { history: 0, lsn: 1n, idx: 1, part: PART.row } },
-  })
+  await f.log.createTopic(STREAM, 1)
+  await append(f, 1n, 2 * MB)
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
   const full = () => sizes.large([{ ...SINK, max_backlog_mb: 1 }], 0.9, () => new ReadingGate())
   assert.deepEqual(await full(), [])
   await db.query(
     `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/0', 0)`,
-    [SINK.id, topic],
+    [SINK.id, STREAM],
   )
   await delay(250) // what is known of generations may be two seconds old where every sink has one
   assert.equal((await full()).length, 1)

@@ -174,10 +174,7 @@ test('a version that waits for its mark holds with the generation that a change 
 
 test('a key that had changed above what was confirmed begins a generation once more when another log is accepted', async () => {
   await using it = await open()
-  const first = await streaming(it)
-  await it.db.query(`insert into item values (1, 7, 'a')`)
-  await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
-  const cut = await holdsBack(it, first)
+  const { first, cut } = await heldBack(it)
   await it.db.query(OTHER_KEY)
   await it.db.query(`update item set name = 'c'`)
   await eventually('the generation is saved, and the log knows it', async () => (first.figures?.routingVersion === 2 ? true : undefined))
@@ -228,8 +225,11 @@ test('a run that Postgres announces the table to elsewhere than to the one befor
   await third.stop()
 })
 
-/** A run that has read a change under the former key and can't append it. @returns ends that run with the append refused */
-async function holdsBack(it: SourceFixture, actor: SourceActor): Promise<() => Promise<void>> {
+/** A run that has one change in the log, has read another under the same key, and can't append it. @returns `cut` ends it with that append refused */
+async function heldBack(it: SourceFixture): Promise<Readonly<{ first: SourceActor; cut: () => Promise<void> }>> {
+  const first = await streaming(it)
+  await it.db.query(`insert into item values (1, 7, 'a')`)
+  await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
   const held = Promise.withResolvers<void>()
   const reached = Promise.withResolvers<void>()
   it.log.before = () => {
@@ -238,20 +238,18 @@ async function holdsBack(it: SourceFixture, actor: SourceActor): Promise<() => P
   }
   await it.db.query(`update item set name = 'b'`)
   await reached.promise
-  return async () => {
+  const cut = async () => {
     held.reject(new Error('cut'))
-    await reaches(actor, 'waiting')
-    await actor.stop()
+    await reaches(first, 'waiting')
+    await first.stop()
     it.log.before = undefined
   }
+  return { first, cut }
 }
 
 test('what a run had read under the former key, and could not append before it met the new one, is read under it again', async () => {
   await using it = await open({ ddl: `${TABLE}; alter table item replica identity full` })
-  const first = await streaming(it)
-  await it.db.query(`insert into item values (1, 7, 'a')`)
-  await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
-  const cut = await holdsBack(it, first)
+  const { cut } = await heldBack(it)
   await it.db.query(OTHER_KEY)
   await it.db.query(`update item set name = 'c'`)
   const place = await eventually('the generation is saved', async () => ((await opensAt(it)).length > 0 ? opensAt(it) : undefined))
@@ -289,10 +287,7 @@ const PASSED: readonly Readonly<{ what: string; pass: (it: SourceFixture, actor:
 for (const { what, pass } of PASSED)
   test(`a generation never begins below ${what}, whatever the catalogue says of the key by then`, async () => {
     await using it = await open({ ddl: `${TABLE}; alter table item replica identity full` })
-    const first = await streaming(it)
-    await it.db.query(`insert into item values (1, 7, 'a')`)
-    await it.until((seen) => seen.length > 0, `${BY_KEY}.1`)
-    const cut = await holdsBack(it, first)
+    const { first, cut } = await heldBack(it)
     await pass(it, first)
     await it.db.query(OTHER_KEY)
     await cut()
