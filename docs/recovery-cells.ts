@@ -159,7 +159,7 @@ export const CELLS = {
     remedy: ACCEPT,
     lost: 'parkedSinceCopy',
     again: 'none',
-    why: 'The commits in the log carry the term of their owner, which the state database raises at each take-over: a copy knows a lower one. What is not parked is in the log.',
+    why: 'The commits in the log carry the term of their owner, which the state database raises at each take-over, and how often messages were parked: a copy knows less. What is not parked is in the log.',
   },
   'state lost': {
     memory: 'state',
@@ -329,7 +329,7 @@ export const LEFT_OUT: readonly Readonly<{ what: string; why: string }>[] = [
   },
   {
     what: 'A failover of the state database that loses its last writes, with the log in Kafka',
-    why: 'A lost confirmation is told by SLOT_GAP, a lost owner of a partition by STATE_WENT_BACK. Rows that were parked in the lost moment, with neither of the two in it, are missed by nobody: the offset in Kafka says that they are done, because they were parked, and nothing beside it counts what was parked. Let the state database commit to a standby synchronously (`synchronous_standby_names`), so that a failover loses nothing.',
+    why: 'A lost confirmation is told by SLOT_GAP, a lost owner of a partition and lost rows of parked messages by STATE_WENT_BACK: each commit in the log says how often messages had been parked. Let the state database commit to a standby synchronously (`synchronous_standby_names`), so that a failover loses nothing.',
   },
   {
     what: 'The data folder swapped, read-only or in recovery',

@@ -421,7 +421,8 @@ export const ERRORS = {
   STATE_WENT_BACK: {
     retry: false,
     status: 409,
-    meaning: 'The state database is an older copy: later owners have written to the log than it knows of.',
+    meaning:
+      'The state database is an older copy: owners of partitions have written to the log, or messages have been parked, that it does not know of.',
     remedy:
       'Put the newer state database back, and let the source go on: npx tailrace source retry NAME, with the name of the database. If it is gone, "npx tailrace source accept-gap NAME" goes on with the copy: messages that were parked or discarded since may be missing, acknowledged ones of them may come again, and edits made since are to be made again. Everything else is in the log and is delivered.',
   },

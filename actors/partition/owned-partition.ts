@@ -78,6 +78,7 @@ export class OwnedPartition {
     this.#commits = new PartitionCommits({
       ...home,
       term: store.term,
+      parked: () => store.parked,
       committed,
       clock,
       written: (commit) => this.#written(commit),

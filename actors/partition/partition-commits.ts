@@ -13,6 +13,8 @@ export type PartitionCommitsOptions = Readonly<{
   partition: number
   term: number
   dispatcher: Dispatcher
+  /** how often messages of the partition have been parked */
+  parked: () => number
   /** of the take-over */
   committed: MessageRef
   /** monotonic milliseconds */
@@ -119,8 +121,9 @@ export class PartitionCommits {
     this.#group.fail(cause)
   }
 
-  async #write(commit: Commit): Promise<void> {
-    const { log, reader, partition, dispatcher, written } = this.#options
+  async #write(point: Commit): Promise<void> {
+    const { log, reader, partition, dispatcher, written, parked } = this.#options
+    const commit = { ...point, parked: parked() }
     await log.commit(reader, partition, commit)
     dispatcher.committed(commit)
     this.#committed = commit.next

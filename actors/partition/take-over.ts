@@ -32,7 +32,7 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const { next: head } = await log.stats(reader, key.partition)
   const restore = { commit, begins, head, parkedRefs: refs, parkedGroups: groups, opensAt }
   const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, memory, restore, clock })
-  const taken = dispatcher.commitPoint(store.term, true) // the partition may move on before anything is handed out
+  const taken = { ...dispatcher.commitPoint(store.term, true), parked: store.parked } // the partition may move on before anything is handed out
   await log.commit(reader, key.partition, taken)
   dispatcher.committed(taken)
   const trimming = await Trimming.begin({

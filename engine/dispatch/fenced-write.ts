@@ -19,7 +19,8 @@ const FOREIGN_KEY_VIOLATION = '23503'
 /**
  * @param sql one statement that takes from `owner`, which has a row for who owns the partition: $3 sink, $4 generation,
  *   $5 partition, further parameters from $6 on
- * @param options columns to return of the rows written; a further part of the statement, which may look at `written`
+ * @param options columns to return of the rows written; a further part of the statement, which may look at `written`; the lock on the row of
+ *   the term: one that changes it takes `no key update`, as two that shared it would wait for each other
  * @returns the rows written
  * @throws EngineError PARTITION_FENCED: another owner has taken over; PARTITION_GONE: its sink is deleted; STATE_UNAVAILABLE
  */
@@ -28,12 +29,16 @@ export async function writeAsOwner(
   { key, term }: Owner,
   sql: string,
   params: readonly unknown[],
-  { returning = '1 as one', further = '' }: Readonly<{ returning?: string; further?: string }> = {},
+  {
+    returning = '1 as one',
+    further = '',
+    lock = 'share',
+  }: Readonly<{ returning?: string; further?: string; lock?: 'share' | 'no key update' }> = {},
 ): Promise<readonly Row[]> {
   const { sinkId, generation, partition } = key
   const { rows } = await ask(
     query,
-    `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for share),
+    `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for ${lock}),
      written as (${sql} returning ${returning})${further}
      select (select count(*) from owner) as held, (select coalesce(jsonb_agg(w), '[]') from written w) as written`,
     [termKey(key), term, sinkId, generation, partition, ...params],

@@ -76,6 +76,8 @@ export type Commit = Readonly<{
   /** after a clean stop: the messages that really are with a client, and how long they stay invisible */
   inFlight?: readonly InFlight[]
   term: number
+  /** how often messages of the partition had been parked, as the state database counts it; absent: of a version that did not say it */
+  parked?: number
 }>
 
 export type PartitionStats = Readonly<{

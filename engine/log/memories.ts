@@ -32,11 +32,11 @@ export async function mustFitSource(query: Query, log: Log, databaseId: string):
   await mustFit(query, log, source)
   await mustHaveCopies(query, log, source)
   const written = await writtenTerms(log, await knownReaders(query, databaseId))
-  const { rows } = await ask(query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
+  const { rows } = await ask(query, `select key, term, parked from tailrace.term where kind = 'partition' and key = any ($1)`, [
     written.map(({ key }) => key),
   ])
-  const known = new Map(rows.map(({ key, term }) => [String(key), Number(term)]))
-  for (const { key, term } of written) await mustKnow(query, log, source, { key, term, known: known.get(key) ?? 0 })
+  const known = new Map(rows.map(({ key, term, parked }) => [String(key), { term: Number(term), parked: Number(parked) }]))
+  for (const each of written) await mustKnow(query, log, source, each, known.get(each.key) ?? NOTHING_WRITTEN)
   const [forgotten] = await forgottenReaders(query, log, databaseId)
   if (forgotten) throw await stateWentBack(query, log, source, `${forgotten.reader} has read from the log, the state knows nothing of it`)
 }
@@ -52,7 +52,7 @@ export async function mustFitPartition(
   const source = await savedSource(query, 's.database_id = (select database_id from tailrace.sink where id = $1::uuid)', sinkId, key)
   if (!source) return
   await mustFit(query, log, source, { topic: topicRead(reader), partition })
-  if (committed) await mustKnow(query, log, source, { key, term: committed.term, known: source.partitionTerm })
+  if (committed) await mustKnow(query, log, source, writtenBy(key, committed), source.partition)
   const topic = topicRead(reader)
   if (isCopy(topic)) await mustHaveCopies(query, log, source, { topic, partition })
 }
@@ -77,10 +77,17 @@ async function mustHaveCopies(query: Query, log: Log, { database, name }: SavedS
   }
 }
 
-type Written = Readonly<{ key: string; term: number }>
+/** What the owners of a partition have had of the state database. @property parked how often messages were parked */
+type Owned = Readonly<{ term: number; parked: number }>
+type Written = Owned & Readonly<{ key: string }>
+const NOTHING_WRITTEN: Owned = { term: 0, parked: 0 }
 
-async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term, known }: Written & { known: number }): Promise<void> {
-  if (term > known) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known}`)
+const writtenBy = (key: string, { term, parked = 0 }: Commit): Written => ({ key, term, parked })
+
+async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term, parked }: Written, known: Owned): Promise<void> {
+  if (term > known.term) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known.term}`)
+  if (parked > known.parked)
+    throw await stateWentBack(query, log, source, `messages of ${key} were parked ${parked} times, the state knows of ${known.parked}`)
 }
 
 type PartitionsRead = Readonly<{ reader: ReaderName; partitions: number }>
@@ -123,24 +130,25 @@ async function endsRead(log: Log, readers: readonly PartitionsRead[]): Promise<r
   return [...ends, ...gone]
 }
 
-/** Of each partition of readers, the term that has committed there last. */
+/** Of each partition of readers, what its last commit says of its owner. */
 async function writtenTerms(log: Log, readers: readonly PartitionsRead[]): Promise<readonly Written[]> {
   const committed = await committedBy(log, readers)
-  return committed.map(({ reader, partition, commit }) => ({ key: `${generationRead(reader)}/${partition}`, term: commit.term }))
+  return committed.map(({ reader, partition, commit }) => writtenBy(`${generationRead(reader)}/${partition}`, commit))
 }
 
-/** @param partition whose term is asked for beside it */
+/** @param partition of which it is asked for beside it what its owners have had */
 async function savedSource(
   query: Query,
   which: string,
   id: string,
   partition?: string,
-): Promise<(SavedSource & Readonly<{ partitionTerm: number }>) | undefined> {
+): Promise<(SavedSource & Readonly<{ partition: Owned }>) | undefined> {
   const { rows } = await ask(
     query,
     `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term,
-       (select p.term from tailrace.term p where p.kind = 'partition' and p.key = $2::text) as partition_term
+       p.term as partition_term, p.parked as partition_parked
      from tailrace.source s join tailrace.source_database d on d.id = s.database_id
+     left join tailrace.term p on p.kind = 'partition' and p.key = $2::text
      left join tailrace.term t on t.kind = 'source' and t.key = s.database_id::text
      where ${which}`,
     [id, partition ?? null],
@@ -151,7 +159,7 @@ async function savedSource(
     database: String(row.database_id),
     name: String(row.name),
     term: Number(row.term),
-    partitionTerm: Number(row.partition_term ?? 0),
+    partition: { term: Number(row.partition_term ?? 0), parked: Number(row.partition_parked ?? 0) },
     log: { identity: String(row.log_identity), appends: Number(row.log_appends) },
   }
 }
@@ -282,8 +290,8 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
   const known = await knownReaders(query, databaseId)
   const written = await writtenTerms(log, [...known, ...unknown])
   const ends = await endsRead(log, known)
-  const terms = written.map(({ key, term }) => ({ kind: 'partition', key, term }))
-  if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term })
+  const terms = written.map((each) => ({ kind: 'partition', ...each }))
+  if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term, parked: 0 })
   const reached = (await log.progress(databaseId))?.position
   const numbers = await freeNumbers(query, databaseId, unknown)
   const committed = await committedBy(log, unknown)
@@ -346,9 +354,10 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
          and (l.line > e.next or l.copied_to is not null)
      ),
      raised as (
-       insert into tailrace.term as t (kind, key, term, holder)
-       select r.kind, r.key, r.term, 'accepted' from accepted, unnest($6::text[], $7::text[], $8::bigint[]) as r (kind, key, term)
-       on conflict (kind, key) do update set term = excluded.term, holder = excluded.holder, taken_at = now() where t.term < excluded.term
+       insert into tailrace.term as t (kind, key, term, holder, parked)
+       select r.kind, r.key, r.term, 'accepted', r.parked from accepted, unnest($6::text[], $7::text[], $8::bigint[], $19::bigint[]) as r (kind, key, term, parked)
+       on conflict (kind, key) do update set term = greatest(t.term, excluded.term), parked = greatest(t.parked, excluded.parked),
+         holder = excluded.holder, taken_at = now() where t.term < excluded.term or t.parked < excluded.parked
      ),
      found as (delete from tailrace.relation_key r using accepted a where r.database_id = a.database_id and r.lsn >= a.confirmed_lsn),
      incarnations as (
@@ -383,6 +392,7 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
       ...[lines.map(({ sinkId }) => sinkId), lines.map(({ generation }) => generation)],
       ...[lines.map(({ partition }) => partition), lines.map(({ line }) => line)],
       ...[ends.map(({ topic }) => topic), ends.map(({ partition }) => partition), ends.map(({ next }) => next)],
+      terms.map(({ parked }) => parked),
     ],
   )
 }

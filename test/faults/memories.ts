@@ -5,6 +5,7 @@
 import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Client } from 'pg'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import type { Service } from './service.ts'
 
@@ -63,6 +64,17 @@ export class StateCopies implements AsyncDisposable {
     const copy = `${this.#name}_${name}`
     await this.#admin.query(`create database ${copy} template ${this.#name}`)
     this.#copies.push(copy)
+  }
+
+  /** Runs statements on it. */
+  async run(sql: string): Promise<void> {
+    const client = new Client({ connectionString: this.url })
+    await client.connect()
+    try {
+      await client.query(sql)
+    } finally {
+      await client.end()
+    }
   }
 
   /** Puts a copy in its place; the service is stopped. */

@@ -58,11 +58,19 @@ export class ParkedStore {
   /** keys of messages of ended generations that are groups of their own: below 0, so that they are nobody else's */
   readonly #keysElsewhere = new Map<number | string, number>()
 
-  private constructor(query: Query, key: PartitionKey, grouping: boolean, term: number) {
+  #parked: number
+
+  private constructor(query: Query, key: PartitionKey, grouping: boolean, owner: Readonly<{ term: number; parked: number }>) {
     this.#query = query
     this.#key = key
     this.#grouping = grouping
-    this.term = term
+    this.term = owner.term
+    this.#parked = owner.parked
+  }
+
+  /** How often messages of the partition have been parked or discarded: by all its owners, durably, as far as that was answered. */
+  get parked(): number {
+    return this.#parked
   }
 
   /**
@@ -82,14 +90,14 @@ export class ParkedStore {
          select drained_at is not null or topic <> coalesce($5, topic) as is_over from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
        insert into tailrace.term as t (kind, key, term, holder)
        select 'partition', $1, 1, $2 from (select bool_or(is_over) as is_over from held) as waited where is_over is not true
-       on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
+       on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term, parked`,
       [termKey(key), options.holder, key.sinkId, key.generation, options.topic ?? null],
     )
     if (!rows[0])
       throw new EngineError('GENERATION_WAITS', `generation ${key.generation} is handed over, or has got another topic`, {
         generation: key.generation,
       })
-    return new ParkedStore(query, key, options.grouping, Number(rows[0].term))
+    return new ParkedStore(query, key, options.grouping, { term: Number(rows[0].term), parked: Number(rows[0].parked) })
   }
 
   /**
@@ -155,7 +163,7 @@ export class ParkedStore {
 
   /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
   async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
-    await this.#write(
+    const written = await this.#write(
       `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, state, error, history, lsn, idx, part,
          record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts,
          attempt_log, next_try_at, xid)
@@ -166,8 +174,9 @@ export class ParkedStore {
          as m (history, lsn, idx, part, o, i, hash, key, group_key, body, action, flags, relation, at, attempts, error, log, ms, xid)
        on conflict (sink_id, history, lsn, idx, part) do nothing`,
       [state, reason, ...columnsOf(moves)],
-      { adds: state === 'open' ? 1 : 0 },
+      { adds: state === 'open' ? 1 : 0, parks: true },
     )
+    if (written.length > 0) this.#parked++
   }
 
   /** Records that open messages have failed once more; those that are not to be tried again are discarded. @returns those that were open */
@@ -374,21 +383,27 @@ export class ParkedStore {
   }
 
   /**
-   * @param options what to return of the rows written; whether they add to the open ones (1) or were of them (-1)
+   * @param options what to return of the rows written; whether they add to the open ones (1) or were of them (-1), and are to be counted as parked
    * @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE
    */
   async #write(
     sql: string,
     params: readonly unknown[],
-    { returning, adds = 0 }: Readonly<{ returning?: string; adds?: -1 | 0 | 1 }> = {},
+    { returning, adds = 0, parks = false }: Readonly<{ returning?: string; adds?: -1 | 0 | 1; parks?: boolean }> = {},
   ): Promise<readonly Row[]> {
     const columns = [returning ?? '1 as one', ...(adds === 0 ? [] : [`${BYTES} as bytes`])].join(', ')
     const counted = `, counted as (
        insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
        select $3::text::uuid, $4::int, $5::int, ${adds} * sum(bytes) from written having count(*) > 0
        on conflict (sink_id, generation, partition) do update set bytes = b.bytes + excluded.bytes)`
+    const parked = `, parked as (
+       update tailrace.term set parked = parked + 1 where kind = 'partition' and key = $1::text and term = $2::bigint and exists (select from written))`
     const owner = { key: this.#key, term: this.term }
-    return writeAsOwner(this.#query, owner, sql, params, { returning: columns, further: adds === 0 ? '' : counted })
+    return writeAsOwner(this.#query, owner, sql, params, {
+      returning: columns,
+      further: `${adds === 0 ? '' : counted}${parks ? parked : ''}`,
+      lock: parks ? 'no key update' : 'share',
+    })
   }
 }
 

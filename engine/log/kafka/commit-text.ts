@@ -8,6 +8,7 @@
  *            next index · filter: history, lsn, idx + 1, part · handed out: offset − next offset, index
  *            count · ranges: from, to, each as a step from what stands before: 0 · index step, or offset step · index
  *            count · in flight: step as in ranges · ms · origin + 1 (generation, partition) or 0
+ *            parked, if it is known: older versions don't read so far
  */
 import { constants, deflateRawSync, inflateRawSync } from 'node:zlib'
 import { EngineError } from '../../errors.ts'
@@ -55,7 +56,7 @@ function textOf(body: Buffer): string {
 
 function bodyOf(commit: Commit, number: number, whole: boolean): Buffer {
   const w = new Writer()
-  const { next, filter, handedOut, finished, inFlight, term } = commit
+  const { next, filter, handedOut, finished, inFlight, term, parked } = commit
   w.number((whole ? 0 : FLAG.elsewhere) | (inFlight ? FLAG.inFlight : 0))
   w.number(number)
   w.number(term)
@@ -84,6 +85,7 @@ function bodyOf(commit: Commit, number: number, whole: boolean): Buffer {
     w.number(origin.generation)
     w.number(origin.partition)
   }
+  if (parked !== undefined) w.number(parked)
   return w.bytes()
 }
 
@@ -113,7 +115,8 @@ function read(r: Reader, offset: number): Told {
   }
   const isWhole = (flags & FLAG.elsewhere) === 0
   const known = isWhole && (flags & FLAG.inFlight) !== 0
-  return { commit: { next, filter, finished, handedOut, term, ...(known ? { inFlight } : {}) }, number, isWhole }
+  const parked = r.isAtEnd ? {} : { parked: r.number() }
+  return { commit: { next, filter, finished, handedOut, term, ...(known ? { inFlight } : {}), ...parked }, number, isWhole }
 }
 
 /** Numbers seven bits at a time, the lowest first. */
@@ -162,6 +165,9 @@ class Reader {
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes
+  }
+  get isAtEnd(): boolean {
+    return this.#at >= this.#bytes.length
   }
   /** @throws RangeError behind the end */
   number(): number {

@@ -33,8 +33,9 @@ const commits: fc.Arbitrary<Commit> = fc
       { nil: undefined },
     ),
     term: fc.integer({ min: 0, max: 2 ** 40 }),
+    parked: fc.option(fc.integer({ min: 0, max: 2 ** 40 }), { nil: undefined }),
   })
-  .map(({ steps, inFlight, ...rest }) => {
+  .map(({ steps, inFlight, parked, ...rest }) => {
     let { offset, index } = rest.next
     const places = steps.map(([records, indexes]) => {
       index = records > 0 ? indexes : index + indexes
@@ -43,7 +44,7 @@ const commits: fc.Arbitrary<Commit> = fc
     })
     const finished: FinishedRange[] = []
     for (let i = 0; i + 1 < places.length; i += 2) finished.push({ from: places[i], to: places[i + 1] } as FinishedRange)
-    return { ...rest, finished, ...(inFlight ? { inFlight } : {}) }
+    return { ...rest, finished, ...(inFlight ? { inFlight } : {}), ...(parked === undefined ? {} : { parked }) }
   })
 
 test('a commit comes back from its text as it was', () => {

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { Client } from 'pg'
 import { ParkedStore } from '../../../../engine/dispatch/parked/parked-store.ts'
 import { ParkedGroups } from '../../../../engine/dispatch/parked/parked-groups.ts'
 import type { MessageView } from '../../../../engine/log/message-view.ts'
+import type { Query } from '../../../../engine/wal/connection/slot.ts'
 import { SINK } from '../../../actors/sink-fixture.ts'
 import { queryOf, stateDatabase } from '../../../actors/sink-state.ts'
 import { loadOf } from '../../../sinks/load.ts'
@@ -47,4 +49,36 @@ test('a write that meets a take-over waits for it, and is refused', async () => 
   await next.query('commit')
   await writing
   assert.equal(said, 'PARTITION_FENCED')
+})
+
+test('messages that are parked at the same moment wait for each other, and each counts', async () => {
+  await using db = await stateDatabase()
+  const [one, other, blocker, watcher] = [await db.connect(), await db.connect(), await db.connect(), await db.connect()]
+  const free = [one, other]
+  const query: Query = async (sql, params) => {
+    const client = free.shift() as Client
+    const { rows } = await client.query(sql, params && [...params])
+    free.push(client)
+    return { rows }
+  }
+  const store = await ParkedStore.takeOver(query, KEY, { grouping: true, holder: 'one' })
+  const views = [7n, 8n, 9n].map((id) => loadOf([{ key: [`${id}`], group: Number(id), lsn: id }]).views[0] as MessageView)
+  const park = (n: number) =>
+    store.insert([{ seq: 0, offset: n, index: 0, view: views[n] as MessageView, kind: 'park', deliveries: 0 }], 'open', null)
+  await park(0)
+  await blocker.query('begin')
+  await blocker.query(
+    `insert into tailrace.parked select (jsonb_populate_record(p, jsonb_build_object('lsn', m.lsn, 'record_offset', m.place))).*
+     from tailrace.parked p, (values ('0/8', 1), ('0/9', 2)) as m (lsn, place)`,
+  ) // of the same names, so that both wait until it is known whether these are there
+  const both = Promise.all([park(1), park(2)])
+  await eventually('both wait', async () => {
+    const { rowCount } = await watcher.query(`select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+    return rowCount === 2 || undefined
+  })
+  await blocker.query('rollback')
+  await both
+  assert.equal(store.parked, 3)
+  const { rows } = await watcher.query('select parked from tailrace.term')
+  assert.deepEqual(rows, [{ parked: '3' }])
 })
