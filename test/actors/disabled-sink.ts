@@ -4,11 +4,12 @@ import { randomBytes } from 'node:crypto'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { ITEMS, Shop, upTo, type Taken } from './shop.ts'
 
-const HOT = 30
+const EARLY = 30
+const LATE = 10
 const LARGE = 100
 
 /**
- * @property held message at a client; those of its row that follow are parked, some of them, or in the log
+ * @property held message at a client; those of its row that follow are parked, or in the log behind a message that is larger than the memory
  * @property acked rows that were delivered
  */
 export type Disabled = Readonly<{ shop: Shop; held: Taken; hot: readonly string[]; acked: readonly number[] }>
@@ -27,20 +28,24 @@ export async function disabledWithBacklog({
     return rows.length > 0 || undefined
   })
   const pad = 'x'.repeat(1_000)
-  const hot = Array.from({ length: HOT }, (_, i) => `${i}${pad}`)
+  const hot = Array.from({ length: EARLY + LATE }, (_, i) => `${i}${pad}`)
   await shop.node.engine.updateSink(shop.id('off'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
   await shop.db.query('insert into item values (1, $1)', [hot[0]])
-  for (const name of hot.slice(1)) await shop.db.query('update item set name = $1 where id = 1', [name])
+  const change = async (names: readonly string[]) => {
+    for (const name of names) await shop.db.query('update item set name = $1 where id = 1', [name])
+  }
+  await change(hot.slice(1, EARLY))
   for (let id = 2; id <= LARGE; id++)
     await shop.db.query('insert into item values ($1, $2)', [id, id === LARGE ? randomBytes(150_000).toString('hex') : pad])
+  await change(hot.slice(EARLY))
   const [held] = await shop.receive('off', 1)
   const acked = (await shop.receive('off', 5)).map(({ record }) => record.id) // what waits behind the first was in the way, and is parked
   const [given] = await shop.receive('off', 1)
   assert.equal(held?.record.id, 1)
   await shop.sink('off').nack([given?.ack_id as string])
   const [parked] = await shop.state.query<{ n: number }>(`select count(*)::int as n from tailrace.parked where state = 'open'`)
-  assert.ok(parked && parked.n > 0 && parked.n < HOT, `${parked?.n} are parked`)
-  assert.equal((await shop.take('on', LARGE - 1 + HOT)).length, LARGE - 1 + HOT)
+  assert.ok(parked && parked.n > 0 && parked.n <= EARLY, `${parked?.n} are parked`)
+  assert.equal((await shop.take('on', LARGE - 1 + hot.length)).length, LARGE - 1 + hot.length)
   await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
   return { shop, held, hot, acked }
 }
@@ -51,7 +56,7 @@ export async function hasTheRest({ shop, held, hot, acked }: Disabled): Promise<
   await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
   await shop.opened('off')
   await shop.insert(1_001, 1_010)
-  const came = await shop.receive('off', HOT - 1 + LARGE - 1 - acked.length + 10)
+  const came = await shop.receive('off', hot.length - 1 + LARGE - 1 - acked.length + 10)
   assert.deepEqual(
     came.flatMap(({ record: { id, name } }) => (id === 1 ? [name] : [])),
     hot.slice(1),
