@@ -13,6 +13,8 @@ export class DiskRoom {
   readonly #reserveBytes: (fileSystemBytes: number) => number
   #seen = { at: -Infinity, enough: true, spare: Infinity, freeMb: 0, reserveMb: 0 }
   #appendedSince = 0
+  /** a look that others may wait for */
+  #asked: Promise<unknown> | undefined
 
   /** @param reserveBytes what is kept free on a file system of so many bytes */
   constructor(folder: string, reserveBytes: (fileSystemBytes: number) => number) {
@@ -34,10 +36,13 @@ export class DiskRoom {
     if (spare <= bytes) throw this.#full()
   }
 
-  /** Short before it bites: space that is freed inside the file is used again only by what is appended after that. */
+  /**
+   * Short before it bites: space that is freed inside the file is used again only by what is appended after that. Hundreds of
+   * readers ask at the same time, and get the answer of one look.
+   */
   async isShort(): Promise<boolean> {
-    const { spare } = this.#isFresh() ? this.#seen : await this.#look()
-    return spare <= 0
+    if (!this.#isFresh()) await (this.#asked ??= this.#look().finally(() => (this.#asked = undefined)))
+    return this.#seen.spare <= 0
   }
 
   #full(): EngineError {

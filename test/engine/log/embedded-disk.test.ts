@@ -109,3 +109,16 @@ test('space is short some time before appends are refused for want of it', async
     else await assert.rejects(log.append([record(10)], progress), { code: 'LOG_DISK_FULL' })
   }
 })
+
+test('readers that ask at the same time whether space is short get the answer of one look at the disk', async () => {
+  await using folder = await prepared()
+  let looks = 0
+  const reserveBytes = () => {
+    looks++
+    return 0
+  }
+  await using log = await openEmbeddedLog(folder.path, { reserveBytes })
+  const answers = await Promise.all(Array.from({ length: 50 }, () => log.isShortOfSpace()))
+  assert.deepEqual(new Set(answers), new Set([false]))
+  assert.equal(looks, 1)
+})
