@@ -18,7 +18,7 @@ export type RecentMessage = Readonly<{ at: string; text: string }>
 /** Of a table (`schema.table`), or the newest of each table that one of these sinks has read. */
 export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
 /** @property body JSON of the message without its outer braces, its metadata left open */
-type Kept = Readonly<{ sinkIds: readonly string[]; body: Buffer }>
+type Kept = Readonly<{ sinkIds: Set<string>; body: Buffer }>
 
 const PER_TABLE = 10
 const MAX_TABLES = 200
@@ -54,7 +54,7 @@ export class RecentMessages {
       .filter(([key]) => key.startsWith(`${asked.databaseId} `))
       .flatMap(([, kept]) => {
         const those = [...kept]
-          .filter(([, { sinkIds }]) => sinkIds.some((id) => wanted.has(id)))
+          .filter(([, { sinkIds }]) => [...sinkIds].some((id) => wanted.has(id)))
           .map(([at, { body }]) => ({ at, text: `{${body.toString('utf8')}}}` }))
         return 'table' in asked ? those : newest(those).slice(-1)
       })
@@ -75,10 +75,12 @@ export class RecentMessages {
       this.#tables.delete(key)
       this.#tables.set(key, table)
       const at = placeOf(pack.position(i))
-      const body = Buffer.from(pack.buffer.subarray(pack.bodyStart(i), pack.bodyEnd(i)))
-      const before = table.get(at)?.sinkIds ?? []
-      table.set(at, { sinkIds: before.includes(id) ? before : [...before, id], body })
-      if (table.size > PER_TABLE) table.delete(oldestOf(table))
+      const known = table.get(at)
+      if (known) known.sinkIds.add(id)
+      else {
+        table.set(at, { sinkIds: new Set([id]), body: Buffer.from(pack.buffer.subarray(pack.bodyStart(i), pack.bodyEnd(i))) })
+        if (table.size > PER_TABLE) table.delete(oldestOf(table))
+      }
     }
   }
 
