@@ -8,7 +8,7 @@ import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promi
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { notOwn, ownCount, type Span } from '../../engine/dispatch/span.ts'
-import type { Log, TopicName } from '../../engine/log/log.ts'
+import type { Log, LogRecord, TopicName } from '../../engine/log/log.ts'
 import { Pack, type PackHeader } from '../../engine/log/pack.ts'
 import { comparePositions } from '../../engine/position.ts'
 import { Bell } from '../bell.ts'
@@ -69,7 +69,7 @@ export class PartitionReading {
   }
 
   async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
-    const { log, topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable, passed } = this.#options
+    const { topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable, passed } = this.#options
     /** packs whose filter is asked: they are taken in in their order */
     const asked: Promise<void>[] = []
     let askedBytes = 0
@@ -93,7 +93,7 @@ export class PartitionReading {
       })
     }
     let sliceStart = performance.now()
-    for await (const { offset, pack } of log.read(topic, partition, dispatcher.readFrom, signal)) {
+    for await (const { offset, pack } of this.#records(signal)) {
       const header = Pack.header(pack)
       const span = this.#span && knows(this.#span, header) ? this.#span : await this.#look(header.routing, signal)
       if (!span) return // aborted
@@ -127,16 +127,38 @@ export class PartitionReading {
         if (asked.length >= MAX_ASKED || askedBytes > MAX_ASKED_BYTES) await asked[0]
       }
       if (signal.aborted) return
-      while (!dispatcher.room() && !signal.aborted) {
-        await this.#room.wait(signal)
-        sliceStart = performance.now()
-      }
       if (performance.now() - sliceStart > READ_SLICE_MS) {
         await nextTurn()
         sliceStart = performance.now()
       }
     }
     if (!signal.aborted) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${partition}`, { topic, partition })
+  }
+
+  /**
+   * The records of the log, as there is room for them. A reader whose window is full and that nobody asks leaves the log until
+   * somebody does: it is told of no append meanwhile, and nothing is kept in memory for it.
+   */
+  async *#records(signal: AbortSignal): AsyncIterable<LogRecord> {
+    const { log, topic, partition, dispatcher } = this.#options
+    let from = dispatcher.readFrom
+    for (;;) {
+      let isFull = false
+      for await (const record of log.read(topic, partition, from, signal)) {
+        yield record
+        from = record.offset + 1
+        if (dispatcher.isAsked) await this.#untilRoom(signal)
+        isFull = !dispatcher.room()
+        if (isFull) break
+      }
+      if (!isFull) return // the log has ended
+      await this.#untilRoom(signal)
+    }
+  }
+
+  /** Settles when the window has room, or the signal is aborted. */
+  async #untilRoom(signal: AbortSignal): Promise<void> {
+    while (!this.#options.dispatcher.room() && !signal.aborted) await this.#room.wait(signal)
   }
 
   /** A record was written under a routing version that was not looked at yet: what follows waits until it can be. */

@@ -153,9 +153,13 @@ export class Dispatcher {
     return this.#memory.limit(this.settings.windowBytes)
   }
 
+  /** Somebody has asked for messages lately, or what clients of the former owner have is still to be read. */
+  get isAsked(): boolean {
+    return this.#intake.isRestoring || this.#options.clock() - this.#askedAt < ASKED_MS
+  }
+
   #aheadBytes(): number {
-    const isAsked = this.#intake.isRestoring || this.#options.clock() - this.#askedAt < ASKED_MS
-    return isAsked && !this.#memory.isFull ? READ_AHEAD_BYTES : UNASKED_BYTES
+    return this.isAsked && !this.#memory.isFull ? READ_AHEAD_BYTES : UNASKED_BYTES
   }
 
   /** The generation's last pack was met: nothing of it comes after what was read. It stays unfinished, so that a restart meets it again. */

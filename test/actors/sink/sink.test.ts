@@ -8,6 +8,13 @@ import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK } from '../sink-fixture.ts'
 
 const LONG_MS = 20_000
+const withRead = (log: Log, read: Log['read']): Log =>
+  new Proxy(log, {
+    get: (target, name) => {
+      const value: unknown = name === 'read' ? read : Reflect.get(target, name)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
 const code = (expected: string) => (error: unknown) => error instanceof EngineError && error.code === expected
 
 test('a receive that waits is answered when a message comes, and one that does not wait at once', async () => {
@@ -18,13 +25,24 @@ test('a receive that waits is answered when a message comes, and one that does n
   assert.deepEqual(idsOf(await waiting), [1, 2])
 })
 
-test('a pull sink that nobody asks holds about an answer of its backlog, gives it at once to who asks, and then goes on', async () => {
-  await using f = await Fixture.open()
+test('a pull sink that nobody asks holds about an answer of its backlog and leaves the log, gives it at once to who asks, and then goes on', async () => {
+  await using f = await Fixture.open({}, { start: false })
+  let readers = 0
+  const read: Log['read'] = async function* (...args) {
+    readers++
+    try {
+      yield* f.log.read(...args)
+    } finally {
+      readers--
+    }
+  }
+  await f.start({ log: withRead(f.log, read) })
   for (let pack = 0; pack < 40; pack++) await f.append(Array.from({ length: 500 }, (_, i) => ({ id: pack * 500 + i, pad: 200 })))
   const held = () => Number(f.sink.status().partitions?.[0]?.['windowBytes'])
-  while (held() < 640 * 1024) await new Promise((read) => setImmediate(read))
-  for (let turn = 0; turn < 100; turn++) await new Promise((read) => setImmediate(read))
+  while (held() < 640 * 1024) await new Promise((resolve) => setImmediate(resolve))
+  for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
   assert.ok(held() < 1024 * 1024, `${held()} bytes of ${40 * 500 * 300}`)
+  assert.equal(readers, 0, 'it is told of no append, and nothing is kept for it')
   assert.equal((await f.receive(1_000)).length, 1_000)
   assert.equal((await f.gather(9_000)).length, 9_000)
 })
@@ -308,13 +326,7 @@ test('an ack that comes after a crash before its message was read again is told 
     await readable.promise
     yield* f.log.read(...args)
   }
-  const log = new Proxy(f.log, {
-    get: (target, name) => {
-      const value: unknown = name === 'read' ? read : Reflect.get(target, name)
-      return typeof value === 'function' ? value.bind(target) : value
-    },
-  })
-  await f.start({ log })
+  await f.start({ log: withRead(f.log, read) })
   await assert.rejects(f.sink.ack([first!]), code('ACK_NOT_DURABLE'))
   readable.resolve()
   assert.deepEqual(idsOf(await f.gather(2)).sort(), [1, 2]) // nobody was told that it was acked
