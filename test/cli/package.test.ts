@@ -7,6 +7,12 @@ import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
 
 const root = dirname(dirname(import.meta.dirname))
+type Manifest = Readonly<{ version: string; dependencies: Readonly<Record<string, string>> }>
+/** Names of packages that a module imports, by the form that the compiler gives imports. */
+const packagesOf = (module: string): string[] =>
+  [...module.matchAll(/(?:^(?:import|export) [^;]*?from |^import |\bimport\()["']((?:@[\w-]+\/)?[\w-]+)(?:\/[\w./-]+)?["']/gm)].map(
+    ([, name]) => name as string,
+  )
 const LEFT_OUT = new Set(['node_modules', 'data', 'dist', '.git', 'results'])
 
 test('what npm packs runs from node_modules, and has the files that the code reads', async () => {
@@ -25,7 +31,7 @@ test('what npm packs runs from node_modules, and has the files that the code rea
     await cp(join(folder, 'package'), join(modules, 'tailrace'), { recursive: true })
     for (const name of await readdir(join(root, 'node_modules'))) await symlink(join(root, 'node_modules', name), join(modules, name))
 
-    const { version } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as { version: string }
+    const { version, dependencies } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as Manifest
     const bin = join(modules, 'tailrace', 'cli', 'tailrace.mjs')
     assert.equal(execFileSync(process.execPath, [bin, 'version'], { encoding: 'utf8' }), `${version}\n`)
 
@@ -38,6 +44,13 @@ test('what npm packs runs from node_modules, and has the files that the code rea
       [],
       'no TypeScript that Node would refuse to run',
     )
+    const imported = await Promise.all(
+      packed
+        .filter((name) => name.endsWith('.js'))
+        .map(async (name) => packagesOf(await readFile(join(modules, 'tailrace', name), 'utf8'))),
+    )
+    const known = [...Object.keys(dependencies)]
+    assert.deepEqual([...new Set(imported.flat())].filter((name) => !known.includes(name)), [], 'users have what it imports') // prettier-ignore
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
