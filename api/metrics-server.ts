@@ -46,6 +46,7 @@ export async function startMetricsServer({
 /** The same with port 0 as "any free one". */
 export async function listenForMetrics({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer> {
   const expected = user === undefined && password === undefined ? undefined : digest(`${user ?? ''}:${password ?? ''}`)
+  const contentType = await metrics.open()
   const strangers = new Strangers({ connections: MAX_CONNECTIONS, requests: MAX_REQUESTS })
   const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000, keepAliveTimeout: 75_000 }, (request, response) => {
     if (!strangers.admit(request.socket, response)) return
@@ -57,7 +58,7 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
       return answer(404, 'Not Found\n')
     if (expected && !isAllowed(request, expected)) return answer(401, 'Unauthorized\n', { 'www-authenticate': 'Basic realm="metrics"' })
     metrics.text().then(
-      (text) => answer(200, text, { 'content-type': metrics.contentType }),
+      (text) => answer(200, text, { 'content-type': contentType }),
       (error: unknown) => {
         logger.error({ err: error }, 'the metrics could not be collected')
         answer(500, 'Internal Server Error\n')

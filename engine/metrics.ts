@@ -4,8 +4,8 @@
  * when someone scrapes. A source or sink registers once, gets its meter to count with, and gives a callback that says how
  * things stand at the moment of a scrape. Disposing of the meter takes its lines out of the answer.
  */
-import { Counter, Gauge, Registry, collectDefaultMetrics } from 'prom-client'
-import { LatencyHistogram, type LatencyCounts } from './latency.ts'
+import type { Registry } from 'prom-client'
+import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
 
 export type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
@@ -69,11 +69,9 @@ export type StreamGauges = Readonly<{
 
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
 type SourceEntry = { labels: SourceLabels; meter: SourceMeter; gauges: () => SourceGauges | undefined; now?: SourceGauges | undefined }
-type Labels = Record<string, string | number>
-type Sample = readonly [labels: Labels, value: number | undefined]
 /** What is described together, under the same labels. */
 export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
-type Family = Readonly<{ kind: 'gauge' | 'counter'; name: string; help: string; of: Subject }>
+type Described = Readonly<{ kind: 'gauge' | 'counter'; name: string; help: string; of: Subject }>
 
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
@@ -84,17 +82,18 @@ const databaseOf = (labels: SourceLabels): Labels => ({
 })
 
 export class Metrics {
-  readonly #registry = new Registry()
   readonly #sinks = new Map<string, SinkEntry>()
   readonly #sources = new Map<string, SourceEntry>()
   readonly #errorAnswers = new Map<string, number>()
-  readonly #families: (Omit<Family, 'kind'> & Readonly<{ kind: string }>)[] = []
+  readonly #families: (Family & Readonly<{ of: Subject }>)[] = []
+  readonly #ofProcess: boolean
+  #registry: Promise<Registry> | undefined
   readonly #node: string
 
   /** @param node names this process among those of a cluster */
   constructor({ version, node = '', processMetrics = true }: { version: string; node?: string; processMetrics?: boolean }) {
     this.#node = node
-    if (processMetrics) collectDefaultMetrics({ register: this.#registry })
+    this.#ofProcess = processMetrics
     const build = { kind: 'gauge', name: 'tailrace_build_info', help: 'Always 1; the label says the version', of: 'process' } as const
     this.#describe(build, () => [[{ version }, 1]])
     this.#describeSources()
@@ -118,12 +117,13 @@ export class Metrics {
   }
 
   /** Everything that is measured, Node's own figures aside. */
-  get families(): readonly Readonly<{ kind: string; name: string; help: string; of: Subject }>[] {
+  get families(): readonly Readonly<{ kind: Family['kind']; name: string; help: string; of: Subject }>[] {
     return this.#families
   }
 
-  get contentType(): string {
-    return this.#registry.contentType
+  /** Gets ready for scrapes; Node's own figures are measured from then on. @returns the content type of an answer */
+  async open(): Promise<string> {
+    return (await this.#exposed()).contentType
   }
 
   /** A sink of the same id that is still registered is replaced. @param gauges asked at each scrape; undefined: not known now */
@@ -153,9 +153,14 @@ export class Metrics {
 
   /** @returns the whole answer to a scrape; a gauge callback that throws leaves out its own lines only */
   async text(): Promise<string> {
+    const registry = await this.#exposed()
     for (const entry of this.#sinks.values()) entry.now = askOrNothing(entry.gauges)
     for (const entry of this.#sources.values()) entry.now = askOrNothing(entry.gauges)
-    return this.#registry.metrics()
+    return registry.metrics()
+  }
+
+  #exposed(): Promise<Registry> {
+    return (this.#registry ??= import('./exposition.ts').then(({ registryOf }) => registryOf(this.#families, this.#ofProcess)))
   }
 
   #describeSources(): void {
@@ -372,56 +377,20 @@ export class Metrics {
     return samples
   }
 
-  #describe(family: Family, samples: () => readonly Sample[]): void {
-    const { kind, name, help } = family
-    const labelNames = LABEL_NAMES
-    this.#families.push(family)
-    if (kind === 'gauge') {
-      new Gauge({
-        name,
-        help,
-        labelNames,
-        registers: [this.#registry],
-        collect() {
-          this.reset()
-          for (const [labels, value] of samples()) if (value !== undefined) this.set(labels, value)
-        },
-      })
-    } else {
-      new Counter({
-        name,
-        help,
-        labelNames,
-        registers: [this.#registry],
-        collect() {
-          this.reset()
-          for (const [labels, value] of samples()) if (value !== undefined) this.inc(labels, value)
-        },
-      })
-    }
+  #describe(family: Described, samples: () => readonly Sample[]): void {
+    this.#families.push({ ...family, samples })
   }
 
-  #describeLatency(
-    name: string,
-    help: string,
-    labelNames: string[],
-    of: (entry: SinkEntry) => readonly (readonly [Labels, LatencyCounts])[],
-  ): void {
-    this.#families.push({ kind: 'histogram', name, help, of: 'sink' })
-    const samples = () =>
-      [...this.#sinks.values()].flatMap((entry) =>
-        of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const),
-      )
-    this.#registry.registerMetric(
-      new LatencyHistogram({ name, help, labelNames: ['consumer_id', 'consumer_name', ...labelNames] }, samples),
-    )
+  #describeLatency(name: string, help: string, labelNames: readonly string[], of: (entry: SinkEntry) => readonly LatencySample[]): void {
+    this.#families.push({
+      ...{ kind: 'histogram', name, help, of: 'sink', labelNames: ['consumer_id', 'consumer_name', ...labelNames] },
+      samples: () =>
+        [...this.#sinks.values()].flatMap((entry) =>
+          of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const),
+        ),
+    })
   }
 }
-
-const LABEL_NAMES = [
-  ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name', 'stream'],
-  ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node'],
-]
 
 function askOrNothing<T>(ask: () => T | undefined): T | undefined {
   try {
