@@ -153,6 +153,6 @@ const isPrefix = (text: string, family: number): boolean => /^\d{1,3}$/.test(tex
 
 function blockList(ranges: readonly Range[]): BlockList {
   const list = new BlockList()
-  for (const [network, prefix] of ranges) list.addSubnet(network, prefix, isIP(network) === 4 ? 'ipv4' : 'ipv6')
+  for (const [network, prefix] of ranges) list.addSubnet(network, prefix, network.includes(':') ? 'ipv6' : 'ipv4') // isIP compiles a long expression for the first of them, 15 ms
   return list
 }
