@@ -1,6 +1,6 @@
 /** The management of databases (contract 9.4), as far as it goes today: what a user says to a source that has stopped. */
 import type { FastifyRequest } from 'fastify'
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import { EngineError, ERRORS } from '../engine/errors.ts'
 import { redactText } from '../engine/redaction.ts'
 import type { Account, Database } from '../engine/state/resources.ts'

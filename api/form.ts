@@ -1,5 +1,5 @@
 /** Forms, as requests and the configuration file bring them: what is taken as absent, and what one is refused for. Nothing here does I/O. */
-import { Type, type TSchema } from '../engine/schema.ts'
+import { Type, type TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { Reason } from '../engine/schema-reasons.ts'
 

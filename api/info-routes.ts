@@ -1,6 +1,6 @@
 /** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import type { EnginePort, StreamStatus } from './engine-port.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './operation.ts'

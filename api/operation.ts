@@ -3,7 +3,7 @@
  * these and the OpenAPI document is printed from them, so what is served and what is described can't drift apart.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import type { TSchema } from '../engine/schema.ts'
+import type { TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { Account } from '../engine/state/resources.ts'
 

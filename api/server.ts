@@ -9,7 +9,7 @@
  */
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { AddressInfo, Socket } from 'node:net'
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import type { Logger } from '../engine/logger.ts'

@@ -7,7 +7,7 @@
  * `ignored`, so that the log can say so. An empty variable counts as unset, as container files write it.
  */
 import type { ErrorObject } from 'ajv'
-import { Type, type TSchema } from '../engine/schema.ts'
+import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'

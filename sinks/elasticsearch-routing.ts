@@ -1,5 +1,5 @@
 /** What a routing function may say of a message for Elasticsearch: its index; and the index of which nobody says anything. */
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import { ElasticsearchIndex, type ElasticsearchDestination } from '../engine/state/destinations.ts'
 import { Routing, type RoutedMessage } from './routing.ts'
 

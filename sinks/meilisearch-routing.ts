@@ -1,5 +1,5 @@
 /** What a routing function may say of a message for Meilisearch: its index, and what is done there. */
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import { MeilisearchIndex, type MeilisearchDestination } from '../engine/state/destinations.ts'
 import { Routing } from './routing.ts'
 

@@ -2,7 +2,7 @@
  * Sinks that send: what a batch becomes on the wire, and what the answer means for each message of it. A wire decides
  * nothing about time: whether something is tried again, and when, is for whoever called it to say.
  */
-import type { TSchema } from '../engine/schema.ts'
+import type { TSchema } from 'typebox'
 import type { ErrorCode } from '../engine/errors.ts'
 import type { MessageView } from '../engine/log/message-view.ts'
 import type { Egress } from '../engine/net/egress.ts'

@@ -2,7 +2,7 @@
  * Routing: what a function may say of where and how a message goes, for each kind of destination. A result is checked before
  * it is sent by; a key that is left out means the target in the sink's settings, else what is built in.
  */
-import type { TObject } from '../engine/schema.ts'
+import type { TObject } from 'typebox'
 import { schemaCheck, type SchemaCheck } from '../engine/schema-check.ts'
 import { reasonsOf, type Reason } from '../engine/schema-reasons.ts'
 import type { Destination } from '../engine/state/destinations.ts'

@@ -5,7 +5,7 @@
  * The wire differs by who starts: a client that pulls asks for messages and answers later, by their ids; a push is
  * answered by the destination in the same call. What is the same for both is here.
  */
-import type { TSchema } from '../engine/schema.ts'
+import type { TSchema } from 'typebox'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { OlderRefs, RefList } from '../engine/dispatch/ack-id.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'

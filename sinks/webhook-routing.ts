@@ -1,5 +1,5 @@
 /** What a routing function may say of a webhook: method, path behind the endpoint's URL, headers beside the endpoint's. */
-import { Type } from '../engine/schema.ts'
+import { Type } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../engine/net/http-header.ts'
 import { PATH_PATTERN, type WebhookDestination } from '../engine/state/destinations.ts'
 import { Routing } from './routing.ts'

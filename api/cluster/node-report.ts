@@ -2,7 +2,7 @@
  * How a process is: what it tells its peers, and what one account may see of it. A report is plain JSON and has no
  * secrets: errors are redacted where they are, before they travel.
  */
-import { Type, type TSchema } from '../../engine/schema.ts'
+import { Type, type TSchema } from 'typebox'
 import { EngineError, type ErrorContext } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { redactError, redactText } from '../../engine/redaction.ts'

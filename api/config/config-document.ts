@@ -5,7 +5,7 @@
  *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
-import { Type, type TSchema } from '../../engine/schema.ts'
+import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
 import { DESTINATIONS, secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'

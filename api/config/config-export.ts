@@ -3,7 +3,7 @@
  * is exported and applied again changes nothing. Nothing here does I/O.
  */
 import { isDeepStrictEqual } from 'node:util'
-import type { TSchema } from '../../engine/schema.ts'
+import type { TSchema } from 'typebox'
 import { stringify } from 'yaml'
 import { DESTINATIONS, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { StoredFunction } from '../../engine/state/functions.ts'

@@ -1,6 +1,6 @@
 /** Configuration as code over HTTP (contract 9.5, 11.1): what a file would change, changing it, and what is there as a file. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { Type, type Static } from '../../engine/schema.ts'
+import { Type, type Static } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigEdits } from './config-edits.ts'

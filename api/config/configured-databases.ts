@@ -1,6 +1,6 @@
 /** Databases of a configuration document: what is wrong with one is told at its place. Nothing here does I/O. */
 import { X509Certificate } from 'node:crypto'
-import { Type, type Static } from '../../engine/schema.ts'
+import { Type, type Static } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, TlsMode, type Connection, type Database } from '../../engine/state/resources.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'

@@ -1,5 +1,5 @@
 /** Functions of a configuration document, read and built: what is wrong with one is told at its place in the document, and in its file. */
-import { Type, type Static } from '../../engine/schema.ts'
+import { Type, type Static } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { FUNCTION_TYPES, type FunctionInput } from '../../engine/state/functions.ts'

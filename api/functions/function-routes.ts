@@ -1,6 +1,6 @@
 /** The management of functions (contract 9.5, 7.3): what is saved is built first, and what can't be built is refused with its place. */
 import type { FastifyRequest } from 'fastify'
-import { Type, type Static, type TSchema } from '../../engine/schema.ts'
+import { Type, type Static, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Destination } from '../../engine/state/destinations.ts'

@@ -1,6 +1,6 @@
 /** The answer of a connection test: success, or the reason in the destination's own words. */
 import type { FastifyReply } from 'fastify'
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import type { Operation } from '../operation.ts'
 
 const NO = 422

@@ -2,7 +2,7 @@
  * The wire form of a destination (contract 4 to 6, 9.2): checked by the schema of its kind, printed without its secrets.
  * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
  */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'

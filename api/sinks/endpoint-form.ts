@@ -3,7 +3,7 @@
  * as an object or as a list of key and value; encrypted ones are shown only in part, and may be sent back so. Nothing here
  * does I/O.
  */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
 import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name, NAME_EXPRESSION, NAME_FORM } from '../../engine/state/resources.ts'

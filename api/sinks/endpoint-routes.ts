@@ -1,5 +1,5 @@
 /** The management of HTTP endpoints, the targets of webhooks (contract 9.6). */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'

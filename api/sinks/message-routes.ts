@@ -1,5 +1,5 @@
 /** The messages of a sink that people look at: those that wait to be tried again, were given up, or were delivered lately; and what to do with them. */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EnginePort, MessageChoice, MessageEdit, ResourcePort } from '../engine-port.ts'

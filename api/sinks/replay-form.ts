@@ -1,5 +1,5 @@
 /** What a request for a replay says, and what it is answered. Nothing here does I/O. */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Sink } from '../../engine/state/resources.ts'

@@ -3,7 +3,7 @@
  * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
  * output that can be sent back, and rules that span fields. Nothing here does I/O.
  */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { durationMs } from '../../engine/duration.ts'

@@ -1,5 +1,5 @@
 /** The management of sinks (contract 9.2), and their replay. */
-import { Type } from '../../engine/schema.ts'
+import { Type } from 'typebox'
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'

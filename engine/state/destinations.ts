@@ -2,7 +2,7 @@
  * Where messages go: the settings of each kind of destination, each described once. A field with `secret: true` is stored
  * encrypted and shown only in part.
  */
-import { Type, type Static, type TString } from '../schema.ts'
+import { Type, type Static, type TString } from 'typebox'
 
 const strict = { additionalProperties: false } as const
 /** Not printed, not logged, encrypted in the state database. */

@@ -3,7 +3,7 @@
  * and the YAML file are checked against, what OpenAPI publishes, and what the state database stores (field names are
  * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
  */
-import { Type, type Static } from '../schema.ts'
+import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Destination } from './destinations.ts'
 import type { StreamShape } from './generation-shape.ts'
