@@ -18,6 +18,8 @@ export type ReceiveRequest = Readonly<{
   /** 0..300000; 0 answers at once with what is there */
   waitMs: number
   shape: Shape
+  /** whether one token for all messages of the answer is wanted */
+  ackToken?: boolean
   /** aborted when the client has gone or the service stops: the wait ends and no message is taken */
   signal: AbortSignal
   /** asked on behalf of a client that another place has counted among those that wait (max_waiting) */

@@ -9,9 +9,10 @@ import {
   readAckIds,
   readOlderAckIds,
   sinkTag,
+  tokenOf,
+  TOKENS_JOIN,
   writeDigits,
   type OlderRefs,
-  type RefList,
 } from '../engine/dispatch/ack-id.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { PullDestination } from '../engine/state/destinations.ts'
@@ -76,10 +77,13 @@ class PullAnswers implements PullWire {
     this.overheadBytes = ID_BYTES + this.#frames.nested.afterBody.length
   }
 
-  encode(batches: readonly Batch[], shape: Shape): Buffer {
+  encode(batches: readonly Batch[], shape: Shape, hasToken = false): Buffer {
     const frames = batches.map(({ payloads }) => (payloads ? this.#payloadFrame : this.#frames[shape]))
-    const opens = batches.map(({ generation, partition }) => Buffer.from(`{"ack_id":"${ackIdPrefix(this.#tag, generation, partition)}`))
-    const answer = bodyMemory.take(answerBytes(batches, opens, frames))
+    const prefixes = batches.map(({ generation, partition }) => ackIdPrefix(this.#tag, generation, partition))
+    const opens = prefixes.map((prefix) => Buffer.from(`{"ack_id":"${prefix}`))
+    const token = hasToken ? batches.map((batch, b) => tokenOf(prefixes[b] as string, batch)).join(TOKENS_JOIN) : undefined
+    const tail = token === undefined ? TAIL : Buffer.from(`],"ack_token":"${token}"}`)
+    const answer = bodyMemory.take(answerBytes(batches, opens, frames) + tail.length)
     let at = HEAD.copy(answer, 0)
     let before: Buffer | undefined // the end of the message before
     for (const [b, { views, places, offsets, indexes, payloads, enrichments }] of batches.entries()) {
@@ -111,7 +115,7 @@ class PullAnswers implements PullWire {
       }
     }
     if (before) at += before.copy(answer, at)
-    TAIL.copy(answer, at)
+    tail.copy(answer, at)
     return answer
   }
 
@@ -119,7 +123,7 @@ class PullAnswers implements PullWire {
     bodyMemory.give(answer)
   }
 
-  named(ids: readonly string[], generation: number): Map<number, RefList> {
+  named(ids: readonly string[], generation: number): ReturnType<typeof readAckIds> {
     return readAckIds(ids, this.#tag, generation)
   }
 
@@ -134,8 +138,9 @@ const frame = (before: string, end: string): Frame => ({
   afterRow: Buffer.from(end),
 })
 
+/** Without its end. */
 function answerBytes(batches: readonly Batch[], opens: readonly Buffer[], frames: readonly Frame[]): number {
-  let bytes = HEAD.length + TAIL.length
+  let bytes = HEAD.length
   let count = 0
   for (const [b, { bytes: bodies, offsets, indexes, payloads, enrichments = [] }] of batches.entries()) {
     const { beforeBody, afterBody, afterRow } = frames[b] as Frame

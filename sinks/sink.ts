@@ -7,7 +7,7 @@
  */
 import type { TSchema } from 'typebox'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import type { OlderRefs, RefList } from '../engine/dispatch/ack-id.ts'
+import type { OlderRefs, readAckIds } from '../engine/dispatch/ack-id.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 
 export interface DestinationType<Wire> {
@@ -27,12 +27,12 @@ export interface DestinationType<Wire> {
 export interface PullWire {
   /** what an answer has beside the body of each message: batches are bounded by bytes */
   readonly overheadBytes: number
-  /** The bytes of an answer. */
-  encode(batches: readonly Batch[], shape: Shape): Buffer
+  /** The bytes of an answer. @param hasToken whether it ends with one token for all of its messages */
+  encode(batches: readonly Batch[], shape: Shape, hasToken?: boolean): Buffer
   /** Nobody reads an answer any more: its memory is used again. */
   reuse(answer: Buffer): void
-  /** Which messages the ids of a later answer mean, by partition; ids that aren't of this sink and generation are left out. */
-  named(ids: readonly string[], generation: number): Map<number, RefList>
+  /** Which messages the ids of a later answer mean, by partition; ids that aren't of this sink and generation are told apart. */
+  named(ids: readonly string[], generation: number): ReturnType<typeof readAckIds>
   /** The same of ids that an earlier generation gave. */
   namedBefore(ids: readonly string[], generation: number): OlderRefs
 }

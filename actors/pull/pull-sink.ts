@@ -16,7 +16,7 @@ import { findParked, type OwnedRefs } from '../../engine/dispatch/parked/parked-
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, pull } from '../../sinks/pull.ts'
-import type { PullWire, Shape } from '../../sinks/sink.ts'
+import type { PullWire } from '../../sinks/sink.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
 import type { HeldSink, Receipt, Receive, RunningSink, SinkOptions } from '../sink/running-sink.ts'
@@ -67,14 +67,14 @@ class PullSink implements RunningSink {
     this.#host.start()
   }
 
-  async receive({ batchSize, waitMs, shape, signal, isCounted }: Receive): Promise<Receipt> {
+  async receive({ batchSize, waitMs, signal, isCounted, ...form }: Receive): Promise<Receipt> {
     if (this.#host.stopping) throw new EngineError('STOPPING', 'the sink is stopping')
     if (signal.aborted) return EMPTY
     const { max_waiting } = this.#host.sink
     const max = isCounted ? undefined : max_waiting
     const heldMs = this.#host.status === 'active' ? waitMs : Math.min(waitMs, OFF_HOLD_MS)
-    if (!this.#host.stage.isIdle) return this.#receiveStaged({ batchSize, waitMs: heldMs, shape, signal, max })
-    const take = () => this.#take(batchSize, shape)
+    if (!this.#host.stage.isIdle) return this.#receiveStaged({ batchSize, waitMs: heldMs, signal, max, form })
+    const take = () => this.#take(batchSize, form)
     const taken = take()
     if (taken || waitMs === 0) return taken ?? EMPTY
     using places = new DisposableStack()
@@ -85,14 +85,13 @@ class PullSink implements RunningSink {
   async ack(ackIds: readonly string[]): Promise<void> {
     const { generation, shape } = this.#host.mustServe()
     const ends: Promise<void>[] = []
-    let named = 0
-    for (const [partition, refs] of this.#wire.named(ackIds, generation)) {
-      named += refs.offsets.length
+    const { refs: named, others } = this.#wire.named(ackIds, generation)
+    for (const [partition, refs] of named) {
       const owned = this.#host.live.find((p) => p.partition === partition)
       if (owned) ends.push(owned.finish(refs))
       else if (partition < shape.partitions) ends.push(Promise.reject(notServed(partition)))
     }
-    if (generation > 1 && named < ackIds.length) ends.push(this.#ackOlder(ackIds, generation))
+    if (generation > 1 && others.length > 0) ends.push(this.#ackOlder(others, generation))
     // all of them, so that what could be acked is, before the first failure is told
     const failed = (await Promise.allSettled(ends)).find((end) => end.status === 'rejected')
     if (failed) throw failed.reason
@@ -100,15 +99,14 @@ class PullSink implements RunningSink {
 
   async nack(ackIds: readonly string[]): Promise<void> {
     const { generation, shape } = this.#host.mustServe()
-    let named = 0
+    const { refs: named, others } = this.#wire.named(ackIds, generation)
     let away: number | undefined // its owner is another process, or not there yet
-    for (const [partition, refs] of this.#wire.named(ackIds, generation)) {
-      named += refs.offsets.length
+    for (const [partition, refs] of named) {
       const owned = this.#host.live.find((p) => p.partition === partition)
       if (owned) owned.release(refs)
       else if (partition < shape.partitions) away = partition
     }
-    const older = generation > 1 && named < ackIds.length ? await this.#older(ackIds, generation) : []
+    const older = generation > 1 && others.length > 0 ? await this.#older(others, generation) : []
     for (const { owner, origin, refs } of older) {
       const owned = this.#host.live.find((p) => p.names(owner))
       if (owned) owned.releaseParked(refs, origin)
@@ -169,17 +167,18 @@ class PullSink implements RunningSink {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  #take(max: number, shape: Shape): Receipt | undefined {
+  #take(max: number, form: AnswerForm): Receipt | undefined {
     const taken = this.#takeAny(max)
-    return taken && this.#receipt(taken, shape)
+    return taken && this.#receipt(taken, form)
   }
 
-  #receipt(taken: Taken, shape: Shape): Receipt {
+  #receipt(taken: Taken, { shape, ackToken }: AnswerForm): Receipt {
     this.#everDelivered = true
     const wire = this.#wire
     const body = wire.encode(
       taken.map(({ batch }) => batch),
       shape,
+      ackToken,
     )
     return {
       body,
@@ -212,7 +211,7 @@ class PullSink implements RunningSink {
   // ── through functions ───────────────────────────────────────────────────────────────────────────
 
   /** What the functions keep of what may be handed out; when they keep nothing, what comes next. */
-  async #receiveStaged({ batchSize, waitMs, shape, signal, max }: StagedReceive): Promise<Receipt> {
+  async #receiveStaged({ batchSize, waitMs, signal, max, form }: StagedReceive): Promise<Receipt> {
     const until = this.#clock() + waitMs
     const search = this.#clock() + Math.max(waitMs, SEARCH_MS)
     using places = new DisposableStack()
@@ -230,7 +229,7 @@ class PullSink implements RunningSink {
       }
       const kept = await this.#stage.run(taken)
       if (!kept) continue
-      if (!signal.aborted) return this.#receipt(kept, shape)
+      if (!signal.aborted) return this.#receipt(kept, form)
       giveBack(kept)
     }
     return EMPTY
@@ -258,4 +257,5 @@ class PullSink implements RunningSink {
 
 const notServed = (partition: number) => new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })
 
-type StagedReceive = Readonly<{ batchSize: number; waitMs: number; shape: Shape; signal: AbortSignal; max: number | undefined }>
+type AnswerForm = Pick<Receive, 'shape' | 'ackToken'>
+type StagedReceive = Pick<Receive, 'batchSize' | 'waitMs' | 'signal'> & Readonly<{ max: number | undefined; form: AnswerForm }>

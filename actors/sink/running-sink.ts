@@ -29,6 +29,8 @@ export type Receive = Readonly<{
   /** 0: answers at once with what is there */
   waitMs: number
   shape: Shape
+  /** whether one token for all messages of the answer is wanted */
+  ackToken?: boolean
   /** aborted when the client has gone: the wait ends and nothing is taken */
   signal: AbortSignal
   /** its client is counted elsewhere among those that wait */

@@ -83,7 +83,7 @@ export class PeerClient implements AsyncDisposable {
    * @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered
    */
   async receive(node: Node, request: PeerReceive): Promise<Receipt> {
-    const { sinkId, batchSize, waitMs, shape, signal, staleMs, giveBack } = request
+    const { sinkId, batchSize, waitMs, shape, ackToken = false, signal, staleMs, giveBack } = request
     const id = randomUUID()
     const cut = new AbortController()
     const late = setTimeout(() => cut.abort(), Math.max(waitMs + GRACE_MS, SHORT_MS))
@@ -94,7 +94,7 @@ export class PeerClient implements AsyncDisposable {
     signal.addEventListener('abort', callOff)
     if (signal.aborted) callOff()
     try {
-      const body = JSON.stringify({ call: id, batch_size: batchSize, wait_ms: waitMs, shape })
+      const body = JSON.stringify({ call: id, batch_size: batchSize, wait_ms: waitMs, shape, ack_token: ackToken })
       const deadlineMs = Math.max(waitMs + GRACE_MS, SHORT_MS)
       const askedAt = performance.now()
       const answer = await this.#call(node, { path: `/sinks/${sinkId}/receive`, body, deadlineMs, signal: cut.signal })

@@ -52,13 +52,13 @@ export function addPeerRoutes(
   const receive = async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
     if (receives.stopping) throw new EngineError('STOPPING', 'the service is stopping')
     const arrivedAt = performance.now()
-    const asked = bodyOf(request) as { call: string; batch_size: number; wait_ms: number; shape: Shape }
+    const asked = bodyOf(request) as { call: string; batch_size: number; wait_ms: number; shape: Shape; ack_token?: boolean }
     const sink = sinkOf(request)
     const call = receives.begin(reply.raw)
     const forget = calls.add(asked.call, call)
     try {
       const receipt = await sink.receive({
-        ...{ batchSize: asked.batch_size, waitMs: asked.wait_ms, shape: asked.shape },
+        ...{ batchSize: asked.batch_size, waitMs: asked.wait_ms, shape: asked.shape, ackToken: asked.ack_token === true },
         ...{ signal: call.signal, isCounted: true },
       })
       if (!call.took(receipt)) return void reply.hijack() // who asked has gone

@@ -7,6 +7,7 @@ import { promisify } from 'node:util'
 import { constants, gzip } from 'node:zlib'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
+import { splitTokens } from '../../engine/dispatch/ack-id.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EnginePort, Receipt, ResourcePort, RunningSink, Shape } from '../engine-port.ts'
@@ -59,12 +60,18 @@ export const ReceiveParameters = Type.Object({
       description: 'Fields of a message beside ack_id (flat) or under data (nested).',
     }),
   ),
+  ack_token: Type.Optional(
+    Type.Union([Type.Boolean(), Type.Literal('true'), Type.Literal('false'), Type.Null()], {
+      default: false,
+      description: 'Whether the answer ends with an ack_token, which acknowledges or gives back all of its messages as one of ack_ids.',
+    }),
+  ),
 })
 
 const AckBody = Type.Object({
   ack_ids: Type.Array(Type.String({ minLength: 1 }), {
     minItems: 1,
-    description: 'ack_id of messages of receive; unknown ones are ignored',
+    description: 'ack_id of messages of receive, or the ack_token of a whole answer; unknown ones are ignored',
   }),
 })
 const Success = Type.Object({ success: Type.Literal(true) })
@@ -81,7 +88,10 @@ const Message = Type.Object(
   },
   { description: 'One message; which keys stand beside ack_id depends on the shape.' },
 )
-const Messages = Type.Object({ data: Type.Array(Message) })
+const Messages = Type.Object({
+  data: Type.Array(Message),
+  ack_token: Type.Optional(Type.String({ description: 'Where it was asked for and there are messages: stands for the ack_id of each.' })),
+})
 
 const FLAT_PATHS = ['/api/http_pull_consumers/{id_or_name}']
 const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams/{id_or_name}']
@@ -179,7 +189,7 @@ function runningSink(engine: EnginePort, sink: Sink): RunningSink {
   return running
 }
 
-type Parameters = Readonly<{ batchSize: number; waitMs: number; shape: Shape }>
+type Parameters = Readonly<{ batchSize: number; waitMs: number; shape: Shape; ackToken: boolean }>
 type Call = Readonly<{
   request: FastifyRequest
   reply: FastifyReply
@@ -241,6 +251,7 @@ function receiveParameters(request: FastifyRequest, defaultShape: Shape): Parame
     batchSize: batchSize === undefined ? batchSizeOf('max_batch_size', given('max_batch_size') ?? 1) : batchSizeOf('batch_size', batchSize),
     waitMs: waitOf(given('wait_for') ?? 0),
     shape,
+    ackToken: flagOf('ack_token', given('ack_token') ?? false),
   }
 }
 
@@ -248,6 +259,12 @@ function batchSizeOf(name: string, value: unknown): number {
   const size = typeof value === 'string' && /^[0-9]+$/.test(value) ? Number(value) : value
   if (typeof size === 'number' && Number.isInteger(size) && size >= 1 && size <= MAX_BATCH) return size
   throw invalid(name, `a whole number from 1 to ${MAX_BATCH}`, value)
+}
+
+function flagOf(name: string, value: unknown): boolean {
+  if (value === true || value === 'true') return true
+  if (value === false || value === 'false') return false
+  throw invalid(name, 'true or false', value)
 }
 
 const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1_000, m: 60_000 }
@@ -267,7 +284,7 @@ function ackIds(body: Readonly<Record<string, unknown>>): readonly string[] {
     const id: unknown = ids[i]
     if (typeof id !== 'string' || id === '') throw invalid(`ack_ids[${i}]`, 'a text that is not empty', id)
   }
-  return ids as string[]
+  return splitTokens(ids as string[])
 }
 
 function invalid(name: string, takes: string, came: unknown): EngineError {

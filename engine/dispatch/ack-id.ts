@@ -1,9 +1,16 @@
 /**
- * The opaque token that names a delivered message: `<sink tag>.<generation>.<partition>.<offset>.<index>`, numbers in
+ * The opaque id that names a delivered message: `<sink tag>.<generation>.<partition>.<offset>.<index>`, numbers in
  * base 36. It is a function of the message, so a redelivery and another owner use the same, and nothing is looked up.
+ * A token names the messages of a whole answer: for each partition such a beginning, with runs of messages behind it,
+ * `<offset>.<first index>-<last index>`, joined by ","; partitions are joined by ";".
  */
+import { EngineError } from '../errors.ts'
+
 const DOT = 46
-const MAX_LENGTH = 64
+const DASH = 45
+const COMMA = 44
+/** So many ids have room in the largest request. */
+const MAX_NAMED = 400_000
 
 /** A short tag of a sink's id (FNV-1a, 32 bits), which makes another sink's ids unknown here. */
 export function sinkTag(sinkId: string): string {
@@ -45,34 +52,57 @@ export function writeDigits(target: Uint8Array, at: number, value: number): numb
 export type RefList = { readonly offsets: number[]; readonly indexes: number[] }
 export const refList = (): RefList => ({ offsets: [], indexes: [] })
 
+/** What a token says of messages of one partition, in the order of `refs`. @param prefix @see ackIdPrefix */
+export function tokenOf(prefix: string, { offsets, indexes }: RefList): string {
+  let token = ''
+  for (let i = 0; i < offsets.length;) {
+    const offset = offsets[i] as number
+    const first = indexes[i] as number
+    let last = first
+    while (offsets[++i] === offset && indexes[i] === last + 1) last++
+    const run = `${offset.toString(36)}.${first.toString(36)}${last > first ? `-${last.toString(36)}` : ''}`
+    token += token === '' ? prefix + run : `,${run}`
+  }
+  return token
+}
+export const TOKENS_JOIN = ';'
+
+/** One ack id for each partition that the ids and tokens of a client name. */
+export const splitTokens = (ids: readonly string[]): readonly string[] =>
+  ids.some((id) => id.includes(TOKENS_JOIN)) ? ids.flatMap((id) => id.split(TOKENS_JOIN)) : ids
+
 /**
  * Sorts ack ids by partition. What isn't an id of this sink and generation is left out, whatever it is.
- * @returns the references named, by partition
+ * @returns the references named, by partition; ids that do not begin as those of this sink and generation
+ * @throws EngineError REQUEST_INVALID: more messages are named than one request may
  */
-export function readAckIds(ids: readonly string[], tag: string, generation: number): Map<number, RefList> {
+export function readAckIds(
+  ids: readonly string[],
+  tag: string,
+  generation: number,
+): Readonly<{ refs: Map<number, RefList>; others: readonly string[] }> {
   const byPartition = new Map<number, RefList>()
+  const others: string[] = []
   const start = `${tag}.${generation.toString(36)}.`
+  const room = { left: MAX_NAMED }
   let partition = -1
   let refs = refList()
   for (const id of ids) {
-    if (id.length > MAX_LENGTH || !id.startsWith(start)) continue
+    if (!id.startsWith(start)) {
+      others.push(id)
+      continue
+    }
     const partitionEnd = id.indexOf('.', start.length)
-    const offsetEnd = id.indexOf('.', partitionEnd + 1)
-    if (partitionEnd < 0 || offsetEnd < 0) continue
-    const named = readDigits(id, start.length, partitionEnd)
-    const offset = readDigits(id, partitionEnd + 1, offsetEnd)
-    const index = readDigits(id, offsetEnd + 1, id.length)
-    if (named < 0 || offset < 0 || index < 0) continue
+    const named = partitionEnd < 0 ? -1 : readDigits(id, start.length, partitionEnd)
+    if (named < 0) continue
     if (named !== partition) {
       partition = named
-      const known = byPartition.get(named)
-      refs = known ?? refList()
-      if (!known) byPartition.set(named, refs)
+      refs = byPartition.get(named) ?? refList()
     }
-    refs.offsets.push(offset)
-    refs.indexes.push(index)
+    readRuns(id, partitionEnd + 1, refs, room)
+    if (refs.offsets.length > 0) byPartition.set(named, refs)
   }
-  return byPartition
+  return { refs: byPartition, others }
 }
 
 /**
@@ -84,7 +114,7 @@ export function ackIdsByPartition(ids: readonly string[], tag: string): Map<stri
   const byPrefix = new Map<string, string[] | undefined>()
   const start = `${tag}.`
   for (const id of ids) {
-    if (id.length > MAX_LENGTH || !id.startsWith(start)) continue
+    if (!id.startsWith(start)) continue
     const generationEnd = id.indexOf('.', start.length)
     const partitionEnd = id.indexOf('.', generationEnd + 1)
     if (generationEnd < 0 || partitionEnd < 0) continue
@@ -103,21 +133,62 @@ export function ackIdsByPartition(ids: readonly string[], tag: string): Map<stri
 /** References of messages of ended generations, side by side. */
 export type OlderRefs = Readonly<{ generations: number[]; partitions: number[]; offsets: number[]; indexes: number[] }>
 
-/** The ids of this sink that name a generation below `before`: parked messages keep theirs. What isn't one is left out. */
+/**
+ * The ids of this sink that name a generation below `before`: parked messages keep theirs. What isn't one is left out.
+ * @throws EngineError REQUEST_INVALID: more messages are named than one request may
+ */
 export function readOlderAckIds(ids: readonly string[], tag: string, before: number): OlderRefs {
-  const refs: OlderRefs = { generations: [], partitions: [], offsets: [], indexes: [] }
+  const refs = { generations: [] as number[], partitions: [] as number[], ...refList() }
+  const start = `${tag}.`
+  const room = { left: MAX_NAMED }
   for (const id of ids) {
-    if (id.length > MAX_LENGTH || !id.startsWith(`${tag}.`)) continue
-    const parts = id.slice(tag.length + 1).split('.')
-    const [generation = -1, partition = -1, offset = -1, index = -1] = parts.map((text) => readDigits(text, 0, text.length))
-    if (parts.length !== 4 || generation < 1 || generation >= before || partition < 0 || offset < 0 || index < 0) continue
-    refs.generations.push(generation)
-    refs.partitions.push(partition)
-    refs.offsets.push(offset)
-    refs.indexes.push(index)
+    if (!id.startsWith(start)) continue
+    const generationEnd = id.indexOf('.', start.length)
+    const partitionEnd = id.indexOf('.', generationEnd + 1)
+    if (generationEnd < 0 || partitionEnd < 0) continue
+    const generation = readDigits(id, start.length, generationEnd)
+    const partition = readDigits(id, generationEnd + 1, partitionEnd)
+    if (generation < 1 || generation >= before || partition < 0) continue
+    readRuns(id, partitionEnd + 1, refs, room)
+    while (refs.generations.length < refs.offsets.length) {
+      refs.generations.push(generation)
+      refs.partitions.push(partition)
+    }
   }
   return refs
 }
+
+/** Reads `<offset>.<index>` and `<offset>.<first index>-<last index>`, joined by ",". What isn't one is left out. */
+function readRuns(text: string, from: number, { offsets, indexes }: RefList, room: { left: number }): void {
+  let begin = from // of the number that is read
+  let offset: number | undefined
+  let first: number | undefined
+  for (let i = from; i <= text.length; i++) {
+    const c = i < text.length ? text.charCodeAt(i) : COMMA
+    if (c === DOT && offset === undefined) offset = readDigits(text, begin, i)
+    else if (c === DASH && first === undefined) first = readDigits(text, begin, i)
+    else if (c !== COMMA) continue
+    else {
+      const last = readDigits(text, begin, i)
+      const index = first ?? last
+      if (offset !== undefined && offset >= 0 && index >= 0 && last >= index) {
+        room.left -= last - index + 1
+        if (room.left < 0) throw tooManyNamed()
+        for (let named = index; named <= last; named++) {
+          offsets.push(offset)
+          indexes.push(named)
+        }
+      }
+      offset = first = undefined
+    }
+    begin = i + 1
+  }
+}
+
+const tooManyNamed = () =>
+  new EngineError('REQUEST_INVALID', `ack_ids must name at most ${MAX_NAMED.toLocaleString('en')} messages; more are named.`, {
+    parameter: 'ack_ids',
+  })
 
 /** @returns the number, or -1: empty, a foreign character, a leading zero, or not a safe integer */
 function readDigits(text: string, from: number, to: number): number {

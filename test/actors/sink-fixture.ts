@@ -5,6 +5,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { startSink, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink/sink.ts'
 import type { Discarded, SinkObserver } from '../../actors/sink/sink-observer.ts'
+import type { Receive } from '../../actors/sink/running-sink.ts'
+import { splitTokens } from '../../engine/dispatch/ack-id.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
@@ -17,7 +19,6 @@ import { hashGroup } from '../../engine/wal/decode/change-keys.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
-import type { Shape } from '../../sinks/sink.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 
@@ -297,8 +298,8 @@ export class Fixture implements AsyncDisposable {
     })
   }
 
-  receipt(batchSize: number, waitMs = 0, options: { shape?: Shape; signal?: AbortSignal } = {}): Promise<Receipt> {
-    return this.sink.receive({ batchSize, waitMs, shape: options.shape ?? 'flat', signal: options.signal ?? new AbortController().signal })
+  receipt(batchSize: number, waitMs = 0, options: Partial<Pick<Receive, 'shape' | 'ackToken' | 'signal'>> = {}): Promise<Receipt> {
+    return this.sink.receive({ batchSize, waitMs, shape: 'flat', signal: new AbortController().signal, ...options })
   }
 
   /** What a client gets, parsed. */
@@ -325,5 +326,8 @@ export class Fixture implements AsyncDisposable {
 }
 
 export const elements = (receipt: Receipt): Element[] => (JSON.parse(receipt.body.toString()) as { data: Element[] }).data
+/** For all messages of an answer, as the API passes it on. */
+export const tokenIn = (receipt: Receipt): readonly string[] =>
+  splitTokens([(JSON.parse(receipt.body.toString()) as { ack_token: string }).ack_token])
 export const idsOf = (messages: readonly Element[]): number[] => messages.map((m) => m.record.id)
 export const acksOf = (messages: readonly Element[]): string[] => messages.map((m) => m.ack_id)

@@ -6,7 +6,7 @@ import type { Query } from '../../../engine/wal/connection/slot.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
-import { hashOf, acksOf, idsOf, SINK } from '../sink-fixture.ts'
+import { hashOf, acksOf, elements, idsOf, tokenIn, SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'
 
@@ -40,6 +40,20 @@ test('what a client holds when its generation ends is parked, keeps its ack_id, 
     await f.sink.ack([message?.ack_id as string])
   }
   assert.deepEqual(came, [1, 2, 3, 10])
+  assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
+})
+
+test('the token of an answer of an ended generation gives back, and acknowledges, what is parked of it', async () => {
+  await using s = await Switching.open({ ack_wait_ms: 60_000 }, { partitions: 2 })
+  const { f } = s
+  await f.append([1, 2, 3].map((id) => ({ id, group: `${id}` })))
+  const receipt = await f.receipt(10, LONG_MS, { ackToken: true })
+  const token = tokenIn(receipt)
+  assert.deepEqual(idsOf(elements(receipt)), [1, 2, 3])
+  await s.switchOver()
+  await f.sink.nack(token)
+  assert.deepEqual(idsOf(await f.gather(3)).toSorted(), [1, 2, 3])
+  await f.sink.ack(token)
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
 })
 

@@ -5,7 +5,8 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Log } from '../../../engine/log/log.ts'
-import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK } from '../sink-fixture.ts'
+import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK, tokenIn, type Element } from '../sink-fixture.ts'
+import type { Shape } from '../../../sinks/sink.ts'
 
 const LONG_MS = 20_000
 const withRead = (log: Log, read: Log['read']): Log =>
@@ -76,6 +77,38 @@ test('a wait is not ended by messages that others hold, but by the nack, the ack
   const afterAck = f.receive(10, LONG_MS)
   await f.sink.ack(acksOf(afterLapse))
   assert.deepEqual(idsOf(await afterAck), [2])
+})
+
+test('one token stands for all messages of an answer, and for no other, in either shape', async () => {
+  await using f = await Fixture.open({ partitions: 2, ack_wait_ms: 60_000 })
+  await f.append([1, 2, 3, 4, 5].map((id) => ({ id, group: id < 3 ? 'same' : `${id}` })))
+  await f.append([{ id: 11 }, { id: 12 }], 1)
+  const held = new Map<string, number[]>()
+  const take = async (count: number, shape: Shape) => {
+    while ([...held.values()].flat().length < count) {
+      const receipt = await f.receipt(4, LONG_MS, { shape, ackToken: true })
+      const messages = elements(receipt) as (Element & { data?: Element })[]
+      held.set(
+        tokenIn(receipt).join(' '),
+        messages.map(({ data, record }) => (data?.record ?? record).id),
+      )
+    }
+    return [...held.values()].flat().toSorted((a, b) => a - b)
+  }
+  assert.deepEqual(await take(6, 'flat'), [1, 3, 4, 5, 11, 12])
+  const [[token, acked], ...others] = [...held] as [[string, number[]], ...[string, number[]][]]
+  await f.sink.ack(token.split(' '))
+  await f.sink.nack(others.flatMap(([other]) => other.split(' ')))
+  held.clear()
+  const rest = [1, 3, 4, 5, 11, 12].filter((id) => !acked.includes(id))
+  const follows = acked.includes(1) ? [2] : []
+  assert.deepEqual(
+    await take(rest.length + follows.length, 'nested'),
+    [...rest, ...follows].toSorted((a, b) => a - b),
+  )
+  await f.sink.ack([...held.keys()].flatMap((other) => other.split(' ')))
+  if (follows.length === 0) assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [2])
+  assert.deepEqual(await f.receive(10, 30), [])
 })
 
 test('those who wait are served in the order they came', async () => {

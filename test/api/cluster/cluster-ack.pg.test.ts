@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { text } from 'node:stream/consumers'
 import { connect, type AddressInfo } from 'node:net'
 import { test } from 'node:test'
+import { ackIdPrefix, sinkTag, tokenOf, TOKENS_JOIN } from '../../../engine/dispatch/ack-id.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { PEER_HEADER, PeerKey } from '../../../api/cluster/peer-key.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
@@ -35,6 +36,27 @@ test('an ack is split by partition, and each part goes to its owner', async () =
   assert.deepEqual(
     [a, b, c].map(({ goods }) => goods.inFlight.size),
     [0, 0, 0],
+  )
+})
+
+test('a token of messages of several owners is split by partition, too', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([0]), await cluster.node([1, 2]), await cluster.node([3])]
+  await cluster.met(a, b, c)
+  const [one, two, three] = [1, 2, 3].map((partition) =>
+    tokenOf(ackIdPrefix(sinkTag(GOODS_ID), 1, partition), { offsets: [5, 5], indexes: [0, 1] }),
+  )
+  for (const [{ goods }, id] of [
+    [b, one],
+    [b, two],
+    [c, three],
+  ] as const)
+    goods.inFlight.set(id as string, inPartition(1, 0))
+  const { status } = await a.call('/api/http_pull_consumers/goods/ack', { body: { ack_ids: [[one, two, three].join(TOKENS_JOIN)] } })
+  assert.equal(status, 200)
+  assert.deepEqual(
+    [a, b, c].map(({ goods }) => goods.acked),
+    [[], [one, two], [three]],
   )
 })
 

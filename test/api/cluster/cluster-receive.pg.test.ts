@@ -45,7 +45,9 @@ test('a node where the sink has no actor serves it from the others, in the shape
   )
   assert.deepEqual(data[0]?.data.record, { id: 7, title: 'Lamp' })
   assert.equal(b.goods.ready.length, 1)
-  assert.deepEqual((await received({ max_batch_size: 1 }))[0]?.data.record, { id: 7, title: 'Lamp' })
+  assert.equal(b.goods.requests.at(-1)?.ackToken, false)
+  assert.deepEqual((await received({ max_batch_size: 1, ack_token: true }))[0]?.data.record, { id: 7, title: 'Lamp' })
+  assert.equal(b.goods.requests.at(-1)?.ackToken, true)
 })
 
 test('a long poll waits on all nodes at once and is answered by the first that gets a message; the others stop waiting', async () => {

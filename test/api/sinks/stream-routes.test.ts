@@ -118,6 +118,23 @@ test('receive takes digits and durations, and its alias of batch_size', async ()
   assert.deepEqual(await seen(`${RECEIVE}?max_batch_size=9&wait_for=2s`), [9, 2000])
 })
 
+test('an ack_token is asked for by name, and stands among the ids of an ack for what it names', async () => {
+  await using s = await serve()
+  const asked = async (path: string, body?: unknown) => {
+    s.goods.push(message('x')) // so that no call waits
+    assert.equal((await s.call(path, body === undefined ? {} : { body })).status, 200)
+    return s.goods.requests.at(-1)?.ackToken
+  }
+  assert.equal(await asked(RECEIVE), false)
+  assert.equal(await asked(RECEIVE, { ack_token: true }), true)
+  assert.equal(await asked(`${RECEIVE}?ack_token=true`), true)
+  assert.equal(await asked(`${RECEIVE}?ack_token=true`, { ack_token: false }), false)
+  assert.equal(await asked(RECEIVE, { ack_token: null }), false)
+  for (const id of ['a', 'b', 'c']) s.goods.inFlight.set(id, message(id))
+  await s.call(ACK, { body: { ack_ids: ['a', 'b;c'] } })
+  assert.deepEqual(s.goods.acked, ['a', 'b', 'c'])
+})
+
 test('a wrong batch_size, wait_for or shape is 400 and the summary names it', async () => {
   await using s = await serve()
   const wrong: [string, unknown][] = [
@@ -127,6 +144,7 @@ test('a wrong batch_size, wait_for or shape is 400 and the summary names it', as
     ),
     ...['wide', 1, []].map((v): [string, unknown] => ['shape', v]),
     ...[0, 'x'].map((v): [string, unknown] => ['max_batch_size', v]),
+    ...[1, 'yes', []].map((v): [string, unknown] => ['ack_token', v]),
   ]
   for (const [name, value] of wrong) {
     const { status, body } = await s.call(RECEIVE, { body: { [name]: value } })

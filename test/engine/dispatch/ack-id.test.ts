@@ -1,6 +1,17 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ackIdPrefix, ackIdsByPartition, digitCount, readAckIds, sinkTag, writeDigits } from '../../../engine/dispatch/ack-id.ts'
+import {
+  ackIdPrefix,
+  ackIdsByPartition,
+  digitCount,
+  readAckIds,
+  readOlderAckIds,
+  sinkTag,
+  splitTokens,
+  tokenOf,
+  TOKENS_JOIN,
+  writeDigits,
+} from '../../../engine/dispatch/ack-id.ts'
 import fc from '../../services/fast-check.ts'
 
 const id = (tag: string, generation: number, partition: number, offset: number, index: number): string => {
@@ -20,7 +31,7 @@ test('an ack id names its message again, in short ASCII', () => {
     fc.property(small, small, fc.maxSafeNat(), fc.nat(1_000_000), (generation, partition, offset, index) => {
       const text = id(TAG, generation, partition, offset, index)
       assert.match(text, /^[0-9a-z.]{1,40}$/)
-      assert.deepEqual([...readAckIds([text], TAG, generation)], [[partition, { offsets: [offset], indexes: [index] }]])
+      assert.deepEqual([...readAckIds([text], TAG, generation).refs], [[partition, { offsets: [offset], indexes: [index] }]])
     }),
   )
 })
@@ -38,13 +49,64 @@ test('ids of another sink, another generation, and anything else are unknown', (
     '',
     '.',
     '....',
+    good.replace('.25.', '.!.25.'),
+    `${good}-`,
+    `${good}-4`,
+    `${good}-7-8`,
+    `${good}-!-8`,
     `${TAG}.1.`,
   ]
-  assert.deepEqual([...readAckIds(others, TAG, 1)], [])
+  assert.deepEqual([...readAckIds(others, TAG, 1).refs], [])
   assert.deepEqual(
-    [...readAckIds([...others, good, `${TAG}.1.2.zzzzzzzzzzzzzzzz.0`, 'x'.repeat(10_000_000)], TAG, 1)],
+    [...readAckIds([...others, good, `${TAG}.1.2.zzzzzzzzzzzzzzzz.0`, 'x'.repeat(10_000_000)], TAG, 1).refs],
     [[2, { offsets: [77], indexes: [5] }]],
   )
+})
+
+test('a token names the messages of an answer, in their order; neighbours in a record cost it nothing', () => {
+  const place = fc.tuple(fc.nat(50), fc.nat(50))
+  fc.assert(
+    fc.property(
+      fc.uniqueArray(place, { minLength: 1, selector: (it) => `${it}` }),
+      fc.nat(9),
+      fc.nat(9),
+      (places, partition, generation) => {
+        const refs = { offsets: places.map(([offset]) => offset), indexes: places.map(([, index]) => index) }
+        const token = tokenOf(ackIdPrefix(TAG, generation + 1, partition), refs)
+        assert.match(token, /^[0-9a-z.,-]+$/)
+        assert.deepEqual([...readAckIds([token], TAG, generation + 1).refs], [[partition, refs]])
+        const older = readOlderAckIds([token], TAG, generation + 2)
+        assert.deepEqual(older, {
+          ...refs,
+          generations: places.map(() => generation + 1),
+          partitions: places.map(() => partition),
+        })
+      },
+    ),
+  )
+  const thousand = { offsets: Array.from({ length: 1000 }, () => 7), indexes: Array.from({ length: 1000 }, (_, i) => i) }
+  const tokens = [0, 1].map((partition) => tokenOf(ackIdPrefix(TAG, 1, partition), thousand))
+  assert.equal(tokens[0], `${ackIdPrefix(TAG, 1, 0)}7.0-rr`)
+  const both = splitTokens(['an id', tokens.join(TOKENS_JOIN)])
+  assert.deepEqual(both, ['an id', ...tokens])
+  assert.deepEqual(
+    [...ackIdsByPartition(both, TAG)],
+    [
+      ['1/0', [tokens[0]]],
+      ['1/1', [tokens[1]]],
+    ],
+  )
+})
+
+test('what tokens name is bounded for all of them together, before anything is made of it', () => {
+  const many = Array.from({ length: 500 }, (_, partition) => `${ackIdPrefix(TAG, 1, partition)}0.0-rr`)
+  assert.throws(() => readAckIds(many, TAG, 1), /at most 400,000 messages/)
+  assert.throws(() => readOlderAckIds(many, TAG, 9), /at most 400,000 messages/)
+  assert.throws(() => readAckIds([`${ackIdPrefix(TAG, 1, 0)}0.0-zzzzzzzzzz`], TAG, 1), { code: 'REQUEST_INVALID' })
+  assert.equal(readAckIds(many.slice(0, 400), TAG, 1).refs.size, 400)
+  const begun = performance.now()
+  readAckIds([`${ackIdPrefix(TAG, 1, 0)}${',.-'.repeat(5_000_000)}`], TAG, 1)
+  assert.ok(performance.now() - begun < 10_000, 'in time that grows with its length alone')
 })
 
 test('no text whatever breaks the reading of ack ids', () => {
@@ -53,11 +115,11 @@ test('no text whatever breaks the reading of ack ids', () => {
       fc.array(
         fc.oneof(
           fc.string({ unit: 'binary' }),
-          fc.stringMatching(/^[0-9a-z.]{0,30}$/).map((s) => `${TAG}.1.${s}`),
+          fc.stringMatching(/^[0-9a-z.]{0,30}([,-][0-9a-z]{0,2}){0,3}$/).map((s) => `${TAG}.1.${s}`),
         ),
       ),
       (ids) => {
-        for (const { offsets, indexes } of readAckIds(ids, TAG, 1).values())
+        for (const { offsets, indexes } of readAckIds(ids, TAG, 1).refs.values())
           for (const n of [...offsets, ...indexes]) assert.ok(Number.isSafeInteger(n) && n >= 0)
       },
     ),
