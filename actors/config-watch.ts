@@ -13,26 +13,25 @@ const RETRY_MS = 1_000
 export type ConfigWatch = Readonly<{
   feed: Pick<StateFeed, 'watch'>
   /** differs when what is stored differs */
-  fingerprint: () => Promise<string>
+  stored: () => Promise<string>
+  /** the same of what has taken effect here */
+  applied: () => string | undefined
   reload: () => Promise<void>
   onError: (error: unknown) => void
   lookEveryMs?: number
 }>
 
 /** Runs until it is disposed of. */
-export function watchConfig({ feed, fingerprint, reload, onError, lookEveryMs = LOOK_EVERY_MS }: ConfigWatch): AsyncDisposable {
+export function watchConfig({ feed, stored, applied, reload, onError, lookEveryMs = LOOK_EVERY_MS }: ConfigWatch): AsyncDisposable {
   const stop = new AbortController()
   const bell = new Bell()
   const unwatch = feed.watch(({ about }) => {
     if (about === 'resources' || about === 'everything') bell.ring()
   })
   async function run(): Promise<void> {
-    let applied: string | undefined
     while (!stop.signal.aborted) {
       try {
-        const print = await fingerprint() // before the reload: what comes between is seen with the next look
-        if (print !== applied) await reload()
-        applied = print
+        if ((await stored()) !== applied()) await reload()
         await bell.wait(stop.signal, lookEveryMs)
       } catch (error) {
         if (stop.signal.aborted) return

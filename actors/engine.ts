@@ -100,6 +100,7 @@ export class Engine {
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
   #applied: Known = { databases: [], sinks: [], endpoints: [] }
+  #appliedPrint: string | undefined
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
   /** databases whose sinks keep topics of their own, because a process of a former version lives */
@@ -294,6 +295,11 @@ export class Engine {
     return this.#nextReload
   }
 
+  /** Names the state of the resources that has taken effect here last; undefined: none has. */
+  get appliedPrint(): string | undefined {
+    return this.#appliedPrint
+  }
+
   /** A source that has given up, or waits, tries again at once. @returns how it is then, at the latest after `waitMs` */
   async retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome> {
     return (await this.#sources.get(databaseId)?.tryAgain(waitMs)) ?? { state: 'stopped' }
@@ -318,8 +324,9 @@ export class Engine {
     return turn
   }
 
-  async #apply({ databases, sinks, endpoints = [], functions = [] }: Known): Promise<void> {
-    const now: Known = { databases: [...databases], sinks: [...sinks], endpoints: [...endpoints], functions: [...functions] }
+  async #apply({ print, databases, sinks, endpoints, functions }: ResourceCache): Promise<void> {
+    if (print === this.#appliedPrint) return
+    const now: Known = { databases, sinks, endpoints, functions }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()
@@ -331,6 +338,7 @@ export class Engine {
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
     await Promise.all(marks)
     this.#applied = now
+    this.#appliedPrint = print
     if (changes.rerouted.length > 0) this.#publications.ring() // any other edit leaves what is asked for as it was
   }
 

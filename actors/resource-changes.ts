@@ -39,16 +39,18 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
   const databases = new Set(after.databases.filter((now) => !same(now, oldDatabases.get(now.id))).map(({ id }) => id))
   const functions = changedNames(before.functions, after.functions)
   const endpoints = changedNames(before.endpoints, after.endpoints)
+  /** A sink is as it was, and what belongs to it is not. */
+  const isConcerned = (sink: Sink): boolean => {
+    const { accountId, destination } = sink
+    if (!oldSinks.has(sink.id)) return false
+    if (databases.has(sink.databaseId) || FUNCTION_FIELDS.some((field) => functions.has(keyOf(accountId, sink[field])))) return true
+    return destination.type === 'webhook' && endpoints.has(keyOf(accountId, destination.http_endpoint))
+  }
+  const mayConcern = databases.size + functions.size + endpoints.size > 0
   return {
     goneSinks: goneSinks.map(({ id }) => id),
     newSinks: addedSinks,
-    editedSinks: after.sinks.filter((sink) => {
-      const { accountId, destination } = sink
-      if (edited.has(sink)) return true
-      if (!oldSinks.has(sink.id)) return false
-      if (databases.has(sink.databaseId) || FUNCTION_FIELDS.some((field) => functions.has(keyOf(accountId, sink[field])))) return true
-      return destination.type === 'webhook' && endpoints.has(keyOf(accountId, destination.http_endpoint))
-    }),
+    editedSinks: mayConcern ? after.sinks.filter((sink) => edited.has(sink) || isConcerned(sink)) : changedSinks,
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
     rerouted: after.databases.filter(({ id }) => rerouted.has(id) || !oldDatabases.has(id)),

@@ -59,7 +59,7 @@ export class ResourceEdits {
         destination,
         functions.filter((fn) => fn.accountId === known.accountId),
       )
-      await this.#resources.renameSink(query, known.id, name)
+      if (name !== before.name) await this.#resources.renameSink(query, known.id, name)
       await this.#resources.saveSink(query, account, databaseId, { settings, destination })
     })
   }

@@ -189,7 +189,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   parts.use(
     watchConfig({
       feed,
-      fingerprint: () => resources.fingerprint(store.query),
+      stored: () => resources.print(store.query),
+      applied: () => engine.appliedPrint,
       reload: () => engine.reload(),
       onError: (err) => logger.warn({ err }, 'what is stored could not be taken in; it will be tried again'),
     }),

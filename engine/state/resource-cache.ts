@@ -18,6 +18,10 @@ export class ResourceCache {
     this.#resources = resources
   }
 
+  /** differs whenever any of them does */
+  get print(): string {
+    return this.#resources.print
+  }
   get databases(): readonly Database[] {
     return this.#resources.databases
   }
@@ -30,11 +34,6 @@ export class ResourceCache {
   }
   get endpoints(): readonly HttpEndpoint[] {
     return this.#resources.endpoints
-  }
-
-  /** The newest generation of a sink: the one that messages go to once the source has met its mark. */
-  generation(sinkId: string): number {
-    return this.#resources.generations.get(sinkId) ?? 1
   }
 
   findAccount(tokenHash: string): Account | undefined {

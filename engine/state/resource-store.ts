@@ -21,39 +21,64 @@ export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 
 /** What is stored, at one moment. */
 export type Resources = Readonly<{
+  /** differs whenever any of it does */
+  print: string
   /** account by hash of the token */
   tokens: ReadonlyMap<string, Account>
   databases: readonly Database[]
   sinks: readonly Sink[]
   functions: readonly StoredFunction[]
   endpoints: readonly HttpEndpoint[]
-  /** the newest one of each sink, by its id */
-  generations: ReadonlyMap<string, number>
 }>
 
 /** It knows its database by name. */
 const SINK_VERSION = `concat_ws(' ', ${versionOf('s')}, d.name)`
+/** It knows its account by name. */
+const TOKEN_VERSION = `concat_ws(' ', ${versionOf('t', 'inserted_at')}, a.name)`
+
+type Stored = {
+  sinks: Sink
+  databases: Database
+  functions: StoredFunction
+  endpoints: HttpEndpoint
+  tokens: readonly [hash: string, account: Account]
+}
 
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
   readonly #partitions: number
-  readonly #sinks = new RowMemory<SinkRow, Sink>({
-    versions: `select s.id, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id order by s.name`,
-    rows: `select s.*, d.name as database, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id where s.id = any ($1)`,
-    decode: (row) => this.#sink(row),
+  readonly #rows = new RowMemory<Stored>({
+    sinks: {
+      versions: `select s.id, s.name, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id`,
+      rows: `select s.*, d.name as database, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id where s.id = any ($1)`,
+      decode: (row: SinkRow) => this.#sink(row),
+    },
+    databases: {
+      versions: `select d.id, d.name, ${versionOf('d')} as version from source_database d`,
+      rows: `select d.*, ${versionOf('d')} as version from source_database d where id = any ($1)`,
+      decode: (row: DatabaseRow) => this.#database(row),
+    },
+    functions: {
+      versions: `select f.id, f.name, ${versionOf('f')} as version from function f`,
+      rows: `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata",
+         ${versionOf('f')} as version from function f where id = any ($1)`,
+      decode: ({ version: _version, ...stored }: StoredFunction & { version: string }) => stored,
+    },
+    endpoints: {
+      versions: `select e.id, e.name, ${versionOf('e')} as version from http_endpoint e`,
+      rows: `select e.*, ${versionOf('e')} as version from http_endpoint e where id = any ($1)`,
+      decode: (row: EndpointRow) => this.#endpoint(row),
+    },
+    tokens: {
+      versions: `select t.id, t.name, ${TOKEN_VERSION} as version from api_token t join account a on a.id = t.account_id`,
+      rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account_id, a.name, ${TOKEN_VERSION} as version
+         from api_token t join account a on a.id = t.account_id where t.id = any ($1)`,
+      decode: ({ hash, account_id, name }: TokenRow) => [hash, { id: account_id, name }] as const,
+    },
   })
-  readonly #functions = new RowMemory<StoredFunction & { version: string }, StoredFunction>({
-    versions: `select f.id, ${versionOf('f')} as version from function f order by f.name`,
-    rows: `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata",
-       ${versionOf('f')} as version from function f where id = any ($1)`,
-    decode: ({ version: _version, ...stored }) => stored,
-  })
-  readonly #endpoints = new RowMemory<EndpointRow, HttpEndpoint>({
-    versions: `select e.id, ${versionOf('e')} as version from http_endpoint e order by e.name`,
-    rows: `select e.*, ${versionOf('e')} as version from http_endpoint e where id = any ($1)`,
-    decode: (row) => this.#endpoint(row),
-  })
+  /** as they were loaded last */
+  #loaded: Resources | undefined
 
   /** @param partitions of a new sink that doesn't say how many */
   constructor(vault: Vault, { partitions = 1 }: Readonly<{ partitions?: number }> = {}) {
@@ -103,9 +128,7 @@ export class ResourceStore {
   /** Another shape than that of the newest generation begins the next one, in the same transaction. */
   async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
     const { name, status, database: _, ...given } = settings
-    const kept = (await this.#storedPartitions(query, account, name)) ?? this.#partitions
-    const fitting = destination.type === 'sequin_stream' ? Math.min(kept, given.max_ack_pending) : kept // each needs a share of it
-    const partitions = given.partitions ?? fitting
+    const partitions = given.partitions ?? (await this.#fittingPartitions(query, account, { settings, destination }))
     const rest = { ...given, partitions }
     const { shown, secrets } = parted(destination)
     const { rows } = await query<{ id: string }>(
@@ -127,13 +150,14 @@ export class ResourceStore {
     return id
   }
 
-  /** @returns undefined: there is no such sink */
-  async #storedPartitions(query: Query, account: Account, name: string): Promise<number | undefined> {
+  /** Those that the sink has; a new one gets the usual number. */
+  async #fittingPartitions(query: Query, account: Account, { settings, destination }: SinkInput): Promise<number> {
     const { rows } = await query<{ partitions: number }>(
       `select coalesce((settings ->> 'partitions')::int, 1) as partitions from sink where account_id = $1 and name = $2`,
-      [account.id, name],
+      [account.id, settings.name],
     )
-    return rows[0]?.partitions
+    const kept = rows[0]?.partitions ?? this.#partitions
+    return destination.type === 'sequin_stream' ? Math.min(kept, settings.max_ack_pending) : kept // each needs a share of it
   }
 
   async saveFunction(
@@ -210,18 +234,9 @@ export class ResourceStore {
     await query('delete from http_endpoint where id = $1', [id])
   }
 
-  /** A text that differs whenever what `load` gives differs: cheap to ask for again and again. */
-  async fingerprint(query: Query): Promise<string> {
-    const { rows } = await query<{ print: string }>(
-      `select md5(string_agg(print, ' ' order by print)) as print from (
-         select 'a' || id || xmin as print from account union all
-         select 't' || id || xmin from api_token union all
-         select 'd' || id || xmin from source_database union all
-         select 'f' || id || xmin from function union all
-         select 'e' || id || xmin from http_endpoint union all
-         select 's' || id || xmin from sink) rows`, // a row's id and the transaction that wrote it name its version
-    )
-    return rows[0]?.print ?? ''
+  /** The print of what `load` would give: cheap to ask for again and again. */
+  print(query: Query): Promise<string> {
+    return this.#rows.print(query)
   }
 
   /** How the databases of an account are reached, by their names; undefined where the password was stored under another key. */
@@ -239,26 +254,11 @@ export class ResourceStore {
     return new Map(rows.map((row) => [row.name, readable(row)]))
   }
 
+  /** @returns the same object as before when nothing has changed */
   async load(query: Query): Promise<Resources> {
-    // one after the other, sinks first: whoever stores something meanwhile, a sink that is read has its database and generation
-    const sinks = await this.#sinks.read(query)
-    const generations = await query<{ sink_id: string; newest: number }>(
-      'select sink_id, max(generation) as newest from generation group by sink_id',
-    )
-    const databases = await query<DatabaseRow>('select * from source_database order by name')
-    const functions = await this.#functions.read(query)
-    const endpoints = await this.#endpoints.read(query)
-    const tokens = await query<{ hash: string; id: string; name: string }>(
-      `select encode(t.hash, 'hex') as hash, a.id, a.name from api_token t join account a on a.id = t.account_id`,
-    )
-    return {
-      tokens: new Map(tokens.rows.map(({ hash, id, name }) => [hash, { id, name }])),
-      databases: databases.rows.map((row) => this.#database(row)),
-      sinks,
-      functions,
-      endpoints,
-      generations: new Map(generations.rows.map(({ sink_id, newest }) => [sink_id, newest])),
-    }
+    const { print, rows } = await this.#rows.read(query)
+    if (this.#loaded?.print !== print) this.#loaded = { print, ...rows, tokens: new Map(rows.tokens) }
+    return this.#loaded
   }
 
   #sink({ id, account_id, database_id, database, name, status, settings, destination, secrets }: SinkRow): Sink {
@@ -328,6 +328,7 @@ type SinkRow = {
   destination: Destination
   secrets: Buffer | null
 }
+type TokenRow = { hash: string; account_id: string; name: string }
 type EndpointRow = {
   id: string
   account_id: string

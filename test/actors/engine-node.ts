@@ -76,7 +76,8 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   parts.use(
     watchConfig({
       feed,
-      fingerprint: () => resources.fingerprint(store.query),
+      stored: () => resources.print(store.query),
+      applied: () => engine.appliedPrint,
       reload: () => engine.reload(),
       onError: (err) => logger.warn({ err }, 'reload'),
       lookEveryMs,

@@ -7,7 +7,7 @@ import { openStore } from '../../engine/state/store.ts'
 import { createDatabase } from '../services/postgres.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
-const resources = { tokens: new Map(), databases: [], functions: [], endpoints: [], generations: new Map() }
+const resources = { print: '', tokens: new Map(), databases: [], functions: [], endpoints: [] }
 
 for (const isFormer of [false, true]) {
   const which = isFormer ? 'while a process of a version without streams lives' : 'of streams'

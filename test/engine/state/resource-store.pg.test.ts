@@ -125,6 +125,41 @@ test('who reads again gets what was written since, also within a transaction and
   )
 })
 
+test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs one statement more', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, () => {})
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const save = (batchSize: number) =>
+    store.transaction(async (query) => {
+      const account = await resources.saveAccount(query, 'main')
+      const { rows } = await query<{ id: string }>('select id from source_database')
+      const id = rows[0]?.id ?? (await resources.saveDatabase(query, account, input('shop', db.connection)))
+      await resources.saveSink(query, account, id, sinkOf('orders', 'shop', { batch_size: batchSize }))
+    })
+  const answers: number[] = []
+  const counted: Query = async (sql, params) => {
+    const answer = await store.query<never>(sql, params)
+    answers.push(answer.rows.length)
+    return answer
+  }
+  const read = async () => {
+    answers.length = 0
+    const loaded = await resources.load(counted)
+    assert.equal(await resources.print(store.query), loaded.print)
+    return { loaded, rows: [...answers] }
+  }
+  assert.equal((await read()).loaded.sinks.length, 0)
+  await save(1)
+  const first = await read()
+  const again = await read()
+  assert.equal(again.loaded, first.loaded)
+  assert.deepEqual(again.rows, [1])
+  await save(2)
+  const edited = await read()
+  assert.deepEqual([edited.loaded.sinks[0]?.batch_size, edited.rows], [2, [2, 1]]) // the sink and its database; the sink
+  assert.equal(edited.loaded.databases[0], first.loaded.databases[0])
+})
+
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
   await using db = await createDatabase()
   await using store = await openStore(db.connection, 2, () => {})
@@ -137,8 +172,9 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
       const id = await resources.saveDatabase(query, account, input('shop', db.connection))
       await resources.saveSink(query, account, id, sinkOf('orders', 'shop', more))
     })
-    const { sinks, generations } = await resources.load(store.query)
-    return [sinks[0]?.partitions, generations.get(sinks[0]?.id ?? '')]
+    const { sinks } = await resources.load(store.query)
+    const [newest] = await db.query('select max(generation) as generation from tailrace.generation')
+    return [sinks[0]?.partitions, newest?.['generation']]
   }
   assert.deepEqual(await saved(4, {}), [4, 1])
   assert.deepEqual(await saved(1, { batch_size: 2 }), [4, 1])
