@@ -52,9 +52,9 @@ export class StreamTrimming implements Disposable {
     let copying: Promise<void> | undefined // may take long, and trimming goes on
     while (!signal.aborted) {
       try {
-        const databases = await this.#trim.run()
+        const trimmed = await this.#trim.run()
         copying ??= this.#copies
-          .run(databases, signal)
+          .run(trimmed, signal)
           .catch(() => undefined) // the state database is away, and trimming says so
           .finally(() => (copying = undefined))
         this.#isFailing = false

@@ -27,7 +27,7 @@ import { termKey } from './fenced-write.ts'
 import { knownGenerations } from './replay/replay-reach.ts'
 import { mustBeStopped, saveCommit, type Stopped } from './replay/replay.ts'
 import { goesOnFrom } from './replay/rewound.ts'
-import { NOTHING_NEEDED } from './stream-trim.ts'
+import { NOTHING_NEEDED, type TrimmedDatabase } from './stream-trim.ts'
 
 /** A generation that still needs records of a stream which it has left. */
 type Holding = Readonly<{
@@ -71,16 +71,20 @@ export class StreamCopies {
   readonly #options: StreamCopiesOptions
   /** by name of the generation: since when it holds up its stream, and when it is to be tried again; monotonic ms */
   readonly #holding = new Map<string, { since: number; notBefore: number }>()
+  /** databases where no copy is left that nobody makes */
+  #cleared: ReadonlySet<string> = new Set()
 
   constructor(options: StreamCopiesOptions) {
     this.#options = options
   }
 
-  /** Copies, one after another, what is due. @param databases whose streams this process trims. @throws EngineError STATE_UNAVAILABLE */
-  async run(databases: readonly string[], signal: AbortSignal): Promise<void> {
-    if (databases.length === 0) return
-    await this.#dropLeft(databases)
-    for (const holding of await this.#due(databases)) {
+  /** Copies, one after another, what is due. @param trimmed whose streams this process trims. @throws EngineError STATE_UNAVAILABLE */
+  async run(trimmed: readonly TrimmedDatabase[], signal: AbortSignal): Promise<void> {
+    const databases = trimmed.map(({ databaseId }) => databaseId)
+    const uncleared = databases.filter((id) => !this.#cleared.has(id))
+    if (uncleared.length > 0) await this.#dropLeft(uncleared)
+    this.#cleared = new Set(databases)
+    for (const holding of await this.#due(trimmed.filter(({ isHeldUp }) => isHeldUp).map(({ databaseId }) => databaseId))) {
       if (signal.aborted) return
       const { sink, generation } = holding
       try {
@@ -106,7 +110,7 @@ export class StreamCopies {
   }
 
   async #due(databases: readonly string[]): Promise<readonly Holding[]> {
-    const all = await this.#holdings(databases)
+    const all = databases.length > 0 ? await this.#holdings(databases) : []
     const names = new Set(all.map(nameOf))
     for (const name of this.#holding.keys()) if (!names.has(name)) this.#holding.delete(name)
     const { patienceMs = PATIENCE_MS } = this.#options
@@ -154,7 +158,7 @@ export class StreamCopies {
       const copy = { topic, ends, reader: readerOf(topic, ownTopic(holding)) }
       if (!(await this.#putIntoEffect(holding, copy, signal))) return undefined
     } catch (error) {
-      await this.#giveUp(topic).catch(() => undefined) // the next one does
+      await this.#giveUp(topic).catch(() => (this.#cleared = new Set())) // the next run does
       throw error
     }
     await this.#options.log.deleteReader(holding.reader).catch(() => undefined) // it goes with its stream at the latest

@@ -26,6 +26,9 @@ export async function storeLine(query: Query, owner: Owner, line: number): Promi
 
 const LEASE = '5 seconds'
 
+/** A database whose streams this process trims. @property isHeldUp one that has left a stream needs more of it than those that go on */
+export type TrimmedDatabase = Readonly<{ databaseId: string; isHeldUp: boolean }>
+
 export class StreamTrim {
   readonly #query: Query
   readonly #log: Log
@@ -41,7 +44,7 @@ export class StreamTrim {
   }
 
   /** Trims once what may go. @returns the databases whose lease this process has. @throws EngineError STATE_UNAVAILABLE, and those of the log */
-  async run(): Promise<readonly string[]> {
+  async run(): Promise<readonly TrimmedDatabase[]> {
     const { rows } = await ask(
       this.#query,
       `with held as (
@@ -49,8 +52,11 @@ export class StreamTrim {
          on conflict (database_id) do update set holder = excluded.holder, ends_at = excluded.ends_at where l.holder = $1 or l.ends_at < now()
          returning l.database_id
        )
-       select held.database_id, needed.topic, needed.partition, min(needed.line) as line from held left join (
-         select s.database_id, g.topic, l.partition, l.line
+       select held.database_id, needed.topic, needed.partition, min(needed.line) as line,
+         coalesce(min(needed.line) filter (where ends_lsn is not null and drained_at is null)
+           < min(needed.line) filter (where lsn is not null and ends_lsn is null), false) as held_up
+       from held left join (
+         select s.database_id, g.topic, l.partition, l.line, g.lsn, g.ends_lsn, g.drained_at
          from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.reader_line l on l.sink_id = g.sink_id and l.generation = g.generation
          where g.topic is not null and (g.dropped_at is null or g.drained_at is null) and l.line < $2
        ) needed on needed.database_id = held.database_id
@@ -68,6 +74,7 @@ export class StreamTrim {
       this.#trimmed.set(key, line)
     }
     for (const key of this.#trimmed.keys()) if (!known.has(key)) this.#trimmed.delete(key)
-    return [...new Set(rows.map((row) => String(row.database_id)))]
+    const byDatabase = Map.groupBy(rows, (row) => String(row.database_id))
+    return [...byDatabase].map(([databaseId, of]) => ({ databaseId, isHeldUp: of.some((row) => row.held_up === true) }))
   }
 }

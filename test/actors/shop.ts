@@ -191,8 +191,8 @@ export class Shop implements AsyncDisposable {
       failed: (_of, error) => (failure = error),
       ...over,
     })
-    const databases = this.node.cache.databases.map(({ id }) => id)
-    await copies.run(databases, signal).catch((error: unknown) => (failure = error))
+    const trimmed = this.node.cache.databases.map(({ id }) => ({ databaseId: id, isHeldUp: true }))
+    await copies.run(trimmed, signal).catch((error: unknown) => (failure = error))
     return failure
   }
 
