@@ -68,7 +68,7 @@ export class NodeRegistry {
 
   /** Reads the list anew. */
   async look(): Promise<void> {
-    const { rows } = await this.#query<Node>(LIVE)
+    const { rows } = await this.#query<Node>(`${SEEN} order by started_at, id`)
     this.#set(rows)
   }
 
@@ -106,12 +106,15 @@ export class NodeRegistry {
 
   async #beat(): Promise<void> {
     const { id, name, address, version } = this.#self as Node
-    await this.#query(
-      `insert into tailrace.node (id, name, address, version, streams) values ($1, $2, $3, $4, true)
-       on conflict (id) do update set address = excluded.address, seen_at = clock_timestamp()`,
+    const { rows } = await this.#query<Node>(
+      `with beat as (
+         insert into tailrace.node (id, name, address, version, streams) values ($1, $2, $3, $4, true)
+         on conflict (id) do update set address = excluded.address, seen_at = clock_timestamp() returning id, name, address, version, started_at
+       )
+       select * from beat union all select * from (${SEEN}) seen where id <> $1 order by started_at, id`, // what is seen is as it was before the beat
       [id, name, address, version],
     )
-    await this.look()
+    this.#set(rows)
   }
 
   #set(nodes: readonly Node[]): void {
@@ -122,5 +125,5 @@ export class NodeRegistry {
   }
 }
 
-const LIVE = `select id, name, address, version from tailrace.node
-              where seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds' order by started_at, id`
+const SEEN = `select id, name, address, version, started_at from tailrace.node
+              where seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds'`
