@@ -7,27 +7,33 @@ import { BusyShare } from '../../engine/busy-share.ts'
 
 const EVERY_MS = 250
 
-/** Those of all sinks of the process, which may be hundreds, are looked at by one timer. */
+/** Those of the process that may have something ready, of perhaps hundreds, are looked at by one timer. */
 const looked = new Set<ReadyShare>()
 let timer: NodeJS.Timeout | undefined
 
 export class ReadyShare implements Disposable {
   readonly #share = new BusyShare(performance.now())
   readonly #isReady: () => boolean
-  #last = performance.now()
+  #last = 0
 
   constructor(isReady: () => boolean) {
     this.#isReady = isReady
-    looked.add(this)
-    timer ??= setInterval(() => {
-      const now = performance.now()
-      for (const share of looked) share.#look(now)
-    }, EVERY_MS).unref()
   }
 
-  #look(now: number): void {
-    if (this.#isReady()) this.#share.add(this.#last, now)
+  /** Something may be ready that was not: it is looked at from now on, until nothing is. */
+  ring(): void {
+    if (looked.has(this)) return
+    this.#last = performance.now()
+    looked.add(this)
+    timer ??= setInterval(lookAtAll, EVERY_MS).unref()
+  }
+
+  /** @returns whether something is ready */
+  look(now: number): boolean {
+    const isReady = this.#isReady()
+    if (isReady) this.#share.add(this.#last, now)
     this.#last = now
+    return isReady
   }
 
   get percent(): number {
@@ -36,8 +42,13 @@ export class ReadyShare implements Disposable {
 
   [Symbol.dispose](): void {
     looked.delete(this)
-    if (looked.size > 0) return
-    clearInterval(timer)
-    timer = undefined
   }
+}
+
+function lookAtAll(): void {
+  const now = performance.now()
+  for (const share of looked) if (!share.look(now)) looked.delete(share)
+  if (looked.size > 0) return
+  clearInterval(timer)
+  timer = undefined
 }

@@ -171,7 +171,7 @@ export class SinkHost<P extends HostedPartition> {
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#actor.send({ type: 'look' })
-    this.#hooks.deliverable()
+    this.#deliverable()
   }
 
   routed(): void {
@@ -346,10 +346,15 @@ export class SinkHost<P extends HostedPartition> {
     if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink ${this.#sink.name} is ${this.#state} at the moment`)
   }
 
+  #deliverable(): void {
+    this.#readyShare.ring()
+    this.#hooks.deliverable()
+  }
+
   #setStatus(status: SinkStatus): void {
     this.#status = status
     this.#since = new Date()
-    this.#hooks.deliverable()
+    this.#deliverable()
   }
 
   #settings(): DispatchSettings {
@@ -377,7 +382,8 @@ export class SinkHost<P extends HostedPartition> {
       memory = new ReadMemory(),
       clock = () => performance.now(),
     } = this.#options
-    const { keyed, sends, begin, deliverable } = this.#hooks
+    const { keyed, sends, begin } = this.#hooks
+    const deliverable = () => this.#deliverable()
     const { id: sinkId } = this.#sink
     return {
       takeOver: async () =>
