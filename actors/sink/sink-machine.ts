@@ -97,6 +97,8 @@ const FIRST_MS = 100
 const FIRST_IDLE_MS = 500
 const MAX_IDLE_MS = 5_000
 const MAX_MS = 30_000
+/** the longest that a timer takes */
+const NEVER_MS = 2 ** 31 - 1
 const servedBy = (context: Context): Served => context.served as Served
 const isAllDrained = ({ partitions, drained }: Context): boolean =>
   partitions.size > 0 && [...partitions.keys()].every((p) => drained.has(p))
@@ -184,7 +186,7 @@ export const sinkMachine = setup({
   delays: {
     drain: DRAIN_MS,
     watch: ({ context }) => (context.status === 'disabled' ? LOOK_MS : WATCH_MS),
-    look: LOOK_MS,
+    look: ({ context }) => (context.partitions.size === 0 ? LOOK_MS : NEVER_MS), // there may be hundreds of sinks
     hold: HOLD_MS,
     idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : Math.min(FIRST_IDLE_MS * 2 ** (context.attempt - 1), MAX_IDLE_MS)),
     backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
@@ -251,7 +253,10 @@ export const sinkMachine = setup({
       states: {
         delivering: {
           always: { guard: 'allDrained', target: 'asking' },
-          on: { look: 'asking' },
+          on: {
+            look: 'asking',
+            'xstate.done.actor.partition.*': { target: 'delivering', reenter: true, actions: 'forgetStopped' }, // none may be left
+          },
           after: {
             look: [
               { guard: 'noPartitions', target: 'asking' },

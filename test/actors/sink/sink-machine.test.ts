@@ -17,6 +17,7 @@ class Script implements SinkWork {
   /** what is asked of the state database, by the machine: answered by the test */
   choices: PromiseWithResolvers<void>[] = []
   state: GenerationState = 'open'
+  asked = 0
   assigned = [0, 1]
   subscribed = Promise.withResolvers<void>()
   drains = new Map<number, PromiseWithResolvers<void>>()
@@ -27,6 +28,7 @@ class Script implements SinkWork {
     return { generation: this.generation++, topic: 'stream' }
   }
   async stateOf(): Promise<GenerationState> {
+    this.asked++
     return this.state
   }
   async subscribe(_served: unknown, listener: Listener): Promise<AsyncDisposable> {
@@ -209,6 +211,24 @@ test('who serves no partition goes on to the next generation with the others: to
     await settle()
     assert.equal(work.generation, before + 1)
   }
+})
+
+test('who serves a partition asks nothing by the clock; when the last one has gone to others it does', async () => {
+  const { work, clock, actor } = await start(Object.assign(new Script(), { assigned: [0] }))
+  work.subscribed.resolve()
+  await settle()
+  let transitions = 0
+  actor.subscribe(() => transitions++)
+  const { asked } = work
+  clock.increment(3_600_000)
+  await settle()
+  assert.deepEqual([transitions, work.asked - asked], [0, 0])
+  work.state = 'drained'
+  work.listener?.revoked(0)
+  await settle()
+  clock.increment(15_000)
+  await settle()
+  assert.deepEqual([work.asked - asked, actor.getSnapshot().context.served?.generation], [2, 2])
 })
 
 test('who was given a partition that others have left for the next generation follows them', async () => {
