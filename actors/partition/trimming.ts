@@ -42,8 +42,6 @@ const TRIM_EVERY_MS = 250
 const LINE_EVERY_MS = 1_000
 /** How old the figures of the log may be; how often time alone may move the window. */
 const LOOK_EVERY_MS = 1_000
-/** The same where the log has nothing for it: what comes is told. */
-const REST_MS = 10_000
 
 export class Trimming {
   readonly #options: TrimmingOptions
@@ -56,8 +54,6 @@ export class Trimming {
   #line: number
   /** that is stored, or below is trimmed */
   #stored: number
-  /** the log has nothing for it, and time alone changes nothing */
-  #rests = false
   /** one at a time */
   #noted: Promise<void> = Promise.resolve()
   /** nothing is kept, and that is stored */
@@ -91,7 +87,7 @@ export class Trimming {
 
   read(record: ReadRecord): void {
     this.#window.read(record)
-    if (this.#rests) this.#bell.ring()
+    this.#bell.ring()
   }
 
   /** The settings have changed. */
@@ -109,6 +105,7 @@ export class Trimming {
   async run(signal: AbortSignal): Promise<void> {
     const { log, topic, reader, key } = this.#options
     while (!signal.aborted) {
+      let rests = false
       this.#stats = await log.stats(reader, key.partition, LOOK_EVERY_MS, this.#line)
       try {
         const kept = await this.#keptFrom()
@@ -117,13 +114,13 @@ export class Trimming {
         if (line > this.#stored) await this.#keepFrom(line)
         this.#stored = Math.max(this.#stored, line)
         this.#line = Math.max(this.#line, line)
-        this.#rests = this.#stats.bytes === 0 && (this.#isOff || this.#window.rests)
+        // the log has nothing for it, time alone changes nothing, and what comes is told
+        rests = this.#stats.bytes === 0 && (this.#isOff || this.#window.rests)
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
       }
       await delay(topic === reader ? TRIM_EVERY_MS : LINE_EVERY_MS, undefined, { signal }).catch(() => undefined)
-      await this.#bell.wait(signal, this.#rests ? REST_MS : LOOK_EVERY_MS)
-      this.#rests = false
+      await this.#bell.wait(signal, rests ? Infinity : LOOK_EVERY_MS)
     }
   }
 
