@@ -2,12 +2,18 @@
  * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
  * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
  */
-import { undeliveredGenerations, type UndeliveredGeneration } from '../../engine/dispatch/generations.ts'
-import { topicRead, type Log, type PartitionStats, type ReaderName, type TopicName } from '../../engine/log/log.ts'
+import {
+  undeliveredGenerations,
+  undeliveredTopics,
+  type UndeliveredGeneration,
+  type UndeliveredTopic,
+} from '../../engine/dispatch/generations.ts'
+import { readerOf, topicRead, type Log, type PartitionStats, type ReaderName, type TopicName } from '../../engine/log/log.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
+import { ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024
@@ -18,18 +24,19 @@ const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
-/** by sink */
-type Readers = ReadonlyMap<string, readonly UndeliveredGeneration[]>
 
 export class BacklogSizes {
   readonly #log: Log
   readonly #query: Query
   #parked: Sizes = new Map()
   #parkedAt = -Infinity
-  #known: Readers = new Map()
-  /** each with one of its readers */
-  #topics: ReadonlyMap<TopicName, UndeliveredGeneration> = new Map()
-  #readersAt = -Infinity
+  #topics: readonly UndeliveredTopic[] = []
+  /** those of each sink */
+  #read: ReadonlyMap<string, readonly TopicName[]> = new Map()
+  #topicsAt = -Infinity
+  /** of sinks whose backlog may be large */
+  #generations: ReadonlyMap<string, readonly UndeliveredGeneration[]> = new Map()
+  #generationsAt = -Infinity
   /** by "reader/partition": the first record that is beyond the end of a generation */
   readonly #ends = new Map<string, number>()
 
@@ -45,18 +52,20 @@ export class BacklogSizes {
    * @param reliefOf what is done when a backlog is full; undefined: it isn't for this process to do it
    */
   async large(sinks: readonly Sink[], share: number, reliefOf: (sink: Sink) => Relief | undefined): Promise<readonly BacklogOf[]> {
-    const [readers, parked] = await Promise.all([this.#readers(sinks), this.#inState()])
+    const [, parked] = await Promise.all([this.#look(sinks), this.#inState()])
     const kept = await this.#keptBytes()
+    const most = ({ id }: Sink): number =>
+      (this.#read.get(id) ?? []).reduce((sum, topic) => sum + (kept.get(topic) ?? 0), parked.get(id) ?? 0)
+    const mayBeLarge = sinks.filter((sink) => most(sink) >= sink.max_backlog_mb * MB * share && sink.status !== 'disabled')
+    const generations = await this.#generationsOf(mayBeLarge)
     const large: BacklogOf[] = []
-    for (const sink of sinks) {
+    for (const sink of mayBeLarge) {
       const maxBytes = sink.max_backlog_mb * MB
-      const own = readers.get(sink.id) ?? []
-      let bytes = parked.get(sink.id) ?? 0
-      const most = own.reduce((sum, { topic }) => sum + (kept.get(topic) ?? 0), bytes)
-      if (most < maxBytes * share || sink.status === 'disabled') continue
       const relief = reliefOf(sink)
       if (!relief) continue
-      for (const generation of own) bytes += await this.#unfinished(generation)
+      const own = generations.get(sink.id)
+      let bytes = own ? (parked.get(sink.id) ?? 0) : most(sink) // the state database is away: until it is known the bound must hold
+      for (const generation of own ?? []) bytes += await this.#unfinished(generation)
       if (bytes >= maxBytes * share) large.push({ sinkId: sink.id, name: sink.name, maxBytes, relief, bytes })
     }
     return large
@@ -65,7 +74,8 @@ export class BacklogSizes {
   /** Bytes that the log has of each topic that somebody still reads. */
   async #keptBytes(): Promise<ReadonlyMap<TopicName, number>> {
     const kept = new Map<TopicName, number>()
-    for (const [topic, { reader, partitions }] of this.#topics) {
+    for (const { topic, partitions, names } of this.#topics) {
+      const reader = readerOf(topic, names[0] as string) // any of them
       let bytes = 0
       for (let partition = 0; partition < partitions; partition++) bytes += (await this.#statsOf(reader, partition))?.bytes ?? 0
       kept.set(topic, bytes)
@@ -101,19 +111,41 @@ export class BacklogSizes {
     return bytes
   }
 
-  /** The generations of each sink that still have messages to deliver. */
-  async #readers(sinks: readonly Sink[]): Promise<Readers> {
+  /** Finds out which sinks still have messages to deliver, and in which topics. */
+  async #look(sinks: readonly Sink[]): Promise<void> {
     const now = performance.now()
-    const hasNew = sinks.some(({ id, status }) => status !== 'disabled' && !this.#known.has(id))
-    if (now - this.#readersAt < (hasNew ? NEW_MAX_AGE_MS : READERS_MAX_AGE_MS)) return this.#known
-    this.#readersAt = now
-    const known = await undeliveredGenerations(this.#query).catch(() => undefined)
-    if (!known) return this.#known
-    this.#known = Map.groupBy(known, ({ sinkId }) => sinkId)
-    this.#topics = new Map(known.map((generation) => [generation.topic, generation]))
-    const readers = new Set(known.map(({ reader }) => reader))
+    const hasNew = sinks.some(({ id, status }) => status !== 'disabled' && !this.#read.has(id))
+    if (now - this.#topicsAt < (hasNew ? NEW_MAX_AGE_MS : READERS_MAX_AGE_MS)) return
+    this.#topicsAt = now
+    const topics = await undeliveredTopics(this.#query).catch(() => undefined)
+    if (!topics) return
+    this.#topics = topics
+    const read = new Map<string, TopicName[]>()
+    const readers = new Set<ReaderName>()
+    for (const { topic, names } of topics) {
+      for (const name of names) {
+        readers.add(readerOf(topic, name))
+        const { sinkId } = ownerOf(name)
+        const others = read.get(sinkId)
+        if (others) others.push(topic)
+        else read.set(sinkId, [topic])
+      }
+    }
+    this.#read = read
     for (const key of this.#ends.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#ends.delete(key)
-    return this.#known
+  }
+
+  /** How far the generations of these sinks need the log, by sink. */
+  async #generationsOf(sinks: readonly Sink[]): Promise<ReadonlyMap<string, readonly UndeliveredGeneration[]>> {
+    const now = performance.now()
+    const isKnown = now - this.#generationsAt < READERS_MAX_AGE_MS && sinks.every(({ id }) => this.#generations.has(id))
+    if (sinks.length === 0 || isKnown) return this.#generations
+    const ids = sinks.map(({ id }) => id)
+    const found = await undeliveredGenerations(this.#query, ids).catch(() => undefined)
+    if (!found) return this.#generations
+    this.#generationsAt = now
+    const bySink = Map.groupBy(found, ({ sinkId }) => sinkId)
+    return (this.#generations = new Map(ids.map((id) => [id, bySink.get(id) ?? []])))
   }
 
   /** Bytes of the parked messages that are open: counted by their owners, so that asking costs next to nothing. */

@@ -201,32 +201,50 @@ export class StoredGenerations implements Generations {
   }
 }
 
+/** Of a version in which each generation had a topic of its own, that one. */
+const TOPIC = `coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end)`
+const UNDELIVERED = 'g.lsn is not null and g.drained_at is null'
+
+/** @property names those of the generations that may have undelivered messages in it, by `ownTopic` */
+export type UndeliveredTopic = Readonly<{ topic: TopicName; partitions: number; names: readonly string[] }>
+
+/** Topics in which somebody may have undelivered messages. @param query of the state database */
+export async function undeliveredTopics(query: Query): Promise<readonly UndeliveredTopic[]> {
+  const { rows } = await ask(
+    query,
+    `select ${TOPIC} as topic, (g.shape ->> 'partitions')::int as partitions, string_agg(g.sink_id || '.' || g.generation, ' ') as names
+     from tailrace.generation g where ${UNDELIVERED} group by 1, 2`,
+    [],
+  )
+  return rows.flatMap(({ topic, partitions, names }) =>
+    topic === null ? [] : [{ topic: String(topic), partitions: Number(partitions), names: String(names).split(' ') }],
+  )
+}
+
 /** @property lines the first record of each partition that it needs; none: it is alone in its topic */
 export type UndeliveredGeneration = Readonly<{
   sinkId: string
-  topic: TopicName
   reader: ReaderName
   partitions: number
   lines: readonly number[]
   endsAt: Position | undefined
 }>
 
-/** Generations of all sinks that may have undelivered messages in the log. @param query of the state database */
-export async function undeliveredGenerations(query: Query): Promise<readonly UndeliveredGeneration[]> {
+/** Generations of some sinks that may have undelivered messages in the log. @param query of the state database */
+export async function undeliveredGenerations(query: Query, sinkIds: readonly string[]): Promise<readonly UndeliveredGeneration[]> {
   const { rows } = await ask(
     query,
-    `select g.sink_id, g.generation, coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end) as topic,
+    `select g.sink_id, g.generation, ${TOPIC} as topic,
        (g.shape ->> 'partitions')::int as partitions, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
        (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
-     from tailrace.generation g where g.lsn is not null and g.drained_at is null`,
-    [],
+     from tailrace.generation g where ${UNDELIVERED} and g.sink_id = any ($1::uuid[])`,
+    [sinkIds],
   )
   return rows.flatMap((row) => {
     const sinkId = String(row.sink_id)
     if (row.topic === null) return []
-    const topic = String(row.topic)
-    const reader = readerOf(topic, ownTopic({ sinkId, generation: Number(row.generation) }))
+    const reader = readerOf(String(row.topic), ownTopic({ sinkId, generation: Number(row.generation) }))
     const lines = (row.lines as readonly number[] | null) ?? []
-    return [{ sinkId, topic, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row) }]
+    return [{ sinkId, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row) }]
   })
 }

@@ -167,3 +167,21 @@ test('the first generation of a new sink is looked for at once, so that its back
   await delay(250) // what is known of generations may be two seconds old where every sink has one
   assert.equal((await full()).length, 1)
 })
+
+test('while the state database is away a sink is bounded all the same, by what its stream holds', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  await f.log.createTopic(STREAM, 1)
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/0', 0)`,
+    [SINK.id, STREAM],
+  )
+  let isAway = false
+  const query: ReturnType<typeof queryOf> = (...asked) => (isAway ? Promise.reject(new Error('away')) : queryOf(db)(...asked))
+  const sizes = new BacklogSizes({ log: f.log, query })
+  const full = () => sizes.large([{ ...SINK, max_backlog_mb: 1 }], 0.9, () => new ReadingGate())
+  assert.deepEqual(await full(), [])
+  isAway = true
+  await append(f, 1n, 2 * MB)
+  assert.equal((await full()).length, 1)
+})
