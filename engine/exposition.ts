@@ -3,6 +3,7 @@
  * and what it asks Node for take a tenth of a start.
  */
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type MetricValueWithName } from 'prom-client'
+import { collectEventLoopLag, PROM_CLIENT } from './event-loop-lag.ts'
 import { LATENCY_BUCKETS_US, type LatencyCounts } from './latency.ts'
 
 export type Labels = Record<string, string | number>
@@ -23,7 +24,10 @@ const LABEL_NAMES = [
 /** @param ofProcess Node's own figures as well, measured from now on */
 export function registryOf(families: readonly Family[], ofProcess: boolean): Registry {
   const register = new Registry()
-  if (ofProcess) collectDefaultMetrics({ register })
+  if (ofProcess) {
+    collectDefaultMetrics({ register, ...PROM_CLIENT })
+    collectEventLoopLag(register)
+  }
   for (const family of families) register.registerMetric(metricOf(family))
   return register
 }

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict'
+import { syncBuiltinESMExports } from 'node:module'
+import performance from 'node:perf_hooks'
 import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
 import { LATENCY_BUCKETS_US, LatencyCounts } from '../../engine/latency.ts'
 import { Metrics, type SinkGauges } from '../../engine/metrics.ts'
 import { CONTRACT_METRICS } from './contract-metrics.ts'
@@ -145,4 +148,23 @@ test('Node’s own figures and the version are there', async () => {
   assert.match(text, /^process_resident_memory_bytes \d+$/m)
   assert.match(text, /^nodejs_eventloop_lag_p99_seconds /m)
   assert.match(text, /^tailrace_build_info\{version="9.9.9"\} 1$/m)
+})
+
+test('the lag of the event loop is looked for ten times a second at most, and is what exceeds the time between two looks', async (t) => {
+  const looks = t.mock.method(performance, 'monitorEventLoopDelay')
+  syncBuiltinESMExports()
+  t.after(() => syncBuiltinESMExports())
+  const metrics = new Metrics({ version: '9.9.9' })
+  await metrics.open()
+  const asked = looks.mock.calls.map((call) => call.arguments[0]?.resolution ?? 10)
+  assert.ok(asked.length > 0 && asked.every((ms) => ms >= 100), asked.join(', '))
+  const lag = async () => Number(/^nodejs_eventloop_lag_max_seconds (.*)$/m.exec(await metrics.text())?.[1])
+  let found = await lag()
+  while (!(found >= 0.1)) {
+    await delay(150) // a look
+    const busyUntil = Date.now() + 250
+    while (Date.now() < busyUntil);
+    await delay(20) // the next one, which was due meanwhile
+    found = await lag()
+  }
 })
