@@ -49,7 +49,7 @@ export class DeliveredMessages {
   /** where the next one goes */
   #next = 0
   #count = 0
-  /** of what is held, packs that are held twice twice */
+  /** of what is held; of what came since that was counted last packs that are held twice twice */
   #bytes = 0
   #lastView: MessageView | undefined
   #lastTogether: DeliveredTogether | undefined
@@ -158,18 +158,18 @@ export class DeliveredMessages {
     }
   }
 
-  /** Counts anew what is held: what was overwritten is not. */
+  /** Counts anew what is held: what was overwritten is not, and a pack that several requests share is held once. */
   #held(): number {
-    this.#bytes = 0
-    let view: MessageView | undefined
-    let together: DeliveredTogether | undefined
+    const views = new Set<MessageView>()
+    const togethers = new Set<DeliveredTogether>()
     for (let n = 0; n < this.#count; n++) {
       const i = this.#at(n)
-      if (this.#views[i] !== view) this.#bytes += (this.#views[i] as MessageView).buffer.length
-      if (this.#together[i] !== together) this.#bytes += (this.#together[i] as DeliveredTogether).bytes
-      view = this.#views[i]
-      together = this.#together[i]
+      views.add(this.#views[i] as MessageView)
+      togethers.add(this.#together[i] as DeliveredTogether)
     }
+    this.#bytes = 0
+    for (const { buffer } of views) this.#bytes += buffer.length
+    for (const { bytes } of togethers) this.#bytes += bytes
     return this.#bytes
   }
 

@@ -56,6 +56,16 @@ test('large messages, and few of large packs, stay within some megabytes', ({ mo
   assert.deepEqual(sparse.list(2).map(({ record_pks }) => record_pks[0]), ['g99807', 'g99607']) // prettier-ignore
 })
 
+test('packs whose messages many requests delivered in turns are held once, and nothing is copied out of them', ({ mock }) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  const list = new DeliveredMessages(SINK_ID, 'delivered', false)
+  const packs = [0, 1].map((offset) => pack(500, 500, offset * 500))
+  for (let i = 0; i < 500; i++) for (const [offset, view] of packs.entries()) list.add(view, i, offset, i, together({ bytes: 1 }))
+  mock.timers.tick(1_000)
+  assert.equal(list.size, 1_000)
+  assert.ok(list.find(list.list(1)[0]?.id ?? '')?.content?.view === packs[1], 'the pack that was read')
+})
+
 test('of a sensitive sink nothing of the content is kept, and what was there before is forgotten', () => {
   const list = filled(50, { perPack: 50, pad: 100, isSensitive: true })
   const [newest] = list.list(1)
