@@ -185,6 +185,17 @@ export function sinksLines({ kind, sinks, changes, processes, pairs }: SinksResu
     `    CPU of the service ${of(cpu).toFixed(1)} µs a change, ${times(cpu)} times that of one; private ${Math.round(of((run) => run.privateMb))} MB, ` +
       `${further.median.toFixed(2)} MB (${further.lowest.toFixed(2)}–${further.highest.toFixed(2)}) a further sink`,
   ]
+  const startOf = (run: SinksRun) => run.start?.seconds ?? Number.NaN
+  lines.push(
+    `    all were served ${of(startOf).toFixed(1)} s after the walsender began (one alone: ${median(pairs.map(({ alone }) => startOf(alone))).toFixed(1)}), ` +
+      `${of((run) => run.start?.cpuSeconds ?? Number.NaN).toFixed(2)} s of CPU; the drain began then`,
+  )
+  const besides = pairs.flatMap(({ many, beside }) => (beside ? [{ many, beside }] : []))
+  if (besides.length > 0)
+    lines.push(
+      `    ${ratio(spread(besides.map(({ many, beside }) => rate(many) / rate(beside))))} times the messages/s of the other checkout ` +
+        `(${thousands(median(besides.map(({ beside }) => rate(beside))))}), at ${ratio(spread(besides.map(({ many, beside }) => cpu(many) / cpu(beside))))} times its CPU of the service`,
+    )
   if (kind !== 'webhook on Kafka')
     return [...lines, `    log ${Math.round(of((run) => run.logMb))} MB, ${times((run) => run.logMb)} times that of one`].join('\n')
   const written = (run: SinksRun) => run.kafka?.writtenMb ?? Number.NaN

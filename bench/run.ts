@@ -85,7 +85,7 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`)
 await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
 /** Nothing but drains, with the embedded log. */
-const isDrainAlone = values.peers || values.beside !== undefined
+const isDrainAlone = values.peers || (values.beside !== undefined && !values.sinks)
 const isEmbeddedOnly = isDrainAlone || values.webhook || values['idle-sinks']
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
@@ -134,7 +134,9 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
 }
 
 async function manySinks(): Promise<{ sinks: readonly SinksResult[] }> {
-  return { sinks: await sinks(bench, { range: rangeOf, pairs, broker }, (result) => say(sinksLines(result))) }
+  const beside = values.beside?.at(-1)
+  const measured = { range: rangeOf, pairs, broker, beside: beside === undefined ? undefined : resolve(beside) }
+  return { sinks: await sinks(bench, measured, (result) => say(sinksLines(result))) }
 }
 
 async function manyIdleSinks(): Promise<{ idle: readonly Idle[] }> {

@@ -7,12 +7,15 @@
  * server's clock on this machine), and stops when the reader has had the answer to its last acknowledgement (the raw
  * limit: has seen the last commit). CPU and memory count from when the walsender was seen, at most 10 ms later; what a
  * system used to come up before that is not in them.
+ *
+ * A system with more to start than its stream may be waited for: its walsender is stopped as soon as it is seen, and sends on
+ * when the system is ready. Then the clock starts, and what comes before it is told beside.
  */
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
-import type { Running, System, Task } from '../system.ts'
+import { wallClock, type Running, type System, type Task } from '../system.ts'
 import { WarmMemory } from '../warm-memory.ts'
 import { PUBLICATION, TABLE } from '../workload.ts'
 
@@ -21,6 +24,8 @@ export type Drain = Readonly<{
   seconds: number
   changesPerSecond: number
   processes: Record<string, Usage>
+  /** of a system that is waited for: how long after its walsender it was ready, and the CPU of all its processes meanwhile */
+  start?: Readonly<{ seconds: number; cpuSeconds: number }>
 }>
 
 export type Range = Readonly<{
@@ -33,14 +38,19 @@ export type Range = Readonly<{
 
 const LOOK_EVERY_MS = 10
 const STREAMING_MS = 60_000
+/** A server that is silent for longer is taken for dead. */
+const READY_MS = 18_000
 const DRAIN_MS = 900_000
 
-/** @param look at the system that has drained the range, before it ends */
+/**
+ * @param ready settles when all of the system is at work; absent: the clock doesn't wait for it
+ * @param look at the system that has drained the range, before it ends
+ */
 export async function drain<R extends Running>(
   bench: Bench,
   system: System<R>,
   { slot, changes, profileFolder, isCold }: Range,
-  look?: (running: R) => Promise<void>,
+  { ready, look }: Readonly<{ ready?: (running: R, signal: AbortSignal) => Promise<void>; look?: (running: R) => Promise<void> }> = {},
 ): Promise<Drain> {
   const copy = `${slot}_copy`
   const client = new Client(bench.database)
@@ -60,21 +70,50 @@ export async function drain<R extends Running>(
     try {
       using memory = isCold ? undefined : await WarmMemory.touch()
       await using running = await system.start(task)
-      const { pid, startedMs } = await walSender(client, copy, running.reached)
+      const walsender = await walSender(client, copy, running.reached)
+      const { pid } = walsender
+      using stopped = ready && stop(pid)
+      const start = ready && (await startOf(running, (signal) => ready(running, signal), walsender.startedMs))
       const others = () => childrenOf(bench.postmaster).filter((child) => child !== pid)
       memory?.giveBack()
       using meter = new UsageMeter({ ...running.processes, walsender: () => [pid], 'Postgres, the rest': others })
+      const startedMs = stopped?.goOn() ?? walsender.startedMs
       const reachedMs = await Promise.race([running.reached, tooLong(system)])
       const processes = meter.read()
       const seconds = (reachedMs - startedMs) / 1000
       await look?.(running)
-      return { system: system.name, seconds, changesPerSecond: changes / seconds, processes }
+      return { system: system.name, seconds, changesPerSecond: changes / seconds, processes, ...(start && { start }) }
     } finally {
       await dropSlot(client, copy)
     }
   } finally {
     await client.end()
   }
+}
+
+/** Stops a process until it is told to go on, which gives the moment, or until it is disposed of. */
+function stop(pid: number): Disposable & Readonly<{ goOn: () => number }> {
+  process.kill(pid, 'SIGSTOP')
+  let isStopped = true
+  const goOn = (): number => {
+    if (isStopped) process.kill(pid, 'SIGCONT')
+    isStopped = false
+    return wallClock()
+  }
+  return { goOn, [Symbol.dispose]: () => void goOn() }
+}
+
+/** @param ready of the system. @param startedMs of its walsender */
+async function startOf(
+  { processes, reached }: Running,
+  ready: (signal: AbortSignal) => Promise<void>,
+  startedMs: number,
+): Promise<NonNullable<Drain['start']>> {
+  using meter = new UsageMeter({ service: processes['service'] ?? (() => []) })
+  const failed = new AbortController()
+  reached.catch((error: unknown) => failed.abort(error))
+  await ready(AbortSignal.any([failed.signal, AbortSignal.timeout(READY_MS)]))
+  return { seconds: (wallClock() - startedMs) / 1000, cpuSeconds: meter.read()['service']?.cpuSeconds ?? 0 }
 }
 
 /** The process that sends the slot's changes, as soon as there is one. */

@@ -3,7 +3,9 @@
  * which hold their backlog in the log. Webhook sinks: each sends everything, in batches. On Kafka they do so from three
  * processes, and the broker says how much was written for it and how much fetched.
  *
- * Every number of sinks drains in turn with one sink alone, the same range: what more sinks cost is a ratio within a turn.
+ * Every number of sinks drains in turn with one sink alone, the same range: what more sinks cost is a ratio within a turn. The
+ * clock starts when all of them are served, for their start is no part of a drain; it is told beside. Webhook sinks may drain in
+ * turn with those of another checkout, too.
  */
 import { setTimeout } from 'node:timers/promises'
 import type { BenchBroker } from '../broker.ts'
@@ -13,7 +15,6 @@ import { tailraceOf, type RunningTailrace, type Shape } from '../systems/tailrac
 import { drain, type Drain, type Range } from './drain.ts'
 
 type Case = Readonly<{ sinks: number; changes: number }>
-/** As many changes for each number of sinks: their start is in the clock, and weighs more the fewer there are. */
 const PULLED: readonly Case[] = [
   { sinks: 10, changes: 200_000 },
   { sinks: 50, changes: 200_000 },
@@ -45,20 +46,30 @@ export type SinksRun = Drain &
     /** what Kafka was given and what was fetched from it */
     kafka?: Readonly<{ writtenMb: number; fetchedMb: number }>
   }>
-export type SinksPair = Readonly<{ alone: SinksRun; many: SinksRun }>
+/** @property beside as many sinks of another checkout */
+export type SinksPair = Readonly<{ alone: SinksRun; many: SinksRun; beside?: SinksRun }>
 export type SinksResult = Case & Readonly<{ kind: 'pull' | 'webhook' | 'webhook on Kafka'; processes: number; pairs: readonly SinksPair[] }>
 
-/** @param range of so many changes. @param broker absent: what needs Kafka is left out */
+type Measured = Readonly<{
+  /** of so many changes */
+  range: (changes: number) => Range
+  pairs: number
+  /** absent: what needs Kafka is left out */
+  broker: BenchBroker | undefined
+  /** folder of other sources that webhook sinks are measured with too */
+  beside: string | undefined
+}>
+
 export async function sinks(
   bench: Bench,
-  { range, pairs, broker }: Readonly<{ range: (changes: number) => Range; pairs: number; broker: BenchBroker | undefined }>,
+  { range, pairs, broker, beside }: Measured,
   told: (result: SinksResult) => void,
 ): Promise<readonly SinksResult[]> {
   const run = async (kind: string, count: number, changes: number, shape: Omit<Shape, 'partitions'>): Promise<SinksRun> => {
     const system = tailraceOf(`${count} ${kind} sink${count === 1 ? '' : 's'}`, { ...shape, partitions: 1, moreSinks: count - 1 })
     let [heldMb, logMb] = [0, 0]
     let kafka: SinksRun['kafka']
-    const drained = await drain(bench, system, range(changes), async ({ processes, dataBytes, topicPrefix }: RunningTailrace) => {
+    const look = async ({ processes, dataBytes, topicPrefix }: RunningTailrace): Promise<void> => {
       logMb = (await dataBytes()) / MB
       if (shape.broker) {
         const { written, fetched } = shape.broker.traffic(topicPrefix)
@@ -67,17 +78,19 @@ export async function sinks(
       await setTimeout(HOLD_MS)
       using meter = new UsageMeter({ service: processes['service'] ?? (() => []) })
       heldMb = meter.read()['service']?.peakAnonMb ?? 0
-    })
+    }
+    const drained = await drain(bench, system, range(changes), { ready: ({ served }, signal) => served(signal), look })
     const privateMb = Math.max(heldMb, drained.processes['service']?.peakAnonMb ?? 0)
     const readSinks = shape.webhook ? count : 1
     return { ...drained, sinks: count, messagesPerSecond: drained.changesPerSecond * readSinks, privateMb, logMb, ...(kafka && { kafka }) }
   }
   const results: SinksResult[] = []
-  const measure = async (kind: SinksResult['kind'], cases: readonly Case[], shape: Omit<Shape, 'partitions'>) => {
+  const measure = async (kind: SinksResult['kind'], cases: readonly Case[], shape: Omit<Shape, 'partitions'>, checkout?: string) => {
     for (const { sinks: count, changes } of cases) {
       const measured: SinksPair[] = []
       for (let pair = 1; pair <= pairs; pair++) {
-        measured.push({ alone: await run(kind, 1, changes, shape), many: await run(kind, count, changes, shape) })
+        const [alone, many] = [await run(kind, 1, changes, shape), await run(kind, count, changes, shape)]
+        measured.push({ alone, many, ...(checkout !== undefined && { beside: await run(kind, count, changes, { ...shape, checkout }) }) })
       }
       const result = { kind, sinks: count, changes, processes: shape.processes, pairs: measured }
       results.push(result)
@@ -85,7 +98,7 @@ export async function sinks(
     }
   }
   await measure('pull', PULLED, { processes: 1 })
-  await measure('webhook', PUSHED, { processes: 1, webhook: WEBHOOK })
+  await measure('webhook', PUSHED, { processes: 1, webhook: WEBHOOK }, beside)
   if (broker) await measure('webhook on Kafka', PUSHED_FROM_KAFKA, { processes: PROCESSES, webhook: WEBHOOK, broker })
   return results
 }

@@ -9,6 +9,7 @@ import { once } from 'node:events'
 import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { stringify } from 'yaml'
 import type { BenchBroker } from '../broker.ts'
@@ -27,6 +28,9 @@ const BATCH_SIZE = 1000
 const WAIT_FOR_MS = 30_000
 const TOKEN = 'bench-token-0123456789'
 const STOP_MS = 20_000
+const SERVED_EVERY_MS = 200
+/** Partitions may still move to processes that came up later. */
+const SERVED_LOOKS = 5
 /** characters of the service's log that a failure shows */
 const LOG_TAIL = 2_000
 /** folder of a process's data, beside its output */
@@ -79,6 +83,8 @@ export type RunningTailrace = Running &
   Readonly<{
     /** Calls the API of its first process, with its token. */
     call(method: string, path: string, body?: object): Promise<number>
+    /** Settles when all partitions of all sinks are served, and have been for a second. */
+    served(signal: AbortSignal): Promise<void>
     /** bytes of its data folders on the disk: the embedded log, and little else */
     dataBytes(): Promise<number>
     /** begins the names of its topics in Kafka */
@@ -152,11 +158,22 @@ async function start(
     throw new Error([error.message, ...said.map((text) => text.slice(-LOG_TAIL))].join('\n'))
   })
   reached.catch(() => {}) // it may be asked for later
+  const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
   const call = async (method: string, path: string, body?: object): Promise<number> => {
-    const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
     const answer = await fetch(`${services[0]?.origin}${path}`, { method, headers, ...(body && { body: JSON.stringify(body) }) })
     await answer.arrayBuffer()
     return answer.status
+  }
+  const servedNow = async (): Promise<number> => {
+    const answer = await fetch(`${services[0]?.origin}/info`, { headers }).catch(() => undefined)
+    if (answer?.status !== 200) return 0 // it comes up
+    const { nodes } = (await answer.json()) as { nodes: readonly Readonly<{ partitions: readonly unknown[] }>[] }
+    return nodes.reduce((sum, node) => sum + node.partitions.length, 0)
+  }
+  const served = async (signal: AbortSignal): Promise<void> => {
+    const all = (1 + moreSinks + idleSinks) * partitions
+    for (let looks = 0; looks < SERVED_LOOKS; await delay(SERVED_EVERY_MS, undefined, { signal }))
+      looks = (await servedNow()) === all ? looks + 1 : 0
   }
   const resources = opened.move()
   return {
@@ -171,6 +188,7 @@ async function start(
     ...(webhook?.isHeld && { begin: () => activate(call) }),
     delays: reader.delays,
     call,
+    served,
     dataBytes: () => bytesOnDisk(folders.map((each) => join(each, DATA))),
     topicPrefix,
     spawnedAt,
