@@ -56,7 +56,8 @@ function metrics(): string {
 
 In Prometheus form at \`/metrics\` of the metrics port ([configuration](configuration.md#metrics-and-logs)). Every process tells of what
 it does itself: counts of a sink add up over the nodes that serve its partitions, and a source is told of by the node that streams it.
-Counters begin at 0 with the process. Beside these there are Node's own figures.
+Counters begin at 0 with the process. Beside these there are Node's own figures; the lag of its event loop (\`nodejs_eventloop_lag_…\`) is looked
+for ten times a second, and 0 when the loop is on time.
 
 Total latency is the internal latency, which begins at the commit, and the delivery latency.
 
