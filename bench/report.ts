@@ -185,11 +185,12 @@ export function sinksLines({ kind, sinks, changes, processes, pairs }: SinksResu
     `    CPU of the service ${of(cpu).toFixed(1)} µs a change, ${times(cpu)} times that of one; private ${Math.round(of((run) => run.privateMb))} MB, ` +
       `${further.median.toFixed(2)} MB (${further.lowest.toFixed(2)}–${further.highest.toFixed(2)}) a further sink`,
   ]
-  const startOf = (run: SinksRun) => run.start?.seconds ?? Number.NaN
-  lines.push(
-    `    all were served ${of(startOf).toFixed(1)} s after the walsender began (one alone: ${median(pairs.map(({ alone }) => startOf(alone))).toFixed(1)}), ` +
-      `${of((run) => run.start?.cpuSeconds ?? Number.NaN).toFixed(2)} s of CPU; the drain began then`,
-  )
+  const starts = pairs.flatMap(({ alone, many }) => (alone.start && many.start ? [{ alone: alone.start, many: many.start }] : []))
+  if (starts.length > 0)
+    lines.push(
+      `    all were served ${median(starts.map(({ many }) => many.seconds)).toFixed(1)} s after the walsender began (one alone: ` +
+        `${median(starts.map(({ alone }) => alone.seconds)).toFixed(1)}), ${median(starts.map(({ many }) => many.cpuSeconds)).toFixed(2)} s of CPU; the drain began then`,
+    )
   const besides = pairs.flatMap(({ many, beside }) => (beside ? [{ many, beside }] : []))
   if (besides.length > 0)
     lines.push(
