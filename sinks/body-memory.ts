@@ -1,14 +1,15 @@
 /**
- * Memory of large bodies, of answers and of requests, used again for later ones. Such a body takes about a megabyte, outside of V8's
+ * Memory of large bodies, of answers and of requests, used again for later ones. Such a body takes up to a megabyte, outside of V8's
  * heap: made anew for each, it would be collected every few hundred milliseconds, and each collection marks the whole
- * heap for it (measured: a fifth of all CPU of a drain). Whoever takes memory gives it back when nobody can read it any
+ * heap for it (measured: a fifth of all CPU of a drain); and memory that is new to the process is dear to touch. Whoever takes memory gives it back when nobody can read it any
  * more, or leaves it to the garbage collector: both are safe, giving back early is not.
  */
 
 /** A smaller body is not worth it. */
-const FROM_BYTES = 64 * 1024
-/** Bodies differ a little in size: rounded up, they fit each other's memory. */
+const FROM_BYTES = 16 * 1024
+/** Bodies differ a little in size: rounded up, small ones less, they fit each other's memory. */
 const STEP_BYTES = 256 * 1024
+const SMALL_STEP_BYTES = 64 * 1024
 /** One great body must not weigh for ever. */
 const LARGEST_BYTES = 4 * 1024 * 1024
 const KEPT_BYTES = 8 * 1024 * 1024
@@ -24,10 +25,11 @@ export class BodyMemory {
 
   /** Memory with anything in it. */
   take(bytes: number): Buffer {
-    if (bytes < FROM_BYTES || bytes > LARGEST_BYTES) return Buffer.allocUnsafeSlow(bytes)
+    if (bytes < FROM_BYTES || bytes > LARGEST_BYTES) return Buffer.allocUnsafe(bytes)
     const i = this.#free.findLastIndex(({ byteLength }) => byteLength >= bytes)
     const [memory] = i < 0 ? [] : this.#free.splice(i, 1)
-    if (!memory) return Buffer.allocUnsafeSlow(Math.ceil(bytes / STEP_BYTES) * STEP_BYTES).subarray(0, bytes)
+    const step = bytes < STEP_BYTES ? SMALL_STEP_BYTES : STEP_BYTES
+    if (!memory) return Buffer.allocUnsafeSlow(Math.ceil(bytes / step) * step).subarray(0, bytes)
     this.#freeBytes -= memory.byteLength
     return Buffer.from(memory, 0, bytes)
   }

@@ -7,6 +7,7 @@ import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
 import { WebhookDestination, withoutLogin } from '../engine/state/destinations.ts'
+import { bodyMemory } from './body-memory.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
 import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
@@ -104,7 +105,8 @@ class Webhook implements PushWire {
     }
     const answered = (result: HttpResult) => ended(this.#outcome(result, load))
     const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
-    if (!isCompressed || !request.body) return this.#pool.begin(request, answered)
+    if (!request.body) return this.#pool.begin(request, answered)
+    if (!isCompressed) return this.#pool.begin({ ...request, bodySent: () => bodyMemory.give(plain) }, answered)
     gzip(plain, (error, body) => {
       if (error) ended({ kind: 'failed', failure: this.#verbatim.undeliverable(error.message) })
       else this.#pool.begin({ ...request, body }, answered)
@@ -137,7 +139,7 @@ class Webhook implements PushWire {
     const { batch } = this.#settings
     let bytes = batch ? HEAD.length + TAIL.length + length - 1 : 0
     for (let i = 0; i < length; i++) bytes += this.#messages.size(load, i)
-    const body = Buffer.allocUnsafe(bytes) // written to its end below
+    const body = bodyMemory.take(bytes) // written to its end below
     if (!batch) {
       this.#messages.write(load, 0, body, 0)
       return body

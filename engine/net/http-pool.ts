@@ -5,7 +5,7 @@
  * what went wrong, and never rejects: whoever sends messages must know whether anything may have arrived. No redirect
  * is followed, and addresses are those the egress guard lets through.
  */
-import { isIP, type LookupFunction } from 'node:net'
+import { isIP, type LookupFunction, type Socket } from 'node:net'
 import type { Dispatcher } from 'undici'
 import { Bag, NOWHERE, type Member } from '../bag.ts'
 import { EngineError } from '../errors.ts'
@@ -25,6 +25,8 @@ export type HttpRequest = Readonly<{
   keepBytes: number
   /** gives up; what was sent may arrive all the same */
   signal?: AbortSignal | undefined
+  /** told before the answer when nobody reads the body any more: its memory may be used again. Not told when that isn't certain then */
+  bodySent?: () => void
 }>
 
 export type HttpAnswer = Readonly<{
@@ -68,6 +70,8 @@ export class HttpPool {
   readonly #connections: number
   readonly #connect: ReturnType<typeof buildConnector>
   readonly #clients: Client[] = []
+  /** of each client, that it is connected with now */
+  readonly #sockets = new WeakMap<Client, Socket>()
   /** those that no request uses, the last one first */
   readonly #free: Client[] = []
   /** for a client */
@@ -101,7 +105,7 @@ export class HttpPool {
     const { signal, timeoutMs } = request
     if (signal?.aborted) return queueMicrotask(() => ended(ABORTED))
     if (signal) this.#listenTo(signal)
-    const call = new Call(request, { tell: ended, freed: this.#freed, underWay: this.#underWay })
+    const call = new Call(request, { tell: ended, freed: this.#freed, isSent: this.#isSent, underWay: this.#underWay })
     call.endsAt = performance.now() + timeoutMs
     if (call.endsAt < this.#timerAt) this.#setTimer(call.endsAt, timeoutMs)
     const client = this.#free.pop() ?? this.#another()
@@ -113,7 +117,11 @@ export class HttpPool {
     if (this.#clients.length >= this.#connections || this.#isClosed) return undefined
     const client = new Client(this.#origin, {
       pipelining: 1, // a request never waits behind another's answer
-      connect: this.#connect,
+      connect: (options, callback) =>
+        this.#connect(options, (...result) => {
+          if (result[1]) this.#sockets.set(client, result[1])
+          callback(...result)
+        }),
       headersTimeout: 0, // each request has its own time
       bodyTimeout: 0,
     })
@@ -129,6 +137,9 @@ export class HttpPool {
       call.onResponseError(undefined, error as Error) // a header or path that undici refuses
     }
   }
+
+  /** A server may answer before it has read the request: then the rest of it is still read from its memory. */
+  readonly #isSent = (client: Client): boolean => this.#sockets.get(client)?.writableLength === 0
 
   /** The client has done with its request. */
   readonly #freed = (client: Client): void => {
@@ -203,6 +214,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   readonly #request: HttpRequest
   readonly #tell: (result: HttpResult) => void
   readonly #freed: (client: Client) => void
+  readonly #isSent: (client: Client) => boolean
   readonly #underWay: Bag<Call>
   #controller: Dispatcher.DispatchController | undefined
   #started = false
@@ -212,14 +224,25 @@ class Call implements Dispatcher.DispatchHandler, Member {
   #body: Buffer = NO_BODY
   #bytes = 0
 
-  /** @param underWay where it is until it is settled. @param freed told when it needs its client no more */
+  /** @param underWay where it is until it is settled. @param freed told when it needs its client no more. @param isSent whether a client has sent all */
   constructor(
     request: HttpRequest,
-    { tell, freed, underWay }: Readonly<{ tell: (result: HttpResult) => void; freed: (client: Client) => void; underWay: Bag<Call> }>,
+    {
+      tell,
+      freed,
+      isSent,
+      underWay,
+    }: Readonly<{
+      tell: (result: HttpResult) => void
+      freed: (client: Client) => void
+      isSent: (client: Client) => boolean
+      underWay: Bag<Call>
+    }>,
   ) {
     this.#request = request
     this.#tell = tell
     this.#freed = freed
+    this.#isSent = isSent
     this.#underWay = underWay
     underWay.add(this)
   }
@@ -280,6 +303,8 @@ class Call implements Dispatcher.DispatchHandler, Member {
   onResponseEnd(): void {
     const body = this.#body.subarray(0, Math.min(this.#bytes, this.#request.keepBytes))
     const isCut = this.#bytes > this.#request.keepBytes
+    const { bodySent } = this.#request
+    if (bodySent && this.client && this.#isSent(this.client)) bodySent()
     this.#end() // before it is told: what is begun then finds its client free
     if (this.#leave()) this.#tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })
   }

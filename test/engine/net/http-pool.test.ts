@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer } from 'node:net'
+import { createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { Egress } from '../../../engine/net/egress.ts'
 import { HttpPool, type HttpRequest } from '../../../engine/net/http-pool.ts'
@@ -81,6 +81,38 @@ test('nothing is told of a request before it has been begun, though it is refuse
     assert.equal(await promise, request === refused[0] ? 'connect' : 'aborted')
   }
   assert.equal(receiver.requests.length, 0)
+})
+
+test('the memory of a body may be used again when the answer comes, but not where the server answered before it had read it', async () => {
+  await using receiver = await HttpReceiver.start()
+  await using http = await pool(receiver.url)
+  const told: string[] = []
+  const { promise, resolve } = Promise.withResolvers<void>()
+  http.begin({ ...REQUEST, bodySent: () => told.push('body') }, () => {
+    told.push('answer')
+    resolve()
+  })
+  await promise
+  assert.deepEqual(told, ['body', 'answer'])
+
+  const body = Buffer.alloc(16 * 1024 * 1024, 'a') // more than both ends of a connection hold
+  const [head, whole] = [Promise.withResolvers<Socket>(), Promise.withResolvers<Buffer>()]
+  const server = createServer((socket) => socket.once('readable', () => head.resolve(socket))).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  await using early = await pool(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  const answered = early.request({ ...REQUEST, body, bodySent: () => body.fill('b') })
+  const socket = await head.promise
+  socket.write('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n')
+  assert.equal((await answered).answer?.status, 200)
+  const chunks: Buffer[] = []
+  socket.on('data', (chunk: Buffer) => {
+    chunks.push(chunk)
+    if (chunks.reduce((sum, { length }) => sum + length, 0) > body.length) whole.resolve(Buffer.concat(chunks))
+  })
+  const read = await whole.promise
+  assert.equal(read.indexOf('b', read.indexOf('\r\n\r\n')), -1, 'what the server reads later is what was sent')
+  socket.destroy()
+  server.close()
 })
 
 test('of a long answer only what was asked for is kept', async () => {
