@@ -33,6 +33,8 @@ const SINKS: readonly ScenarioSink[] = [
 const MEANWHILE = 10
 const WITHIN_MS = 60_000
 const RETRY_AFTER_MS = 50
+/** about twice as long as an edit takes */
+const CUT_OFF_WITHIN_MS = 60
 
 /** A server that takes what a sink sends: each message may come again, but of a row none comes after a later one for the first time. */
 class Hooks {
@@ -53,6 +55,8 @@ class Hooks {
 }
 
 class Edits {
+  /** in the midst of an edit, by whether its answer had come */
+  readonly kills = { answered: 0, unanswered: 0 }
   readonly #scenario: Scenario
 
   constructor(scenario: Scenario) {
@@ -94,7 +98,9 @@ class Edits {
       const newest = oracle.messages.toSorted(comparePlaces).slice(-200)
       if (newest.length === 0) return
       const { lsn } = random.pick(newest)
-      const status = await this.#untilAnswered(() => service.post('/api/sinks/edited/replay', { lsn: String(lsn) }))
+      const replay = () => service.post('/api/sinks/edited/replay', { lsn: String(lsn) })
+      await this.#cutOff(replay)
+      const status = await this.#untilAnswered(replay)
       assert.equal(status, 200)
       oracle.setBack(lsn)
     })
@@ -117,7 +123,24 @@ class Edits {
 
   async #patch(changes: object): Promise<void> {
     const { service } = this.#scenario
-    assert.equal(await this.#untilAnswered(() => service.patch('/api/sinks/edited', changes)), 200)
+    const patch = () => service.patch('/api/sinks/edited', changes)
+    await this.#cutOff(patch)
+    assert.equal(await this.#untilAnswered(patch), 200)
+  }
+
+  /** The service may die anywhere between the request and some time after its answer. */
+  async #cutOff(ask: () => Promise<unknown>): Promise<void> {
+    const { service, random } = this.#scenario
+    if (random.weighted({ kill: 1, none: 3 }) === 'none') return
+    const asked = ask().then(
+      () => this.kills.answered++,
+      () => this.kills.unanswered++,
+    )
+    await sleep(random.int(0, CUT_OFF_WITHIN_MS))
+    await service.kill()
+    await asked
+    this.#scenario.checkSoFar()
+    await service.startReady()
   }
 
   /** @returns the status, when it is no longer to try again */
@@ -181,7 +204,9 @@ for (const seed of seeds(1)) {
         `select s from tailrace.routing_version v, jsonb_array_elements(v.streams) s where v.version = (select max(version) from tailrace.routing_version)`,
       )
       assert.equal(streams.length, 1, 'all of them read one stream in the end')
-      context.diagnostic(`${workload.changes} changes, ${scenario.redeliveries} redeliveries, ${service.starts} starts`)
+      context.diagnostic(
+        `${workload.changes} changes, ${scenario.redeliveries} redeliveries, ${service.starts} starts, ${JSON.stringify(edits.kills)} kills in edits`,
+      )
     })
   })
 }
