@@ -1,6 +1,8 @@
 /**
  * One append at a time, and none after one that failed (correctness 4, invariant 1). While an append is open the next
- * one gathers, so packs grow with the load; when nothing is open, what was gathered leaves after a few milliseconds.
+ * one gathers, so packs grow with the load. Each append costs the same, whatever is in it: the service, its clients and the disk
+ * do a round for it. So what is no full pack waits until some milliseconds after the last append began, and as long after its
+ * end as it took: a change that comes alone leaves at once, and a slow disk is not asked without rest.
  */
 import { EngineError } from '../errors.ts'
 import type { AppendRecord, Log, Progress } from '../log/log.ts'
@@ -17,15 +19,21 @@ export type Append = Readonly<{
 
 export type AppendLoopOptions = Readonly<{
   log: Pick<Log, 'append'>
+  /** of what has been gathered so far */
+  gathered: () => Readonly<{ isEmpty: boolean; isFull: boolean }>
   /** what has been gathered so far, or undefined: nothing */
   take: () => Append | undefined
   durable: (append: Append, number: number) => void
   /** called once; nothing is appended afterwards */
   failed: (error: EngineError) => void
+  /** from the beginning of one append to that of the next, unless there is a pack's worth */
   lingerMs: number
   /** an append that hasn't settled by then has failed for us: what becomes of it is sorted out by the next run */
   timeoutMs: number
 }>
+
+/** A disk rests no longer than this between two appends. */
+const MAX_REST_MS = 10
 
 export class AppendLoop {
   readonly #options: AppendLoopOptions
@@ -34,11 +42,14 @@ export class AppendLoop {
   #open: Append | undefined
   #appending: Promise<unknown> = Promise.resolve()
   #timer: NodeJS.Timeout | undefined
+  /** what is no full pack is not appended before this; monotonic ms */
+  #restsUntil: number
   #state: 'running' | 'stopped' | 'failed' = 'running'
   #idle = Promise.withResolvers<void>()
 
   constructor(options: AppendLoopOptions) {
     this.#options = options
+    this.#restsUntil = performance.now() + options.lingerMs
   }
 
   /** Number of the append that what is gathered now will leave in. */
@@ -60,11 +71,12 @@ export class AppendLoop {
     return this.#appending
   }
 
-  /** Something was gathered. @param full don't linger: there is a pack's worth of it */
-  wake(full: boolean): void {
+  /** Something was gathered. */
+  wake(): void {
     if (this.#open || this.#state !== 'running') return
-    if (full) this.#begin()
-    else this.#timer ??= setTimeout(() => this.#begin(), this.#options.lingerMs)
+    const { isEmpty, isFull } = this.#options.gathered()
+    if (isFull) this.#begin()
+    else if (!isEmpty) this.#timer ??= setTimeout(() => this.#begin(), this.#restsUntil - performance.now())
   }
 
   /** Appends what is gathered and waits until nothing is open. */
@@ -99,7 +111,8 @@ export class AppendLoop {
   }
 
   async #run(append: Append, number: number): Promise<void> {
-    const { log, timeoutMs } = this.#options
+    const { log, lingerMs, timeoutMs } = this.#options
+    const begunAt = performance.now()
     const timeout = Promise.withResolvers<never>()
     const timer = setTimeout(
       () =>
@@ -120,11 +133,13 @@ export class AppendLoop {
       clearTimeout(timer)
     }
     this.#open = undefined
+    const endedAt = performance.now()
+    this.#restsUntil = Math.max(begunAt + lingerMs, endedAt + Math.min(endedAt - begunAt, MAX_REST_MS))
     const idle = this.#idle
     this.#idle = Promise.withResolvers()
     if (this.#state === 'running') {
       this.#options.durable(append, number)
-      this.#begin()
+      this.wake()
     }
     idle.resolve()
   }

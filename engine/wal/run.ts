@@ -249,6 +249,7 @@ export class SourceRun {
     })
     this.#loop = new AppendLoop({
       log,
+      gathered: () => this.#packer.packing,
       take: () => this.#take(),
       durable: (append, number) => this.#durable(append, number),
       failed: (error) => this.#fail(error),
@@ -293,7 +294,7 @@ export class SourceRun {
     this.#packer.handle(chunk)
     const { packing } = this.#packer
     if (packing.isEmpty) return
-    this.#loop.wake(packing.isFull)
+    this.#loop.wake()
     if (packing.bytes > this.#options.settings.maxBytesInFlight / 4) this.#flow.check()
   }
 

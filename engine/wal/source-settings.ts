@@ -10,7 +10,7 @@ export type SourceSettings = Readonly<{
   packBytes: number
   /** a larger message is discarded, on record */
   maxMessageBytes: number
-  /** how long the first message waits for others while nothing is being appended */
+  /** from the beginning of one append to that of the next, unless a pack is full */
   lingerMs: number
   appendTimeoutMs: number
   walSenderTimeoutMs: number
@@ -25,7 +25,7 @@ export const SOURCE_DEFAULTS: SourceSettings = {
   maxBytesInFlight: 4 * 1024 * 1024,
   packBytes: 256 * 1024,
   maxMessageBytes: 64 * 1024 * 1024,
-  lingerMs: 3,
+  lingerMs: 6,
   appendTimeoutMs: 60_000,
   walSenderTimeoutMs: 10_000,
   confirmEveryMs: 200,

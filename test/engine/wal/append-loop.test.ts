@@ -4,6 +4,7 @@ import type { EngineError } from '../../../engine/errors.ts'
 import { PART } from '../../../engine/position.ts'
 import { AppendLoop, type Append } from '../../../engine/wal/append-loop.ts'
 
+/** @property gathered whoever pushes a capital letter has a pack's worth */
 function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
   const gathered: string[] = []
   const appends: { content: string; settle: PromiseWithResolvers<void> }[] = []
@@ -20,6 +21,7 @@ function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
         return settle.promise
       },
     },
+    gathered: () => ({ isEmpty: gathered.length === 0, isFull: gathered.some((text) => text !== text.toLowerCase()) }),
     take: (): Append | undefined =>
       gathered.length === 0
         ? undefined
@@ -45,12 +47,12 @@ test('one append is open at a time; what is gathered meanwhile leaves in the nex
   const { loop, gathered, appends, events, next } = setUp()
   gathered.push('a')
   const first = next()
-  loop.wake(false)
+  loop.wake()
   await first
   gathered.push('b')
-  loop.wake(true)
+  loop.wake()
   gathered.push('c')
-  loop.wake(true)
+  loop.wake()
   assert.deepEqual(
     appends.map((a) => a.content),
     ['a'],
@@ -69,36 +71,84 @@ test('one append is open at a time; what is gathered meanwhile leaves in the nex
 
 test('a full pack does not linger', () => {
   const { loop, gathered, appends } = setUp({ lingerMs: 3_600_000 })
-  gathered.push('a')
-  loop.wake(true)
+  gathered.push('A')
+  loop.wake()
   assert.equal(appends.length, 1)
+  loop.stop()
+})
+
+test('what is no full pack waits until some milliseconds after the last append began, and as long after its end as it took', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const clock = t.mock.method(performance, 'now', () => 1_000)
+  const pass = (ms: number) => {
+    const now = performance.now() + ms
+    clock.mock.mockImplementation(() => now)
+    t.mock.timers.tick(ms)
+  }
+  const { loop, gathered, appends } = setUp({ lingerMs: 6 })
+  const contents = () => appends.map(({ content }) => content)
+  const settle = async (tookMs: number) => {
+    pass(tookMs)
+    appends.at(-1)?.settle.resolve()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  const gather = (text: string) => {
+    gathered.push(text)
+    loop.wake()
+  }
+  pass(100)
+  gather('a')
+  pass(1)
+  assert.deepEqual(contents(), ['a'], 'alone it leaves at once')
+  gather('b')
+  await settle(2)
+  pass(3)
+  assert.deepEqual(contents(), ['a'])
+  gather('c')
+  pass(1)
+  assert.deepEqual(contents(), ['a', 'bc'], '6 ms after the last one began')
+  gather('d')
+  await settle(8)
+  pass(7)
+  assert.deepEqual(contents(), ['a', 'bc'])
+  pass(1)
+  assert.deepEqual(contents(), ['a', 'bc', 'd'], 'after 8 ms it rests for 8 ms')
+  gather('e')
+  await settle(500)
+  pass(9)
+  assert.deepEqual(contents(), ['a', 'bc', 'd'])
+  pass(1)
+  assert.deepEqual(contents(), ['a', 'bc', 'd', 'e'], 'it rests no longer than 10 ms')
+  gather('F')
+  await settle(1)
+  assert.deepEqual(contents(), ['a', 'bc', 'd', 'e', 'F'], 'a full pack does not wait')
   loop.stop()
 })
 
 test('after a failed append nothing more is appended, and the failure is told once', async () => {
   const { loop, gathered, appends, events, failed } = setUp()
-  gathered.push('a')
-  loop.wake(true)
+  gathered.push('A')
+  loop.wake()
   gathered.push('b')
   appends[0]?.settle.reject(new Error('no space'))
   assert.equal((await failed).code, 'LOG_APPEND_FAILED')
-  loop.wake(true)
+  loop.wake()
   await loop.drain()
   assert.deepEqual(
     appends.map((a) => a.content),
-    ['a'],
+    ['A'],
   )
   assert.deepEqual(events, ['failed LOG_APPEND_FAILED'])
 })
 
 test('an append that never settles fails by time limit, and its late success changes nothing', async () => {
   const { loop, gathered, appends, events, failed } = setUp({ timeoutMs: 20 })
-  gathered.push('a')
-  loop.wake(true)
+  gathered.push('A')
+  loop.wake()
   assert.equal((await failed).code, 'LOG_APPEND_TIMEOUT')
   appends[0]?.settle.resolve()
   gathered.push('b')
-  loop.wake(true)
+  loop.wake()
   await loop.drain()
   assert.deepEqual(events, ['failed LOG_APPEND_TIMEOUT'])
   assert.equal(appends.length, 1)
@@ -106,8 +156,8 @@ test('an append that never settles fails by time limit, and its late success cha
 
 test('a stop leaves an open append to itself', async () => {
   const { loop, gathered, appends, events } = setUp()
-  gathered.push('a')
-  loop.wake(true)
+  gathered.push('A')
+  loop.wake()
   loop.stop()
   appends[0]?.settle.reject(new Error('closed'))
   await loop.drain()
