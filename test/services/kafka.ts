@@ -8,12 +8,12 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
-import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
+import { rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { jarFolder, run } from './java.ts'
+import { serverFolder } from './server-folder.ts'
 
 const WITHOUT = 'a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS'
 
@@ -50,7 +50,7 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   const folderOfJars = await jarFolder(POM, 'tailrace-kafka-jars', WITHOUT)
   const jars = join(folderOfJars, '*')
   const jvm = options.jvm ?? [...JVM, `-XX:SharedArchiveFile=${await classArchive(folderOfJars)}`]
-  const folder = await mkdtemp(join(tmpdir(), 'tailrace-kafka-'))
+  const folder = await serverFolder('tailrace-kafka-')
   const [port, controllerPort, innerPort] = await freePorts()
   const address = `127.0.0.1:${port}`
   const settings = join(folder, 'server.properties')

@@ -6,12 +6,12 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, globSync, writeFileSync } from 'node:fs'
 import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { Client } from 'pg'
 import { embeddedBinaries, type Binaries } from '../../engine/postgres/binaries.ts'
 import { PostgresServer } from '../../engine/postgres/server.ts'
 import type { Connection } from '../../engine/state/resources.ts'
+import { serverFolder } from './server-folder.ts'
 
 type Row = Record<string, unknown>
 
@@ -67,7 +67,7 @@ type Settings = Readonly<Record<string, string | number>>
 export async function startPostgres(
   options: Readonly<{ settings?: Settings; binaries?: Binaries; standbyOf?: TestServer }> = {},
 ): Promise<TestServer> {
-  const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  const folder = await serverFolder('tailrace-pg-')
   if (options.standbyOf) {
     spawnSync('cp', ['-a', options.standbyOf.folder, join(folder, 'cluster')])
     writeFileSync(join(folder, 'cluster', 'standby.signal'), '')
@@ -132,7 +132,7 @@ function endWithProcess(server: PostgresServer): void {
 }
 
 async function copyOf(primary: PostgresServer, binaries: Binaries, settings: Settings = {}): Promise<PostgresServer> {
-  const folder = await mkdtemp(join(tmpdir(), 'tailrace-pg-'))
+  const folder = await serverFolder('tailrace-pg-')
   const cluster = join(folder, 'cluster')
   const { port, password } = primary.connection('postgres')
   const program = join(dirname(binaries.postgres), 'pg_basebackup')
