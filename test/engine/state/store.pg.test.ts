@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
+import { withMoreTime } from '../../services/more-time.ts'
 import { createDatabase } from '../../services/postgres.ts'
 
 const unexpected = (error: Error) => assert.fail(error)
@@ -82,33 +83,38 @@ test('a session that the server ends in a transaction fails that one, and the ne
   assert.deepEqual((await store.query('select name from account')).rows, [])
 })
 
-test('a state database that falls silent is STATE_UNAVAILABLE in time, for queries and transactions, and is used again once it is back', async () => {
-  await using db = await createDatabase()
-  await using proxy = await NetProxy.start({ host: db.connection.hostname, port: db.connection.port })
-  const connection = { ...db.connection, hostname: '127.0.0.1', port: proxy.port }
-  await using store = await openStore(connection, 2, () => undefined, 400)
-  await store.query('select 1')
-  const silent = store.transaction(async (query) => {
-    await query(`insert into account (name) values ('gone')`)
-    proxy.fallSilent()
-    await query('select 1')
-  })
-  await assert.rejects(silent, { code: 'STATE_UNAVAILABLE' })
-  for (let i = 0; i < 3; i++) await assert.rejects(store.query('select 1'), { code: 'STATE_UNAVAILABLE' })
-  await assert.rejects(
-    store.transaction((query) => query('select 1')),
-    { code: 'STATE_UNAVAILABLE' },
-  )
-  proxy.heal()
-  assert.deepEqual((await store.query('select name from account')).rows, [])
-})
+/** What a statement and a connection may take: short, for the tests to be quick. */
+const LIMITS_MS = [400, 4_000] as const
 
-test('a statement that the server never finishes ends in time, on the server too', async () => {
-  await using db = await createDatabase()
-  await using store = await openStore(db.connection, 1, unexpected, 400)
-  await assert.rejects(store.query('select pg_sleep(60)'), { code: 'STATE_UNAVAILABLE', message: /statement timeout/ })
-  await db.query('begin; lock table tailrace.account')
-  await assert.rejects(store.query('select from account'), { code: 'STATE_UNAVAILABLE' })
-  await db.query('rollback')
-  assert.deepEqual((await store.query('select from account')).rows, [])
-})
+test('a state database that falls silent is STATE_UNAVAILABLE in time, for queries and transactions, and is used again once it is back', () =>
+  withMoreTime(LIMITS_MS, async (limitMs) => {
+    await using db = await createDatabase()
+    await using proxy = await NetProxy.start({ host: db.connection.hostname, port: db.connection.port })
+    const connection = { ...db.connection, hostname: '127.0.0.1', port: proxy.port }
+    await using store = await openStore(connection, 2, () => undefined, limitMs)
+    await store.query('select 1')
+    const silent = store.transaction(async (query) => {
+      await query(`insert into account (name) values ('gone')`)
+      proxy.fallSilent()
+      await query('select 1')
+    })
+    await assert.rejects(silent, { code: 'STATE_UNAVAILABLE' })
+    for (let i = 0; i < 3; i++) await assert.rejects(store.query('select 1'), { code: 'STATE_UNAVAILABLE' })
+    await assert.rejects(
+      store.transaction((query) => query('select 1')),
+      { code: 'STATE_UNAVAILABLE' },
+    )
+    proxy.heal()
+    assert.deepEqual((await store.query('select name from account')).rows, [])
+  }))
+
+test('a statement that the server never finishes ends in time, on the server too', () =>
+  withMoreTime(LIMITS_MS, async (limitMs) => {
+    await using db = await createDatabase()
+    await using store = await openStore(db.connection, 1, unexpected, limitMs)
+    await assert.rejects(store.query('select pg_sleep(60)'), { code: 'STATE_UNAVAILABLE', message: /statement timeout/ })
+    await db.query('begin; lock table tailrace.account')
+    await assert.rejects(store.query('select from account'), { code: 'STATE_UNAVAILABLE' })
+    await db.query('rollback')
+    assert.deepEqual((await store.query('select from account')).rows, [])
+  }))
