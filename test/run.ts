@@ -17,7 +17,7 @@ import { spec } from 'node:test/reporters'
 import { parseArgs } from 'node:util'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
-import { startPostgres } from './services/postgres.ts'
+import { prepareStates, startPostgres } from './services/postgres.ts'
 
 const root = dirname(import.meta.dirname)
 /** Each file is a process, and many of them wait for what they started: two more than cores keep those busy. They share servers. */
@@ -59,7 +59,11 @@ const SERVICES: readonly Service[] = [
     name: 'POSTGRES',
     variable: 'TEST_PG_URL',
     needs: (file) => /\.(pg|kafka|search)\.test\.ts$/.test(file),
-    start: async (services) => services.use(await startPostgres()).url,
+    start: async (services) => {
+      const server = services.use(await startPostgres())
+      env.TEST_PG_STATE = await prepareStates(server)
+      return server.url
+    },
   },
   {
     name: 'KAFKA',

@@ -1,7 +1,7 @@
 /** An edit on one process, or by another program, takes effect in every process, and restarts nothing else. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 
@@ -22,7 +22,7 @@ const config = (databases: string, sinks: string) => `account: { name: shop }\nd
 
 async function stage() {
   const stack = new AsyncDisposableStack()
-  const state = stack.use(await createDatabase())
+  const state = stack.use(await createState())
   const shop = stack.use(await createDatabase('create table goods (id int primary key); create table users (id int primary key)'))
   const apply = (text: string) => applyYaml(state.connection, text)
   await apply(config(database(shop), sink('goods', shop) + sink('others', shop)))

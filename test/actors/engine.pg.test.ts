@@ -15,14 +15,14 @@ import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { openStore } from '../../engine/state/store.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
 /** A sink "orders" of everything, in an engine whose actors do not run. */
 async function stage() {
   const stack = new AsyncDisposableStack()
   const source = stack.use(await createDatabase('create table goods (id int primary key, size int); create schema sales'))
-  const state = stack.use(await createDatabase())
+  const state = stack.use(await createState())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-engine-'))
   stack.defer(() => rm(folder, { recursive: true, force: true }))

@@ -1,7 +1,7 @@
 /** What the metrics say after real traffic: messages from Postgres, some acked, some returned, some forgotten. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { CONTRACT_METRICS } from '../engine/contract-metrics.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
@@ -51,7 +51,7 @@ function one(samples: readonly Sample[], name: string, labels: Readonly<Record<s
 const isAllRead = ({ name, value }: Sample) => name === 'sequin_messages_buffered' && value === 10
 
 test('after messages were acked, returned and forgotten the metrics say how many, and every one of the contract has a value', async () => {
-  await using state = await createDatabase()
+  await using state = await createState()
   await using source = await createDatabase('create table goods (id int primary key)')
   await applyYaml(state.connection, config(source))
   await using node = await startNode({ name: 'only', state: state.connection })

@@ -6,7 +6,7 @@ import { isRetryable } from '../../engine/errors.ts'
 import { createLogger } from '../../engine/logger.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { applyYaml, startNode, type EngineNode, type NodeOptions } from './engine-node.ts'
 import { sharedLog } from './shared-log.ts'
 
@@ -57,7 +57,7 @@ export class Shop implements AsyncDisposable {
     openLog?: NodeOptions['openLog'],
   ): Promise<Shop> {
     await using stack = new AsyncDisposableStack()
-    const state = stack.use(await createDatabase())
+    const state = stack.use(await createState())
     const db = stack.use(await createDatabase('create table item (id int primary key, name text); create table other (id int primary key)'))
     await applyYaml(state.connection, config(db, sinks))
     await prepare?.(state)

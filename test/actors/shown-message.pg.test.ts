@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HttpReceiver } from '../services/http-receiver.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 
@@ -59,7 +59,7 @@ const shown = async (node: EngineNode, name: string, id: string): Promise<Shown 
 }
 
 test('a message is shown with the row that enriches it, what its functions make of it, and what they threw and printed', async () => {
-  await using state = await createDatabase()
+  await using state = await createState()
   await using receiver = await HttpReceiver.start()
   await using shop = await createDatabase(`
     create table tenant (id int primary key, name text);

@@ -5,7 +5,7 @@ import { on, once } from 'node:events'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { calmMs } from '../services/calm-clock.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 
@@ -29,7 +29,7 @@ sinks:
 
 async function stage() {
   const stack = new AsyncDisposableStack()
-  const state = stack.use(await createDatabase())
+  const state = stack.use(await createState())
   const source = stack.use(await createDatabase('create table goods (id int primary key)'))
   await applyYaml(state.connection, config(source))
   return { state, source, stack, [Symbol.asyncDispose]: () => stack.disposeAsync() }

@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { parse } from 'yaml'
 import { Service, TOKEN } from '../faults/service.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { COMMAND } from './running-command.ts'
 
 const ESCAPE = '\u001B'
@@ -24,7 +24,7 @@ before(async () => {
   folder = await mkdtemp(join(tmpdir(), 'tailrace-config-'))
   started.defer(() => rm(folder, { recursive: true }))
   source = started.use(await createDatabase('create table goods (id int primary key, email text)'))
-  const state = started.use(await createDatabase())
+  const state = started.use(await createState())
   service = started.use(await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [{ name: 'first' }] }))
   await service.startReady()
 })

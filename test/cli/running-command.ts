@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createDatabase } from '../services/postgres.ts'
+import { createState } from '../services/postgres.ts'
 
 export const COMMAND = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
 
@@ -38,7 +38,7 @@ export class CommandStage implements AsyncDisposable {
 
   static async create(): Promise<CommandStage> {
     await using stack = new AsyncDisposableStack()
-    const state = stack.use(await createDatabase())
+    const state = stack.use(await createState())
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-command-'))
     stack.defer(() => rm(folder, { recursive: true, force: true }))
     const env = { ...process.env, PG_URL: state.url, TAILRACE_DATA: folder, SERVER_PORT: '0', TAILRACE_METRICS_PORT: '0' }

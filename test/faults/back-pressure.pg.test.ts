@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { calmMs } from '../services/calm-clock.ts'
 import { withMoreTime } from '../services/more-time.ts'
-import { createDatabase, startPostgres, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, startPostgres, createState, type TestDatabase } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { Tally } from './tally.ts'
 
@@ -18,7 +18,7 @@ test('reading that is paused for 10 s keeps its line at a wal_sender_timeout of 
 async function keepsItsLine(walSenderTimeoutMs: number): Promise<void> {
   await using server = await startPostgres({ settings: { wal_sender_timeout: walSenderTimeoutMs } })
   await using source = await createDatabase(TABLE, { server: server.url })
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await prepare(source, state)
   await service.startReady()
   await fill(source)
@@ -37,7 +37,7 @@ async function keepsItsLine(walSenderTimeoutMs: number): Promise<void> {
 test('Postgres stops fast within 5 s while reading is paused, and nothing is lost', async () => {
   await using server = await startPostgres()
   await using source = await createDatabase(TABLE, { server: server.url })
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await prepare(source, state)
   await service.startReady()
   await fill(source)

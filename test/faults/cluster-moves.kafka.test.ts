@@ -7,7 +7,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { msBetween, type Moment } from '../services/calm-clock.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { holdings, until } from './cluster-faults.ts'
 import { Pulse, PULSE_TABLE } from './pulse.ts'
 import { Service } from './service.ts'
@@ -26,7 +26,7 @@ const ROUNDS = LONG ? 8 : 1
 
 test('a killed process is missed in time, one that is added or stopped is hardly noticed, and every ack is answered', async (context) => {
   await using source = await createDatabase(PULSE_TABLE)
-  await using state = await createDatabase()
+  await using state = await createState()
   await using stack = new AsyncDisposableStack()
   const nodes: Service[] = []
   for (let n = 0; n < 3; n++)

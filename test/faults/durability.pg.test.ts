@@ -7,7 +7,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseLsn } from '../../engine/lsn.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import type { Transaction } from './journal.ts'
 import { comparePlaces, type Message } from './oracle.ts'
@@ -28,7 +28,7 @@ for (const seed of seeds(1)) {
   test(`what the slot has confirmed is delivered after a SIGKILL with Postgres out of reach (seed ${seed})`, async () => {
     await withSeed(seed, 'durability.pg.test.ts', async () => {
       await using source = await createDatabase(DDL)
-      await using state = await createDatabase()
+      await using state = await createState()
       const { hostname: host, port } = source.connection
       await using proxy = await NetProxy.start({ host, port })
       await using service = await Service.prepare({

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { freePort, Service } from './service.ts'
 
 test('with EGRESS=public sinks send to public addresses and to what is on the allow list, and a redirect leads nowhere', async () => {
   await using source = await createDatabase('create table goods (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using inside = await HttpReceiver.start()
   await using partner = await HttpReceiver.start(() => ({ status: 307, headers: { location: `${inside.url}/secret` } }))
   const sinkOf = (name: string) => ({ name, destination: { type: 'webhook', http_endpoint: name } })
@@ -48,7 +48,7 @@ test('with EGRESS=public sinks send to public addresses and to what is on the al
 
 test('a start opens the metrics where their own setting says, gives rows to no test service, and encrypts logins that an older version stored', async () => {
   await using source = await createDatabase()
-  await using state = await createDatabase()
+  await using state = await createState()
   const port = await freePort()
   const host = process.platform === 'linux' ? '127.0.0.2' : '127.0.0.1' // elsewhere the machine has but one address of its own
   const env = { TAILRACE_METRICS_PORT: String(port), TAILRACE_METRICS_HOST: host }

@@ -11,7 +11,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { elasticsearch, startElasticsearch, type TestElasticsearch } from '../services/elasticsearch.ts'
 import { SearchIndex } from '../services/elasticsearch-client.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { LOGIN } from '../sinks/elasticsearch-bench.ts'
 import { canonical, type Json } from './json.ts'
 import { badLine } from './bad-line.ts'
@@ -33,7 +33,7 @@ for (const seed of seeds(1))
       const own: TestElasticsearch | undefined = LONG ? resources.use(await startElasticsearch()) : undefined
       const url = own?.url ?? (await elasticsearch())
       const source = resources.use(await createDatabase(DDL))
-      const state = resources.use(await createDatabase())
+      const state = resources.use(await createState())
       const proxy = resources.use(await NetProxy.start({ host: '127.0.0.1', port: Number(new URL(url).port) }))
       const indexes = new Map<string, SearchIndex>()
       for (const table of CAPTURED) indexes.set(table, resources.use(await SearchIndex.create({ mappings: { dynamic: false } }, url)))

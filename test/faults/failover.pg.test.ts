@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
-import { createDatabase, machinePostgres, startPostgres, type TestServer } from '../services/postgres.ts'
+import { createDatabase, machinePostgres, startPostgres, createState, type TestServer } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import { Service, SLOT } from './service.ts'
 import { Tally } from './tally.ts'
@@ -20,7 +20,7 @@ for (const binaries of machinePostgres().slice(-1)) {
   test(`after a failover that lost commits (PostgreSQL ${binaries.version}) every commit of the new primary comes, and once`, async () => {
     await using primary = await startPostgres({ binaries, settings: { wal_keep_size: '256MB' } })
     await using source = await createDatabase('create table row (id int primary key)', { server: primary.url })
-    await using state = await createDatabase()
+    await using state = await createState()
     await using standby = await primary.standby()
     await using proxy = await NetProxy.start({ host: '127.0.0.1', port: primary.port })
     await using service = await Service.prepare({
@@ -56,7 +56,7 @@ for (const binaries of machinePostgres().slice(-1)) {
 
 test('a state database that is read-only for a while, as after a switchover, stops nothing for good', async () => {
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,

@@ -3,7 +3,7 @@
  * What comes again afterwards is what a commit has kept of the gaps.
  */
 import assert from 'node:assert/strict'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { Random } from './random.ts'
 import { Service, TOKEN } from './service.ts'
 import { HttpSinkClient, Passing } from './sink-client.ts'
@@ -33,7 +33,7 @@ export type Outcome = Readonly<{ unacked: number; redelivered: number }>
 export async function killAfterGaps(pattern: Pattern, env: Readonly<Record<string, string>> = {}): Promise<Outcome> {
   const random = new Random(5)
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,

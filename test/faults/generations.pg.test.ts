@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
@@ -66,7 +66,7 @@ test('changes that come faster than the sink can follow are taken one after the 
 
 test('when the primary key of a table changes, a row whose message is held keeps its order: what follows waits', async () => {
   await using source = await createDatabase('create table item (id int primary key, tenant int, name text)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     ...{ source: source.connection, stateUrl: state.url },
     sinks: [{ name: 'one', tables: ['public.item'], partitions: 4, ack_wait_ms: 120_000 }], // far longer than it is held

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { UsageMeter, childrenOf } from '../../bench/process-usage.ts'
 import { CalmClock } from '../services/calm-clock.ts'
 import { HttpReceiver } from '../services/http-receiver.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { configFile, Service, SLOT, type ServiceOptions } from './service.ts'
 
 const MEMORY_MB = 700
@@ -54,7 +54,7 @@ export class HostileService implements AsyncDisposable {
     await using stack = new AsyncDisposableStack()
     const neighbour = stack.use(await createDatabase('create table row (id int primary key)'))
     const source = stack.use(await createDatabase(schema))
-    const state = stack.use(await createDatabase())
+    const state = stack.use(await createState())
     const receiver = stack.use(await HttpReceiver.start())
     const service = stack.use(
       await Service.prepare({

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CalmClock } from '../services/calm-clock.ts'
-import { createDatabase, startPostgres } from '../services/postgres.ts'
+import { createDatabase, startPostgres, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
 
@@ -23,7 +23,7 @@ for (const where of ['the same database', 'another database of the server'] as c
     await using server = await startPostgres()
     await using source = await createDatabase('create table captured (id int primary key)', { server: server.url })
     await using other = await createDatabase(undefined, { server: server.url })
-    await using state = await createDatabase()
+    await using state = await createState()
     await using service = await Service.prepare({
       source: source.connection,
       stateUrl: state.url,

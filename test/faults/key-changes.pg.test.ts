@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { HttpReceiver, jsonOf } from '../services/http-receiver.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { until } from './cluster-faults.ts'
 import { Random } from './random.ts'
 import { Service } from './service.ts'
@@ -65,7 +65,7 @@ const begun = new Date().toISOString()
 
 before(async () => {
   source = started.use(await createDatabase('create table item (id int primary key, stamp int)'))
-  const state = started.use(await createDatabase())
+  const state = started.use(await createState())
   const receiver = started.use(
     await HttpReceiver.start((request) => {
       const { data } = jsonOf(request) as { data: readonly Message[] }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { eventually } from '../engine/wal/source-fixture.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Message } from './oracle.ts'
 import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
@@ -38,7 +38,7 @@ export class LargeRows implements AsyncDisposable {
   static async open(env: Readonly<Record<string, string>>): Promise<LargeRows> {
     await using stack = new AsyncDisposableStack()
     const source = stack.use(await createDatabase('create table doc (id int primary key, body text)'))
-    const state = stack.use(await createDatabase())
+    const state = stack.use(await createState())
     const metricsPort = await freePort()
     const service = stack.use(
       await Service.prepare({

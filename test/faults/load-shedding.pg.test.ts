@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { eventually } from '../engine/wal/source-fixture.ts'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Message } from './oracle.ts'
 import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
@@ -36,7 +36,7 @@ class Stage implements AsyncDisposable {
   static async open(ackWaitMs = 30_000): Promise<Stage> {
     await using stack = new AsyncDisposableStack()
     const source = stack.use(await createDatabase('create table item (id int primary key, seq int, filler text)'))
-    const state = stack.use(await createDatabase())
+    const state = stack.use(await createState())
     const metricsPort = await freePort()
     const small = { name: 'small', max_backlog_mb: 1, load_shedding_policy: 'discard_on_full', ack_wait_ms: ackWaitMs }
     const sinks = [small, { name: 'all', ack_wait_ms: ackWaitMs }]

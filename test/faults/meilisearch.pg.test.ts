@@ -8,7 +8,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Meilisearch, type Fault } from '../services/meilisearch.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { untilAtRest } from './at-rest.ts'
 import { badLine } from './bad-line.ts'
 import { canonical, type Json } from './json.ts'
@@ -27,7 +27,7 @@ for (const seed of seeds(1))
   test(`each index is its table, whatever the service and Meilisearch went through (seed ${seed})`, async (context) => {
     await withSeed(seed, 'meilisearch.pg.test.ts', async () => {
       await using source = await createDatabase(DDL)
-      await using state = await createDatabase()
+      await using state = await createState()
       await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 5, documentMs: 0 } })
       await using proxy = await NetProxy.start({ host: '127.0.0.1', port: Number(new URL(server.url).port) })
       const destination = {

@@ -8,7 +8,7 @@ import { readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
 import { Tally } from './tally.ts'
@@ -24,7 +24,7 @@ const CONFIRMED_WITHIN_MS = 180_000
 
 test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async (context) => {
   await using source = await createDatabase('create table row (id bigint primary key, filler text, at timestamptz default now())')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
@@ -45,7 +45,7 @@ test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 4
 test(`a backlog of ${BACKLOG_BYTES / MB} MB behind a sink nobody reads costs less than 400 MB of private memory, and its disk space is used again`, async (context) => {
   const rows = Math.ceil(BACKLOG_BYTES / ROW_BYTES)
   await using source = await createDatabase('create table row (id bigint primary key, filler text)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,

@@ -4,7 +4,7 @@
  * came last must be its newest change: then whoever applied what came as it came has the table.
  */
 import assert from 'node:assert/strict'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { HttpReceiver, type Received, type Reply } from '../services/http-receiver.ts'
 import { groupOf } from './journal.ts'
 import { parseExact } from './json.ts'
@@ -66,7 +66,7 @@ export class PushScenario implements AsyncDisposable {
   static async create(options: { seed: number; sink?: Partial<SinkOptions>; pace?: number }): Promise<PushScenario> {
     await using resources = new AsyncDisposableStack()
     const source = resources.use(await createDatabase(DDL))
-    const { url: stateUrl } = resources.use(await createDatabase())
+    const { url: stateUrl } = resources.use(await createState())
     const receiver = resources.use(await HttpReceiver.start())
     const proxy = resources.use(await NetProxy.start({ host: '127.0.0.1', port: receiver.port }))
     const service = resources.use(

@@ -5,7 +5,7 @@ import { after, before, describe, test } from 'node:test'
 import kafkajs from 'kafkajs'
 import { CELLS, type Cell } from '../../docs/recovery-cells.ts'
 import { startKafka, type TestBroker } from '../services/kafka.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { copyFolder, DDL, Life, nextSlot, session } from './recovery-run.ts'
 
 const SESSION_MS = 1_500
@@ -19,7 +19,7 @@ let broker: TestBroker
 
 async function home(parts: AsyncDisposableStack): Promise<Home> {
   const source = parts.use(await createDatabase(DDL))
-  const state = parts.use(await createDatabase())
+  const state = parts.use(await createState())
   const prefix = `${source.name}.`
   const env = {
     KAFKA_BROKERS: broker.address,

@@ -9,7 +9,7 @@ import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import { CELLS, type Cell } from '../../docs/recovery-cells.ts'
-import { createDatabase, startPostgres, type TestDatabase, type TestServer } from '../services/postgres.ts'
+import { createDatabase, startPostgres, createState, type TestDatabase, type TestServer } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import { TOKEN } from './service.ts'
 import { copyFolder, DDL, Life, nextSlot, session, until } from './recovery-run.ts'
@@ -37,7 +37,7 @@ async function home(
 ) {
   const source = parts.use(await createDatabase(DDL, of.server && { server: of.server.url }))
   const proxy = parts.use(await NetProxy.start({ host: source.connection.hostname, port: source.connection.port }))
-  const state = parts.use(await createDatabase(undefined, of.stateServer && { server: of.stateServer.url }))
+  const state = parts.use(await (of.stateServer ? createDatabase(undefined, { server: of.stateServer.url }) : createState()))
   await state.leave() // it is copied, renamed and dropped
   /** where its rows are written */
   const at = { connection: source.connection }

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Meilisearch, type Fault } from '../services/meilisearch.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 
 test('messages that were given up bring their rows as they are when they are redelivered, and nothing of rows that are gone, or that the publication leaves out', async () => {
   await using source = await createDatabase('create table goods (id int primary key, name text, price numeric)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using server = await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 1, documentMs: 0 } })
   const destination = { type: 'meilisearch', endpoint_url: server.url, api_key: 'a-master-key', index_name: 'goods', primary_key: 'id' }
   const sinks = [{ name: 'goods', tables: ['public.goods'], max_retry_count: 1, destination }]

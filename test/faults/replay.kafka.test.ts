@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { kafkaBrokers } from '../services/kafka.ts'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { ReplayClient, versionsOf, writeVersions, type Item } from './replay-client.ts'
 import { Service } from './service.ts'
 
@@ -15,7 +15,7 @@ const lsnOf = (messages: readonly Item[], version: number) =>
 
 test('three processes go back together: over a change of partitions, asked at any of them, and while one is killed', async (context) => {
   await using source = await createDatabase('create table item (id int primary key, version int not null)')
-  await using state = await createDatabase()
+  await using state = await createState()
   const env = {
     KAFKA_BROKERS: (await kafkaBrokers()).join(','),
     KAFKA_TOPIC_PREFIX: `replay${process.pid}.`,

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createDatabase } from '../services/postgres.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
 import { inOrder, ReplayClient, versionsOf, writeVersions, type Item } from './replay-client.ts'
 import { Service, type SinkOptions } from './service.ts'
 import { LONG } from './size.ts'
@@ -13,7 +13,7 @@ import { LONG } from './size.ts'
 async function open(...sinks: SinkOptions[]) {
   await using parts = new AsyncDisposableStack()
   const source = parts.use(await createDatabase('create table item (id int primary key, version int not null)'))
-  const state = parts.use(await createDatabase())
+  const state = parts.use(await createState())
   const tables = ['public.item']
   const service = parts.use(
     await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: sinks.map((sink) => ({ tables, ...sink })) }),

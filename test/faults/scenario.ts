@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createDatabase, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Connection } from '../../engine/state/resources.ts'
 import { Consumer, now } from './consumer.ts'
 import { Cuts } from './cuts.ts'
@@ -118,7 +118,7 @@ export class Scenario implements AsyncDisposable {
     await using resources = new AsyncDisposableStack()
     const source = options.source ?? resources.use(await createDatabase(DDL))
     if (options.source) await source.query(DDL)
-    const state = resources.use(await createDatabase())
+    const state = resources.use(await createState())
     const nodes: Service[] = []
     for (let n = 0; n < (options.nodes ?? 1); n++)
       nodes.push(

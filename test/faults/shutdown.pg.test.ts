@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { calmMs } from '../services/calm-clock.ts'
-import { createDatabase, startPostgres, type TestDatabase } from '../services/postgres.ts'
+import { createDatabase, startPostgres, createState, type TestDatabase } from '../services/postgres.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { Service, SLOT, TOKEN } from './service.ts'
 import { Tally } from './tally.ts'
@@ -35,7 +35,7 @@ test('SIGTERM and SIGINT under load end it cleanly, and a start goes on without 
 
 test('a receive that waits is answered when the service stops', async () => {
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
@@ -54,7 +54,7 @@ test('a receive that waits is answered when the service stops', async () => {
 
 test('a second start on the same data folder is refused with the pid of the first, which goes on', async () => {
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
@@ -72,7 +72,7 @@ test('a second start on the same data folder is refused with the pid of the firs
 test('Postgres stops fast within 5 s while the service streams, and the service goes on with it afterwards', async () => {
   await using server = await startPostgres()
   await using source = await createDatabase('create table row (id int primary key)', { server: server.url })
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
@@ -112,7 +112,7 @@ test('a crash of Postgres under load is survived: everything it committed comes,
 
 test('a slot that was dropped is named with its remedy and not tried for ever; other sources go on', async () => {
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,
@@ -128,7 +128,7 @@ test('a slot that was dropped is named with its remedy and not tried for ever; o
 
 test('a slot that another program reads is named, and taken over as soon as it is free', async () => {
   await using source = await createDatabase('create table row (id int primary key)')
-  await using state = await createDatabase()
+  await using state = await createState()
   await using service = await Service.prepare({
     source: source.connection,
     stateUrl: state.url,

@@ -1,12 +1,12 @@
 /** A sink that asks for a table which its source doesn't publish is told so, where its user looks. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createDatabase } from '../../services/postgres.ts'
+import { createDatabase, createState } from '../../services/postgres.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'
 import { applyYaml, startNode } from '../engine-node.ts'
 
 test('a table outside of the publication is a warning of the sink and a line in the log, until it is published', async () => {
-  await using state = await createDatabase()
+  await using state = await createState()
   await using shop = await createDatabase('create table goods (id int primary key); create table users (id int primary key)')
   const { hostname, port, database, username, password } = shop.connection
   await shop.query(`create publication p for table goods`)
@@ -42,7 +42,7 @@ test('a table outside of the publication is a warning of the sink and a line in 
 })
 
 test('a TRUNCATE is told in the health of a sink whose destination keeps documents, and of no other', async () => {
-  await using state = await createDatabase()
+  await using state = await createState()
   await using shop = await createDatabase('create table goods (id int primary key); create table users (id int primary key)')
   const { hostname, port, database, username, password } = shop.connection
   const index = { type: 'meilisearch', endpoint_url: 'http://127.0.0.1:1', api_key: 'a-key', index_name: 'goods', primary_key: 'id' }

@@ -10,7 +10,7 @@ import { openCluster } from '../../../api/cluster/cluster.ts'
 import type { EnginePort, HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../../api/engine-port.ts'
 import { startApi, type ApiServer, type Limits } from '../../../api/server.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
-import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { createState, type TestDatabase } from '../../services/postgres.ts'
 import { GOODS_ID, message, ScriptedEngine, SHOP, TOKEN, type Scripted, type ScriptedSink } from '../scripted-engine.ts'
 
 const DATABASE_ID = '33333333-3333-4333-8333-333333333333'
@@ -79,7 +79,7 @@ export class ClusterFixture implements AsyncDisposable {
 
   static async create(): Promise<ClusterFixture> {
     await using parts = new AsyncDisposableStack()
-    const db = parts.use(await createDatabase())
+    const db = parts.use(await createState())
     const store = parts.use(await openStore(db.connection, 6, () => undefined))
     return new ClusterFixture(db, store, parts.move())
   }

@@ -11,7 +11,7 @@ import { openStore } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import type { FunctionPool } from '../../../transforms/sandbox/pool.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
-import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
 const refused = async () => assert.fail('nothing is to be built')
@@ -23,7 +23,7 @@ const NO_QUERY = 'select 1'
 async function stage() {
   const stack = new AsyncDisposableStack()
   const source = stack.use(await createDatabase('create table goods (id int primary key)'))
-  const state = stack.use(await createDatabase())
+  const state = stack.use(await createState())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
   const resources = new ResourceStore(new Vault(randomBytes(32)))
   const apply = (text: string, signal = new AbortController().signal) =>

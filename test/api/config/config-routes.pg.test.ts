@@ -7,7 +7,7 @@ import { setTimeout } from 'node:timers/promises'
 import { parse, stringify } from 'yaml'
 import { Service, SLOT, TOKEN } from '../../faults/service.ts'
 import { calmMs } from '../../services/calm-clock.ts'
-import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
 
 const LOGIN = 'http://user-name:pass-word@127.0.0.1:9/in?api_key=key-in-the-query'
 const WHSEC = `whsec_${Buffer.alloc(24, 7).toString('base64')}`
@@ -39,7 +39,7 @@ let service: Service
 
 before(async () => {
   source = started.use(await createDatabase('create table goods (id int primary key, shop int)'))
-  state = started.use(await createDatabase())
+  state = started.use(await createState())
   service = started.use(
     await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [{ name: 'other', tables: ['public.goods'] }] }),
   )

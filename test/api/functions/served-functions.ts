@@ -9,7 +9,7 @@ import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../../engine/state/resource-store.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore } from '../../../engine/state/store.ts'
-import { createDatabase } from '../../services/postgres.ts'
+import { createState } from '../../services/postgres.ts'
 import { pool as newPool } from '../../transforms/function-fixture.ts'
 import { ScriptedEngine } from '../scripted-engine.ts'
 
@@ -22,7 +22,7 @@ export const RECENT = [1, 9007199254740993n].map((id) => ({
 
 export async function serve() {
   const stack = new AsyncDisposableStack()
-  const { connection } = stack.use(await createDatabase())
+  const { connection } = stack.use(await createState())
   const store = stack.use(await openStore(connection, 3, () => undefined))
   const resources = new ResourceStore(new Vault(randomBytes(32)))
   const pool = stack.use(newPool())

@@ -8,7 +8,7 @@ import { parseBroker, type KafkaConnection } from '../../../engine/log/kafka/con
 import type { Log } from '../../../engine/log/log.ts'
 import { openStore, type Query } from '../../../engine/state/store.ts'
 import { kafkaBrokers } from '../../services/kafka.ts'
-import { createDatabase } from '../../services/postgres.ts'
+import { createState } from '../../services/postgres.ts'
 import { at, pack, type LogHome } from './conformance.ts'
 
 export interface KafkaHome extends LogHome {
@@ -49,7 +49,7 @@ export class Connections implements Disposable {
 /** @param brokers others than those that all tests share */
 export async function kafkaHome(brokers?: readonly string[], security: Pick<KafkaConnection, 'tls' | 'sasl'> = {}): Promise<KafkaHome> {
   const parts = new AsyncDisposableStack()
-  const database = parts.use(await createDatabase())
+  const database = parts.use(await createState())
   const store = parts.use(await openStore(database.connection, 4, () => undefined))
   const connection = {
     brokers: (brokers ?? (await kafkaBrokers())).map((text) => parseBroker(text) as NonNullable<ReturnType<typeof parseBroker>>),

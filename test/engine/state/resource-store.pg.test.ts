@@ -7,7 +7,7 @@ import type { Connection } from '../../../engine/state/resources.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore, type Query } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
-import { createDatabase } from '../../services/postgres.ts'
+import { createState } from '../../services/postgres.ts'
 
 const PASSWORD = 'hunter2-of-the-source'
 const input = (name: string, connection: Connection): DatabaseInput => ({
@@ -22,7 +22,7 @@ const sinkOf = (name: string, database: string, more: object = {}) =>
   newSink({ name, database, source: {}, destination: { type: 'stream' }, ...more })
 
 test('what is stored comes back as it was, and the password is nowhere in the state database', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const sink = sinkOf('orders', 'shop', {
@@ -51,7 +51,7 @@ test('what is stored comes back as it was, and the password is nowhere in the st
 })
 
 test('the same name twice is one resource with the last values, under the id it had', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const save = (batchSize: number) =>
@@ -75,7 +75,7 @@ test('the same name twice is one resource with the last values, under the id it 
 })
 
 test('who reads again gets what was written since, also within a transaction and after one that was undone, and the rest as it was read before', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const vault = new Vault(Buffer.alloc(32, 1))
   const resources = new ResourceStore(vault)
@@ -126,7 +126,7 @@ test('who reads again gets what was written since, also within a transaction and
 })
 
 test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs one statement more', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const save = (batchSize: number) =>
@@ -161,7 +161,7 @@ test('reading what nobody has written costs one row, and gives what was read bef
 })
 
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const vault = new Vault(Buffer.alloc(32, 1))
   /** @returns partitions and generation of the sink. @param log the default of the log that the process has */
@@ -183,7 +183,7 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
 })
 
 test('an account sees its own sinks alone, by id in any case and by name', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   for (const name of ['a', 'b']) {
@@ -208,7 +208,7 @@ test('an account sees its own sinks alone, by id in any case and by name', async
 })
 
 test('a state that was encrypted under another key is SECRET_UNREADABLE', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   await store.transaction(async (query) => {
@@ -218,7 +218,7 @@ test('a state that was encrypted under another key is SECRET_UNREADABLE', async 
 })
 
 test('settings that an older version did not store come with their defaults, and nothing else changes', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const sink = sinkOf('orders', 'shop', { batch_size: 7, annotations: { a: null }, source: { include_tables: ['public.a'] } })
@@ -237,7 +237,7 @@ test('settings that an older version did not store come with their defaults, and
 })
 
 test('a login in the URL of an endpoint, as older versions kept it, is encrypted once and for all', async () => {
-  await using db = await createDatabase()
+  await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const account = await store.transaction((query) => resources.saveAccount(query, 'main'))

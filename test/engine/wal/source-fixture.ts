@@ -14,7 +14,7 @@ import type { Connection, Database, RoutedReader, RoutedStream } from '../../../
 import { openStore, type Store } from '../../../engine/state/store.ts'
 import { routingOf, saveRoutingVersion, type SavedVersion } from '../../../engine/wal/routing/routing-versions.ts'
 import type { SourceObserver, SourceSettings } from '../../../engine/wal/source-settings.ts'
-import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
 
 export type Seen = Readonly<{
   topic: string
@@ -135,7 +135,7 @@ export class SourceFixture implements AsyncDisposable {
 
   static async create({ ddl, sinks = [routedSink()], server, encoding, createSlot = true }: FixtureOptions = {}): Promise<SourceFixture> {
     const db = await createDatabase(ddl, { ...(server === undefined ? {} : { server }), ...(encoding === undefined ? {} : { encoding }) })
-    const stateDb = await createDatabase()
+    const stateDb = await createState()
     const state = await openStore(stateDb.connection, 4, () => undefined)
     const folder = await mkdtemp(join(tmpdir(), 'tailrace-source-'))
     const fixture = new SourceFixture(db, stateDb, state, folder, await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
