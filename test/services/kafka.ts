@@ -216,7 +216,7 @@ async function freePorts(): Promise<[number, number, number]> {
 
 /** A broker of a test must not outlive it, even when the test is killed: a watcher ends it then. */
 function endWithProcess(pid: number, folder: string): void {
-  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${pid} 2>/dev/null || exit 0; sleep 1; done; kill -KILL ${pid}; sleep 1; rm -rf "$1"`
+  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${pid} 2>/dev/null || exit 0; sleep 5; done; kill -KILL ${pid}; sleep 1; rm -rf "$1"`
   spawn('sh', ['-c', script, 'sh', folder], { detached: true, stdio: 'ignore' }).unref()
 }
 

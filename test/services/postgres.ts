@@ -128,7 +128,7 @@ async function startedServer(server: PostgresServer, binaries: Binaries): Promis
 
 /** A server of a test must not outlive it, even when the test is killed: a watcher ends it then. */
 function endWithProcess(server: PostgresServer): void {
-  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${server.pid} 2>/dev/null || exit 0; sleep 1; done; kill -QUIT ${server.pid}; sleep 1; rm -rf "$1"`
+  const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 ${server.pid} 2>/dev/null || exit 0; sleep 5; done; kill -QUIT ${server.pid}; sleep 1; rm -rf "$1"`
   spawn('sh', ['-c', script, 'sh', server.folder], { detached: true, stdio: 'ignore' }).unref()
 }
 
