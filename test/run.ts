@@ -17,7 +17,7 @@ import { spec } from 'node:test/reporters'
 import { parseArgs } from 'node:util'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
-import { prepareStates, startPostgres } from './services/postgres.ts'
+import { prepareShared, startPostgres } from './services/postgres.ts'
 
 const root = dirname(import.meta.dirname)
 /** Each file is a process, and many of them wait for what they started: two more than cores keep those busy. They share servers. */
@@ -61,7 +61,7 @@ const SERVICES: readonly Service[] = [
     needs: (file) => /\.(pg|kafka|search)\.test\.ts$/.test(file),
     start: async (services) => {
       const server = services.use(await startPostgres())
-      env.TEST_PG_STATE = await prepareStates(server)
+      env.TEST_PG_STATE = await prepareShared(server)
       return server.url
     },
   },
