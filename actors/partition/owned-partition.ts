@@ -72,6 +72,7 @@ export class OwnedPartition {
     const home = { log, topic, reader, partition: this.partition, dispatcher, deliverable }
     this.#reading = new PartitionReading({
       ...{ ...home, trimming, drops, span, splitsKeyChanges, changed },
+      sends: sends === true,
       isAlone: topic === reader,
       passed: () => this.#commits.passed(),
     })

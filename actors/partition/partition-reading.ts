@@ -28,6 +28,8 @@ export type PartitionReadingOptions = Readonly<{
   drops: PartitionOptions['drops']
   /** changes of the primary key are delivered as a delete and an insert */
   splitsKeyChanges: boolean
+  /** the owner sends: it asks by itself, as soon as it can */
+  sends: boolean
   /** the dispatcher has taken something in */
   changed: () => void
   /** something may be deliverable that wasn't */
@@ -136,18 +138,18 @@ export class PartitionReading {
   }
 
   /**
-   * The records of the log, as there is room for them. A reader whose window is full and that nobody asks leaves the log until
-   * somebody does: it is told of no append meanwhile, and nothing is kept in memory for it.
+   * The records of the log, as there is room for them. A reader whose window is full and that no client asks leaves the log until
+   * one does: it is told of no append meanwhile, and nothing is kept in memory for it.
    */
   async *#records(signal: AbortSignal): AsyncIterable<LogRecord> {
-    const { log, topic, partition, dispatcher } = this.#options
+    const { log, topic, partition, dispatcher, sends } = this.#options
     let from = dispatcher.readFrom
     for (;;) {
       let isFull = false
       for await (const record of log.read(topic, partition, from, signal)) {
         yield record
         from = record.offset + 1
-        if (dispatcher.isAsked) await this.#untilRoom(signal)
+        if (sends || dispatcher.isAsked) await this.#untilRoom(signal)
         isFull = !dispatcher.room()
         if (isFull) break
       }

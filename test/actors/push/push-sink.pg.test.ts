@@ -38,6 +38,16 @@ test('what was delivered is not sent again after a restart, and what was not is'
   assert.deepEqual(p.ids, range(5, 100))
 })
 
+test('a sink that begins with a backlog reads the log once: what it leaves would be fetched again from Kafka', async ({ mock }) => {
+  await using p = await PushFixture.open({ batch_size: 100 })
+  await p.f.sink.stop()
+  for (let pack = 0; pack < 10; pack++) await p.append(range(400, pack * 400).map((id) => ({ id, pad: 400 })))
+  const read = mock.method(p.f.log, 'read')
+  await p.start()
+  await p.untilDelivered(4_000)
+  assert.equal(read.mock.callCount(), 1)
+})
+
 test('of one group nothing is sent while something of it is under way, and no more requests than the sink allows', async () => {
   const open = new Set<string>()
   let clash = ''
