@@ -35,7 +35,7 @@ runReader(async () => {
 async function pull(task: PullTask, origin: string, recorder: Recorder): Promise<void> {
   const client = new Client(origin, { headersTimeout: 0, bodyTimeout: 0 })
   const headers = { authorization: `Bearer ${task.token}`, 'content-type': 'application/json' }
-  const receive = JSON.stringify({ batch_size: task.batchSize, wait_for: task.waitForMs })
+  const receive = JSON.stringify({ batch_size: task.batchSize, wait_for: task.waitForMs, ack_token: true })
   const post = async (call: string, body: string): Promise<{ status: number; text: string }> => {
     const answer = await client.request({ path: `${task.path}/${call}`, method: 'POST', headers, body })
     return { status: answer.statusCode, text: await answer.body.text() }
@@ -54,11 +54,11 @@ async function pull(task: PullTask, origin: string, recorder: Recorder): Promise
   while (!recorder.isReached) {
     const text = await insist('receive', receive)
     const readAt = wallClock()
-    const { data } = JSON.parse(text) as { data: Message[] }
+    const { data, ack_token: token } = JSON.parse(text) as { data: Message[]; ack_token?: string }
     if (data.length === 0) continue
     // a delete's record has the key alone
     if (task.recordDelays) for (const { action, record } of data) if (action !== 'delete') recorder.delay(record.written_at, readAt)
-    await insist('ack', JSON.stringify({ ack_ids: data.map((message) => message.ack_id) }))
+    await insist('ack', JSON.stringify({ ack_ids: token === undefined ? data.map((message) => message.ack_id) : [token] }))
     recorder.add(data.length)
   }
   await client.close()
