@@ -67,9 +67,17 @@ export function tokenOf(prefix: string, { offsets, indexes }: RefList): string {
 }
 export const TOKENS_JOIN = ';'
 
-/** One ack id for each partition that the ids and tokens of a client name. */
-export const splitTokens = (ids: readonly string[]): readonly string[] =>
-  ids.some((id) => id.includes(TOKENS_JOIN)) ? ids.flatMap((id) => id.split(TOKENS_JOIN)) : ids
+/**
+ * One ack id for each partition that the ids and tokens of a client name.
+ * @throws EngineError REQUEST_INVALID: they are more than one request may name messages
+ */
+export function splitTokens(ids: readonly string[]): readonly string[] {
+  if (!ids.some((id) => id.includes(TOKENS_JOIN))) return ids
+  let left = MAX_NAMED - ids.length
+  for (const id of ids)
+    for (let at = id.indexOf(TOKENS_JOIN); at >= 0; at = id.indexOf(TOKENS_JOIN, at + 1)) if (--left < 0) throw tooManyNamed()
+  return ids.flatMap((id) => id.split(TOKENS_JOIN))
+}
 
 /**
  * Sorts ack ids by partition. What isn't an id of this sink and generation is left out, whatever it is.

@@ -104,6 +104,8 @@ test('what tokens name is bounded for all of them together, before anything is m
   assert.throws(() => readOlderAckIds(many, TAG, 9), /at most 400,000 messages/)
   assert.throws(() => readAckIds([`${ackIdPrefix(TAG, 1, 0)}0.0-zzzzzzzzzz`], TAG, 1), { code: 'REQUEST_INVALID' })
   assert.equal(readAckIds(many.slice(0, 400), TAG, 1).refs.size, 400)
+  assert.throws(() => splitTokens(['an id', TOKENS_JOIN.repeat(400_000)]), { code: 'REQUEST_INVALID' })
+  assert.equal(splitTokens([TOKENS_JOIN.repeat(399_999)]).length, 400_000)
   const begun = performance.now()
   readAckIds([`${ackIdPrefix(TAG, 1, 0)}${',.-'.repeat(5_000_000)}`], TAG, 1)
   assert.ok(performance.now() - begun < 10_000, 'in time that grows with its length alone')
