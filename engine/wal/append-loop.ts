@@ -76,7 +76,7 @@ export class AppendLoop {
     if (this.#open || this.#state !== 'running') return
     const { isEmpty, isFull } = this.#options.gathered()
     if (isFull) this.#begin()
-    else if (!isEmpty) this.#timer ??= setTimeout(() => this.#begin(), this.#restsUntil - performance.now())
+    else if (!isEmpty) this.#timer ??= setTimeout(() => this.#begin(), Math.max(0, this.#restsUntil - performance.now()))
   }
 
   /** Appends what is gathered and waits until nothing is open. */

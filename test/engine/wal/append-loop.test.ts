@@ -125,6 +125,22 @@ test('what is no full pack waits until some milliseconds after the last append b
   loop.stop()
 })
 
+test('a change that comes long after the last one waits for no time below zero, of which Node would warn', async (t) => {
+  const warnings: string[] = []
+  const warned = ({ name }: Error) => void warnings.push(name)
+  process.on('warning', warned)
+  t.after(() => process.off('warning', warned))
+  const { loop, gathered, next } = setUp({ lingerMs: 0 })
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  gathered.push('a')
+  const begun = next()
+  loop.wake()
+  await begun
+  await new Promise((resolve) => setImmediate(resolve))
+  assert.deepEqual(warnings, [])
+  loop.stop()
+})
+
 test('after a failed append nothing more is appended, and the failure is told once', async () => {
   const { loop, gathered, appends, events, failed } = setUp()
   gathered.push('A')
