@@ -52,7 +52,7 @@ export function writeDigits(target: Uint8Array, at: number, value: number): numb
 export type RefList = { readonly offsets: number[]; readonly indexes: number[] }
 export const refList = (): RefList => ({ offsets: [], indexes: [] })
 
-/** What a token says of messages of one partition, in the order of `refs`. @param prefix @see ackIdPrefix */
+/** Names messages of one partition, in their order, as a token does. @param prefix what their ids begin with, @see ackIdPrefix */
 export function tokenOf(prefix: string, { offsets, indexes }: RefList): string {
   let token = ''
   for (let i = 0; i < offsets.length;) {

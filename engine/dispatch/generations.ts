@@ -201,7 +201,7 @@ export class StoredGenerations implements Generations {
   }
 }
 
-/** Of a version in which each generation had a topic of its own, that one. */
+/** SQL for the topic that generation g reads: before there were streams each had one of its own, which is named after it. */
 const TOPIC = `coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end)`
 const UNDELIVERED = 'g.lsn is not null and g.drained_at is null'
 

@@ -77,7 +77,7 @@ async function mustHaveCopies(query: Query, log: Log, { database, name }: SavedS
   }
 }
 
-/** What the owners of a partition have had of the state database. @property parked how often messages were parked */
+/** The last term that an owner of a partition got from the state database. @property parked how often owners had parked messages there */
 type Owned = Readonly<{ term: number; parked: number }>
 type Written = Owned & Readonly<{ key: string }>
 const NOTHING_WRITTEN: Owned = { term: 0, parked: 0 }
@@ -130,7 +130,7 @@ async function endsRead(log: Log, readers: readonly PartitionsRead[]): Promise<r
   return [...ends, ...gone]
 }
 
-/** Of each partition of readers, what its last commit says of its owner. */
+/** Reads who owned each partition of these readers at its last commit in the log, and how often messages had been parked by then. */
 async function writtenTerms(log: Log, readers: readonly PartitionsRead[]): Promise<readonly Written[]> {
   const committed = await committedBy(log, readers)
   return committed.map(({ reader, partition, commit }) => writtenBy(`${generationRead(reader)}/${partition}`, commit))

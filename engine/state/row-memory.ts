@@ -1,7 +1,7 @@
 /**
  * Rows of some tables as they were decoded last: who reads them again fetches and decodes only those that have been written since.
  * One statement says whether anything has, and what: most readings find nothing new, for each edit reads all of it several times.
- * What is the same object as before needs no comparison either.
+ * A row that was not written since is the same object as before, so who compares rows need not look into it.
  *
  * A version of a row is named by who wrote it, where it lies, and when: a transaction may write a row twice, and a database that
  * was put back may give a transaction's number twice.

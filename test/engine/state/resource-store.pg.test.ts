@@ -21,10 +21,18 @@ const input = (name: string, connection: Connection): DatabaseInput => ({
 const sinkOf = (name: string, database: string, more: object = {}) =>
   newSink({ name, database, source: {}, destination: { type: 'stream' }, ...more })
 
-test('what is stored comes back as it was, and the password is nowhere in the state database', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
+/** A state database, and the resources in it. */
+async function openResources() {
+  const parts = new AsyncDisposableStack()
+  const db = parts.use(await createState())
+  const store = parts.use(await openStore(db.connection, 2, () => {}))
   const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  return { db, store, resources, [Symbol.asyncDispose]: () => parts.disposeAsync() }
+}
+
+test('what is stored comes back as it was, and the password is nowhere in the state database', async () => {
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   const sink = sinkOf('orders', 'shop', {
     partitions: 3,
     source: { include_tables: ['public.a'] },
@@ -51,9 +59,8 @@ test('what is stored comes back as it was, and the password is nowhere in the st
 })
 
 test('the same name twice is one resource with the last values, under the id it had', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   const save = (batchSize: number) =>
     store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
@@ -126,9 +133,8 @@ test('who reads again gets what was written since, also within a transaction and
 })
 
 test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs one statement more', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   const save = (batchSize: number) =>
     store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
@@ -183,9 +189,8 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
 })
 
 test('an account sees its own sinks alone, by id in any case and by name', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   for (const name of ['a', 'b']) {
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, name)
@@ -208,9 +213,8 @@ test('an account sees its own sinks alone, by id in any case and by name', async
 })
 
 test('a state that was encrypted under another key is SECRET_UNREADABLE', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   await store.transaction(async (query) => {
     await resources.saveDatabase(query, await resources.saveAccount(query, 'main'), input('shop', db.connection))
   })
@@ -218,9 +222,8 @@ test('a state that was encrypted under another key is SECRET_UNREADABLE', async 
 })
 
 test('settings that an older version did not store come with their defaults, and nothing else changes', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   const sink = sinkOf('orders', 'shop', { batch_size: 7, annotations: { a: null }, source: { include_tables: ['public.a'] } })
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
@@ -237,9 +240,8 @@ test('settings that an older version did not store come with their defaults, and
 })
 
 test('a login in the URL of an endpoint, as older versions kept it, is encrypted once and for all', async () => {
-  await using db = await createState()
-  await using store = await openStore(db.connection, 2, () => {})
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  await using opened = await openResources()
+  const { db, store, resources } = opened
   const account = await store.transaction((query) => resources.saveAccount(query, 'main'))
   const old = {
     name: 'old',

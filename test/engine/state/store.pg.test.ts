@@ -83,7 +83,7 @@ test('a session that the server ends in a transaction fails that one, and the ne
   assert.deepEqual((await store.query('select name from account')).rows, [])
 })
 
-/** What a statement and a connection may take: short, for the tests to be quick. */
+/** The limit of a statement and of a connection, in ms: short at first, so that the tests are quick, and longer where a busy machine breaks it. */
 const LIMITS_MS = [400, 4_000] as const
 
 test('a state database that falls silent is STATE_UNAVAILABLE in time, for queries and transactions, and is used again once it is back', () =>
