@@ -47,7 +47,9 @@ export function sourceGauges(source: SourceActor, streams: readonly StreamStatus
     isOwner,
     streams: streams.map(({ topic, bytes, readers }) => ({
       ...{ topic, keptBytes: bytes },
-      readers: readers.map(({ sinkId: id, sink: name, backlogBytes, heldBytes }) => ({ id, name, backlogBytes, heldBytes })),
+      readers: readers.map(({ sinkId: id, sink: name, ...reader }) => ({
+        ...{ id, name, backlogBytes: reader.backlogBytes, othersBytes: reader.othersBytes, heldBytes: reader.heldBytes },
+      })),
     })),
     slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',
     ...(slot.lag || slot.error ? { databaseHealth: answers(slot) ? 'ok' : 'error' } : {}),

@@ -90,8 +90,16 @@ export type StreamStatus = Readonly<{
     generation: number
     state: 'reading' | 'leaving' | 'kept'
     backlogBytes: number
+    othersBytes: number
     heldBytes: number
-    partitions: readonly Readonly<{ partition: number; committed: number; line: number; backlogBytes: number; heldBytes: number }>[]
+    partitions: readonly Readonly<{
+      partition: number
+      committed: number
+      line: number
+      backlogBytes: number
+      othersBytes: number
+      heldBytes: number
+    }>[]
   }>[]
 }>
 

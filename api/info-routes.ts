@@ -36,6 +36,7 @@ const StreamOut = Type.Object({
           'reading; leaving: it has what is left of the stream to deliver, and then another one, or the sink is disabled; kept: it is delivered, and may be replayed',
       }),
       backlog_bytes: Type.Integer({ description: 'not finished, in the log and parked' }),
+      others_bytes: Type.Integer({ description: 'of messages that its actions leave out, and that it has not passed by yet' }),
       held_bytes: Type.Integer({ description: 'kept for it, as the last reader of the stream, although others need them no more' }),
       partitions: Type.Array(
         Type.Object({
@@ -43,6 +44,7 @@ const StreamOut = Type.Object({
           committed: Offset,
           line: Type.Integer({ description: 'the first record that it needs, for delivery or for a replay' }),
           backlog_bytes: Type.Integer({ description: 'in the log' }),
+          others_bytes: Type.Integer(),
           held_bytes: Type.Integer(),
         }),
       ),
@@ -55,15 +57,20 @@ function streamOut(stream: StreamStatus): Record<string, unknown> {
   const { topic, databaseId, database, selects = null, partitions, bytes, readers } = stream
   return {
     ...{ topic, database_id: databaseId, database, selects, partitions, bytes: Math.round(bytes) },
-    readers: readers.map(({ sinkId, sink, status, generation, state, backlogBytes, heldBytes, partitions: rows }) => ({
+    readers: readers.map(({ sinkId, sink, status, generation, state, partitions: rows, ...reader }) => ({
       ...{ sink_id: sinkId, sink, status, generation, state },
-      ...{ backlog_bytes: Math.round(backlogBytes), held_bytes: Math.round(heldBytes) },
-      partitions: rows.map(({ partition, committed, line, backlogBytes: backlog, heldBytes: held }) => ({
-        ...{ partition, committed, line, backlog_bytes: Math.round(backlog), held_bytes: Math.round(held) }, // of Kafka they may be estimates
-      })),
+      ...bytesOut(reader),
+      partitions: rows.map(({ partition, committed, line, ...row }) => ({ partition, committed, line, ...bytesOut(row) })),
     })),
   }
 }
+
+/** Of Kafka they may be estimates. */
+const bytesOut = (of: Readonly<{ backlogBytes: number; othersBytes: number; heldBytes: number }>) => ({
+  backlog_bytes: Math.round(of.backlogBytes),
+  others_bytes: Math.round(of.othersBytes),
+  held_bytes: Math.round(of.heldBytes),
+})
 
 /** @param nodes every process of the cluster as one account may see it; absent: this one is alone */
 export function infoOperations({

@@ -518,8 +518,10 @@ export const ERRORS = {
   BACKLOG_FULL: {
     retry: true,
     status: 503,
-    meaning: 'The unacknowledged backlog of a sink has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
-    remedy: 'Receive and acknowledge faster, raise max_backlog_mb, or disable the sink; the write-ahead log of the source grows meanwhile.',
+    meaning:
+      'The unacknowledged backlog of a sink, or what it keeps in the log of messages that its actions leave out, has reached max_backlog_mb, so its source has stopped reading; nothing is lost.',
+    remedy:
+      'Receive and acknowledge faster, resume the sink if it is paused, raise max_backlog_mb, or disable it; the write-ahead log of the source grows meanwhile.',
   },
   STREAM_HELD: {
     retry: true,

@@ -64,7 +64,7 @@ export type StreamGauges = Readonly<{
   topic: string
   keptBytes: number
   /** generations of sinks: a sink may have several */
-  readers: readonly Readonly<SinkLabels & { backlogBytes: number; heldBytes: number }>[]
+  readers: readonly Readonly<SinkLabels & { backlogBytes: number; othersBytes: number; heldBytes: number }>[]
 }>
 
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
@@ -236,6 +236,11 @@ export class Metrics {
     streamGauge('tailrace_stream_kept_bytes', 'Bytes of the stream in the log', ({ keptBytes }) => keptBytes)
     streamGauge('tailrace_stream_readers', 'Sinks that read it, or may be replayed from it', ({ readers }) => new Set(readers.map(({ id }) => id)).size) // prettier-ignore
     readerGauge('tailrace_reader_backlog_bytes', "The sink's backlog in this stream, parked messages included", (reader) => reader.backlogBytes) // prettier-ignore
+    readerGauge(
+      'tailrace_reader_others_bytes',
+      "Bytes of messages in this stream that are not the sink's own (its actions leave them out) and that it has not passed by yet; bounded by max_backlog_mb, as the backlog is",
+      (reader) => reader.othersBytes,
+    )
     readerGauge(
       'tailrace_reader_held_bytes',
       'Bytes that stay in the log for this sink, which is the last one of its stream, although others need them no more: for its backlog or for its replay_window',

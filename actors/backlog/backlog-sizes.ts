@@ -1,6 +1,8 @@
 /**
  * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
- * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too.
+ * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too. Messages
+ * that it doesn't take (other actions) stay in the log for as long as it has not passed them by: they are a figure of their
+ * own, with the same bound. What is whose is told by the shares that each record has of each action, without reading any.
  */
 import {
   undeliveredGenerations,
@@ -9,11 +11,12 @@ import {
   type UndeliveredTopic,
 } from '../../engine/dispatch/generations.ts'
 import { readerOf, topicRead, type Log, type PartitionStats, type ReaderName, type TopicName } from '../../engine/log/log.ts'
+import { bytesOfOthers, type Takes } from '../../engine/dispatch/span.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
-import { ownerOf } from '../../engine/wal/routing/routing.ts'
+import { ALL_ACTIONS, ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024
@@ -24,6 +27,10 @@ const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
+/** What a reader of a stream takes of it. */
+export type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
+/** Bytes from its committed offset on: of messages that it takes, and of those that are others'. */
+export type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
 
 export class BacklogSizes {
   readonly #log: Log
@@ -37,8 +44,8 @@ export class BacklogSizes {
   /** of sinks whose backlog may be large */
   #generations: ReadonlyMap<string, readonly UndeliveredGeneration[]> = new Map()
   #generationsAt = -Infinity
-  /** by "reader/partition": the first record that is beyond the end of a generation */
-  readonly #ends = new Map<string, number>()
+  /** by "reader/partition": the first record above positions at which something changes for the reader, by their text */
+  readonly #places = new Map<string, Map<string, number>>()
 
   /** @param query of the state database */
   constructor({ log, query }: Readonly<{ log: Log; query: Query }>) {
@@ -65,8 +72,15 @@ export class BacklogSizes {
       if (!relief) continue
       const own = generations.get(sink.id)
       let bytes = own ? (parked.get(sink.id) ?? 0) : most(sink) // the state database is away: until it is known the bound must hold
-      for (const generation of own ?? []) bytes += await this.#unfinished(generation)
-      if (bytes >= maxBytes * share) large.push({ sinkId: sink.id, name: sink.name, maxBytes, relief, bytes })
+      let othersBytes = 0
+      for (const generation of own ?? []) {
+        const unfinished = await this.#unfinished(generation)
+        bytes += unfinished.ownBytes
+        othersBytes += unfinished.othersBytes
+      }
+      const of = { sinkId: sink.id, name: sink.name, maxBytes, relief }
+      if (bytes >= maxBytes * share) large.push({ ...of, what: 'own', bytes })
+      if (othersBytes >= maxBytes * share) large.push({ ...of, what: 'others', bytes: othersBytes })
     }
     return large
   }
@@ -83,16 +97,36 @@ export class BacklogSizes {
     return kept
   }
 
-  /** Bytes of a generation's unfinished messages in the log: what is kept to be replayed doesn't count. */
-  async #unfinished({ reader, partitions, lines, endsAt }: UndeliveredGeneration): Promise<number> {
-    let unfinished = 0
-    for (let partition = 0; partition < partitions; partition++) {
-      const stats = await this.#statsOf(reader, partition, lines[partition])
+  /** What a generation has not finished in the log: what is kept to be replayed doesn't count. */
+  async #unfinished(generation: UndeliveredGeneration): Promise<Unfinished> {
+    let [ownBytes, othersBytes] = [0, 0]
+    for (let partition = 0; partition < generation.partitions; partition++) {
+      const stats = await this.#statsOf(generation.reader, partition, generation.lines[partition])
       if (!stats) continue
-      const beyond = endsAt ? await this.beyond(reader, partition, endsAt) : 0
-      unfinished += Math.max(0, stats.bytes - stats.finishedBytes - beyond)
+      const unfinished = await this.unfinished(generation, partition, stats).catch(() => undefined) // its topic was deleted meanwhile
+      ownBytes += unfinished?.ownBytes ?? 0
+      othersBytes += unfinished?.othersBytes ?? 0
     }
-    return unfinished
+    return { ownBytes, othersBytes }
+  }
+
+  /** @param stats of the partition from the reader's line on */
+  async unfinished({ reader, endsAt, takes }: ReaderPlace, partition: number, stats: PartitionStats): Promise<Unfinished> {
+    const topic = topicRead(reader)
+    const end = endsAt ? await this.#placeOf(reader, partition, endsAt) : Infinity
+    const beyond = endsAt ? (await this.#log.weigh(topic, partition, end, Infinity, STATS_MAX_AGE_MS)).bytes : 0
+    const all = Math.max(0, stats.bytes - stats.finishedBytes - beyond)
+    let othersBytes = 0
+    for (const [i, { actions }] of takes.entries()) {
+      if (actions === ALL_ACTIONS) continue
+      const [take, next] = [takes[i] as Takes[number], takes[i + 1]]
+      const from = i === 0 ? 0 : await this.#placeOf(reader, partition, take.from) // nothing of it stands before the first
+      const before = next ? await this.#placeOf(reader, partition, next.from) : end
+      const weight = await this.#log.weigh(topic, partition, Math.max(from, stats.committed), Math.min(before, end), STATS_MAX_AGE_MS)
+      othersBytes += bytesOfOthers(weight, actions)
+    }
+    othersBytes = Math.min(all, othersBytes)
+    return { ownBytes: all - othersBytes, othersBytes }
   }
 
   /** @returns undefined: the topic was deleted meanwhile */
@@ -100,15 +134,15 @@ export class BacklogSizes {
     return this.#log.stats(reader, partition, STATS_MAX_AGE_MS, from).catch(() => undefined)
   }
 
-  /** Bytes that others of its stream get after a generation has ended. */
-  async beyond(reader: ReaderName, partition: number, endsAt: Position): Promise<number> {
+  /** The first record that holds something above a position. */
+  async #placeOf(reader: ReaderName, partition: number, position: Position): Promise<number> {
     const key = `${reader}/${partition}`
-    const found =
-      this.#ends.get(key) ?? (await this.#log.offsetFor(topicRead(reader), partition, { position: endsAt }).catch(() => undefined))
-    if (found === undefined) return 0
-    this.#ends.set(key, found)
-    const { bytes } = await this.#log.stats(reader, partition, STATS_MAX_AGE_MS, found)
-    return bytes
+    const places = this.#places.get(key) ?? new Map<string, number>()
+    this.#places.set(key, places)
+    const text = `${position.history}/${position.lsn}/${position.idx}/${position.part}`
+    let place = places.get(text)
+    if (place === undefined) places.set(text, (place = await this.#log.offsetFor(topicRead(reader), partition, { position })))
+    return place
   }
 
   /** Finds out which sinks still have messages to deliver, and in which topics. */
@@ -132,7 +166,7 @@ export class BacklogSizes {
       }
     }
     this.#read = read
-    for (const key of this.#ends.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#ends.delete(key)
+    for (const key of this.#places.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#places.delete(key)
   }
 
   /** How far the generations of these sinks need the log, by sink. */

@@ -1,5 +1,5 @@
 /**
- * The bound of a sink's unacknowledged backlog. A sink that is full calls for relief, with its name as the cause, until it
+ * The bound of a sink's unacknowledged backlog, and of what it keeps in the log of others' messages before it. A sink that is full calls for relief, with its name as the cause, until it
  * has drained to nine tenths: the gate of its source is held, or its new messages are dropped. What frees it is the trim
  * behind the clients' acks, which needs nothing that the relief stops.
  */
@@ -10,9 +10,12 @@ export interface Relief {
   hold(cause: string): (() => void) | Promise<() => void>
 }
 
-export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; bytes: number }>
+/** What of a sink is full. own: its unfinished messages. others: messages that it doesn't take and has not passed by. */
+export type Filled = 'own' | 'others'
 
-/** @returns the sinks that are bound at the moment and whose backlog is at least a share of what it may be */
+export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; what: Filled; bytes: number }>
+
+/** @returns of the sinks that are bound at the moment what is at least a share of what it may be */
 export type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
 
 const EVERY_MS = 200
@@ -21,7 +24,7 @@ const MB = 1024 * 1024
 
 export class BacklogGuard implements Disposable {
   readonly #large: LargeBacklogs
-  readonly #holds = new Map<string, { relief: Relief; release: () => void }>()
+  readonly #holds = new Map<string, { full: BacklogOf; release: () => void }>()
   readonly #failed: (error: unknown) => void
   #timer: NodeJS.Timeout | undefined
   #ended = false
@@ -36,20 +39,22 @@ export class BacklogGuard implements Disposable {
   async check(): Promise<void> {
     const large = await this.#large(RELEASE_AT)
     for (const [id, hold] of this.#holds) {
-      // drained, deleted, no longer bound in this way, or its source was started anew
-      if (!large.some(({ sinkId, relief }) => sinkId === id && relief === hold.relief)) this.#release(id)
+      const { relief, what } = hold.full
+      const now = large.find((each) => each.sinkId === id && each.relief === relief && each.what === what)
+      if (now) hold.full = now
+      else this.#release(id) // drained, deleted, no longer bound in this way, or its source was started anew
     }
-    for (const { sinkId, name, maxBytes, relief, bytes } of large) {
+    for (const each of large) {
+      const { sinkId, relief, bytes, maxBytes } = each
       if (this.#holds.has(sinkId) || bytes < maxBytes) continue
-      const cause = `the backlog of sink "${name}" is full (${Math.round(bytes / MB)} of ${Math.round(maxBytes / MB)} MB)`
-      this.#holds.set(sinkId, { relief, release: await relief.hold(cause) })
+      this.#holds.set(sinkId, { full: each, release: await relief.hold(causeOf(each)) })
       if (this.#ended) this.#release(sinkId)
     }
   }
 
-  /** Whether the sink is full. */
-  isFull(sinkId: string): boolean {
-    return this.#holds.has(sinkId)
+  /** Of what the sink is full; undefined: it isn't. */
+  full(sinkId: string): BacklogOf | undefined {
+    return this.#holds.get(sinkId)?.full
   }
 
   [Symbol.dispose](): void {
@@ -72,4 +77,10 @@ export class BacklogGuard implements Disposable {
     this.#holds.get(id)?.release()
     this.#holds.delete(id)
   }
+}
+
+function causeOf({ name, what, bytes, maxBytes }: BacklogOf): string {
+  const sizes = `${Math.round(bytes / MB)} of ${Math.round(maxBytes / MB)} MB`
+  if (what === 'own') return `the backlog of sink "${name}" is full (${sizes})`
+  return `sink "${name}" keeps so much of its stream in the log that is not its own, because it doesn't read on (${sizes})`
 }

@@ -4,7 +4,7 @@ import type { Logger } from '../../engine/logger.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
-import { BacklogGuard, type Relief } from './backlog.ts'
+import { BacklogGuard, type BacklogOf, type Relief } from './backlog.ts'
 import { BacklogSizes } from './backlog-sizes.ts'
 import { DroppedMessages } from './dropped-messages.ts'
 import { StreamFigures, type Stream } from './stream-figures.ts'
@@ -68,7 +68,8 @@ export class Backlogs implements AsyncDisposable {
 
   #backlogCheck({ id, load_shedding_policy: policy }: Sink): HealthCheck | undefined {
     if (policy === 'discard_on_full') return this.#dropped.check(id)
-    return this.#guard.isFull(id) ? FULL : undefined
+    const full = this.#guard.full(id)
+    return full && fullCheck(full)
   }
 
   /** Sources that stand by are held too: they are then ready to take over. Who drops says so on record, so only one does. */
@@ -94,8 +95,11 @@ function heldBack(bytes: number, { status }: Sink): HealthCheck {
   return { name: 'Stream', status: 'notice', error: { code: 'STREAM_HELD', message } }
 }
 
-const FULL: HealthCheck = {
-  name: 'Messages pending delivery',
-  status: 'warning',
-  error: { code: 'BACKLOG_FULL', message: 'the backlog is full: its source reads on when messages are acknowledged' },
+function fullCheck({ what, bytes, maxBytes }: BacklogOf): HealthCheck {
+  const sizes = `${(bytes / MB).toFixed(1)} of ${Math.round(maxBytes / MB)} MB`
+  const message =
+    what === 'own'
+      ? 'the backlog is full: its source reads on when messages are acknowledged'
+      : `${sizes} of its stream that are not for this sink stay in the log until it has passed them by: its source reads on when it does`
+  return { name: 'Messages pending delivery', status: 'warning', error: { code: 'BACKLOG_FULL', message } }
 }

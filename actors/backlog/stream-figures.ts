@@ -1,10 +1,11 @@
 /**
  * What the streams hold in the log, and for whom: of each reader how far it has come, from which record on the log is kept for
- * it, its backlog, and how much of what it keeps others of its stream need no more. All of it stands in the state database and
+ * it, its backlog, what is others' before its place, and how much of what it keeps others of its stream need no more. All of it stands in the state database and
  * the log, so every process knows the same; it is looked at now and then, so that whoever asks is answered from memory.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { topicOfGeneration } from '../../engine/dispatch/generations.ts'
+import { takesOf, type Takes } from '../../engine/dispatch/span.ts'
 import { NOTHING_NEEDED } from '../../engine/dispatch/stream-trim.ts'
 import { readerOf, type Log, type TopicName } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
@@ -21,6 +22,7 @@ import type { BacklogSizes } from './backlog-sizes.ts'
  * How far one reader has come in one partition of its stream. Offsets are records of the log.
  * @property committed the lowest record with an unfinished message
  * @property line the first record that it needs, for delivery or for a replay
+ * @property othersBytes of messages that it doesn't take and has not passed by yet: the backlog is without them
  * @property heldBytes what is kept from its line on although another reader needs it no more; 0: its line isn't the lowest
  */
 export type ReaderPartition = Readonly<{
@@ -28,6 +30,7 @@ export type ReaderPartition = Readonly<{
   committed: number
   line: number
   backlogBytes: number
+  othersBytes: number
   heldBytes: number
 }>
 /**
@@ -40,6 +43,7 @@ export type StreamReader = Readonly<{
   generation: number
   state: 'reading' | 'leaving' | 'kept'
   backlogBytes: number
+  othersBytes: number
   heldBytes: number
   partitions: readonly ReaderPartition[]
 }>
@@ -73,6 +77,7 @@ type StoredReader = Readonly<{
   topic: TopicName
   shape: GenerationShape
   endsAt: Position | undefined
+  takes: Takes
   drained: boolean
   parkedBytes: number
   /** none: it is alone in its topic */
@@ -160,6 +165,7 @@ export class StreamFigures implements Disposable {
       readers: stored.map(({ sinkId, generation, endsAt, drained, parkedBytes }, i) => ({
         ...{ sinkId, generation, state: drained ? 'kept' : endsAt ? 'leaving' : 'reading' },
         backlogBytes: sum(i, (row) => row.backlogBytes) + parkedBytes,
+        othersBytes: sum(i, (row) => row.othersBytes),
         heldBytes: sum(i, (row) => row.heldBytes),
         partitions: rows[i] ?? [],
       })),
@@ -168,17 +174,14 @@ export class StreamFigures implements Disposable {
 
   async #partitionOf(reader: StoredReader, partition: number): Promise<KeptPartition> {
     const name = nameOf(reader)
-    const { first, next, bytes, finishedBytes, committed } = await this.#log.stats(
-      name,
-      partition,
-      STATS_MAX_AGE_MS,
-      reader.lines[partition],
-    )
+    const stats = await this.#log.stats(name, partition, STATS_MAX_AGE_MS, reader.lines[partition])
+    const { first, next, bytes, committed } = stats
     const stored = reader.lines[partition] ?? 0
     const line = Math.min(Math.max(first, stored), next)
-    const beyond = reader.endsAt ? await this.#sizes.beyond(name, partition, reader.endsAt) : 0
-    const backlogBytes = reader.drained ? 0 : Math.max(0, bytes - finishedBytes - beyond)
-    return { partition, committed: Math.max(committed, line), line, backlogBytes, bytes, needsNothing: stored >= NOTHING_NEEDED }
+    const unfinished = reader.drained ? undefined : await this.#sizes.unfinished({ ...reader, reader: name }, partition, stats)
+    const { ownBytes: backlogBytes, othersBytes } = unfinished ?? { ownBytes: 0, othersBytes: 0 }
+    const figures = { partition, committed: Math.max(committed, line), line, backlogBytes, othersBytes }
+    return { ...figures, bytes, needsNothing: stored >= NOTHING_NEEDED }
   }
 
   /** Those that read a stream or may be replayed from it. */
@@ -186,7 +189,7 @@ export class StreamFigures implements Disposable {
     const { rows } = await ask(
       this.#query,
       `select g.sink_id, s.database_id, g.generation, g.shape, g.topic, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
-         g.drained_at is not null as drained,
+         g.takes, g.drained_at is not null as drained,
          (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines,
          (select coalesce(sum(b.bytes), 0)::float8 from tailrace.parked_backlog b where b.sink_id = g.sink_id and b.generation = g.generation) as parked
        from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
@@ -200,7 +203,7 @@ export class StreamFigures implements Disposable {
       return [
         {
           ...{ sinkId, topic, databaseId: String(row.database_id), generation: Number(row.generation) },
-          ...{ shape: row.shape as GenerationShape, endsAt: toPosition(row), drained: row.drained === true },
+          ...{ shape: row.shape as GenerationShape, endsAt: toPosition(row), takes: takesOf(row.takes), drained: row.drained === true },
           ...{ parkedBytes: Number(row.parked), lines: (row.lines as readonly number[] | null) ?? [] },
         },
       ]

@@ -25,7 +25,7 @@ import { ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
-import { takesOf, type Span } from './span.ts'
+import { takesOf, type Span, type Takes } from './span.ts'
 import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
 
 export type ServedGeneration = Readonly<{
@@ -228,6 +228,7 @@ export type UndeliveredGeneration = Readonly<{
   partitions: number
   lines: readonly number[]
   endsAt: Position | undefined
+  takes: Takes
 }>
 
 /** Generations of some sinks that may have undelivered messages in the log. @param query of the state database */
@@ -235,7 +236,7 @@ export async function undeliveredGenerations(query: Query, sinkIds: readonly str
   const { rows } = await ask(
     query,
     `select g.sink_id, g.generation, ${TOPIC} as topic,
-       (g.shape ->> 'partitions')::int as partitions, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
+       (g.shape ->> 'partitions')::int as partitions, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx, g.takes,
        (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
      from tailrace.generation g where ${UNDELIVERED} and g.sink_id = any ($1::uuid[])`,
     [sinkIds],
@@ -245,6 +246,6 @@ export async function undeliveredGenerations(query: Query, sinkIds: readonly str
     if (row.topic === null) return []
     const reader = readerOf(String(row.topic), ownTopic({ sinkId, generation: Number(row.generation) }))
     const lines = (row.lines as readonly number[] | null) ?? []
-    return [{ sinkId, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row) }]
+    return [{ sinkId, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row), takes: takesOf(row.takes) }]
   })
 }

@@ -4,6 +4,7 @@
  * means that there is more to know. No I/O.
  */
 import { ACTION, MESSAGE_FLAG, type PackHeader } from '../log/pack.ts'
+import type { Weight } from '../log/weight.ts'
 import { comparePositions, type Position } from '../position.ts'
 import { ACTION_BIT, actionBits, ALL_ACTIONS } from '../wal/routing/routing.ts'
 import { toPosition } from '../wal/source-store.ts'
@@ -25,6 +26,13 @@ type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions:
 /** @param stored as tailrace.generation has it */
 export const takesOf = (stored: unknown): Takes =>
   ((stored ?? []) as readonly StoredTake[]).map((each) => ({ from: toPosition(each) as Position, actions: actionBits(each.actions) }))
+
+/** What of some records is messages that a generation doesn't take. @param actions those it takes, as bits */
+export function bytesOfOthers(weight: Weight, actions: number): number {
+  let others = 0
+  for (const action of ['insert', 'update', 'delete'] as const) if ((actions & ACTION_BIT[action]) === 0) others += weight[action]
+  return Math.min(weight.bytes, others)
+}
 
 /** How many of a pack's messages are the generation's own. @param others as `notOwn` says */
 export const ownCount = (count: number, others: Uint8Array | undefined): number =>

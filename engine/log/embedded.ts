@@ -9,8 +9,8 @@
  *  - no read transaction lives across an await (it would keep every page freed meanwhile): values are copied out;
  *  - the last packs appended stay in memory until all readers near the tail have read them, and what readers have in their
  *    hands is given to others as it is: many readers of a topic cost the memory and the disk of one;
- *  - a record's key ends with its size, so that trimming knows what it frees without reading the values, and what is
- *    finished is weighed by keys alone.
+ *  - a record's key ends with its size and the shares of its actions, so that trimming knows what it frees without reading the
+ *    values, and what is finished, or of others, is weighed by keys alone.
  * The file never shrinks, but space freed by trims is used again.
  */
 import { randomUUID } from 'node:crypto'
@@ -40,8 +40,9 @@ import {
 } from './log.ts'
 import { compressPack, Pack, type PackHeader } from './pack.ts'
 import { waitFor, wake, type PartitionState } from './partition-state.ts'
-import { offsetOf, recordKey, recordRange, sizeOf } from './record-key.ts'
+import { offsetOf, recordKey, recordRange, weightOfKey } from './record-key.ts'
 import { TailCache, type Follower } from './tail-cache.ts'
+import { minus, NO_WEIGHT, plus, readShares, type Weight } from './weight.ts'
 import { Weights } from './weights.ts'
 
 const FORMAT = 1
@@ -220,7 +221,7 @@ class EmbeddedLog implements Log {
         const after = touched.get(state) ?? { topic: item.topic, partition, next: state.next, bytes: state.bytes }
         item.offset = after.next
         touched.set(state, { ...after, next: after.next + 1, bytes: after.bytes + pack.length })
-        this.#disk.watch(this.#records.put(recordKey(item.topic.number, partition, item.offset, pack.length), pack))
+        this.#disk.watch(this.#records.put(keyOf(item.topic, partition, item.offset, pack), pack))
       }
       for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
@@ -330,7 +331,7 @@ class EmbeddedLog implements Log {
     if (state.next > 0) throw new EngineError('INTERNAL', `topic ${to} is not empty`, { topic: to, partition })
     let next = Math.max(offset, first)
     const last = await this.offsetFor(from, partition, { position: positionBefore(until) })
-    const room = (await this.#weightBelow(source, partition, last)) - (await this.#weightBelow(source, partition, next))
+    const room = (await this.weigh(from, partition, next, last)).bytes
     await this.#room.requireToSpare(room)
     Object.assign(state, { first: next, next, weights: new Weights(next) })
     let batch: LogRecord[] = []
@@ -390,10 +391,17 @@ class EmbeddedLog implements Log {
       state.committed.set(reader, committed)
     }
     const begin = Math.max(state.first, from)
-    const [above, finished] = [await this.#weightBelow(topic, partition, begin), await this.#weightBelow(topic, partition, committed)]
+    const above = (await this.#weightBelow(topic, partition, begin)).bytes
+    const finished = (await this.#weightBelow(topic, partition, committed)).bytes
     const { first, next, bytes } = state
-    const skipped = above - (await this.#weightBelow(topic, partition, first))
+    const skipped = above - (await this.#weightBelow(topic, partition, first)).bytes
     return { first, next, bytes: bytes - skipped, finishedBytes: Math.max(0, finished - above), committed }
+  }
+
+  async weigh(name: TopicName, partition: number, from: number, before: number): Promise<Weight> {
+    const topic = this.#topic(name)
+    const start = await this.#weightBelow(topic, partition, from)
+    return minus(await this.#weightBelow(topic, partition, before), start)
   }
 
   async subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable> {
@@ -446,7 +454,7 @@ class EmbeddedLog implements Log {
   async #put(topic: Topic, partition: number, records: readonly LogRecord[]): Promise<void> {
     if (this.#closed) throw new EngineError('STOPPING', 'the log is closed')
     const state = topic.partitions[partition] as PartitionState
-    const keys = records.map(({ offset, pack }) => recordKey(topic.number, partition, offset, pack.length))
+    const keys = records.map(({ offset, pack }) => keyOf(topic, partition, offset, pack))
     const added = records.reduce((sum, { pack }) => sum + pack.length, 0)
     await this.#room.require(added)
     for (const [i, { pack }] of records.entries()) this.#disk.watch(this.#records.put(keys[i] as Buffer, pack))
@@ -489,12 +497,12 @@ class EmbeddedLog implements Log {
       const keys = readOf(this.#root, () => [...this.#records.getKeys(range)].map((key) => Buffer.from(key)))
       const lastKey = keys.at(-1)
       state.first = keys.length < REMOVE_SLICE || !lastKey ? end : offsetOf(lastKey) + 1
-      let removed = 0
+      let removed = NO_WEIGHT
       for (const key of keys) {
-        removed += sizeOf(key)
+        removed = plus(removed, weightOfKey(key))
         this.#disk.watch(this.#records.remove(key))
       }
-      state.bytes -= removed
+      state.bytes -= removed.bytes
       state.weights.trim(state.first, removed)
       const { next, bytes, placed } = state
       const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
@@ -504,26 +512,26 @@ class EmbeddedLog implements Log {
   }
 
   /** What the records up to before an offset take, counted from any beginning, in slices that don't hold up the event loop. */
-  async #weightBelow(topic: Topic, partition: number, offset: number): Promise<number> {
-    const state = topic.partitions[partition] as PartitionState
+  async #weightBelow(topic: Topic, partition: number, offset: number): Promise<Weight> {
+    const state = this.#partition(topic, partition)
     for (;;) {
       const end = Math.max(state.first, Math.min(offset, state.next))
       const from = state.weights.below(end)
-      if (from.offset === end) return from.bytes
+      if (from.offset === end) return from.weight
       const range = { ...recordRange(topic.number, partition, from.offset, end), limit: WEIGH_SLICE }
-      let { bytes } = from
+      let { weight } = from
       let last: number | undefined
       let count = 0
       readOf(this.#root, () => {
         for (const key of this.#records.getKeys(range)) {
-          bytes += sizeOf(key)
+          weight = plus(weight, weightOfKey(key))
           last = offsetOf(key)
           count++
         }
       })
       const upTo = count < WEIGH_SLICE || last === undefined ? end : last + 1
-      state.weights.add({ offset: upTo, bytes })
-      if (upTo === end) return bytes
+      state.weights.add({ offset: upTo, weight })
+      if (upTo === end) return weight
       await nextTurn()
     }
   }
@@ -547,6 +555,8 @@ const COPY_RECORDS = 1000
 const NEAR_RECORDS = 16
 const WEIGH_SLICE = 1024
 
+const keyOf = ({ number }: Topic, partition: number, offset: number, pack: Buffer) =>
+  recordKey(number, partition, offset, pack.length, readShares(pack))
 const stateKey = (source: string) => `state:${source}`
 const progressKey = (source: string) => `progress:${source}`
 const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`

@@ -11,6 +11,7 @@
 import type { Lsn } from '../lsn.ts'
 import type { Position } from '../position.ts'
 import type { PackHeader } from './pack.ts'
+import type { Weight } from './weight.ts'
 
 /** Names one topic. A topic of a stream, or of a copy of what a reader needs of one, is made once, and its name is never used again. */
 export type TopicName = string
@@ -180,6 +181,12 @@ export interface Log extends AsyncDisposable {
    * @param from what lies below is kept for others, and not counted
    */
   stats(reader: ReaderName, partition: number, maxAgeMs?: number, from?: number): Promise<PartitionStats>
+  /**
+   * What the records from one offset up to before another take, as far as they are kept.
+   * @param before Infinity: up to the end
+   * @param maxAgeMs as in `topics`
+   */
+  weigh(topic: TopicName, partition: number, from: number, before: number, maxAgeMs?: number): Promise<Weight>
   /** Little room is left where the log is: what is kept only to be replayed should go. Asking costs next to nothing. */
   isShortOfSpace(): Promise<boolean>
   /** Tells which partitions this process serves for the reader: embedded all of them, at once. */

@@ -4,15 +4,18 @@ import type { Lsn } from '../lsn.ts'
 import type { Part, Position } from '../position.ts'
 import { PackColumns } from './pack-columns.ts'
 import {
+  ACTION,
   BYTES_PER_MESSAGE,
   BYTES_PER_TRANSACTION,
   HEADER_BYTES,
   MAGIC,
+  MESSAGE_FLAG,
   PACK_FLAG,
   PACK_VERSION,
   type ActionCode,
   type PackOrigin,
 } from './pack.ts'
+import { sharesOf, writeShares } from './weight.ts'
 
 /** Gathers messages, which the caller renders into `bodies`, and encodes them as one record. */
 export class PackBuilder {
@@ -111,16 +114,20 @@ export class PackBuilder {
       columns.commitTimeUs[i] = this.#commitTimeUs[i] as number
       columns.xid[i] = this.#xid[i] as number
     }
+    const taken = [0, 0, 0, 0, 0] // bytes by action
+    let start = 0
     for (let i = 0, w = 0, m = 0; i < n; i++, w += BUILD_COLUMNS, m += 3) {
       columns.transaction[i] = this.#words[w] as number
       columns.idx[i] = this.#words[w + 1] as number
       columns.relation[i] = this.#words[w + 2] as number
-      columns.end[i] = this.#words[w + 3] as number
+      const end = (columns.end[i] = this.#words[w + 3] as number)
       columns.keyLength[i] = this.#words[w + 4] as number
       columns.groupKeyLength[i] = this.#words[w + 5] as number
       columns.part[i] = this.#marks[m] as number
-      columns.action[i] = this.#marks[m + 1] as number
-      columns.flags[i] = this.#marks[m + 2] as number
+      const action = (columns.action[i] = this.#marks[m + 1] as number)
+      const flags = (columns.flags[i] = this.#marks[m + 2] as number)
+      if ((flags & KEY_CHANGE) === 0) (taken[action] as number) += BYTES_PER_MESSAGE + end - start
+      start = end
     }
     record.set(this.bodies.view(), columns.bodies)
     let min = Infinity
@@ -142,6 +149,8 @@ export class PackBuilder {
     record.writeDoubleLE(n > 0 ? max : 0, 64)
     record.writeUInt32LE(rawBytes, 72)
     record.writeUInt32LE(t, 76)
+    const [insert = 0, update = 0, deleted = 0] = [taken[ACTION.insert], taken[ACTION.update], taken[ACTION.delete]]
+    writeShares(record, sharesOf({ bytes: n * BYTES_PER_MESSAGE + this.bodies.length, insert, update, delete: deleted }))
     this.#reset()
     return record
   }
@@ -177,6 +186,8 @@ export class PackBuilder {
   }
 }
 const BUILD_COLUMNS = 6
+/** What it is to a reader depends on what else the reader takes. */
+const KEY_CHANGE = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.moved
 
 /** A record without messages, which says that everything below a position stands before it. */
 export function encodeMarker(origin: PackOrigin, { lsn, idx, part }: Position, commitTimeUs: number): Buffer {

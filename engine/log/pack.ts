@@ -5,7 +5,7 @@
  * plain or in zstd as the log chose. Everything is little-endian; columns are aligned, so that a reader looks at them
  * through typed arrays without copying. N messages, T transactions:
  *
- *   header   magic u16 · version u8 · flags u8 · N u32 · history u32 · term u32 · 4 spare · routing u32
+ *   header   magic u16 · version u8 · flags u8 · N u32 · history u32 · term u32 · shares u32 (weight.ts) · routing u32
  *            first position: lsn u64 · idx u32 · part u8 · 3 spare     last position: the same
  *            smallest and largest commit time f64 (µs since the epoch) · payload length before compression u32 · T u32
  *   payload  group f64×N · lsn u64×T · commit time f64×T · xid u32×T

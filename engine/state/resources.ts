@@ -113,7 +113,12 @@ export const SinkSettings = Type.Object(
       default: 128,
       description: 'read-ahead window of the sink; all sinks of a process together hold 512 MB, and above that 1 MB a partition',
     }),
-    max_backlog_mb: Type.Integer({ minimum: 1, default: 10_240, description: 'bound of what is not finished, in the log and parked' }),
+    max_backlog_mb: Type.Integer({
+      minimum: 1,
+      default: 10_240,
+      description:
+        'bound of what is not finished, in the log and parked; and, by itself, of what the log keeps behind that and its actions leave out',
+    }),
     replay_window: Type.Union(
       [
         Type.Integer({ minimum: 0, description: 'milliseconds' }),

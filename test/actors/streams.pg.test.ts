@@ -112,6 +112,33 @@ test('a sink that keeps much of a stream which others need no more says so in it
   assert.equal(readers().slow, undefined)
 })
 
+test('what a sink leaves out is not its backlog; when it keeps too much of that in the log it is named, and its source waits until it reads on', async () => {
+  await using shop = await Shop.open([`name: all, ${ITEMS}`, `name: few, ${ITEMS}, actions: [delete], max_backlog_mb: 1, status: paused`])
+  const { engine, metrics } = shop.node
+  const insert = (from: number, to: number) =>
+    shop.db.query(
+      `insert into item select i, (select string_agg(md5(i || '.' || k), '') from generate_series(1, 128) k) from generate_series(${from}, ${to}) i`,
+    )
+  const full = async () =>
+    (await engine.sinkHealth([shop.id('few')])).get(shop.id('few'))?.checks.find(({ error }) => error?.code === 'BACKLOG_FULL')
+  await insert(1, 3)
+  await shop.db.query('delete from item')
+  await insert(4, 303)
+  const check = await eventually('it is full of what is not its own', full)
+  assert.match(check.error?.message ?? '', /^1\.\d of 1 MB of its stream that are not for this sink/)
+  assert.equal((await shop.take('all', 306)).length, 306, 'what is in the log is delivered')
+  const reader = () => engine.streams()[0]?.readers.find(({ sink }) => sink === 'few')
+  await eventually('it is shown', async () => (reader()?.othersBytes ?? 0) > 2 ** 20 || undefined)
+  assert.ok((reader()?.backlogBytes ?? 1e9) < 10_000, JSON.stringify(reader()))
+  assert.match(await metrics.text(), /tailrace_reader_others_bytes{[^}]*"few"[^}]*} 1\d{6}\n/)
+  await insert(304, 313)
+  await engine.updateSink(shop.id('few'), { status: 'active' })
+  await shop.nothingMore('all')
+  assert.deepEqual(await shop.take('few', 3), upTo(1, 3))
+  assert.deepEqual(await shop.take('all', 10), upTo(304, 313))
+  await eventually('it has room', async () => ((await full()) ? undefined : true))
+})
+
 test('the last reader of a stream leaves while another of the shape comes: each has its own, and in order', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`])
   const [first] = await shop.topics()

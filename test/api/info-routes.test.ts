@@ -55,8 +55,17 @@ test('info shows every stream and actor of the account with its state and last e
     ...{ partitions: 1, selects: 'public.goods', bytes: 90.4 },
     readers: [
       {
-        ...{ sinkId: GOODS_ID, sink: 'goods', status: 'paused', generation: 2, state: 'reading', backlogBytes: 40, heldBytes: 50 },
-        partitions: [{ partition: 0, committed: 7, line: 5, backlogBytes: 40, heldBytes: 50 }],
+        ...{
+          sinkId: GOODS_ID,
+          sink: 'goods',
+          status: 'paused',
+          generation: 2,
+          state: 'reading',
+          backlogBytes: 40,
+          othersBytes: 3,
+          heldBytes: 50,
+        },
+        partitions: [{ partition: 0, committed: 7, line: 5, backlogBytes: 40, othersBytes: 3, heldBytes: 50 }],
       },
     ],
   }
@@ -70,8 +79,17 @@ test('info shows every stream and actor of the account with its state and last e
         ...{ topic: 'stream.1.a', database_id: DATABASE.id, database: 'shop', partitions: 1, selects: 'public.goods', bytes: 90 },
         readers: [
           {
-            ...{ sink_id: GOODS_ID, sink: 'goods', status: 'paused', generation: 2, state: 'reading', backlog_bytes: 40, held_bytes: 50 },
-            partitions: [{ partition: 0, committed: 7, line: 5, backlog_bytes: 40, held_bytes: 50 }],
+            ...{
+              sink_id: GOODS_ID,
+              sink: 'goods',
+              status: 'paused',
+              generation: 2,
+              state: 'reading',
+              backlog_bytes: 40,
+              others_bytes: 3,
+              held_bytes: 50,
+            },
+            partitions: [{ partition: 0, committed: 7, line: 5, backlog_bytes: 40, others_bytes: 3, held_bytes: 50 }],
           },
         ],
       },

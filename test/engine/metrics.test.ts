@@ -40,9 +40,9 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
       {
         ...{ topic: 'stream.1.a', keptBytes: 40 },
         readers: [
-          { ...SINK, backlogBytes: 3, heldBytes: 30 },
-          { ...SINK, backlogBytes: 2, heldBytes: 1 },
-          { id: 'sink-2', name: 'quick', backlogBytes: 0, heldBytes: 0 },
+          { ...SINK, backlogBytes: 3, othersBytes: 4, heldBytes: 30 },
+          { ...SINK, backlogBytes: 2, othersBytes: 5, heldBytes: 1 },
+          { id: 'sink-2', name: 'quick', backlogBytes: 0, othersBytes: 0, heldBytes: 0 },
         ],
       },
     ],

@@ -15,9 +15,9 @@ import type { LogRecord } from '../log.ts'
 import { PartJoiner, type PartPlaces } from '../pack-parts.ts'
 import type { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
-import { Fetching, totalOf } from './fetching.ts'
+import { Fetching } from './fetching.ts'
 import type { FetchedMessage } from './kafkajs.ts'
-import type { Counted } from './sizes.ts'
+import { countedOf, type Counted } from './sizes.ts'
 
 /** A partition as its feeds know it. */
 export type FedPartition = Readonly<{
@@ -310,7 +310,7 @@ class Feed {
       const offset = Number(text)
       const met = this.#joiner.push({ offset, pack: copied(value) })
       const record = met instanceof Promise ? await met : met
-      fetched(offset, { size: value.length, total: totalOf(headers.bytes) })
+      fetched(offset, countedOf(value, headers))
       if (record) records.push(record)
     }
     places.met(this.#end, next)

@@ -39,11 +39,6 @@ export async function fetchOnce(brokers: Brokers, topic: string, partition: numb
   return wanted(responses[0]?.partitions[0]?.messages ?? [], offset)
 }
 
-export const totalOf = (header: Buffer | Buffer[] | undefined): number | undefined => {
-  const total = Buffer.isBuffer(header) ? Number(header.toString('latin1')) : NaN
-  return Number.isFinite(total) ? total : undefined
-}
-
 /** @property next the offset after what was fetched */
 type Answer = Readonly<{ messages: readonly FetchedMessage[]; next: number }>
 

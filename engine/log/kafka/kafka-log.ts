@@ -32,12 +32,13 @@ import {
   type TopicName,
 } from '../log.ts'
 import { Pack, type PackHeader } from '../pack.ts'
+import { NO_WEIGHT, type Weight } from '../weight.ts'
 import { isLaterPart, isWholeWith, PartPlaces } from '../pack-parts.ts'
 import { Brokers } from './brokers.ts'
 import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
 import { Feeds } from './feeds.ts'
-import { Fetching, fetchOnce, totalOf } from './fetching.ts'
+import { Fetching, fetchOnce } from './fetching.ts'
 import { FormerMembers } from './former-members.ts'
 import { Membership, type ServedTopic } from './membership.ts'
 import { Offsets } from './offsets.ts'
@@ -46,7 +47,7 @@ import type { ProducedMessage } from './kafkajs.ts'
 import { Producer, timestampOf } from './producer.ts'
 import { ProgressKeeper } from './progress-keeper.ts'
 import { SecondMemory } from './second-memory.ts'
-import { COUNTER_HEADER, Sizes, type Counted } from './sizes.ts'
+import { countedOf, counters, Sizes, type Counted } from './sizes.ts'
 import { Topics } from './topics.ts'
 
 export type KafkaLogOptions = Readonly<{
@@ -203,7 +204,7 @@ class KafkaLog implements Log {
       ends: (topic, partition, next) => this.#progress.ends(source, topic, partition, next),
       lastTotal: async (topic, partition) => {
         const { first, next } = await this.#stored(topic, partition)
-        return next > first ? ((await this.#counted(topic, partition, next - 1))?.total ?? 0) : 0
+        return next > first ? ((await this.#counted(topic, partition, next - 1))?.total ?? NO_WEIGHT) : NO_WEIGHT
       },
     })
     this.#producers.set(source, producer)
@@ -318,7 +319,7 @@ class KafkaLog implements Log {
     const producer = await Producer.begin({
       ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
       ends: () => undefined,
-      lastTotal: async () => 0,
+      lastTotal: async () => NO_WEIGHT,
     })
     const fetching = new Fetching({
       ...{ connection, brokers: this.#brokers, topic: this.#topics.nameOf(from), partition },
@@ -337,13 +338,8 @@ class KafkaLog implements Log {
           if (Number(at) !== next || !value) break
           isMet = comparePositions(Pack.header(value).first, until) >= 0
           if (isMet) break
-          const total = totalOf(headers[COUNTER_HEADER])
-          copied.push({
-            key: null,
-            value,
-            timestamp: Number(timestamp),
-            headers: total === undefined ? {} : { [COUNTER_HEADER]: String(total) },
-          })
+          const { total } = countedOf(value, headers)
+          copied.push({ key: null, value, timestamp: Number(timestamp), headers: total ? counters(total) : {} })
           next++
         }
         if (copied.length === 0 && !isMet)
@@ -395,6 +391,15 @@ class KafkaLog implements Log {
     const base = await this.#baseOf(topic, partition)
     const kept = { first: Math.max(first, from - base), committed: Math.max(0, committed - base), next }
     return { first: first + base, next: next + base, committed, ...(await this.#sizes.between(topic, partition, kept)) }
+  }
+
+  async weigh(topic: TopicName, partition: number, from: number, before: number, maxAgeMs = 0): Promise<Weight> {
+    const name = this.#topics.nameOf(topic)
+    const { first, next } = await (maxAgeMs > 0
+      ? this.#offsets.recentBounds(name, partition, maxAgeMs)
+      : this.#offsets.bounds(name, partition))
+    const base = await this.#baseOf(topic, partition)
+    return this.#sizes.weigh(topic, partition, { from: Math.max(first, from - base), before: Math.min(before - base, next), next })
   }
 
   /** The brokers' disks are not ours to see. */
@@ -504,6 +509,6 @@ class KafkaLog implements Log {
 
   async #counted(topic: TopicName, partition: number, offset: number): Promise<Counted | undefined> {
     const [message] = await fetchOnce(this.#brokers, this.#topics.nameOf(topic), partition, offset)
-    return message && { size: message.value?.length ?? 0, total: totalOf(message.headers[COUNTER_HEADER]) }
+    return message?.value ? countedOf(message.value, message.headers) : undefined
   }
 }

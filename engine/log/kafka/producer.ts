@@ -12,11 +12,12 @@ import { EngineError, isRetryable } from '../../errors.ts'
 import type { AppendRecord, TopicName } from '../log.ts'
 import { compressPack, Pack } from '../pack.ts'
 import { splitPack } from '../pack-parts.ts'
+import { NO_WEIGHT, plus, readShares, weightOf, type Weight } from '../weight.ts'
 import { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import type { ProducedMessage } from './kafkajs.ts'
 import { patiently } from './patience.ts'
-import { COUNTER_HEADER, type Sizes } from './sizes.ts'
+import { countedOf, counters, type Sizes } from './sizes.ts'
 import type { Topics } from './topics.ts'
 
 /** What a request carries at most over all partitions: brokers take 100 MB. */
@@ -29,20 +30,20 @@ const NO_TRANSACTION_MS = 60_000
 const MAX_SEQUENCE = 0x7fff_ffff
 const ALL_REPLICAS = -1
 
-/** @property total bytes counted into the partition so far */
-type Sequence = { next: number; total: number }
+/** @property total what was counted into the partition so far */
+type Sequence = { next: number; total: Weight }
 type Of = Readonly<{
   connection: KafkaConnection
   topics: Topics
   sizes: Sizes
-  /** the counter of the last record of a partition; 0: there is none */
-  lastTotal: (topic: TopicName, partition: number) => Promise<number>
+  /** the counters of the last record of a partition */
+  lastTotal: (topic: TopicName, partition: number) => Promise<Weight>
   /** limit of one append */
   timeoutMs: number
   /** a partition has everything below `next` */
   ends: (topic: TopicName, partition: number, next: number) => void
 }>
-type Batch = { readonly topic: TopicName; readonly partition: number; readonly messages: ProducedMessage[]; bytes: number; total: number }
+type Batch = { readonly topic: TopicName; readonly partition: number; readonly messages: ProducedMessage[]; bytes: number; total: Weight }
 
 export class Producer {
   readonly #brokers: Brokers
@@ -85,7 +86,7 @@ export class Producer {
   async copy(topic: TopicName, partition: number, messages: readonly ProducedMessage[]): Promise<void> {
     const limit = await this.#topics.recordLimit(topic)
     const key = `${topic}/${partition}`
-    const sequence = this.#sequences.get(key) ?? { next: 0, total: 0 }
+    const sequence = this.#sequences.get(key) ?? { next: 0, total: NO_WEIGHT }
     this.#sequences.set(key, sequence)
     let batch: Batch | undefined
     for (const message of messages) {
@@ -94,9 +95,10 @@ export class Producer {
         await this.#send([batch], performance.now() + this.#of.timeoutMs)
         batch = undefined
       }
-      batch ??= { topic, partition, messages: [], bytes: 0, total: 0 }
-      sequence.total = batch.total = Number(message.headers?.[COUNTER_HEADER] ?? sequence.total + message.value.length)
-      batch.messages.push({ ...message, headers: { [COUNTER_HEADER]: String(batch.total) } })
+      const { weight, total } = countedOf(message.value, message.headers ?? {})
+      batch ??= { topic, partition, messages: [], bytes: 0, total: NO_WEIGHT }
+      sequence.total = batch.total = total ?? plus(sequence.total, weight)
+      batch.messages.push({ ...message, headers: counters(batch.total) })
       batch.bytes += bytes
     }
     if (batch) await this.#send([batch], performance.now() + this.#of.timeoutMs)
@@ -128,12 +130,12 @@ export class Producer {
         while (!fits()) at++
         reached.set(key, at)
         const round = (rounds[at] ??= { batches: new Map(), bytes: 0 })
-        const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: 0 }
+        const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: NO_WEIGHT }
         round.batches.set(key, batch)
         const sequence = this.#sequences.get(key) ?? { next: 0, total: await this.#of.lastTotal(topic, partition) }
         this.#sequences.set(key, sequence)
-        batch.total = sequence.total += value.length
-        batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: { [COUNTER_HEADER]: String(batch.total) } })
+        batch.total = sequence.total = plus(sequence.total, weightOf(value.length, readShares(value)))
+        batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: counters(batch.total) })
         batch.bytes += bytes
         round.bytes += bytes
       }

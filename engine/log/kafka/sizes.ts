@@ -1,19 +1,41 @@
 /**
- * How many bytes a partition holds. Brokers tell that only in whole segments, so every record carries a counter: the bytes
- * appended to its partition, itself included. What is kept is the difference between the counters at both ends. This
- * process mostly knows them, because it appends or reads the partition; else it looks the records up, so few of a partition
+ * How many bytes a partition holds. Brokers tell that only in whole segments, so every record carries counters: the bytes
+ * appended to its partition, itself included, and those of each action. What is kept is the difference between the counters at
+ * both ends. This process mostly knows them, because it appends or reads the partition; else it looks the records up, so few of a partition
  * that it is cheap however many read it, and between those that it knows it goes by their offsets.
  */
 import type { TopicName } from '../log.ts'
+import { minus, NO_WEIGHT, plus, readShares, weightOf, type Weight } from '../weight.ts'
 
-/** @property total the record's counter; undefined: it has none */
-export type Counted = Readonly<{ size: number; total: number | undefined }>
+/** @property weight of the record. @property total its counters; undefined: it has none */
+export type Counted = Readonly<{ weight: Weight; total: Weight | undefined }>
 type LookUp = (topic: TopicName, partition: number, offset: number) => Promise<Counted | undefined>
 
-/** The header of a record that holds the counter, in decimal digits. */
-export const COUNTER_HEADER = 'bytes'
+/** Headers of a record that hold the counters, in decimal digits: of all bytes, and of inserts, updates and deletes. */
+const BYTES_HEADER = 'bytes'
+const ACTIONS_HEADER = 'actions'
+type Headers = Readonly<Record<string, Buffer | Buffer[] | string | undefined>>
+
+export const counters = ({ bytes, insert, update, delete: deleted }: Weight): Readonly<Record<string, string>> => ({
+  [BYTES_HEADER]: String(bytes),
+  [ACTIONS_HEADER]: `${insert} ${update} ${deleted}`,
+})
+
+/** @param value of the record */
+export function countedOf(value: Buffer, headers: Headers): Counted {
+  const numbers = (name: string) => String(headers[name] ?? NaN).split(' ').map(Number) // prettier-ignore
+  const [bytes = NaN] = numbers(BYTES_HEADER)
+  const [insert = NaN, update = NaN, deleted = NaN] = numbers(ACTIONS_HEADER)
+  const told = (count: number) => (Number.isFinite(count) ? count : 0) // a former version told of bytes alone
+  return {
+    weight: weightOf(value.length, readShares(value)),
+    total: Number.isFinite(bytes) ? { bytes, insert: told(insert), update: told(update), delete: told(deleted) } : undefined,
+  }
+}
+
 /** Counters of so many records that were read are remembered: a trim mostly ends at one of them. */
 const REMEMBERED = 4_096
+const COUNTERS = 4
 /** Of those that were asked for. */
 const REMEMBERED_POINTS = 1_024
 /** A look-up fetches a batch: of each partition so many in this time. */
@@ -24,12 +46,12 @@ const LOOK_UPS_EVERY_MS = 5_000
 export type Offsets = Readonly<{ first: number; committed: number; next: number }>
 type Partition = {
   /** the next offset as it was known last, and the bytes appended before it */
-  next: Readonly<{ offset: number; bytes: number }>
-  /** the counters before records that were read last */
+  next: Readonly<{ offset: number; total: Weight }>
+  /** the counters before records that were read last, those of one side by side */
   readonly offsets: Float64Array
   readonly before: Float64Array
   /** the same of records that were asked for, those asked for last at the end */
-  readonly points: Map<number, number>
+  readonly points: Map<number, Weight>
   lookUps: number
   lookingSince: number
 }
@@ -43,16 +65,18 @@ export class Sizes {
   }
 
   /** Records up to before `next` are durable, the last one with this counter. */
-  appended(topic: TopicName, partition: number, next: number, total: number): void {
-    this.#of(topic, partition).next = { offset: next, bytes: total }
+  appended(topic: TopicName, partition: number, next: number, total: Weight): void {
+    this.#of(topic, partition).next = { offset: next, total }
   }
 
   /** A record has been read. */
-  read(topic: TopicName, partition: number, offset: number, { size, total }: Counted): void {
-    if (total === undefined) return
+  read(topic: TopicName, partition: number, offset: number, { weight, total }: Counted): void {
+    if (!total) return
     const of = this.#of(topic, partition)
-    of.offsets[offset % REMEMBERED] = offset
-    of.before[offset % REMEMBERED] = total - size
+    const at = offset % REMEMBERED
+    of.offsets[at] = offset
+    const { bytes, insert, update, delete: deleted } = minus(total, weight)
+    of.before.set([bytes, insert, update, deleted], at * COUNTERS)
   }
 
   /** Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below the committed one. */
@@ -63,30 +87,46 @@ export class Sizes {
   ): Promise<{ bytes: number; finishedBytes: number }> {
     if (first >= next) return { bytes: 0, finishedBytes: 0 }
     const of = this.#of(topic, partition)
-    if (of.next.offset !== next && this.#mayLookUp(of)) {
-      const last = await this.#lookUp(topic, partition, next - 1)
-      if (last?.total !== undefined && next > of.next.offset) of.next = { offset: next, bytes: last.total }
-    }
+    await this.#lookAtEnd(topic, partition, of, next)
     const before = await this.#before(topic, partition, first)
     const below = await this.#before(topic, partition, Math.max(first, Math.min(committed, next)))
-    const bytes = Math.max(0, of.next.bytes - before)
-    return { bytes, finishedBytes: Math.max(0, Math.min(bytes, below - before)) }
+    const { bytes } = minus(of.next.total, before)
+    return { bytes, finishedBytes: Math.min(bytes, minus(below, before).bytes) }
   }
 
-  /** Bytes appended before a record. */
-  async #before(topic: TopicName, partition: number, offset: number): Promise<number> {
+  /** What the records from one offset up to before another take. @param range with the next offset, which the log has just named */
+  async weigh(
+    topic: TopicName,
+    partition: number,
+    { from, before, next }: Readonly<{ from: number; before: number; next: number }>,
+  ): Promise<Weight> {
+    if (from >= before) return NO_WEIGHT
     const of = this.#of(topic, partition)
-    if (offset === of.next.offset) return of.next.bytes
-    let bytes = wasRead(of, offset) ?? of.points.get(offset)
-    if (bytes === undefined && this.#mayLookUp(of)) {
+    await this.#lookAtEnd(topic, partition, of, next)
+    const below = await this.#before(topic, partition, from)
+    return minus(before === next ? of.next.total : await this.#before(topic, partition, before), below)
+  }
+
+  async #lookAtEnd(topic: TopicName, partition: number, of: Partition, next: number): Promise<void> {
+    if (of.next.offset === next || !this.#mayLookUp(of)) return
+    const last = await this.#lookUp(topic, partition, next - 1)
+    if (last?.total && next > of.next.offset) of.next = { offset: next, total: last.total }
+  }
+
+  /** What was appended before a record. */
+  async #before(topic: TopicName, partition: number, offset: number): Promise<Weight> {
+    const of = this.#of(topic, partition)
+    if (offset === of.next.offset) return of.next.total
+    let before = wasRead(of, offset) ?? of.points.get(offset)
+    if (!before && this.#mayLookUp(of)) {
       const record = await this.#lookUp(topic, partition, offset)
-      if (record?.total !== undefined) bytes = record.total - record.size
+      if (record?.total) before = minus(record.total, record.weight)
     }
-    if (bytes === undefined) return estimate(of, offset)
+    if (!before) return estimate(of, offset)
     of.points.delete(offset)
-    of.points.set(offset, bytes)
+    of.points.set(offset, before)
     if (of.points.size > REMEMBERED_POINTS) of.points.delete(of.points.keys().next().value as number)
-    return bytes
+    return before
   }
 
   #mayLookUp(of: Partition): boolean {
@@ -104,11 +144,11 @@ export class Sizes {
     let of = this.#partitions.get(key)
     if (!of) {
       of = {
-        next: { offset: -1, bytes: 0 },
+        next: { offset: -1, total: NO_WEIGHT },
         points: new Map(),
         ...{ lookUps: 0, lookingSince: -Infinity },
         offsets: new Float64Array(REMEMBERED).fill(-1),
-        before: new Float64Array(REMEMBERED),
+        before: new Float64Array(REMEMBERED * COUNTERS),
       }
       this.#partitions.set(key, of)
     }
@@ -116,19 +156,26 @@ export class Sizes {
   }
 }
 
-function wasRead({ offsets, before }: Partition, offset: number): number | undefined {
+function wasRead({ offsets, before }: Partition, offset: number): Weight | undefined {
   const at = offset % REMEMBERED
-  return offsets[at] === offset ? before[at] : undefined
+  if (offsets[at] !== offset) return undefined
+  const [bytes = 0, insert = 0, update = 0, deleted = 0] = before.subarray(at * COUNTERS, (at + 1) * COUNTERS)
+  return { bytes, insert, update, delete: deleted }
 }
 
 /** By the nearest ones that are known on both sides. */
-function estimate({ points, next }: Partition, offset: number): number {
-  let low: readonly [number, number] | undefined
-  let high: readonly [number, number] | undefined
-  for (const point of [...points, [next.offset, next.bytes] as const]) {
+function estimate({ points, next }: Partition, offset: number): Weight {
+  let low: readonly [number, Weight] | undefined
+  let high: readonly [number, Weight] | undefined
+  for (const point of [...points, [next.offset, next.total] as const]) {
     if (point[0] <= offset && (!low || point[0] > low[0])) low = point
     if (point[0] >= offset && (!high || point[0] < high[0])) high = point
   }
-  if (!low || !high) return (low ?? high)?.[1] ?? 0
-  return high[0] === low[0] ? low[1] : low[1] + ((high[1] - low[1]) * (offset - low[0])) / (high[0] - low[0])
+  if (!low || !high) return (low ?? high)?.[1] ?? NO_WEIGHT
+  const share = high[0] === low[0] ? 0 : (offset - low[0]) / (high[0] - low[0])
+  return plus(low[1], partOf(minus(high[1], low[1]), share))
 }
+
+const partOf = ({ bytes, insert, update, delete: deleted }: Weight, share: number): Weight => ({
+  ...{ bytes: bytes * share, insert: insert * share, update: update * share, delete: deleted * share },
+})

@@ -112,6 +112,34 @@ test('what a stream had before a sink joined it is not the backlog of that sink'
   assert.ok(bytes && bytes > PAD && bytes < 2 * PAD, `${bytes} bytes, and its own are about ${PAD}`)
 })
 
+test('what a reader does not take is not its backlog but a figure of its own, also where its actions have changed on the way', async () => {
+  await using db = await stateDatabase()
+  await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+  await f.log.createTopic(STREAM, 1)
+  const take = (lsn: string, actions: readonly string[]) => ({ history: 0, lsn, idx: 0, actions })
+  await db.query(
+    `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx, takes) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/0', 0, $3)`,
+    [SINK.id, STREAM, JSON.stringify([take('0/0', ['delete', 'update']), take('0/14', ['insert'])])],
+  )
+  await db.query(`insert into tailrace.reader_line (sink_id, generation, partition, begins, line) values ($1, 1, 0, 0, 0)`, [SINK.id])
+  for (let lsn = 1n; lsn <= 30n; lsn++) await append(f, lsn, PAD) // inserts
+  const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
+  const large = await sizes.large([SINK], 0, () => new ReadingGate())
+  const pads = ({ bytes }: { bytes: number }) => Math.round(bytes / PAD)
+  assert.deepEqual(
+    large.map((each) => [each.what, pads(each)]),
+    [
+      ['own', 10],
+      ['others', 20],
+    ],
+  )
+  await f.log.commit(`${STREAM}@${SINK.id}.1`, 0, {
+    ...{ next: { offset: 10, index: 0 }, filter: { history: 0, lsn: 10n, idx: 0, part: PART.row } },
+    ...{ finished: [], handedOut: { offset: 10, index: 0 }, term: 1 },
+  })
+  assert.deepEqual((await sizes.large([SINK], 0, () => new ReadingGate())).map(pads), [10, 10])
+})
+
 test('of a stream that holds less than anybody of its readers may have, each look asks once, however many they are', async () => {
   await using db = await stateDatabase()
   await using f = await Fixture.open({}, { query: queryOf(db), start: false })

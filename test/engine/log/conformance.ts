@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { readerOf, type Commit, type FinishedRange, type Log, type LogRecord, type Reached } from '../../../engine/log/log.ts'
 import { encodeMarker, PackBuilder } from '../../../engine/log/pack-builder.ts'
-import { ACTION, Pack } from '../../../engine/log/pack.ts'
+import { ACTION, Pack, type ActionCode } from '../../../engine/log/pack.ts'
 import type { Position } from '../../../engine/position.ts'
 
 /** One log, which may be opened again after it was closed. */
@@ -19,11 +19,16 @@ export const at = (lsn: number, idx = 0): Position => ({ history: 0, lsn: BigInt
 
 export const reached = (lsn: number): Reached => ({ position: at(lsn), transaction: { xid: lsn, commitTimeUs: lsn } })
 
-export function pack(lsn: number, commitTimeUs = lsn, body: Buffer = Buffer.from(`message ${lsn}`)): Buffer {
+export function pack(
+  lsn: number,
+  commitTimeUs = lsn,
+  body: Buffer = Buffer.from(`message ${lsn}`),
+  action: ActionCode = ACTION.insert,
+): Buffer {
   const builder = new PackBuilder({ history: 0, term: 1, routing: 1 })
   builder.begin(BigInt(lsn), lsn, commitTimeUs)
   builder.bodies.copy(body)
-  builder.add(0, 1, ACTION.insert, 1, 0, lsn, 0, 0)
+  builder.add(0, 1, action, 1, 0, lsn, 0, 0)
   return builder.encode()
 }
 
@@ -296,6 +301,33 @@ export function conforms(name: string, home: () => Promise<LogHome>): void {
     }
     await using log = await it.open()
     assert.equal(await share(log), '30 with 14 finished')
+  })
+
+  test(`${name}: it is known of any stretch of records what messages of each action take in it, also after a trim, reopening, and in a copy`, async () => {
+    await using it = await home()
+    const shares = async (log: Log, topic: string, from: number, before: number) => {
+      const { bytes, insert, update, delete: deleted } = await log.weigh(topic, 0, from, before)
+      return [insert, update, deleted].map((part) => Math.round((part * 10) / Math.max(1, bytes)))
+    }
+    {
+      await using log = await started(it)
+      for (let i = 0; i < 40; i++) {
+        const action = i < 20 ? ACTION.insert : i % 2 === 0 ? ACTION.update : ACTION.delete
+        const record = { topic: TOPIC, partition: 0, pack: pack(i + 1, i + 1, Buffer.alloc(100), action) }
+        await log.append([record], { source: SOURCE, ...reached(i + 1) })
+      }
+      await readSome(log, 40)
+      assert.deepEqual(await shares(log, TOPIC, 0, 20), [10, 0, 0])
+      assert.deepEqual(await shares(log, TOPIC, 20, Infinity), [0, 5, 5])
+      assert.deepEqual(await shares(log, TOPIC, 0, Infinity), [5, 3, 3])
+      assert.deepEqual(await shares(log, TOPIC, 40, Infinity), [0, 0, 0])
+      await log.createTopic('copy.1.ab', 1)
+      const marker = encodeMarker({ history: 0, term: 1, routing: 1 }, at(31), 31)
+      await log.copy({ from: TOPIC, to: 'copy.1.ab', partition: 0, offset: 10, until: at(31), end: marker }, new AbortController().signal)
+      await log.trim(TOPIC, 0, 10)
+    }
+    await using log = await it.open()
+    for (const topic of [TOPIC, 'copy.1.ab']) assert.deepEqual(await shares(log, topic, 0, 30), [5, 3, 3], topic)
   })
 
   test(`${name}: offsets go on after everything was trimmed and the log was reopened`, async () => {

@@ -66,6 +66,7 @@ export class WatchedLog implements Log {
   headerAt: Log['headerAt'] = (topic, partition, offset) => this.inner.headerAt(topic, partition, offset)
   join: Log['join'] = (reader, partition, from) => this.inner.join(reader, partition, from)
   readers: Log['readers'] = () => this.inner.readers()
+  weigh: Log['weigh'] = (topic, partition, from, before, maxAgeMs) => this.inner.weigh(topic, partition, from, before, maxAgeMs)
   neededFrom: Log['neededFrom'] = (topic, partition, offset) => this.inner.neededFrom(topic, partition, offset)
   deleteReader: Log['deleteReader'] = (reader) => this.inner.deleteReader(reader)
   commit: Log['commit'] = (topic, partition, commit) => this.inner.commit(topic, partition, commit)

@@ -1,0 +1,44 @@
+/**
+ * What records of the log take, and how much of that are messages of one action alone: so it is known without reading them what
+ * a reader gets that takes few actions. A pack has the shares in its header, in 1023rds and rounded down, and a log adds them up. Of
+ * key changes, rows of backfills, markers and packs of former versions nothing is told: they count for every reader. No I/O.
+ */
+
+/** In bytes: all, and those of messages of one action. */
+export type Weight = Readonly<{ bytes: number; insert: number; update: number; delete: number }>
+
+export const NO_WEIGHT: Weight = { bytes: 0, insert: 0, update: 0, delete: 0 }
+
+/** What a share is a part of, and the bits of one. */
+const WHOLE = 1023
+const SHARE_BITS = 10
+/** Where they stand in the header of a pack. */
+const SHARES_AT = 16
+
+/** @param bytes of the messages of each action, and of all, in a pack that is made. @returns what its header says of them */
+export function sharesOf({ bytes, insert, update, delete: deleted }: Weight): number {
+  if (bytes === 0) return 0
+  const share = (part: number) => Math.floor((part * WHOLE) / bytes)
+  return share(insert) | (share(update) << SHARE_BITS) | (share(deleted) << (2 * SHARE_BITS))
+}
+
+export const writeShares = (pack: Buffer, shares: number): number => pack.writeUInt32LE(shares, SHARES_AT)
+/** @param pack a record of the log, be it a part of a pack */
+export const readShares = (pack: Buffer): number => pack.readUInt32LE(SHARES_AT)
+
+/** @param size of a record. @param shares as its header has them */
+export function weightOf(size: number, shares: number): Weight {
+  const part = (nth: number) => Math.floor((size * ((shares >>> (nth * SHARE_BITS)) & WHOLE)) / WHOLE)
+  return { bytes: size, insert: part(0), update: part(1), delete: part(2) }
+}
+
+export const plus = (a: Weight, b: Weight): Weight => combined(a, b, (x, y) => x + y)
+/** Sums of a version that told nothing of actions stand still: what was added up is never less than nothing. */
+export const minus = (a: Weight, b: Weight): Weight => combined(a, b, (x, y) => Math.max(0, x - y))
+
+const combined = (a: Weight, b: Weight, of: (x: number, y: number) => number): Weight => ({
+  bytes: of(a.bytes, b.bytes),
+  insert: of(a.insert, b.insert),
+  update: of(a.update, b.update),
+  delete: of(a.delete, b.delete),
+})
