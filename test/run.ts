@@ -15,6 +15,7 @@ import { Readable } from 'node:stream'
 import { run } from 'node:test'
 import { spec } from 'node:test/reporters'
 import { parseArgs } from 'node:util'
+import { bundleCommand, COMMAND } from './services/bundled-command.ts'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
 import { prepareShared, startPostgres } from './services/postgres.ts'
@@ -33,6 +34,8 @@ const { values, positionals } = parseArgs({
 const patterns = positionals.map((pattern) => pattern.replaceAll(sep, '/'))
 const wanted = (file: string): boolean =>
   patterns.length === 0 || patterns.some((pattern) => file.includes(pattern) || matchesGlob(file, pattern))
+/** Those whose processes are the command's. */
+const isOfCommands = (file: string): boolean => /^test\/(faults|cli|docs)\//.test(file)
 /** Those begin first: at the end short ones fill the gaps. */
 const isLong = (file: string): boolean => /^test\/(faults|transforms|docs|cli)\/|\.kafka\./.test(file)
 let files = globSync('test/**/*.test.ts', { cwd: root })
@@ -46,6 +49,12 @@ env.NODE_COMPILE_CACHE ??= join(tmpdir(), 'tailrace-test-compile-cache')
 if (values.long) env.TAILRACE_TEST_LONG = '1'
 else env.TAILRACE_TEST_FILE_LIMIT_MS = String(FILE_LIMIT_MS)
 if (values.seeds !== undefined) env.TAILRACE_TEST_SEEDS = values.seeds
+
+if (files.some(isOfCommands))
+  env.TEST_COMMAND ??= await bundleCommand().catch((error: Error) => {
+    process.stderr.write(`tests start the sources, which takes longer, for they could not be bundled: ${error.message}\n`)
+    return COMMAND
+  })
 
 type Service = Readonly<{
   name: string

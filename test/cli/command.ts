@@ -2,14 +2,13 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-
-const CLI = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
+import { COMMAND } from '../services/bundled-command.ts'
 
 export async function tailrace(...args: string[]): Promise<{ code: number; out: string; err: string }> {
   const env = { ...process.env, TAILRACE_DATA: join(tmpdir(), 'tailrace-no-such-folder') }
-  const child = spawn(process.execPath, [CLI, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env })
+  const child = spawn(process.execPath, [COMMAND, ...args], { stdio: ['ignore', 'pipe', 'pipe'], env })
   const [[code], out, err] = await Promise.all([once(child, 'close') as Promise<[number]>, text(child.stdout), text(child.stderr)])
   return { code, out, err }
 }

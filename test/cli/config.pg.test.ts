@@ -10,8 +10,8 @@ import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { parse } from 'yaml'
 import { Service, TOKEN } from '../faults/service.ts'
+import { COMMAND } from '../services/bundled-command.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { COMMAND } from './running-command.ts'
 
 const ESCAPE = '\u001B'
 

@@ -3,12 +3,11 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { sampleOf } from '../../transforms/table-sample.ts'
+import { COMMAND } from '../services/bundled-command.ts'
 import { createDatabase } from '../services/postgres.ts'
-
-const bin = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
 
 test('a function runs on the rows of a table, and a query for them, as messages and a batch would have them', async () => {
   await using db = await createDatabase(`
@@ -22,7 +21,7 @@ test('a function runs on the rows of a table, and a query for them, as messages 
   `)
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-function-'))
   const run = (file: string, ...args: string[]) => {
-    const { status, stdout, stderr } = spawnSync(process.execPath, [bin, 'function', 'test', join(folder, file), ...args], {
+    const { status, stdout, stderr } = spawnSync(process.execPath, [COMMAND, 'function', 'test', join(folder, file), ...args], {
       encoding: 'utf8',
     })
     return { code: status, out: stdout, err: stderr }

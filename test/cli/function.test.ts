@@ -5,12 +5,11 @@ import { once } from 'node:events'
 import { mkdir, mkdtemp, mkdtempDisposable, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { parseConfig } from '../../api/config/config-document.ts'
 import { functionText } from '../../cli/bundle.ts'
-
-const bin = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
+import { COMMAND } from '../services/bundled-command.ts'
 
 async function folder() {
   const path = await mkdtemp(join(tmpdir(), 'tailrace-function-'))
@@ -24,7 +23,7 @@ const hasEsbuild = (() => {
   }
 })()
 const run = (...args: string[]) => {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [bin, 'function', ...args], { encoding: 'utf8' })
+  const { status, stdout, stderr } = spawnSync(process.execPath, [COMMAND, 'function', ...args], { encoding: 'utf8' })
   return { code: status, out: stdout, err: stderr }
 }
 
@@ -158,7 +157,7 @@ test('files from outside of its package that come into a bundle are named', { sk
     PG_URL: 'postgresql://nobody:none@127.0.0.1:1/none',
   }
   for (const args of [['config', 'plan', config, ...nowhere], ['start']]) {
-    const { stderr } = spawnSync(process.execPath, [bin, ...args], { encoding: 'utf8', env })
+    const { stderr } = spawnSync(process.execPath, [COMMAND, ...args], { encoding: 'utf8', env })
     assert.ok(stderr.startsWith(words), `${args[0]}: ${stderr}`)
   }
 })
@@ -177,7 +176,7 @@ test('what a function may not import is told with its place', { skip: !hasEsbuil
 test('with --watch it runs again when its file changes, is replaced, or what it imports changes', async () => {
   await using f = await folder()
   const file = await f.write('f.ts', 'export default () => "first"')
-  const child = spawn(process.execPath, [bin, 'function', 'test', file, '--watch'], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [COMMAND, 'function', 'test', file, '--watch'], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
     let out = ''
     child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text)) // also what comes while nobody waits for it

@@ -9,20 +9,19 @@ import { rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
 import { AGAIN, LOST, type Again, type Cell, type Lost } from '../../docs/recovery-cells.ts'
 import type { ErrorCode } from '../../engine/errors.ts'
 import { parseLsn } from '../../engine/lsn.ts'
 import type { Connection } from '../../engine/state/resources.ts'
+import { COMMAND } from '../services/bundled-command.ts'
 import { HttpReceiver, type Received, type Reply } from '../services/http-receiver.ts'
 import { parseExact } from './json.ts'
 import type { Message } from './oracle.ts'
 import { Service, TOKEN } from './service.ts'
 import { HttpSinkClient, messageOf, Passing, type Wire } from './sink-client.ts'
 
-const COMMAND = fileURLToPath(new URL('../../cli/tailrace.mjs', import.meta.url))
 const COMES_WITHIN_MS = 60_000
 const ASK_EVERY_MS = 50
 /** so that what a client holds comes again soon */

@@ -10,11 +10,10 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { stringify } from 'yaml'
 import type { Connection } from '../../engine/state/resources.ts'
+import { COMMAND } from '../services/bundled-command.ts'
 
-const COMMAND = fileURLToPath(new URL('../../cli/tailrace.mjs', import.meta.url))
 /** A start that takes longer, even on a busy machine, is itself a failure. */
 const READY_WITHIN_MS = 60_000
 const LOG_TAIL_LINES = 40
