@@ -9,6 +9,7 @@
  * *.search.test.ts; the latter two may use Postgres as well) are left out and named, or, with CI set, the run fails.
  */
 import { globSync } from 'node:fs'
+import { mkdtempDisposable } from 'node:fs/promises'
 import { availableParallelism, tmpdir } from 'node:os'
 import { dirname, join, matchesGlob, sep } from 'node:path'
 import { Readable } from 'node:stream'
@@ -19,6 +20,7 @@ import { bundleCommand, COMMAND } from './services/bundled-command.ts'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
 import { prepareShared, startPostgres } from './services/postgres.ts'
+import { together } from './together.ts'
 
 const root = dirname(import.meta.dirname)
 /** Each file is a process, and many of them wait for what they started: two more than cores keep those busy. They share servers. */
@@ -105,6 +107,10 @@ for (const { name, needs, error } of refused.flat()) {
   process.stderr.write(`\nNO ${name}: ${error.message}\nLeft out, not passed: ${left.join(' ')}\n\n`)
   files = files.filter((file) => !needs(file))
 }
+
+const folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-tests-'))
+services.use(folder)
+files = together(files, root, folder.path)
 
 const stop = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort())
