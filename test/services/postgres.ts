@@ -194,6 +194,7 @@ export async function createDatabase(ddl?: string, options: DatabaseOptions = {}
   const url = Object.assign(new URL(serverUrl), { pathname: `/${name}` }).href
   const client = await connect(url)
   const clients = [client]
+  let former: Promise<unknown> = Promise.resolve() // a session takes one statement at a time, and parts of a test ask side by side
   const leave = async (): Promise<void> => {
     await Promise.all(clients.map((c) => c.end().catch(() => undefined)))
   }
@@ -211,7 +212,9 @@ export async function createDatabase(ddl?: string, options: DatabaseOptions = {}
       ssl: false,
     },
     async query<R extends Row>(sql: string, params: readonly unknown[] = []): Promise<R[]> {
-      const result: unknown = await client.query(sql, [...params])
+      const answer = former.then(() => client.query(sql, [...params]))
+      former = answer.catch(() => undefined)
+      const result: unknown = await answer
       const last = Array.isArray(result) ? (result.at(-1) as { rows: R[] }) : (result as { rows: R[] })
       return last.rows
     },
