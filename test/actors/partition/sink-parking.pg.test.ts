@@ -7,6 +7,7 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import type { Query } from '../../../engine/wal/connection/slot.ts'
+import { eventually } from '../../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
@@ -24,6 +25,8 @@ async function jam(f: Fixture, count = 60): Promise<void> {
   for (let i = 0; i < count; i++) await f.append([{ id: i, group: 'hot', pad: 1_000 }])
   await f.append([{ id: 1_000, group: 'other' }])
 }
+
+const firstIn = async ({ log }: Fixture) => (await log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first
 
 const rows = (db: TestDatabase, state: string) =>
   db.query<{ record_offset: string; group_key: string; record_key: string; attempts: number; error: string | null }>(
@@ -43,7 +46,7 @@ test('a partition of which the state holds nothing is taken over in three statem
   await f.append([{ id: 1 }])
   const [first] = await f.receive(1, LONG_MS)
   await f.sink.ack(acksOf([first!]))
-  while ((await f.log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first === 0) await new Promise((done) => setTimeout(done, 5))
+  await eventually('the log is trimmed', async () => (await firstIn(f)) > 0 || undefined)
   assert.equal(asked.length, 3, asked.join('\n'))
 })
 
@@ -84,8 +87,7 @@ test('while appends are refused because the disk is nearly full, messages are pa
     assert.deepEqual(idsOf(got), [id])
     await f.sink.ack(acksOf(got))
   }
-  while ((await f.log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first < 61)
-    await new Promise((resolve) => setTimeout(resolve, 20))
+  await eventually('all of the log is trimmed', async () => (await firstIn(f)) === 61 || undefined)
   assert.deepEqual(await rows(db, 'open'), [])
 })
 
@@ -120,9 +122,8 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   )
   assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
   assert.deepEqual(await rows(db, 'open'), [])
-  while ((await rows(db, 'done')).length > 0) await new Promise((resolve) => setTimeout(resolve, 10))
-  const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  while ((await f.log.stats(topic, 0)).first < 61) await new Promise((resolve) => setTimeout(resolve, 20))
+  await eventually('what is done is removed', async () => (await rows(db, 'done')).length === 0 || undefined)
+  await eventually('all of the log is trimmed', async () => (await firstIn(f)) === 61 || undefined)
 })
 
 test('a nack and a lapse bring a parked message again under the same id', async () => {
@@ -178,7 +179,7 @@ test('a process that dies between the parked rows and the commit leaves nothing 
   await f.start({ query: cutAfterInsert })
   await f.receive(1, LONG_MS)
   const never = f.receive(1, LONG_MS) // looks at what the window holds
-  while ((await rows(db, 'open')).length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
+  await eventually('rows are parked', async () => (await rows(db, 'open')).length > 0 || undefined)
   await f.sink.stop()
   assert.deepEqual(await never, [])
   await f.start()
@@ -207,7 +208,7 @@ test('a stop while messages are being parked is clean, and they come afterwards'
   const gate = Promise.withResolvers<void>()
   const { begun } = f.process
   f.process.gate = gate.promise
-  while (f.process.begun === begun) await new Promise((resolve) => setTimeout(resolve, 10)) // the commit before the rows
+  await eventually('the commit before the rows begins', async () => f.process.begun > begun || undefined)
   const stopped = f.sink.stop()
   gate.resolve()
   await stopped
@@ -226,7 +227,7 @@ test('a former owner parks nothing any more once another has taken over', async 
   await jam(f)
   await f.receive(10, LONG_MS)
   await db.query(`update tailrace.term set term = term + 1 where kind = 'partition'`)
-  while (failures.length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
+  await eventually('the partition fails', async () => failures.length > 0 || undefined)
   assert.deepEqual(failures, ['PARTITION_FENCED'])
   assert.deepEqual(await rows(db, 'open'), [])
 })
@@ -242,7 +243,7 @@ test('without the state database nothing is parked, everything else goes on, and
   await jam(f)
   down = true
   const [first] = await f.receive(10, LONG_MS)
-  while (worst(f.sink.health()) === 'healthy') await new Promise((resolve) => setTimeout(resolve, 20))
+  await eventually('health tells of it', async () => worst(f.sink.health()) !== 'healthy' || undefined)
   assert.deepEqual(f.sink.health().find((c) => c.status === 'warning')?.error?.code, 'STATE_UNAVAILABLE')
   await f.sink.ack([first?.ack_id as string])
   const [second] = await f.receive(10, LONG_MS)
@@ -314,8 +315,8 @@ test('of what was discarded the newest 1,000 are kept', async () => {
   const discard = async (from: number, to: number) => {
     await f.append(Array.from({ length: to - from }, (_, i) => ({ id: from + i, group: `g${from + i}` })))
     await f.gather(to - from)
-    const isThere = async () => (await rows(db, 'discarded')).some(({ record_key: key }) => key === `["g${to - 1}"]`)
-    while (!(await isThere())) await new Promise((resolve) => setTimeout(resolve, 20))
+    const last = `["g${to - 1}"]`
+    await eventually(`${last} is discarded`, async () => (await rows(db, 'discarded')).find(({ record_key: key }) => key === last))
   }
   await discard(0, 1_050)
   for (let last = 1_050; last < 1_100 && (await rows(db, 'discarded')).length > 1_000; last++) await discard(last, last + 1) // when they are below a commit
@@ -382,9 +383,7 @@ test('a parked message that was delivered is known until a commit has it: a cras
   await jam(f, 34)
   const first = await f.receive(1, LONG_MS)
   const never = f.receive(1, LONG_MS) // looks at what the window holds
-  const until = async (order: string) => {
-    while (!seen.join().includes(order)) await new Promise((resolve) => setTimeout(resolve, 10))
-  }
+  const until = (order: string) => eventually(`the order ${order}`, async () => seen.join().includes(order) || undefined)
   await until('parked')
   f.sink.ack(acksOf(first)).catch(() => undefined)
   await until('ended,removed')

@@ -5,7 +5,6 @@ import { mkdtemp, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Trimming } from '../../../actors/partition/trimming.ts'
 import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
@@ -63,12 +62,13 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
     trimming.read({ offset, messages: 1, bytes: pack.length, latestUs: 0 })
     await log.commit(topic, 0, commitAt(offset + 1))
     trimming.committed(commitAt(offset + 1))
-    while ((await bytes()) > MOST_MB * MB) await sleep(5) // the source may be faster than trims are; a sink that is at work is not
+    // the source may be faster than trims are; a sink that is at work is not
+    await eventually('it is trimmed', async () => (await bytes()) <= MOST_MB * MB || undefined)
   }
   const { size } = await stat(join(folder, 'log.mdb'))
   assert.ok(size < MOST_MB * MB * 1.2 + 8 * MB, `${(size / MB).toFixed(1)} MB for ${WRITTEN_MB} MB that passed`)
   bounds = { ...bounds, windowMs: 0 }
-  while ((await bytes()) > 0) await sleep(5)
+  await eventually('all is trimmed', async () => (await bytes()) === 0 || undefined)
   assert.deepEqual(await db.query('select from tailrace.replay_point'), [])
   end.abort()
   await running
@@ -107,7 +107,10 @@ test('a reader of a stream without a window needs the records before its commit 
   const lines: number[] = []
   for (const offset of [7, 9]) {
     const before = rounds.length
-    for (; rounds.length < before + 2; await sleep(5)) trimming.committed(commitAt(offset)) // a whole round has seen it by then
+    await eventually('a whole round has seen it', async () => {
+      trimming.committed(commitAt(offset))
+      return rounds.length >= before + 2 || undefined
+    })
     lines.push(await line())
   }
   assert.deepEqual(lines, [5, 5])
@@ -160,7 +163,6 @@ test('a line that was not stored when its process ended is stored by the next on
     first.read({ offset, messages: 1, bytes: pack.length, latestUs: 0 })
     await log.commit(reader, 0, commitAt(offset + 1))
     first.committed(commitAt(offset + 1))
-    if (offset % 8 === 0) await sleep(5)
   }
   await tried.promise
   killed.abort()
