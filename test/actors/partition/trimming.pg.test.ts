@@ -5,6 +5,7 @@ import { mkdtemp, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Trimming } from '../../../actors/partition/trimming.ts'
 import { termKey } from '../../../engine/dispatch/fenced-write.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
@@ -175,4 +176,43 @@ test('a line that was not stored when its process ended is stored by the next on
   await eventually('the line is stored', async () => (await lineOf()) || undefined)
   end.abort()
   await goesOn
+})
+
+test('a partition for which the log has nothing, and whose window keeps nothing, looks at nothing until something comes', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] }) // those of the bell: that between two looks is another
+  const key = { sinkId: SINK.id, generation: 1, partition: 0 }
+  const topic = ownTopic(key)
+  let looks = 0
+  let bytes = 0
+  const log: Pick<Log, 'neededFrom' | 'stats'> = {
+    neededFrom: (_topic, _partition, offset) => offset,
+    stats: async () => ({ first: 0, next: ++looks, bytes, finishedBytes: 0, committed: 0 }),
+  }
+  const query: Query = async () => ({ rows: [] })
+  const trimming = await Trimming.begin({
+    ...{ log: log as Log, topic, reader: topic, begins: 0, line: 0, query, key, term: 1, committed: commitAt(0), hasPoints: false },
+    ...{ leftAt: () => undefined, bounds: () => ({ windowMs: 0, maxBytes: 0 }), clock: () => 0 },
+  })
+  const end = new AbortController()
+  t.after(() => end.abort())
+  const waits = t.mock.method(end.signal, 'addEventListener').mock
+  const running = trimming.run(end.signal)
+  /** @returns how often it has looked, a minute after it has done so last */
+  const looksAfterAMinute = async () => {
+    await eventually('it waits', async () => waits.callCount() >= 2 * looks || undefined) // each look is followed by two waits
+    t.mock.timers.tick(60_000)
+    await nextTurn()
+    return looks
+  }
+  assert.equal(await looksAfterAMinute(), 1, 'it rests')
+  bytes = 1
+  trimming.read({ offset: 0, messages: 1, bytes: 1, latestUs: 0 })
+  await nextTurn()
+  assert.equal(looks, 2)
+  assert.equal(await looksAfterAMinute(), 3, 'what is in the log is looked at')
+  bytes = 0
+  assert.equal(await looksAfterAMinute(), 4)
+  assert.equal(await looksAfterAMinute(), 4, 'it rests again')
+  end.abort()
+  await running
 })
