@@ -20,6 +20,9 @@ export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } |
 /** @property body JSON of the message without its outer braces, its metadata left open */
 type Kept = Readonly<{ sinkIds: Set<string>; body: Buffer }>
 
+/** Of one table of a pack. @property messages where each stands among all, as text, and in the pack */
+type NewestOfTable = Readonly<{ relation: number; messages: readonly Readonly<{ at: string; place: number }>[] }>
+
 const PER_TABLE = 10
 const MAX_TABLES = 200
 const MAX_BYTES = 16 * 1024
@@ -30,6 +33,8 @@ const MAX_LOOKED_AT = 1_000
 export class RecentMessages {
   /** by database and oid of the table, the table that was seen last at the end; messages by their position */
   readonly #tables = new Map<string, Map<string, Kept>>()
+  /** the sinks of a stream read the same packs: each is looked through once */
+  readonly #newest = new WeakMap<Pack, readonly NewestOfTable[]>()
   /** by sink: the newest packs that it read while it was not looked at, oldest first */
   readonly #resting = new Map<string, { sink: Sink; readonly packs: Pack[] }>()
 
@@ -69,19 +74,28 @@ export class RecentMessages {
   }
 
   #keep({ id, databaseId }: Sink, pack: Pack): void {
-    for (const i of newestOfEach(pack)) {
-      const key = `${databaseId} ${pack.relation(i)}`
+    for (const { relation, messages } of this.#newestOfEach(pack)) {
+      const key = `${databaseId} ${relation}`
       const table = this.#tables.get(key) ?? new Map<string, Kept>()
       this.#tables.delete(key)
       this.#tables.set(key, table)
-      const at = placeOf(pack.position(i))
-      const known = table.get(at)
-      if (known) known.sinkIds.add(id)
-      else {
-        table.set(at, { sinkIds: new Set([id]), body: Buffer.from(pack.buffer.subarray(pack.bodyStart(i), pack.bodyEnd(i))) })
-        if (table.size > PER_TABLE) table.delete(oldestOf(table))
+      for (const { at, place } of messages) {
+        const known = table.get(at)
+        if (known) known.sinkIds.add(id)
+        else {
+          table.set(at, { sinkIds: new Set([id]), body: Buffer.from(pack.buffer.subarray(pack.bodyStart(place), pack.bodyEnd(place))) })
+          if (table.size > PER_TABLE) table.delete(oldestOf(table))
+        }
       }
     }
+  }
+
+  #newestOfEach(pack: Pack): readonly NewestOfTable[] {
+    const known = this.#newest.get(pack)
+    if (known) return known
+    const found = newestOfEach(pack)
+    this.#newest.set(pack, found)
+    return found
   }
 
   #rested(id: string): void {
@@ -97,18 +111,18 @@ export function newest(messages: readonly RecentMessage[]): readonly RecentMessa
   return [...byPlace.values()].toSorted((a, b) => (a.at < b.at ? -1 : 1)).slice(-PER_TABLE)
 }
 
-/** Places in a pack: of each table the last ones that can be kept, in the order of the pack. */
-function newestOfEach(pack: Pack): readonly number[] {
-  const counts = new Map<number, number>()
-  const chosen: number[] = []
-  for (let i = pack.count - 1; i >= 0 && i >= pack.count - MAX_LOOKED_AT; i--) {
-    const count = counts.get(pack.relation(i)) ?? 0
-    if (count === PER_TABLE || (pack.flags(i) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
-    if (pack.bodyEnd(i) - pack.bodyStart(i) > MAX_BYTES) continue
-    counts.set(pack.relation(i), count + 1)
-    chosen.push(i)
+/** Of each table the last messages that can be kept, in the order of the pack; the table of the last one stands last. */
+function newestOfEach(pack: Pack): readonly NewestOfTable[] {
+  const tables = new Map<number, { readonly at: string; readonly place: number }[]>()
+  for (let place = pack.count - 1; place >= 0 && place >= pack.count - MAX_LOOKED_AT; place--) {
+    const messages = tables.get(pack.relation(place))
+    if (messages?.length === PER_TABLE || (pack.flags(place) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
+    if (pack.bodyEnd(place) - pack.bodyStart(place) > MAX_BYTES) continue
+    const message = { at: placeOf(pack.position(place)), place }
+    if (messages) messages.push(message)
+    else tables.set(pack.relation(place), [message])
   }
-  return chosen.toReversed()
+  return [...tables].toReversed().map(([relation, messages]) => ({ relation, messages: messages.toReversed() }))
 }
 
 /** Partitions are read in no order. */

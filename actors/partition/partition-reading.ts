@@ -114,7 +114,7 @@ export class PartitionReading {
         }
         continue
       }
-      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.decode(pack)) : Pack.decode(pack)
+      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.shared(pack)) : Pack.shared(pack)
       const others = notOwn(span, decoded)
       const read = { offset, decoded, bytes: pack.length, own: ownCount(decoded.count, others) }
       const marks = drops(decoded)

@@ -121,6 +121,19 @@ export class Pack {
     }
   }
 
+  /**
+   * What a record holds, decompressed and checked once for all who read the same memory at about the same time: the readers of a
+   * stream have one buffer in their hands (48), and it is never written again.
+   * @throws EngineError PACK_MALFORMED
+   */
+  static shared(record: Buffer): Pack {
+    const known = inHands.get(record)?.deref()
+    if (known) return known
+    const pack = Pack.decode(record)
+    inHands.set(record, new WeakRef(pack))
+    return pack
+  }
+
   /** @throws EngineError PACK_MALFORMED: lengths that don't fit, a newer version, damaged bytes */
   static decode(record: Buffer): Pack {
     const header = Pack.header(record)
@@ -210,6 +223,9 @@ export class Pack {
     return this.#columns.bodies + (this.#columns.end[i] as number)
   }
 }
+
+/** Packs that somebody reads, by their record; the record may stay in memory longer than what it holds is looked at. */
+const inHands = new WeakMap<Buffer, WeakRef<Pack>>()
 
 function readEdge(record: Buffer, at: number, history: number): Position {
   return { history, lsn: record.readBigUInt64LE(at), idx: record.readUInt32LE(at + 8), part: record.readUInt8(at + 12) === 0 ? 0 : 1 }

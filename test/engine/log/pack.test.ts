@@ -172,3 +172,23 @@ test('a pack of a newer format is refused', () => {
   record.writeUInt8(2, 2)
   assert.throws(() => Pack.decode(record), { code: 'PACK_MALFORMED' })
 })
+
+test('who reads the same memory gets the same pack, and who reads a copy gets its own', () => {
+  const texts = Array.from({ length: 50 }, (_, i) => 'same text '.repeat(i))
+  const of = (text: string, i: number) => ({
+    lsn: 16n,
+    xid: 1,
+    timeUs: 0,
+    idx: i,
+    part: 0 as const,
+    group: i,
+    key: '["1"]',
+    groupKey: '',
+    body: text,
+  })
+  const record = compressPack(encode(texts.map(of)))
+  const pack = Pack.shared(record)
+  assert.equal(Pack.shared(record), pack)
+  assert.notEqual(Pack.shared(Buffer.from(record)), pack)
+  assert.deepEqual(pack.buffer, Pack.decode(record).buffer)
+})
