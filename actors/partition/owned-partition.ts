@@ -170,7 +170,9 @@ export class OwnedPartition {
   /** Settles when the end of these messages is durable. @throws EngineError ACK_NOT_DURABLE, STOPPING, STATE_UNAVAILABLE */
   async finish(refs: RefList): Promise<void> {
     this.#mustLive()
-    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, this.#options.delivered.acknowledged(this.#options.key))
+    const acknowledged = this.#options.delivered.acknowledged(this.#options.key)
+    const { finished, heldUntil, elsewhere, early } = this.#dispatcher.finish(refs, acknowledged.add)
+    acknowledged.done()
     const durable = finished > 0 ? this.#ended(finished, heldUntil) : this.#commits.settled()
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
     if (elsewhere.offsets.length > 0) await this.#ends.add(elsewhere)

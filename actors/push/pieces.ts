@@ -62,11 +62,6 @@ export function singlesOf({ views, places, offsets, indexes, former }: Batch, or
   return singles
 }
 
-/** The place of each of its messages. */
-export const placesOf = ({ views: { length } }: Piece): readonly number[] => (length === 1 ? ONLY : Array.from({ length }, (_, i) => i))
-
-const ONLY: readonly number[] = [0]
-
 export const refsOf = ({ offsets, indexes }: Piece): RefList => ({ offsets: [...offsets], indexes: [...indexes] })
 
 /** The messages at these places of a piece, in its order. */

@@ -32,7 +32,8 @@ export type PushPartitionOptions = PreparationOptions &
 export type Sent = Readonly<{
   partition: number
   piece: Piece
-  delivered: readonly number[]
+  /** what of it was delivered; undefined: nothing */
+  delivered: Piece | undefined
   failures: readonly Failure[]
   status: number
   /** of what was delivered */

@@ -22,7 +22,7 @@ import { PiecePreparation } from './piece-preparation.ts'
 import type { PushPartitionOptions, Sent } from './push-partition-options.ts'
 import { RetryBatch } from './retry-batch.ts'
 import { Suspects } from './suspects.ts'
-import { bytesOf, firstOf, groupsOf, halvesOf, partOf, placesOf, type Piece } from './pieces.ts'
+import { bytesOf, firstOf, groupsOf, halvesOf, partOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from '../sink/sink-host.ts'
 import type { Figures, HealthCheck } from '../status.ts'
 
@@ -310,7 +310,7 @@ export class PushPartition implements HostedPartition {
       case 'delivered':
         destination.succeeded(ticket)
         if (piece.former) this.#retryBatch.passed()
-        this.#tell(piece, ticket, { delivered: placesOf(piece), status: outcome.status, answer: outcome.answer })
+        this.#tell(piece, ticket, { delivered: piece, status: outcome.status, answer: outcome.answer })
         return this.#endings.finish(piece)
       case 'failed':
         this.#tell(piece, ticket, { failures: [outcome.failure], status: outcome.failure.answer.status ?? 0 })
@@ -325,21 +325,22 @@ export class PushPartition implements HostedPartition {
     const { destination, grouping, keyed } = this.#options
     const groups = groupsOf(piece, grouping)
     const { done, bad, behind } = judgedBy(piece, failures, { grouping, keyed })
-    this.#tell(piece, ticket, { delivered: done, failures: bad.map((i) => failures[i] as Failure), status })
+    const delivered = done.length > 0 ? partOf(piece, done) : undefined
+    this.#tell(piece, ticket, { delivered, failures: bad.map((i) => failures[i] as Failure), status })
     if (behind.length > 0) this.#endings.release(partOf(piece, behind))
     const judged = bad.filter((i) => failures[i]?.blame === 'message')
     const others = bad.filter((i) => failures[i]?.blame !== 'message')
     if (piece.former && others.length === 0) this.#retryBatch.passed()
-    if (done.length > 0) destination.succeeded(ticket)
+    if (delivered) destination.succeeded(ticket)
     else if (others.length === 0) destination.judged(ticket)
     for (const i of judged) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
     if (others.length > 0) {
       const rest = partOf(piece, others)
       const first = failures[others[0] as number] as Failure
-      if (first.blame === 'throttled' || done.length === 0) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
+      if (first.blame === 'throttled' || !delivered) this.#rule(rest, ticket, first, new Set(others.map((i) => groups[i])).size)
       else for (const i of others) this.#fail(partOf(piece, [i]), failures[i] as Failure, true)
     }
-    return done.length > 0 ? this.#endings.finish(partOf(piece, done)) : undefined
+    return delivered && this.#endings.finish(delivered)
   }
 
   #rule(piece: Piece, ticket: Ticket, failure: Failure, groups: number): void {
@@ -395,7 +396,7 @@ export class PushPartition implements HostedPartition {
     else this.#endings.fail(piece, attempt)
   }
 
-  #tell(piece: Piece, { startedAt }: Ticket, { delivered = [], failures = [], status, answer }: Partial<Sent> & { status: number }): void {
+  #tell(piece: Piece, { startedAt }: Ticket, { delivered, failures = [], status, answer }: Partial<Sent> & { status: number }): void {
     const { sent, clock } = this.#options
     sent({ partition: this.partition, piece, delivered, failures, status, answer, tookMs: clock() - startedAt })
   }

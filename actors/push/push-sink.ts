@@ -8,12 +8,12 @@
  */
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import { EngineError } from '../../engine/errors.ts'
-import type { MessageView } from '../../engine/log/message-view.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { RowLookup } from '../../engine/wal/row-lookup.ts'
 import type { Failure, KeptAnswer, Load, Outcome, PushType } from '../../sinks/push.ts'
 import { DestinationState } from './destination-state.ts'
 import type { Sent } from './push-partition-options.ts'
+import { partOf, type Piece } from './pieces.ts'
 import { PushPartition } from './push-partition.ts'
 import { SentTogether } from './sent-together.ts'
 import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from '../sink/running-sink.ts'
@@ -211,12 +211,12 @@ class PushSink implements RunningSink {
   #sent(sent: Sent): void {
     const { observer } = this.#options
     const { piece, delivered, failures, tookMs } = sent
-    if (delivered.length > 0) {
-      this.#keep(sent)
-      observer.acked({ messages: delivered.length, heldMs: tookMs })
+    if (delivered) {
+      this.#keep(delivered, sent)
+      observer.acked({ messages: delivered.views.length, heldMs: tookMs })
       this.#lastFailure = undefined
     }
-    const failed = piece.views.length - delivered.length
+    const failed = piece.views.length - (delivered?.views.length ?? 0)
     if (failed === 0) return
     observer.returned({ messages: failed, heldMs: tookMs })
     this.#lastFailure = failures[0] ?? this.#lastFailure
@@ -224,9 +224,9 @@ class PushSink implements RunningSink {
   }
 
   /** What was delivered can be looked at for a while. */
-  #keep({ partition, piece, delivered, status, answer, tookMs }: Sent): void {
+  #keep(piece: Piece, { partition, status, answer, tookMs }: Sent): void {
     const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
-    const { views, places, offsets, indexes, origin, former } = piece
+    const { origin, former } = piece
     const kept = sensitive ? undefined : answer
     const isShared = kept === this.#lastKept
     this.#lastKept = kept
@@ -234,13 +234,9 @@ class PushSink implements RunningSink {
       ...{ generation: origin ? origin.generation : this.#host.mustServe().generation, partition: origin ? origin.partition : partition },
       ...{ status, tookMs, answer: kept, answerBytes: kept && !isShared ? kept.bytes : 0 },
     }
-    const first = new SentTogether(undefined, facts)
-    const list = this.#host.delivered
-    for (const i of delivered) {
-      const before = former?.[i]
-      const known = before ? new SentTogether(before, facts) : first
-      list.add(views[i] as MessageView, places[i] as number, offsets[i] as number, indexes[i] as number, known)
-    }
+    const { delivered } = this.#host
+    if (!former) delivered.add(piece, new SentTogether(undefined, facts))
+    else for (const [i, before] of former.entries()) delivered.add(partOf(piece, [i]), new SentTogether(before, facts))
   }
 
   #delivery(): Omit<HealthCheck, 'name'> {

@@ -2,7 +2,7 @@
  * The newest messages of a sink that were delivered here, so that what went out an hour ago can still be looked at. In memory
  * alone, and bounded twice: in number and in bytes. What was sent together shares what is known of it.
  *
- * A message costs some array entries: what it brings stays where it was read, in its pack. When the packs that are held so
+ * A message costs nothing of its own: the lists of its delivery are kept, and what it brings stays where it was read, in its pack. When the packs that are held so
  * weigh more than the bound the messages are copied out of them, and the oldest let go of: after a second, for where much is
  * delivered others have taken their place by then (copying each at once was a tenth of the work of a busy sink).
  */
@@ -27,7 +27,14 @@ export type DeliveredTogether = Readonly<{
   bytes: number
 }>
 
-type Keeper = (view: MessageView, place: number, offset: number, tries: number) => void
+/** Parallel lists, an entry for each message, in the order of delivery. */
+export type DeliveredLists = Readonly<{
+  views: readonly MessageView[]
+  places: readonly number[]
+  offsets: readonly number[]
+  indexes: readonly number[]
+}>
+type Delivery = DeliveredLists & Readonly<{ together: DeliveredTogether }>
 
 const MAX_MESSAGES = 1_000
 const MAX_BYTES = 4 * 1024 * 1024
@@ -36,18 +43,16 @@ const MAX_HELD_BYTES = 16 * 1024 * 1024
 const COMPACT_AFTER_MS = 1_000
 /** of one message: a longer one is kept without its content */
 const MAX_BODY_BYTES = 256 * 1024
+/** what is known of an acknowledgement holds so many, about */
+const ACKNOWLEDGED_BYTES = 256
 
 export class DeliveredMessages {
   readonly #sinkId: string
   /** how the state of such a message is called */
   readonly #state: MessageRecord['state']
-  readonly #views: (MessageView | undefined)[] = []
-  readonly #together: DeliveredTogether[] = []
-  readonly #places: number[] = []
-  readonly #offsets: number[] = []
-  readonly #indexes: number[] = []
-  /** where the next one goes */
-  #next = 0
+  /** oldest first */
+  #deliveries: Delivery[] = []
+  /** of messages */
   #count = 0
   /** of what is held; of what came since that was counted last packs that are held twice twice */
   #bytes = 0
@@ -70,77 +75,65 @@ export class DeliveredMessages {
   }
 
   get size(): number {
-    return this.#count
+    return Math.min(this.#count, MAX_MESSAGES)
   }
   get bytes(): number {
     return this.#bytes
   }
 
-  add(view: MessageView, place: number, offset: number, index: number, together: DeliveredTogether): void {
-    const i = this.#next
-    this.#next = i + 1 === MAX_MESSAGES ? 0 : i + 1
-    if (this.#count < MAX_MESSAGES) this.#count++
-    this.#views[i] = view
-    this.#places[i] = place
-    this.#offsets[i] = offset
-    this.#indexes[i] = index
-    this.#together[i] = together
-    if (view === this.#lastView && together === this.#lastTogether && !this.#isSensitive) return
-    if (view !== this.#lastView) this.#bytes += view.buffer.length
-    if (together !== this.#lastTogether) this.#bytes += together.bytes
-    this.#lastView = view
-    this.#lastTogether = together
-    if (this.#isSensitive) this.#own(i)
+  /** @param lists kept as they are: nobody may change them any more */
+  add(lists: DeliveredLists, together: DeliveredTogether): void {
+    const count = Math.min(lists.views.length, MAX_MESSAGES)
+    if (count === 0) return
+    const { views, places, offsets, indexes } = count === lists.views.length ? lists : lastOf(lists, count)
+    const delivery = { views, places, offsets, indexes, together }
+    this.#deliveries.push(this.#isSensitive ? hushed(delivery) : delivery)
+    this.#count += count
+    while (this.#count - (this.#deliveries[0] as Delivery).views.length >= MAX_MESSAGES)
+      this.#count -= (this.#deliveries.shift() as Delivery).views.length
+    this.#weigh()
     if (this.#bytes > MAX_HELD_BYTES && this.#held() > MAX_HELD_BYTES / 2) this.#compact()
     else if (this.#bytes > MAX_BYTES && !this.#compacting) this.#compacting = setTimeout(() => this.#compactNow(), COMPACT_AFTER_MS).unref()
   }
 
-  /** What keeps the messages of one acknowledgement. @param key whose they are */
-  acknowledged({ generation, partition }: Pick<DeliveredTogether, 'generation' | 'partition'>): Keeper {
-    const at = Date.now()
-    const attempt = () => ({ at: new Date(at).toISOString(), counts: true })
-    let together: DeliveredTogether | undefined
-    return (view, place, offset, tries) => {
-      if (together?.tries !== tries) together = { generation, partition, at, tries, attempt, formerAttempts: [], bytes: 256 }
-      this.add(view, place, offset, place, together)
-    }
+  /** Gathers the messages of one acknowledgement. @param key whose they are */
+  acknowledged(key: Pick<DeliveredTogether, 'generation' | 'partition'>): Acknowledged {
+    return new Acknowledged(this, key)
   }
 
   /** The newest first. */
   list(limit: number): readonly MessageRecord[] {
     const records: MessageRecord[] = []
-    for (let n = 0; n < Math.min(limit, this.#count); n++) records.push(this.#shown(this.#at(n)).record)
+    for (const [delivery, i] of this.#newestFirst()) {
+      if (records.length === Math.min(limit, this.size)) break
+      records.push(this.#shown(delivery, i).record)
+    }
     return records
   }
 
   find(id: string): RecordedMessage | undefined {
-    for (let n = 0; n < this.#count; n++) {
-      const i = this.#at(n)
-      if (this.#id(i) === id) return this.#shown(i)
-    }
+    for (const [delivery, i] of this.#newestFirst()) if (this.#id(delivery, i) === id) return this.#shown(delivery, i)
     return undefined
   }
 
-  /** Where the nth newest is. */
-  #at(n: number): number {
-    return (this.#next - 1 - n + MAX_MESSAGES) % MAX_MESSAGES
+  *#newestFirst(): Iterable<readonly [Delivery, number]> {
+    for (const delivery of this.#deliveries.toReversed()) for (let i = delivery.views.length - 1; i >= 0; i--) yield [delivery, i]
   }
 
-  #id(i: number): string {
-    const { generation, partition } = this.#together[i] as DeliveredTogether
-    return messageId(this.#sinkId, { generation, partition, offset: this.#offsets[i] as number, index: this.#indexes[i] as number })
+  #id({ offsets, indexes, together: { generation, partition } }: Delivery, i: number): string {
+    return messageId(this.#sinkId, { generation, partition, offset: offsets[i] as number, index: indexes[i] as number })
   }
 
-  #shown(i: number): RecordedMessage {
-    const view = this.#views[i] as MessageView
-    const place = this.#places[i] as number
-    const together = this.#together[i] as DeliveredTogether
+  #shown(delivery: Delivery, i: number): RecordedMessage {
+    const { together } = delivery
+    const view = delivery.views[i] as MessageView
+    const place = delivery.places[i] as number
     const { at, tries, formerAttempts } = together
     const { lsn, idx } = view.position(place)
     const body = view.buffer.subarray(view.bodyStart(place), view.bodyEnd(place))
     return {
       record: {
-        id: this.#id(i),
+        id: this.#id(delivery, i),
         state: this.#state,
         table: body.length === 0 ? null : tableOf(body),
         action: actionName(view.action(place)),
@@ -158,14 +151,29 @@ export class DeliveredMessages {
     }
   }
 
-  /** Counts anew what is held: what was overwritten is not, and a pack that several requests share is held once. */
+  /** Counts what the last delivery brought. */
+  #weigh(): void {
+    const { views, together } = this.#deliveries.at(-1) as Delivery
+    for (let i = 0, last = this.#lastView; i < views.length; i++) {
+      const view = views[i] as MessageView
+      if (view !== last) this.#bytes += view.buffer.length
+      last = this.#lastView = view
+    }
+    if (together !== this.#lastTogether) this.#bytes += together.bytes
+    this.#lastTogether = together
+  }
+
+  /** Counts anew what is held: a pack that several requests share is held once. */
   #held(): number {
     const views = new Set<MessageView>()
     const togethers = new Set<DeliveredTogether>()
-    for (let n = 0; n < this.#count; n++) {
-      const i = this.#at(n)
-      views.add(this.#views[i] as MessageView)
-      togethers.add(this.#together[i] as DeliveredTogether)
+    let last: MessageView | undefined
+    for (const delivery of this.#deliveries) {
+      togethers.add(delivery.together)
+      for (const view of delivery.views) {
+        if (view !== last) views.add(view)
+        last = view
+      }
     }
     this.#bytes = 0
     for (const { buffer } of views) this.#bytes += buffer.length
@@ -180,53 +188,39 @@ export class DeliveredMessages {
 
   /** Each message on its own, as many of the newest as half of the bound takes. */
   #compact(): void {
-    const count = this.#count
-    let bytes = 0
-    let kept = 0
+    const kept: Delivery[] = []
+    let [bytes, count] = [0, 0]
     let last: DeliveredTogether | undefined
-    for (; kept < count; kept++) {
-      const i = this.#at(kept)
-      this.#own(i)
-      const together = this.#together[i] as DeliveredTogether
-      bytes += (this.#views[i] as MessageView).buffer.length + (together === last ? 0 : together.bytes)
+    for (const { views, places, offsets, indexes, together } of this.#deliveries.toReversed()) {
+      const own: MessageView[] = []
+      let from = views.length
+      while (from > 0 && (bytes <= MAX_BYTES / 2 || count === 0)) {
+        from--
+        const view = ownOf(views[from] as MessageView, places[from] as number, this.#isSensitive)
+        own.push(view)
+        bytes += view.buffer.length
+        count++
+      }
+      if (own.length > 0)
+        kept.push({
+          views: own.toReversed(),
+          places: own.map(() => 0),
+          offsets: offsets.slice(from),
+          indexes: indexes.slice(from),
+          together,
+        })
+      if (together !== last) bytes += together.bytes
       last = together
-      if (bytes > MAX_BYTES / 2 && kept > 0) break
+      if (from > 0) break
     }
-    for (let n = kept; n < count; n++) {
-      this.#views[this.#at(n)] = undefined
-      this.#together[this.#at(n)] = NOTHING
-    }
-    this.#count = kept
+    this.#deliveries = kept.toReversed()
+    this.#count = count
     this.#bytes = bytes
     this.#lastView = undefined
   }
 
-  /** Takes a message out of its pack. */
-  #own(i: number): void {
-    const view = this.#views[i] as MessageView
-    if (view instanceof ParkedMessage && view.buffer.length <= MAX_BODY_BYTES && !this.#isSensitive) return // it has a pack of its own
-    const place = this.#places[i] as number
-    const start = view.bodyStart(place)
-    const end = view.bodyEnd(place)
-    const isLeftOut = this.#isSensitive || end - start > MAX_BODY_BYTES
-    this.#views[i] = new ParkedMessage({
-      position: view.position(place),
-      group: view.group(place),
-      action: view.action(place),
-      flags: view.flags(place),
-      relation: view.relation(place),
-      xid: 0, // it is looked at, and sent no more
-      commitTimeUs: view.commitTimeUs(place),
-      key: view.buffer.subarray(view.keyStart(place), view.keyEnd(place)),
-      groupKey: EMPTY,
-      body: isLeftOut ? EMPTY : view.buffer.subarray(start, end),
-    })
-    this.#places[i] = 0
-  }
-
   #clear(): void {
-    for (const list of [this.#views, this.#together, this.#places, this.#offsets, this.#indexes]) list.length = 0
-    this.#next = 0
+    this.#deliveries = []
     this.#count = 0
     this.#bytes = 0
     this.#lastView = undefined
@@ -234,11 +228,78 @@ export class DeliveredMessages {
   }
 }
 
-const EMPTY = Buffer.alloc(0)
-const NOTHING: DeliveredTogether = {
-  ...{ generation: 0, partition: 0, at: 0, tries: 0, attempt: () => ({}), formerAttempts: [], bytes: 0 },
+/** The messages of one acknowledgement, until all of them are known. */
+class Acknowledged {
+  readonly #list: DeliveredMessages
+  readonly #key: Pick<DeliveredTogether, 'generation' | 'partition'>
+  readonly #at = Date.now()
+  readonly #attempt = () => ({ at: new Date(this.#at).toISOString(), counts: true })
+  #tries = 0
+  #views: MessageView[] = []
+  #places: number[] = []
+  #offsets: number[] = []
+
+  constructor(list: DeliveredMessages, key: Pick<DeliveredTogether, 'generation' | 'partition'>) {
+    this.#list = list
+    this.#key = key
+  }
+
+  /** @param place of the message in its view, and its index in the record */
+  readonly add = (view: MessageView, place: number, offset: number, tries: number): void => {
+    if (tries !== this.#tries) this.done()
+    this.#tries = tries
+    this.#views.push(view)
+    this.#places.push(place)
+    this.#offsets.push(offset)
+  }
+
+  /** No more will come. */
+  done(): void {
+    const [views, places, offsets, tries] = [this.#views, this.#places, this.#offsets, this.#tries]
+    const { generation, partition } = this.#key
+    const together = { generation, partition, at: this.#at, tries, attempt: this.#attempt, formerAttempts: [], bytes: ACKNOWLEDGED_BYTES }
+    this.#list.add({ views, places, offsets, indexes: places }, together)
+    this.#views = []
+    this.#places = []
+    this.#offsets = []
+  }
 }
 
+const lastOf = ({ views, places, offsets, indexes }: DeliveredLists, count: number): DeliveredLists => ({
+  views: views.slice(-count),
+  places: places.slice(-count),
+  offsets: offsets.slice(-count),
+  indexes: indexes.slice(-count),
+})
+
+/** Nothing of their content. */
+const hushed = (delivery: Delivery): Delivery => ({
+  ...delivery,
+  views: delivery.views.map((view, i) => ownOf(view, delivery.places[i] as number, true)),
+  places: delivery.places.map(() => 0),
+})
+
+/** A message taken out of its pack: it stands at place 0. @param isSensitive without its content */
+function ownOf(view: MessageView, place: number, isSensitive: boolean): MessageView {
+  if (view instanceof ParkedMessage && view.buffer.length <= MAX_BODY_BYTES && !isSensitive) return view // it has a pack of its own
+  const start = view.bodyStart(place)
+  const end = view.bodyEnd(place)
+  const isLeftOut = isSensitive || end - start > MAX_BODY_BYTES
+  return new ParkedMessage({
+    position: view.position(place),
+    group: view.group(place),
+    action: view.action(place),
+    flags: view.flags(place),
+    relation: view.relation(place),
+    xid: 0, // it is looked at, and sent no more
+    commitTimeUs: view.commitTimeUs(place),
+    key: view.buffer.subarray(view.keyStart(place), view.keyEnd(place)),
+    groupKey: EMPTY,
+    body: isLeftOut ? EMPTY : view.buffer.subarray(start, end),
+  })
+}
+
+const EMPTY = Buffer.alloc(0)
 /** @param body with its metadata left open */
 function tableOf(body: Buffer): string | null {
   const { metadata } = JSON.parse(`{${body.toString('utf8')}}}`) as { metadata: { table_schema?: string; table_name?: string } }
