@@ -38,12 +38,13 @@ export class Leases {
     return this.#byNumber.get(number)?.endsAt ?? 0
   }
 
-  /** One message left the lease. */
-  letGo(number: number): void {
+  /** So many messages left the lease. */
+  letGo(number: number, messages = 1): void {
     const lease = this.#last?.number === number ? this.#last : this.#byNumber.get(number)
     if (!lease) return
     this.#last = lease
-    if (--lease.open > 0) return
+    lease.open -= messages
+    if (lease.open > 0) return
     lease.seqs = NONE
     this.#byNumber.delete(number)
     this.#last = undefined

@@ -133,28 +133,35 @@ export class OpenMessages {
 
   // ── ending ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** A message in flight, ready or waiting is done. `settle` follows once after many. */
-  end(seq: number): void {
+  /**
+   * A message in flight, ready or waiting is done. `settle` follows once after many.
+   * @param count so many that stand in a row, of one pack, and in flight under one lease
+   */
+  end(seq: number, count = 1): void {
     const w = this.window
     const slot = seq & w.mask
     const held = w.states[slot] === STATE.inFlight
     if (held) {
-      this.inFlight--
-      this.leases.letGo(w.leases[slot] as number)
+      this.inFlight -= count
+      this.leases.letGo(w.leases[slot] as number, count)
     }
-    if (held || (w.deliveries[slot] as number) > 0) this.countPending(-1)
-    this.close(seq)
+    if (held || (w.deliveries[slot] as number) > 0) this.countPending(-count)
+    this.close(seq, count)
   }
 
-  /** Finishes a message and lets the next one of its group come up. */
-  close(seq: number): void {
-    const w = this.window
-    const pack = w.packOf(seq)
-    const group = this.grouping ? (pack.view as PackView).group(seq - pack.firstSeq) : 0
-    this.#finish(seq, pack)
-    if (!this.grouping || this.groups.headOf(group) !== seq) return
+  /** Finishes messages that stand in a row, of one pack, and lets the next one of each group come up. */
+  close(seq: number, count = 1): void {
+    const pack = this.window.packOf(seq)
+    const view = pack.view as PackView
+    this.#finish(seq, count, pack)
+    if (!this.grouping) return
+    for (let each = seq; each < seq + count; each++) this.#leave(view.group(each - pack.firstSeq), each)
+  }
+
+  #leave(group: number, seq: number): void {
+    if (this.groups.headOf(group) !== seq) return
     const next = this.groups.leave(group, seq)
-    if (next >= 0 && w.states[next & w.mask] === STATE.waiting && !this.isParked(group)) this.makeReady(next)
+    if (next >= 0 && this.window.states[next & this.window.mask] === STATE.waiting && !this.isParked(group)) this.makeReady(next)
     if (this.parked.anyBlocked) this.#unblock(group)
   }
 
@@ -173,14 +180,15 @@ export class OpenMessages {
   }
 
   /** Void neighbours join the finished range, so that they don't split it. */
-  #finish(seq: number, pack: WindowPack): void {
+  #finish(seq: number, count: number, pack: WindowPack): void {
     const w = this.window
     const { states, mask } = w
-    states[seq & mask] = STATE.finished
-    w.open--
-    if (--pack.open === 0) pack.view = undefined
+    for (let each = seq; each < seq + count; each++) states[each & mask] = STATE.finished
+    w.open -= count
+    pack.open -= count
+    if (pack.open === 0) pack.view = undefined
     let from = seq
-    let to = seq + 1
+    let to = seq + count
     while (from > w.base && states[(from - 1) & mask] === STATE.void) from--
     while (to < w.end && states[to & mask] === STATE.void) to++
     this.ranges.add(from, to)

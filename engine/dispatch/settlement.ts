@@ -54,9 +54,15 @@ export class Settlement {
       const seq = w.seqOf(offset, index)
       const state = seq < 0 ? -1 : (w.states[seq & w.mask] as number)
       if (state === STATE.inFlight || ((state === STATE.ready || state === STATE.waiting) && this.#wasDelivered(seq, offset, index))) {
-        if (finished++ === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
-        if (ended) ended(w.packOf(seq).view as PackView, index, offset, w.deliveries[seq & w.mask] as number)
-        this.#open.end(seq)
+        if (finished === 0) heldUntil = this.#open.leases.endOf(w.leases[seq & w.mask] as number)
+        const count = state === STATE.inFlight ? this.#inRow({ offsets, indexes }, i, seq) : 1
+        if (ended) {
+          const view = w.packOf(seq).view as PackView
+          for (let more = 0; more < count; more++) ended(view, index + more, offset, w.deliveries[(seq + more) & w.mask] as number)
+        }
+        this.#open.end(seq, count)
+        finished += count
+        i += count - 1
       } else if (state === STATE.moving || this.#mayBeParked(state, offset, index)) {
         elsewhere.offsets.push(offset)
         elsewhere.indexes.push(index)
@@ -64,6 +70,28 @@ export class Settlement {
     }
     if (finished) this.#open.settle()
     return { finished, heldUntil, elsewhere, early }
+  }
+
+  /**
+   * How many messages of a list, from place i on, stand in a row in one record and are in flight under one lease: most of what is
+   * handed out together is ended together.
+   * @param seq of the first
+   */
+  #inRow({ offsets, indexes }: RefList, i: number, seq: number): number {
+    const { states, leases, mask } = this.#window
+    const { firstSeq, count: inPack } = this.#window.packOf(seq)
+    const most = firstSeq + inPack - seq
+    const lease = leases[seq & mask]
+    let count = 1
+    while (
+      count < most &&
+      offsets[i + count] === offsets[i] &&
+      indexes[i + count] === (indexes[i] as number) + count &&
+      states[(seq + count) & mask] === STATE.inFlight &&
+      leases[(seq + count) & mask] === lease
+    )
+      count++
+    return count
   }
 
   /** Messages parked under another generation come back. @param lease only those still held under it */

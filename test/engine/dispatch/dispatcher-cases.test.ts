@@ -531,3 +531,15 @@ test('what partitions hold together has one bound: above it each holds a little,
   for (const b of [...two, late]) b.dispatcher.dispose()
   assert.equal(memory.bytes, 0)
 })
+
+test('messages that are ended in a row are those that were named: never the first of the next record, nor one of another delivery', () => {
+  const bench = new Bench()
+  bench.offer(messages(3))
+  bench.offer(messages(3, (i) => 10 + i))
+  assert.deepEqual([bench.take(2), bench.take(2), bench.take(2)], [['0.0', '0.1'], ['0.2', '1.0'], ['1.1', '1.2']]) // prettier-ignore
+  const { finished } = bench.finish('0.1', '0.2', '0.3', '0.4', '1.1', '1.2', '1.3')
+  assert.equal(finished, 4)
+  assert.deepEqual([bench.dispatcher.inFlight, bench.pending.count], [2, 2])
+  bench.now = 1_001
+  assert.deepEqual(bench.take(), ['0.0', '1.0'], 'what was not named comes again')
+})
