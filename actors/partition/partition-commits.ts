@@ -25,8 +25,11 @@ export type PartitionCommitsOptions = Readonly<{
   deliverable: () => void
 }>
 
-/** What was sent and taken is committed after this. */
-const COMMIT_SENT_AFTER_MS = 10
+/**
+ * What was sent and taken is committed after this. Tens of sinks on one stream would commit thousands of times a second otherwise,
+ * and the flush of a commit is one that appends wait for.
+ */
+const COMMIT_SENT_AFTER_MS = 50
 /** A reader that passes by records of others commits that after so long, so that those records can be trimmed. */
 const COMMIT_PASSED_AFTER_MS = 1_000
 
