@@ -19,7 +19,8 @@ export async function disabledWithBacklog({
   prepare,
   openLog,
 }: Readonly<{ prepare?: (shop: Shop) => Promise<void>; openLog?: Parameters<typeof Shop.open>[2] }> = {}): Promise<Disabled> {
-  const shop = await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`], undefined, openLog)
+  await using opened = new AsyncDisposableStack()
+  const shop = opened.use(await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`], undefined, openLog))
   await prepare?.(shop)
   await shop.insert(-20, -1)
   for (const name of ['on', 'off']) assert.equal((await shop.take(name, 20)).length, 20)
@@ -35,18 +36,25 @@ export async function disabledWithBacklog({
     for (const name of names) await shop.db.query('update item set name = $1 where id = 1', [name])
   }
   await change(hot.slice(1, EARLY))
+  const [held] = await shop.receive('off', 1)
+  assert.equal(held?.record.id, 1)
+  const openRows = `select count(*)::int as n from tailrace.parked where state = 'open'`
+  await eventually('what waits behind it was in the way, and is parked', async () => {
+    await shop.nothingMore('off') // it is looked at when somebody asks
+    const [{ n }] = (await shop.state.query<{ n: number }>(openRows)) as [{ n: number }]
+    return n > 0 || undefined
+  })
   for (let id = 2; id <= LARGE; id++)
     await shop.db.query('insert into item values ($1, $2)', [id, id === LARGE ? randomBytes(150_000).toString('hex') : pad])
   await change(hot.slice(EARLY))
-  const [held] = await shop.receive('off', 1)
-  const acked = (await shop.receive('off', 5)).map(({ record }) => record.id) // what waits behind the first was in the way, and is parked
+  const acked = (await shop.receive('off', 5)).map(({ record }) => record.id)
   const [given] = await shop.receive('off', 1)
-  assert.equal(held?.record.id, 1)
   await shop.sink('off').nack([given?.ack_id as string])
-  const [parked] = await shop.state.query<{ n: number }>(`select count(*)::int as n from tailrace.parked where state = 'open'`)
-  assert.ok(parked && parked.n > 0 && parked.n <= EARLY, `${parked?.n} are parked`)
+  const [parked] = await shop.state.query<{ n: number }>(openRows)
+  assert.ok(parked && parked.n <= EARLY, `${parked?.n} are parked`)
   assert.equal((await shop.take('on', LARGE - 1 + hot.length)).length, LARGE - 1 + hot.length)
   await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  opened.move() // it is the caller's
   return { shop, held, hot, acked }
 }
 
