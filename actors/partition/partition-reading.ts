@@ -21,7 +21,7 @@ export type PartitionReadingOptions = Readonly<{
   topic: TopicName
   partition: number
   dispatcher: Dispatcher
-  trimming: Trimming
+  trimming: Pick<Trimming, 'read'>
   /** the topic is this generation's alone */
   isAlone: boolean
   span: PartitionOptions['span']

@@ -2,7 +2,11 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
+import { PartitionReading } from '../../../actors/partition/partition-reading.ts'
+import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
+import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
 import type { Log } from '../../../engine/log/log.ts'
+import { eventually } from '../wal/source-fixture.ts'
 import { at, lsnsOf, pack, SOURCE, started, TOPIC } from './conformance.ts'
 import { Connections, kafkaHome } from './kafka-home.ts'
 
@@ -110,4 +114,43 @@ test('a reader that stands still holds up nobody, keeps no memory, and goes on w
   for (const { lsns } of [...readers, slow, late[0] as Reader]) assert.deepEqual(lsns, upTo(RECORDS + 101))
   assert.deepEqual(late[1]?.lsns, upTo(RECORDS + 51, 51))
   await Promise.all(all.map((reader) => reader.stop()))
+})
+
+test('a sink whose client asks now and then leaves the log at most once: what was fetched for it is not fetched again at each answer', async () => {
+  using received = new Connections()
+  await using home = await kafkaHome()
+  await using log = await started(home)
+  for (let from = 1; from <= 2 * RECORDS; from += 20) {
+    const records = upTo(20, from).map((lsn) => ({ topic: TOPIC, partition: 0, pack: pack(lsn, lsn, randomBytes(BODY_BYTES)) }))
+    await log.append(records, { source: SOURCE, position: at(from + 19) })
+  }
+  let now = 0
+  const dispatcher = new Dispatcher({
+    ...{ generation: 1, partition: 0, grouping: true, keyed: false, pending: new AckPending(10_000), clock: () => now },
+    settings: { ackWaitMs: 30_000, maxDeliveries: null, windowBytes: 128 * 1024 * 1024 },
+    restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
+  })
+  const commit = () => dispatcher.committed(dispatcher.commitPoint(1))
+  commit()
+  const reading = new PartitionReading({
+    ...{ log, topic: TOPIC, partition: 0, dispatcher, trimming: { read: () => undefined }, isAlone: false, sends: false },
+    ...{ span: async () => ({ endsAt: undefined, takes: [], version: 1 }), drops: () => undefined, splitsKeyChanges: false },
+    ...{ changed: () => undefined, deliverable: () => undefined, passed: () => undefined },
+  })
+  const end = new AbortController()
+  const running = reading.run(end.signal)
+  const hasReadAhead = () => eventually('it has read ahead', async () => !dispatcher.room() || undefined)
+  await hasReadAhead()
+  for (let taken = 0; taken < RECORDS; now += 15_000) {
+    const { offsets, indexes } = dispatcher.take(20, { max: Infinity, overhead: 0, first: true }) ?? assert.fail('there is more')
+    taken += offsets.length
+    dispatcher.finish({ offsets, indexes })
+    commit()
+    reading.ring()
+    await hasReadAhead()
+  }
+  const { bytes } = await log.stats(TOPIC, 0)
+  assert.ok(received.bytes < bytes * 1.25, `${received.bytes} bytes received, ${bytes} written`)
+  end.abort()
+  await running
 })
