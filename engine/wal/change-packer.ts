@@ -173,21 +173,24 @@ export class ChangePacker implements PgoutputHandler {
 
   /** @param left topics that get their markers here, unless the log has them already: then they may be deleted by now */
   finishSwitch(left: readonly LeftTopic[]): void {
-    this.#setHead()
-    const { position, transaction, isDurable } = this.#cursor
-    for (const { topic, partitions } of isDurable ? [] : left)
+    this.#packing.setHead(this.#cursor.history, this.#routing.active.version)
+    if (left.length === 0 || this.#cursor.isDurable) return
+    const { position, transaction } = this.#cursor
+    for (const { topic, partitions } of left)
       for (let partition = 0; partition < partitions; partition++) this.#packing.mark(topic, partition, position, transaction.commitTimeUs)
   }
 
   begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
     const cursor = this.#cursor
     cursor.begin(lsn, xid, commitTimeUs)
+    const { position, isDurable } = cursor // before its first message
     const left = this.#routing.begin(cursor.history, lsn)
-    this.finishSwitch(cursor.isDurable ? left : [...left, ...this.#routing.markLate(cursor.position)])
+    const late = isDurable ? [] : this.#routing.markLate(position)
+    this.finishSwitch(late.length === 0 ? left : [...left, ...late])
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
-    this.#met.clear()
+    if (this.#met.size > 0) this.#met.clear()
     this.#lastMet = -1
-    this.#knownIdx = this.#options.known?.nextIdx(cursor.position) ?? Infinity
+    this.#knownIdx = this.#options.known?.nextIdx(position) ?? Infinity
   }
 
   commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): void {
@@ -270,10 +273,6 @@ export class ChangePacker implements PgoutputHandler {
       if (relation !== undefined && relation !== 'internal') onRelation(relation.message, undefined)
     }
     this.#knownIdx = known?.nextIdx({ ...position, idx: position.idx + 1 }) ?? Infinity
-  }
-
-  #setHead(): void {
-    this.#packing.setHead({ history: this.#cursor.history, term: this.#options.term, routing: this.#routing.active.version })
   }
 
   /** @returns undefined: nobody wants the change, or the log has it already */

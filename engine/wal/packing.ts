@@ -58,12 +58,11 @@ export class Packing {
   }
 
   /** What follows has another head: what was gathered before closes under its own. */
-  setHead(head: PackHead): void {
-    const { history, routing, term } = this.#head
-    if (head.history === history && head.routing === routing && head.term === term) return
+  setHead(history: number, routing: number): void {
+    if (history === this.#head.history && routing === this.#head.routing) return
     this.#sealAll()
     this.#forget()
-    this.#head = head
+    this.#head = { ...this.#head, history, routing }
   }
 
   /** The pack of a partition, ready for the next message of a transaction: render into its `bodies`, `add`, then call `added`. */

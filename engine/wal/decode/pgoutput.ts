@@ -5,7 +5,7 @@
  * @see PostgreSQL manual, "Logical Replication Message Formats"
  */
 import type { Lsn } from '../../lsn.ts'
-import { malformed, skipTuple } from './tuple.ts'
+import { malformed, memoryOf, skipTuple } from './tuple.ts'
 
 /** What Postgres sends of the row before: nothing, the columns of the replica identity, or all. */
 export const OLD = { none: 0, key: 1, row: 2 } as const
@@ -78,10 +78,10 @@ export function decode(chunk: Buffer, handler: PgoutputHandler): void {
       return handler.delete(uint32(chunk, 1), chunk, oldKind(chunk[5] as number, 5), 6)
     case 0x42 /* B */:
       need(chunk, 21)
-      return handler.begin(chunk.readBigUInt64BE(1), time(chunk, 9), uint32(chunk, 17))
+      return handler.begin(uint64(chunk, 1), time(chunk, 9), uint32(chunk, 17))
     case 0x43 /* C */:
       need(chunk, 26) // a byte of flags, unused
-      return handler.commit(chunk.readBigUInt64BE(2), chunk.readBigUInt64BE(10), time(chunk, 18))
+      return handler.commit(uint64(chunk, 2), uint64(chunk, 10), time(chunk, 18))
     case 0x52 /* R */:
       return handler.relation(relation(chunk))
     case 0x59 /* Y */: {
@@ -92,7 +92,7 @@ export function decode(chunk: Buffer, handler: PgoutputHandler): void {
     }
     case 0x4f /* O */:
       need(chunk, 9)
-      return handler.origin(chunk.readBigUInt64BE(1), cString(chunk, 9).text)
+      return handler.origin(uint64(chunk, 1), cString(chunk, 9).text)
     case 0x54 /* T */:
       return truncate(chunk, handler)
     case 0x4d /* M */: {
@@ -102,7 +102,7 @@ export function decode(chunk: Buffer, handler: PgoutputHandler): void {
       const start = prefix.end + 4
       const size = uint32(chunk, prefix.end)
       if (size > chunk.length - start) throw malformed('the length of a logical message leaves it', prefix.end)
-      return handler.message(((chunk[1] as number) & 1) === 1, chunk.readBigUInt64BE(2), prefix.text, chunk.subarray(start, start + size))
+      return handler.message(((chunk[1] as number) & 1) === 1, uint64(chunk, 2), prefix.text, chunk.subarray(start, start + size))
     }
     default:
       return handler.unknown(tag)
@@ -169,6 +169,8 @@ function cString(chunk: Buffer, at: number): { text: string; end: number } {
 
 /** `chunk` is known to be long enough. */
 const uint32 = (chunk: Buffer, at: number): number => chunk.readUInt32BE(at)
+/** A Buffer's own way adds up two halves, by way of three BigInts. */
+const uint64 = (chunk: Buffer, at: number): bigint => memoryOf(chunk).getBigUint64(chunk.byteOffset + at)
 
 /** µs since 2000 as a signed 64-bit integer; exact until the year 2255. */
 const time = (chunk: Buffer, at: number): number => chunk.readInt32BE(at) * 0x1_0000_0000 + chunk.readUInt32BE(at + 4) + POSTGRES_EPOCH_US

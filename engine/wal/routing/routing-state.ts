@@ -24,6 +24,7 @@ export type LeftTopic = Readonly<{ topic: string; partitions: number }>
 /** Of a generation that ends at a position, and may not have met its marker. */
 export type LeavingTopic = LeftTopic & Readonly<{ endsAt: Position }>
 
+const NONE: readonly LeftTopic[] = []
 const NOTHING: RoutingVersion = { databaseId: '', version: 0, streams: [], readers: [] }
 
 export class RoutingState {
@@ -61,15 +62,15 @@ export class RoutingState {
    *   confirmed, or is marked late
    */
   reach(position: Position): readonly LeftTopic[] {
-    const left: LeftTopic[] = []
+    let left: LeftTopic[] | undefined // mostly nothing, once for each transaction
     for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
       if (comparePositions(next.position, position) > 0) break
       this.#next++
       const { history, lsn } = next.position
-      if (history === position.history && lsn === position.lsn) left.push(...this.#leftBy(next.routing, next.position))
+      if (history === position.history && lsn === position.lsn) left = [...(left ?? []), ...this.#leftBy(next.routing, next.position)]
       this.#activate(next.routing)
     }
-    return left
+    return left ?? NONE
   }
 
   /**
@@ -77,7 +78,7 @@ export class RoutingState {
    * accepted gap, or with another log. Everything that is its own has been appended by now. @returns it, once
    */
   markLate(position: Position): readonly LeftTopic[] {
-    if (this.#unmarked.length === 0) return []
+    if (this.#unmarked.length === 0) return NONE
     const { late = [], open = [] } = Object.groupBy(this.#unmarked, ({ endsAt }) =>
       comparePositions(endsAt, position) <= 0 ? 'late' : 'open',
     )

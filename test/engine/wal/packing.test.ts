@@ -59,7 +59,7 @@ test('another head closes what was gathered under the former one', () => {
   const packing = new Packing({ source: 's', packBytes: 100_000, head })
   const one = transaction(1n)
   write(packing, one, 0)
-  packing.setHead({ ...head, routing: 2 })
+  packing.setHead(head.history, 2)
   write(packing, one, 1)
   assert.deepEqual(
     contents(packing)?.map((p) => p.routing),
