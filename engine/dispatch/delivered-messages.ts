@@ -154,11 +154,12 @@ export class DeliveredMessages {
   /** Counts what the last delivery brought. */
   #weigh(): void {
     const { views, together } = this.#deliveries.at(-1) as Delivery
-    for (let i = 0, last = this.#lastView; i < views.length; i++) {
-      const view = views[i] as MessageView
+    let last = this.#lastView
+    for (const view of views) {
       if (view !== last) this.#bytes += view.buffer.length
-      last = this.#lastView = view
+      last = view
     }
+    this.#lastView = last
     if (together !== this.#lastTogether) this.#bytes += together.bytes
     this.#lastTogether = together
   }
