@@ -19,7 +19,7 @@ import { parseArgs } from 'node:util'
 import { bundleCommand, COMMAND } from './services/bundled-command.ts'
 import { startElasticsearch } from './services/elasticsearch.ts'
 import { startKafka } from './services/kafka.ts'
-import { prepareShared, startPostgres } from './services/postgres.ts'
+import { startShared } from './services/postgres.ts'
 import { together } from './together.ts'
 
 const root = dirname(import.meta.dirname)
@@ -71,8 +71,9 @@ const SERVICES: readonly Service[] = [
     variable: 'TEST_PG_URL',
     needs: (file) => /\.(pg|kafka|search)\.test\.ts$/.test(file),
     start: async (services) => {
-      const server = services.use(await startPostgres())
-      env.TEST_PG_STATE = await prepareShared(server)
+      const { server, variables } = await startShared()
+      Object.assign(env, variables)
+      services.use(server)
       return server.url
     },
   },

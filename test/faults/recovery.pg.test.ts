@@ -310,7 +310,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
 
   'source another server': async (cell, parts) => {
     const { life, source, proxy, at } = await home(parts, { server: parts.use(await startPostgres()) })
-    const server = parts.use(await startPostgres())
+    const server = parts.use(await startPostgres({ isAnother: true }))
     await life.live()
     await life.service.kill()
     life.happens()

@@ -4,7 +4,7 @@
  * tests that stop, kill or copy it. Everything ends with its scope, and with the process, however that ends.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, globSync, writeFileSync } from 'node:fs'
+import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
 import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { Client } from 'pg'
@@ -64,17 +64,21 @@ export function machinePostgres(): readonly Binaries[] {
 
 type Settings = Readonly<Record<string, string | number>>
 
-/** @param options.standbyOf a server that is stopped: the new one is a copy of it that stays in recovery */
+/**
+ * @param options.standbyOf a server that is stopped: the new one is a copy of it that stays in recovery
+ * @param options.isAnother its identifier is its own; that of others may be the same, for those that share a template
+ */
 export async function startPostgres(
-  options: Readonly<{ settings?: Settings; binaries?: Binaries; standbyOf?: TestServer }> = {},
+  options: Readonly<{ settings?: Settings; binaries?: Binaries; standbyOf?: TestServer; isAnother?: boolean }> = {},
 ): Promise<TestServer> {
   const folder = await serverFolder('tailrace-pg-')
-  if (options.standbyOf) {
-    spawnSync('cp', ['-a', options.standbyOf.folder, join(folder, 'cluster')])
-    writeFileSync(join(folder, 'cluster', 'standby.signal'), '')
-  }
+  const { standbyOf, isAnother = false } = options
+  const template = options.binaries || standbyOf || isAnother ? undefined : process.env.TEST_PG_CLUSTER
+  const former = standbyOf?.folder ?? (template && join(template, TEMPLATE))
+  if (former) copied(spawnSync('cp', ['-a', former, join(folder, 'cluster')], { encoding: 'utf8' }))
+  if (standbyOf) writeFileSync(join(folder, 'cluster', 'standby.signal'), '')
   const binaries = options.binaries ?? embeddedBinaries()
-  const password = options.standbyOf?.connection('postgres').password
+  const password = standbyOf?.connection('postgres').password ?? (template && readFileSync(join(template, 'password'), 'utf8'))
   const server = new PostgresServer({
     binaries,
     folder,
@@ -158,17 +162,25 @@ let shared: Promise<string> | undefined
 
 const STATE_TEMPLATE = 'tailrace_test_state'
 
+/** Beside the cluster of the shared server: what it was before its first start. */
+const TEMPLATE = 'template'
+
 /**
- * Makes a server cheap to share: it has the template of `createState`, and a login takes one round of hashing instead of 4096, a
- * millisecond of each client's CPU time.
- * @returns name of the template
+ * Starts the server that test files share, and makes it cheap to share: it has the template of `createState`; a login takes one round
+ * of hashing instead of 4096, a millisecond of each client's CPU time; and servers of single tests are copies of what it was when it
+ * was new, for to set one up takes 0.6 s of the CPU, and a copy a tenth of it.
+ * @returns the server, and what to set for the processes of test files
  */
-export async function prepareShared(server: TestServer): Promise<string> {
+export async function startShared(): Promise<Readonly<{ server: TestServer; variables: Readonly<Record<string, string>> }>> {
+  const binaries = embeddedBinaries()
+  const made = new PostgresServer({ binaries, folder: await serverFolder('tailrace-pg-'), settings: { ...ROOM, fsync: 'off' } })
+  copied(spawnSync('cp', ['-a', made.cluster, join(made.folder, TEMPLATE)], { encoding: 'utf8' }))
+  const server = await startedServer(made, binaries)
   const { password } = server.connection('postgres')
   await once(server.url, `set scram_iterations = 1; alter role postgres password '${password}'`)
   await once(server.url, `create database ${STATE_TEMPLATE}`)
   await (await openStore(server.connection(STATE_TEMPLATE), 1, () => {}))[Symbol.asyncDispose]()
-  return STATE_TEMPLATE
+  return { server, variables: { TEST_PG_URL: server.url, TEST_PG_STATE: STATE_TEMPLATE, TEST_PG_CLUSTER: made.folder } }
 }
 
 /**
