@@ -1,4 +1,5 @@
 /** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
+import { isDeepStrictEqual } from 'node:util'
 import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEndpoint } from './destinations.ts'
@@ -32,9 +33,10 @@ export type Resources = Readonly<{
 }>
 
 /** It knows its database by name. */
-const SINK_VERSION = `concat_ws(' ', ${versionOf('s')}, d.name)`
+const SINK_VERSION = versionOf('s', { also: ['d.name'] })
+const DATABASE_NAME = '(select d.name from source_database d where d.id = s.database_id)'
 /** It knows its account by name. */
-const TOKEN_VERSION = `concat_ws(' ', ${versionOf('t', 'inserted_at')}, a.name)`
+const TOKEN_VERSION = versionOf('t', { writtenAt: 'inserted_at', also: ['a.name'] })
 
 type Stored = {
   sinks: Sink
@@ -50,28 +52,28 @@ export class ResourceStore {
   readonly #partitions: number
   readonly #rows = new RowMemory<Stored>({
     sinks: {
-      versions: `select s.id, s.name, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id`,
+      versions: `select s.id, s.name, ${SINK_VERSION} as version, s.xmin as writer from sink s join source_database d on d.id = s.database_id`,
       rows: `select s.*, d.name as database, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id where s.id = any ($1)`,
       decode: (row: SinkRow) => this.#sink(row),
     },
     databases: {
-      versions: `select d.id, d.name, ${versionOf('d')} as version from source_database d`,
+      versions: `select d.id, d.name, ${versionOf('d')} as version, d.xmin as writer from source_database d`,
       rows: `select d.*, ${versionOf('d')} as version from source_database d where id = any ($1)`,
       decode: (row: DatabaseRow) => this.#database(row),
     },
     functions: {
-      versions: `select f.id, f.name, ${versionOf('f')} as version from function f`,
+      versions: `select f.id, f.name, ${versionOf('f')} as version, f.xmin as writer from function f`,
       rows: `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata",
          ${versionOf('f')} as version from function f where id = any ($1)`,
       decode: ({ version: _version, ...stored }: StoredFunction & { version: string }) => stored,
     },
     endpoints: {
-      versions: `select e.id, e.name, ${versionOf('e')} as version from http_endpoint e`,
+      versions: `select e.id, e.name, ${versionOf('e')} as version, e.xmin as writer from http_endpoint e`,
       rows: `select e.*, ${versionOf('e')} as version from http_endpoint e where id = any ($1)`,
       decode: (row: EndpointRow) => this.#endpoint(row),
     },
     tokens: {
-      versions: `select t.id, t.name, ${TOKEN_VERSION} as version from api_token t join account a on a.id = t.account_id`,
+      versions: `select t.id, t.name, ${TOKEN_VERSION} as version, t.xmin as writer from api_token t join account a on a.id = t.account_id`,
       rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account_id, a.name, ${TOKEN_VERSION} as version
          from api_token t join account a on a.id = t.account_id where t.id = any ($1)`,
       decode: ({ hash, account_id, name }: TokenRow) => [hash, { id: account_id, name }] as const,
@@ -125,20 +127,26 @@ export class ResourceStore {
     return (rows[0] as { id: string }).id
   }
 
-  /** Another shape than that of the newest generation begins the next one, in the same transaction. */
-  async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput): Promise<string> {
+  /**
+   * Another shape than that of the newest generation begins the next one, in the same transaction.
+   * @param before the sink as it is stored, which has a generation of its shape; absent: it may be new
+   */
+  async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput, before?: Sink): Promise<string> {
     const { name, status, database: _, ...given } = settings
     const partitions = given.partitions ?? (await this.#fittingPartitions(query, account, { settings, destination }))
     const rest = { ...given, partitions }
     const { shown, secrets } = parted(destination)
-    const { rows } = await query<{ id: string }>(
-      `insert into sink (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
+    const { rows } = await query<SinkRow & { version: string }>(
+      `insert into sink as s (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
        on conflict (account_id, name) do update set
          status = excluded.status, settings = excluded.settings, destination = excluded.destination, secrets = excluded.secrets, updated_at = now()
-       returning id`,
+       returning s.*, ${DATABASE_NAME} as database, ${versionOf('s', { also: [DATABASE_NAME] })} as version`,
       [account.id, databaseId, name, status, rest, shown, secrets && this.#vault.encrypt(JSON.stringify(secrets))],
     )
-    const { id } = rows[0] as { id: string }
+    const [row] = rows as [SinkRow & { version: string }]
+    this.#rows.wrote('sinks', row)
+    const { id } = row
+    if (before && isDeepStrictEqual(shapeOf(id, before), shapeOf(id, rest))) return id
     await query(
       `insert into generation (sink_id, generation, shape)
        select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1

@@ -126,22 +126,17 @@ test('who reads again gets what was written since, also within a transaction and
     ['store', 'store'],
   )
   await resources.deleteSink(store.query, before.sinks[1]?.id ?? '')
+  await store.query(`update sink set updated_at = now() where name = 'a'`) // what was written since is not all that has changed
   assert.deepEqual(
     (await resources.load(store.query)).sinks.map(({ name }) => name),
     ['a'],
   )
 })
 
-test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs one statement more', async () => {
+test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs its own row, and where another process wrote it one statement more', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
-  const save = (batchSize: number) =>
-    store.transaction(async (query) => {
-      const account = await resources.saveAccount(query, 'main')
-      const { rows } = await query<{ id: string }>('select id from source_database')
-      const id = rows[0]?.id ?? (await resources.saveDatabase(query, account, input('shop', db.connection)))
-      await resources.saveSink(query, account, id, sinkOf('orders', 'shop', { batch_size: batchSize }))
-    })
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const answers: number[] = []
   const counted: Query = async (sql, params) => {
     const answer = await store.query<never>(sql, params)
@@ -155,15 +150,31 @@ test('reading what nobody has written costs one row, and gives what was read bef
     return { loaded, rows: [...answers] }
   }
   assert.equal((await read()).loaded.sinks.length, 0)
-  await save(1)
+  await store.transaction(async (query) => {
+    const account = await resources.saveAccount(query, 'main')
+    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
+    for (const name of ['orders', 'returns']) await resources.saveSink(query, account, id, sinkOf(name, 'shop'))
+  })
   const first = await read()
   const again = await read()
   assert.equal(again.loaded, first.loaded)
   assert.deepEqual(again.rows, [1])
-  await save(2)
-  const edited = await read()
-  assert.deepEqual([edited.loaded.sinks[0]?.batch_size, edited.rows], [2, [2, 1]]) // the sink and its database; the sink
-  assert.equal(edited.loaded.databases[0], first.loaded.databases[0])
+  const edit = (batchSize: number, by: ResourceStore) =>
+    store.transaction(async (query) => {
+      const { accountId, databaseId } = first.loaded.sinks[0] ?? assert.fail('no sink')
+      await by.saveSink(query, { id: accountId, name: 'main' }, databaseId, sinkOf('orders', 'shop', { batch_size: batchSize }))
+    })
+  for (const [batchSize, by, rows] of [
+    [2, resources, [1]],
+    [3, elsewhere, [1, 1]],
+    [4, resources, [1]],
+  ] as const) {
+    await edit(batchSize, by)
+    const edited = await read()
+    assert.deepEqual([edited.loaded.sinks.map(({ batch_size }) => batch_size), edited.rows], [[batchSize, 1], rows])
+    assert.equal(edited.loaded.sinks[1], first.loaded.sinks[1])
+    assert.equal(edited.loaded.databases[0], first.loaded.databases[0])
+  }
 })
 
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
