@@ -60,7 +60,7 @@ export class ResourceEdits {
         functions.filter((fn) => fn.accountId === known.accountId),
       )
       if (name !== before.name) await this.#resources.renameSink(query, known.id, name)
-      await this.#resources.saveSink(query, account, databaseId, { settings, destination })
+      await this.#resources.saveSink(query, account, databaseId, { settings, destination }, before)
     })
   }
 
@@ -110,10 +110,8 @@ export class ResourceEdits {
 
   /** One edit of an account at a time, of all processes: each begins with what the one before it left. */
   #edit<T>(account: Account, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
-    return this.#store.transaction(async (query) => {
-      await query('select from account where id = $1 for update', [account.id])
-      return work(query, await this.#resources.load(query))
-    })
+    const lock = { table: 'account', id: account.id, how: 'update' } as const
+    return this.#store.transaction(async (query) => work(query, await this.#resources.load(query)), lock)
   }
 }
 

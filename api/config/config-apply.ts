@@ -77,10 +77,10 @@ export async function changeByConfig(
   const { store, resources } = place
   const application = new Application(document, resources, { account, isTrial, logger })
   const isNamed = namedIn(document)
+  const lock = { table: 'account', id: account.id, how: 'update' } as const
   return applied(application, place, () =>
     store
       .transaction(async (query) => {
-        await query('select from account where id = $1 for update', [account.id])
         const before = exportedResources(await resources.load(query), account.id)
         await application.write(query)
         const after = exportedResources(await resources.load(query), account.id)
@@ -92,7 +92,7 @@ export async function changeByConfig(
         }
         if (isTrial) throw new Undone(outcome)
         return outcome
-      })
+      }, lock)
       .catch((error: unknown) => {
         if (error instanceof Undone) return error.outcome
         throw error

@@ -92,10 +92,8 @@ export class FunctionEdits {
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
   async #edit<T>(accountId: string, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
     const { store, resources, reload } = this.#options
-    const result = await store.transaction(async (query) => {
-      await query('select from account where id = $1 for update', [accountId])
-      return work(query, await resources.load(query))
-    })
+    const lock = { table: 'account', id: accountId, how: 'update' } as const
+    const result = await store.transaction(async (query) => work(query, await resources.load(query)), lock)
     await reload()
     return result
   }

@@ -4,7 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Client, Pool, type ClientConfig } from 'pg'
+import { Client, Pool, escapeLiteral, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig } from '../postgres/client-config.ts'
 import { tlsRefusal } from '../postgres/tls-refusal.ts'
@@ -16,9 +16,15 @@ export type Query = <R extends Row = Row>(sql: string, params?: readonly unknown
 
 export interface Store extends AsyncDisposable {
   readonly query: Query
-  /** All statements of `work` or none; the session is its own. */
-  transaction<T>(work: (query: Query) => Promise<T>): Promise<T>
+  /**
+   * All statements of `work` or none; the session is its own.
+   * @param lock a row that is locked first, on the way of what `work` asks first, which must only read: it sees what others left there
+   */
+  transaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T>
 }
+
+/** @property how as SQL says it */
+export type RowLock = Readonly<{ table: string; id: string; how: 'update' | 'no key update' }>
 
 const MIGRATIONS = join(import.meta.dirname, 'migrations')
 /** Any number that is ours: one process migrates at a time. */
@@ -44,6 +50,7 @@ export async function openStore(
   const pool = new Pool({
     ...config,
     max: poolSize,
+    pipeline: true, // of what is asked in one go nothing waits for the answer before it
     connectionTimeoutMillis: Math.min(CONNECT_LIMIT_MS, statementLimitMs), // waiting for a free session included
     statement_timeout: statementLimitMs,
     query_timeout: Math.ceil(statementLimitMs * 1.25), // for a server that can't even say that it gave up
@@ -53,12 +60,15 @@ export async function openStore(
   pool.on('error', (error) => isEnding || onIdleError(error))
   const store: Store = {
     query: (sql, params) => answered(pool.query(sql, params && [...params])),
-    async transaction(work) {
+    async transaction(work, lock) {
       const client = await answered(pool.connect())
       client.on('error', unheard)
       try {
-        await answered(client.query('begin'))
-        const result = await work((sql, params) => answered(client.query(sql, params && [...params])))
+        const begun = answered(client.query(lock ? `begin; ${lockOf(lock)}` : 'begin'))
+        begun.catch(unheard) // whoever asks next is told
+        if (!lock) await begun
+        const result = await work((sql, params) => second(begun, answered(client.query(sql, params && [...params]))))
+        await begun
         await answered(client.query('commit'))
         client.release()
         return result
@@ -131,6 +141,17 @@ async function migrate(config: ClientConfig): Promise<void> {
   } finally {
     await client.end().catch(unheard) // its lock ends with it, and a transaction that failed
   }
+}
+
+/** Without parameters, so that it goes in one message with what begins the transaction. */
+const lockOf = ({ table, id, how }: RowLock): string => `select from ${table} where id = ${escapeLiteral(id)} for ${how}`
+
+/** @returns the answer to what was asked behind another; where that failed, why it did */
+async function second<T>(first: Promise<unknown>, answer: Promise<T>): Promise<T> {
+  const [before, after] = await Promise.allSettled([first, answer])
+  if (before.status === 'rejected') throw before.reason
+  if (after.status === 'rejected') throw after.reason
+  return after.value
 }
 
 const isUnavailable = (error: unknown): boolean => error instanceof EngineError && error.code === 'STATE_UNAVAILABLE'

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
+import { eventually } from '../wal/source-fixture.ts'
 import { withMoreTime } from '../../services/more-time.ts'
 import { createDatabase } from '../../services/postgres.ts'
 
@@ -59,6 +60,29 @@ test('a transaction that throws leaves nothing, and its session can be used agai
   await assert.rejects(refused, { code: '22012' })
   assert.deepEqual((await store.query('select name from account')).rows, [])
   assert.equal(await store.transaction(async () => 7), 7)
+})
+
+test('what is asked first in a transaction that locks a row sees what the holder before it left, and a lock that fails fails all of it', async () => {
+  await using db = await createDatabase()
+  await using store = await openStore(db.connection, 2, unexpected)
+  const { rows } = await store.query<{ id: string }>(`insert into account (name) values ('before') returning id`)
+  const lock = { table: 'account', id: rows[0]?.id ?? '', how: 'update' } as const
+  const holds = Promise.withResolvers<void>()
+  const mayEnd = Promise.withResolvers<void>()
+  const former = store.transaction(async (query) => {
+    await query(`update account set name = 'after'`)
+    holds.resolve()
+    await mayEnd.promise
+  }, lock)
+  await holds.promise
+  const next = store.transaction((query) => query('select name from account'), lock)
+  const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+  await eventually('the next one waits', async () => (await db.query(waiting))[0]).finally(mayEnd.resolve)
+  await former
+  assert.deepEqual((await next).rows, [{ name: 'after' }])
+  const failing = store.transaction((query) => query(`update account set name = 'wrong'`), { ...lock, table: 'nothing' })
+  await assert.rejects(failing, { code: '42P01' })
+  assert.deepEqual((await store.query('select name from account')).rows, [{ name: 'after' }])
 })
 
 test('a state database that refuses or does not answer is STATE_UNAVAILABLE with its address', async () => {
