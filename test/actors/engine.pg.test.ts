@@ -14,16 +14,17 @@ import { Egress } from '../../engine/net/egress.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
-import { openStore } from '../../engine/state/store.ts'
+import { openStore, type Query, type Store } from '../../engine/state/store.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
-/** A sink "orders" of everything, in an engine whose actors do not run. */
-async function stage() {
+/** A sink "orders" of everything, and as many more as are asked for, in an engine whose actors do not run. */
+async function stage({ more = 0 } = {}) {
   const stack = new AsyncDisposableStack()
   const source = stack.use(await createDatabase('create table goods (id int primary key, size int); create schema sales'))
   const state = stack.use(await createState())
-  const store = stack.use(await openStore(state.connection, 3, () => {}))
+  const asked: string[] = []
+  const store = countedStore(stack.use(await openStore(state.connection, 3, () => {})), asked)
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-engine-'))
   stack.defer(() => rm(folder, { recursive: true, force: true }))
   const log = stack.use(await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
@@ -32,7 +33,8 @@ async function stage() {
     const account = await resources.saveAccount(query, 'main')
     const named = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p' }
     const id = await resources.saveDatabase(query, account, { ...named, connection: source.connection })
-    await resources.saveSink(query, account, id, newSink({ name: 'orders', database: 'shop', destination: { type: 'stream' } }))
+    for (const name of ['orders', ...Array.from({ length: more }, (_, i) => `orders-${i}`)])
+      await resources.saveSink(query, account, id, newSink({ name, database: 'shop', destination: { type: 'stream' } }))
   })
   const cache = new ResourceCache(await resources.load(store.query))
   const metrics = new Metrics({ version: '0', processMetrics: false })
@@ -49,8 +51,55 @@ async function stage() {
     nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
   })
   const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)
-  return { source, cache, edit, [Symbol.asyncDispose]: () => stack.disposeAsync() }
+  return { source, cache, edit, asked, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
+
+/** @param asked gets what passes: the first words of each statement, and how many rows answered it */
+function countedStore(store: Store, asked: string[]): Store {
+  const counted =
+    (query: Query): Query =>
+    async (sql, params) => {
+      const answer = await query<never>(sql, params)
+      asked.push(
+        `${sql
+          .trim()
+          .split(/[\s(,]+/, 3)
+          .join(' ')}: ${answer.rows.length}`,
+      )
+      return answer
+    }
+  return {
+    query: counted(store.query),
+    transaction: async (work, lock) => {
+      asked.push(`begin, lock ${lock?.table}`)
+      const result = await store.transaction((query) => work(counted(query)), lock)
+      asked.push('commit')
+      return result
+    },
+    [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
+  }
+}
+
+test('an edit asks the state database for what it needs once, and for nothing of the sinks that it leaves as they are', async () => {
+  await using s = await stage({ more: 20 })
+  const askedBy = async (changes: Parameters<typeof s.edit>[0]) => {
+    s.asked.length = 0
+    await s.edit(changes)
+    return [...s.asked]
+  }
+  await askedBy({ ack_wait_ms: 1_000 })
+  const edit = ['begin, lock account', 'with entry as: 1', 'insert into sink: 1', 'commit', 'with entry as: 1']
+  assert.deepEqual(await askedBy({ ack_wait_ms: 2_000 }), edit)
+  assert.deepEqual(await askedBy({ status: 'paused', annotations: { team: 'a' } }), edit)
+  assert.deepEqual(
+    (await askedBy({ actions: ['insert'] })).toSorted(),
+    [
+      ...edit,
+      ...['begin, lock source_database', 'with entry as: 1', 'commit'],
+      ...['with newest as: 1', 'select exists select: 1', 'select version lsn: 1', 'insert into tailrace.routing_version: 0'],
+    ].toSorted(),
+  )
+})
 
 test('an edit that names what the source does not have is refused with a reason for each field, and changes nothing', async () => {
   await using s = await stage()

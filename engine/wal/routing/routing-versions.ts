@@ -3,6 +3,7 @@
  * log, which is where they take effect (correctness 6, 15). The first mark of a version counts; a repeated one, or one
  * of an older version, says nothing. So a mark may be written again whenever its fate is unknown.
  */
+import { isDeepStrictEqual } from 'node:util'
 import { ask, UNIQUE_VIOLATION } from '../../state/asking.ts'
 import type { RoutedReader, RoutedStream, Routing, RoutingVersion } from '../../state/resources.ts'
 import type { Query } from '../connection/slot.ts'
@@ -16,33 +17,41 @@ export const NEW_TOPIC = `'stream.' || nextval('tailrace.stream_number') || '.' 
 /** `isPlaced`: its mark has come back to a source, so it need not be written again. */
 export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced: boolean }>
 
+/** The newest version as it is stored. */
+export type NewestVersion = Readonly<{ version: number; isPlaced: boolean; columns: Columns; routing: Routing }>
+type Columns = Readonly<Record<string, unknown>>
+
+/** @param state queries on the state database. @returns undefined: there is none */
+export async function newestVersion(state: Query, databaseId: string): Promise<NewestVersion | undefined> {
+  const { rows } = await state(
+    `select version, lsn is not null as placed, sinks, streams, readers from tailrace.routing_version
+     where database_id = $1 order by version desc limit 1`,
+    [databaseId],
+  )
+  return rows[0] && { version: Number(rows[0].version), isPlaced: rows[0].placed === true, columns: rows[0], routing: routingOf(rows[0]) }
+}
+
 /**
  * Saves what goes where as the next version; the same as the newest one saves nothing.
- * @param state queries on the state database
+ * @param state queries on the state database. @param newest the version that `routing` was made from
+ * @throws what `isOvertaken` knows: there is a newer one by now, of a table that got other groups or of another process
  */
-export async function saveRoutingVersion(state: Query, databaseId: string, routing: Routing): Promise<SavedVersion> {
-  const { columns, values } = stored(routing)
-  for (;;) {
-    const { rows } = await state(
-      `select version, ${columns.map((column, i) => `${column} is not distinct from $${i + 2}::jsonb`).join(' and ')} as same, lsn is not null as placed
-       from tailrace.routing_version where database_id = $1 order by version desc limit 1`,
-      [databaseId, ...values],
-    )
-    const newest = rows[0]
-    if (newest?.same === true)
-      return { databaseId, version: Number(newest.version), ...routing, isNew: false, isPlaced: newest.placed === true }
-    const version = Number(newest?.version ?? 0) + 1
-    try {
-      await state(
-        `insert into tailrace.routing_version (database_id, version, ${columns.join(', ')}) values ($1, $2, ${columns.map((_, i) => `$${i + 3}`).join(', ')})`,
-        [databaseId, version, ...values],
-      )
-      return { databaseId, version, ...routing, isNew: true, isPlaced: false }
-    } catch (error) {
-      if (!(error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION)) throw error // another process was faster: look again
-    }
-  }
+export async function saveRoutingVersion(
+  state: Query,
+  { databaseId, routing, newest }: Readonly<{ databaseId: string; routing: Routing; newest: NewestVersion | undefined }>,
+): Promise<SavedVersion> {
+  const columns = Object.entries(stored(routing))
+  if (newest && columns.every(([column, value]) => isDeepStrictEqual(newest.columns[column], value)))
+    return { databaseId, version: newest.version, ...routing, isNew: false, isPlaced: newest.isPlaced }
+  const version = (newest?.version ?? 0) + 1
+  await state(
+    `insert into tailrace.routing_version (database_id, version, ${columns.map(([column]) => column).join(', ')}) values ($1, $2, ${columns.map((_, i) => `$${i + 3}`).join(', ')})`,
+    [databaseId, version, ...columns.map(([, value]) => JSON.stringify(value))],
+  )
+  return { databaseId, version, ...routing, isNew: true, isPlaced: false }
 }
+
+export const isOvertaken = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION
 
 /** A sink as versions had it in which each of its generations had a topic of its own. */
 type FormerSink = Omit<RoutedStream, 'topic' | 'only'> & Omit<RoutedReader, 'topic'>
@@ -51,15 +60,15 @@ type FormerSink = Omit<RoutedStream, 'topic' | 'only'> & Omit<RoutedReader, 'top
  * As it stands in the state database. What has topics of its own for each sink is kept as former processes understand it,
  * for they may have to go on from it.
  */
-function stored({ streams, readers }: Routing): Readonly<{ columns: readonly string[]; values: readonly string[] }> {
-  if (readers.length === 0) return { columns: ['sinks', 'streams', 'readers'], values: ['[]', '[]', '[]'] }
+function stored({ streams, readers }: Routing): Columns {
+  if (readers.length === 0) return { sinks: [], streams: [], readers: [] }
   const isFormer = readers.every((reader) => reader.topic === ownTopic(reader))
-  if (!isFormer) return { columns: ['streams', 'readers'], values: [JSON.stringify(streams), JSON.stringify(readers)] }
+  if (!isFormer) return { streams, readers }
   const sinks = readers.map(({ topic: _reader, ...reader }, i) => {
     const { topic: _stream, only: _only, ...stream } = streams[i] as RoutedStream
     return { ...stream, ...reader }
   })
-  return { columns: ['sinks'], values: [JSON.stringify(sinks)] }
+  return { sinks }
 }
 
 /** @param row with `sinks`, `streams` and `readers` of a version */
@@ -75,15 +84,6 @@ export function routingOf(row: Readonly<Record<string, unknown>>): Routing {
       actions: sink.actions ?? [],
     })),
   }
-}
-
-/** @param state queries on the state database. @returns what goes where from the newest version on; undefined: there is none */
-export async function newestRouting(state: Query, databaseId: string): Promise<Routing | undefined> {
-  const { rows } = await state(
-    'select sinks, streams, readers from tailrace.routing_version where database_id = $1 order by version desc limit 1',
-    [databaseId],
-  )
-  return rows[0] && routingOf(rows[0])
 }
 
 /**
