@@ -9,6 +9,8 @@ import { Bell } from './bell.ts'
 const LOOK_EVERY_MS = 5_000
 /** after a failure */
 const RETRY_MS = 1_000
+/** Edits often come one after the other, and whoever makes one here takes it in by himself. */
+const GATHER_MS = 50
 
 export type ConfigWatch = Readonly<{
   feed: Pick<StateFeed, 'watch'>
@@ -33,6 +35,7 @@ export function watchConfig({ feed, stored, applied, reload, onError, lookEveryM
       try {
         if ((await stored()) !== applied()) await reload()
         await bell.wait(stop.signal, lookEveryMs)
+        await sleep(Math.min(lookEveryMs, GATHER_MS), undefined, { signal: stop.signal })
       } catch (error) {
         if (stop.signal.aborted) return
         onError(error)
