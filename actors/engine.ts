@@ -339,7 +339,7 @@ export class Engine {
     await Promise.all(marks)
     this.#applied = now
     this.#appliedPrint = print
-    if (changes.rerouted.length > 0) this.#publications.ring() // any other edit leaves what is asked for as it was
+    if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
   }
 
   async #saveRouting(databaseId: string): Promise<SavedVersion> {

@@ -23,6 +23,8 @@ export type ResourceChanges = Readonly<{
   begunSources: readonly Database[]
   /** what goes where may differ */
   rerouted: readonly Database[]
+  /** tables that must be published may be others */
+  reselected: boolean
 }>
 
 export function changesBetween(before: Known, after: Known): ResourceChanges {
@@ -54,6 +56,7 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
     rerouted: after.databases.filter(({ id }) => rerouted.has(id) || !oldDatabases.has(id)),
+    reselected: goneSinks.length + addedSinks.length > 0 || reroutedSinks.some((sink) => !same(asked(oldSinks.get(sink.id)), asked(sink))),
   }
 }
 
@@ -70,6 +73,8 @@ function changedNames(before: readonly Named[] = [], after: readonly Named[] = [
   }
   return new Set(changed.keys())
 }
+
+const asked = (sink: Sink | undefined) => (sink?.status === 'disabled' ? undefined : sink?.source)
 
 const runs = ({ slot }: Database): boolean => slot.status === 'active'
 

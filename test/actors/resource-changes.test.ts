@@ -6,7 +6,7 @@ import type { Sink } from '../../engine/state/resources.ts'
 import { endpoint } from '../sinks/load.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
-const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [] }
+const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [], reselected: false }
 const known = { databases: [DATABASE], sinks: [SINK], endpoints: [] }
 
 test('the same resources, read again, change nothing', () => {
@@ -19,27 +19,28 @@ test('everything is new to an engine that begins', () => {
     newSinks: [SINK],
     begunSources: [DATABASE],
     rerouted: [DATABASE],
+    reselected: true,
   })
 })
 
-test('an edit of what a sink takes, and how, reaches it and the routing; any other edit, and one of the description of its database, the sink alone', () => {
-  const edits: [Partial<Sink>, boolean][] = [
-    [{ status: 'disabled' }, true],
+test('an edit of what a sink takes, and how, reaches it and the routing, and asks what is published only where it may be of other tables; any other edit, and one of the description of its database, the sink alone', () => {
+  const edits: [Partial<Sink>, boolean, boolean?][] = [
+    [{ status: 'disabled' }, true, true],
     [{ actions: ['insert'] }, true],
     [{ partitions: 3 }, true],
     [{ timestamp_format: 'unix_microsecond' }, true],
     [{ tables: [{ name: 'public.a', group_column_names: ['x'] }] }, true],
-    [{ source: { include_tables: ['public.a'] } }, true],
+    [{ source: { include_tables: ['public.a'] } }, true, true],
     [{ key_changes: 'delete_insert' }, true],
     [{ message_grouping: !SINK.message_grouping }, true],
     [{ status: 'paused' }, false],
     [{ max_ack_pending: 7, annotations: { of: 'it' } }, false],
     [{ name: 'other' }, false],
   ]
-  for (const [edit, isRerouted] of edits) {
+  for (const [edit, isRerouted, reselected = false] of edits) {
     const sink = { ...SINK, ...edit }
     const rerouted = isRerouted ? [DATABASE] : []
-    assert.deepEqual(changesBetween(known, { ...known, sinks: [sink] }), { ...NOTHING, editedSinks: [sink], rerouted })
+    assert.deepEqual(changesBetween(known, { ...known, sinks: [sink] }), { ...NOTHING, editedSinks: [sink], rerouted, reselected })
   }
   const off = { ...SINK, status: 'disabled' as const }
   assert.deepEqual(changesBetween({ ...known, sinks: [off] }, known).rerouted, [DATABASE])
@@ -57,7 +58,7 @@ test('a source begins anew when it is reached in another way, ends when it is sw
   const on = changesBetween({ ...known, databases: [off] }, known)
   assert.deepEqual([on.endedSources, on.begunSources], [[], [DATABASE]])
   const gone = changesBetween(known, { databases: [], sinks: [], endpoints: [] })
-  assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id] })
+  assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id], reselected: true })
 })
 
 test('an edit of an HTTP endpoint reaches the sinks that send to it, and nothing else', () => {
