@@ -4,6 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, Pool, escapeLiteral, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig } from '../postgres/client-config.ts'
@@ -55,35 +56,37 @@ export async function openStore(
     statement_timeout: statementLimitMs,
     query_timeout: Math.ceil(statementLimitMs * 1.25), // for a server that can't even say that it gave up
   })
+  const turns = new Turns(statementLimitMs)
   let isEnding = false
   // after its end a pool still hears of sessions that have not closed yet, from a server that stops next
   pool.on('error', (error) => isEnding || onIdleError(error))
+  async function inTransaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T> {
+    const client = await answered(pool.connect())
+    client.on('error', unheard)
+    try {
+      const begun = answered(client.query(lock ? `begin; ${lockOf(lock)}` : 'begin'))
+      begun.catch(unheard) // whoever asks next is told
+      if (!lock) await begun
+      const result = await work((sql, params) => second(begun, answered(client.query(sql, params && [...params]))))
+      await begun
+      await answered(client.query('commit'))
+      client.release()
+      return result
+    } catch (error) {
+      if (isUnavailable(error)) client.release(true) // nothing passes on it any more; the server undoes what was begun
+      else
+        await client.query('rollback').then(
+          () => client.release(),
+          (lost: Error) => client.release(lost),
+        )
+      throw error
+    } finally {
+      client.off('error', unheard)
+    }
+  }
   const store: Store = {
     query: (sql, params) => answered(pool.query(sql, params && [...params])),
-    async transaction(work, lock) {
-      const client = await answered(pool.connect())
-      client.on('error', unheard)
-      try {
-        const begun = answered(client.query(lock ? `begin; ${lockOf(lock)}` : 'begin'))
-        begun.catch(unheard) // whoever asks next is told
-        if (!lock) await begun
-        const result = await work((sql, params) => second(begun, answered(client.query(sql, params && [...params]))))
-        await begun
-        await answered(client.query('commit'))
-        client.release()
-        return result
-      } catch (error) {
-        if (isUnavailable(error)) client.release(true) // nothing passes on it any more; the server undoes what was begun
-        else
-          await client.query('rollback').then(
-            () => client.release(),
-            (lost: Error) => client.release(lost),
-          )
-        throw error
-      } finally {
-        client.off('error', unheard)
-      }
-    },
+    transaction: (work, lock) => (lock ? turns.take(`${lock.table} ${lock.id}`, () => inTransaction(work, lock)) : inTransaction(work)),
     [Symbol.asyncDispose]: () => {
       isEnding = true
       return pool.end()
@@ -140,6 +143,43 @@ async function migrate(config: ClientConfig): Promise<void> {
     }
   } finally {
     await client.end().catch(unheard) // its lock ends with it, and a transaction that failed
+  }
+}
+
+/**
+ * Those of this process that lock the same row come one after the other, and who waits has no session: each would have one, until
+ * none is left for anything else.
+ */
+class Turns {
+  readonly #limitMs: number
+  readonly #last = new Map<string, Promise<void>>()
+
+  /** @param limitMs as long as the server would let one wait for the row */
+  constructor(limitMs: number) {
+    this.#limitMs = limitMs
+  }
+
+  /** @throws EngineError STATE_UNAVAILABLE: the turn has not come in time */
+  async take<T>(key: string, work: () => Promise<T>): Promise<T> {
+    const before = this.#last.get(key)
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const ended = Promise.all([before, promise]).then(() => {
+      if (this.#last.get(key) === ended) this.#last.delete(key)
+    })
+    this.#last.set(key, ended)
+    try {
+      if (before && !(await this.#inTime(before)))
+        throw new EngineError('STATE_UNAVAILABLE', `the state database: the row ${key} has been held for ${this.#limitMs} ms`)
+      return await work()
+    } finally {
+      resolve()
+    }
+  }
+
+  async #inTime(before: Promise<void>): Promise<boolean> {
+    const limit = new AbortController()
+    const tooLong = sleep(this.#limitMs, false, { signal: limit.signal }).catch(() => false)
+    return Promise.race([before.then(() => true), tooLong]).finally(() => limit.abort())
   }
 }
 

@@ -10,6 +10,9 @@ import { createDatabase } from '../../services/postgres.ts'
 
 const unexpected = (error: Error) => assert.fail(error)
 
+/** The limit of a statement and of a connection, in ms: short at first, so that the tests are quick, and longer where a busy machine breaks it. */
+const LIMITS_MS = [400, 4_000] as const
+
 test('many processes that start at once on an empty state database make its schema once', async () => {
   await using db = await createDatabase()
   const stores = await Promise.all(Array.from({ length: 5 }, () => openStore(db.connection, 2, unexpected)))
@@ -65,6 +68,7 @@ test('a transaction that throws leaves nothing, and its session can be used agai
 test('what is asked first in a transaction that locks a row sees what the holder before it left, and a lock that fails fails all of it', async () => {
   await using db = await createDatabase()
   await using store = await openStore(db.connection, 2, unexpected)
+  await using elsewhere = await openStore(db.connection, 1, unexpected)
   const { rows } = await store.query<{ id: string }>(`insert into account (name) values ('before') returning id`)
   const lock = { table: 'account', id: rows[0]?.id ?? '', how: 'update' } as const
   const holds = Promise.withResolvers<void>()
@@ -75,7 +79,7 @@ test('what is asked first in a transaction that locks a row sees what the holder
     await mayEnd.promise
   }, lock)
   await holds.promise
-  const next = store.transaction((query) => query('select name from account'), lock)
+  const next = elsewhere.transaction((query) => query('select name from account'), lock)
   const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
   await eventually('the next one waits', async () => (await db.query(waiting))[0]).finally(mayEnd.resolve)
   await former
@@ -84,6 +88,31 @@ test('what is asked first in a transaction that locks a row sees what the holder
   await assert.rejects(failing, { code: '42P01' })
   assert.deepEqual((await store.query('select name from account')).rows, [{ name: 'after' }])
 })
+
+test('transactions that wait for the same row leave the sessions to others, come in turn, and give up in time', () =>
+  withMoreTime(LIMITS_MS, async (limitMs) => {
+    await using db = await createDatabase()
+    await using store = await openStore(db.connection, 2, unexpected, limitMs)
+    const { rows } = await store.query<{ id: string }>(`insert into account (name) values ('a') returning id`)
+    const lock = { table: 'account', id: rows[0]?.id ?? '', how: 'update' } as const
+    const mayEnd = Promise.withResolvers<void>()
+    const order: number[] = []
+    const first = store.transaction(() => mayEnd.promise, lock)
+    const others = [1, 2, 3].map((i) => store.transaction(async () => order.push(i), lock))
+    await store.query('select 1').finally(mayEnd.resolve)
+    await Promise.all([first, ...others])
+    assert.deepEqual(order, [1, 2, 3])
+    const never = Promise.withResolvers<void>()
+    const holding = store.transaction(() => never.promise, lock)
+    await assert
+      .rejects(
+        store.transaction(async () => 0, lock),
+        { code: 'STATE_UNAVAILABLE' },
+      )
+      .finally(never.resolve)
+    await holding
+    assert.equal(await store.transaction(async () => 7, lock), 7)
+  }))
 
 test('a state database that refuses or does not answer is STATE_UNAVAILABLE with its address', async () => {
   await using db = await createDatabase()
@@ -106,9 +135,6 @@ test('a session that the server ends in a transaction fails that one, and the ne
   await assert.rejects(cut)
   assert.deepEqual((await store.query('select name from account')).rows, [])
 })
-
-/** The limit of a statement and of a connection, in ms: short at first, so that the tests are quick, and longer where a busy machine breaks it. */
-const LIMITS_MS = [400, 4_000] as const
 
 test('a state database that falls silent is STATE_UNAVAILABLE in time, for queries and transactions, and is used again once it is back', () =>
   withMoreTime(LIMITS_MS, async (limitMs) => {
