@@ -142,20 +142,20 @@ type Info = Readonly<{
   nodes: readonly Readonly<{
     name: string
     sources: readonly unknown[]
-    partitions: readonly unknown[]
+    partitions: readonly Readonly<{ sink: string | null }>[]
     actors: readonly Readonly<{ kind: string; state: string }>[]
   }>[]
 }>
 
-/** What the processes hold that answer at once: each is asked for itself. */
-export async function holdings(services: readonly Service[]): Promise<Holding[]> {
+/** What the processes hold that answer at once: each is asked for itself. @param sink whose partitions count; absent: all */
+export async function holdings(services: readonly Service[], sink?: string): Promise<Holding[]> {
   const asked = services.map(async (service): Promise<Holding | undefined> => {
     try {
       const { status, body } = await service.get('/info')
       const own = status === 200 ? (body as Info).nodes.find(({ name }) => name.endsWith(`/${service.pid}`)) : undefined
       if (!own) return undefined
       const source = own.actors.some(({ kind, state }) => kind === 'source' && state === 'streaming')
-      return { service, source, partitions: own.partitions.length }
+      return { service, source, partitions: own.partitions.filter((each) => sink === undefined || each.sink === sink).length }
     } catch {
       return undefined // it is starting, or away
     }

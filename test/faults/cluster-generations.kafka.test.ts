@@ -1,6 +1,6 @@
 /**
- * Partitions of a sink that three processes share are changed under load: to fewer than there are processes, so that one is
- * left without any, and to more again. Each process has clients of its own, and whoever has no partition of a generation has
+ * A sink that three processes share is changed under load, while others read the same stream: its partitions to fewer than there are
+ * processes, so that one is left without any, and to more again; then in other ways while processes are killed. Each process has clients of its own, and whoever has no partition of a generation has
  * to follow the others to the next one.
  */
 import assert from 'node:assert/strict'
@@ -10,21 +10,33 @@ import { openStore } from '../../engine/state/store.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
 import { holdings, until } from './cluster-faults.ts'
-import { Scenario, withSeed } from './scenario.ts'
-import { seeds } from './size.ts'
+import { MEANWHILE, ReaderEdits } from './reader-edits.ts'
+import { Scenario, withSeed, type ScenarioSink } from './scenario.ts'
+import { LONG, seeds } from './size.ts'
+import { CAPTURED, TABLES } from './workload-tables.ts'
 
 const NODES = 3
 
+/** Long enough that a busy machine loses no member by itself; a killed one is missed after it. */
+const SESSION_MS = 3_000
+const SHAPE = { tables: CAPTURED, ack_wait_ms: 1_000, partitions: 4 }
+const EDITED: ScenarioSink = {
+  ...{ ...SHAPE, name: 'one' },
+  atTimes: TABLES.filter(({ captured }) => captured).map(({ name }) => name),
+}
+
 for (const seed of seeds(1)) {
-  test(`three processes take the partitions of a sink from 4 to 2 to 6 under load (seed ${seed})`, async (context) => {
+  test(`three processes take one reader of a stream from 4 partitions to 2 to 6, and edit and replay it while they are killed; its other readers do not notice (seed ${seed})`, async (context) => {
     await withSeed(seed, 'cluster-generations.kafka.test.ts', async () => {
       const env = {
         KAFKA_BROKERS: (await kafkaBrokers()).join(','),
         KAFKA_TOPIC_PREFIX: `generations${process.pid}.${seed}.`,
+        KAFKA_SESSION_TIMEOUT_MS: String(SESSION_MS),
         VAULT_KEY: Buffer.alloc(32, 7).toString('base64'),
       }
-      const sinks = [{ name: 'one', ack_wait_ms: 1_000, partitions: 4 }]
-      await using scenario = await Scenario.create({ seed, env, sinks, nodes: NODES, takeOverMs: 7_000 })
+      const others = { ...SHAPE, replay_window: 0 }
+      const sinks = [{ ...others, name: 'busy' }, { ...others, name: 'few', actions: ['insert', 'delete'] }, EDITED]
+      await using scenario = await Scenario.create({ seed, env, sinks, nodes: NODES, takeOverMs: SESSION_MS + 1_000 })
       const { nodes, random } = scenario
       for (const node of nodes) await node.startReady()
       for (const node of nodes) node.forgetConfigFile() // it says 4
@@ -35,13 +47,25 @@ for (const seed of seeds(1)) {
         assert.equal(status, 200, JSON.stringify(body))
         await scenario.untilMore(random.int(50, 200))
         await until(`${partitions} partitions are served, each process with its share`, async () => {
-          const held = (await holdings(nodes)).map((one) => one.partitions).sort()
+          const held = (await holdings(nodes, 'one')).map((one) => one.partitions).sort()
           return held.length === NODES && held.join() === SHARES[partitions]
         })
       }
+      assert.equal((await random.pick(nodes).patch('/api/sinks/one', { partitions: EDITED.partitions })).status, 200)
+      const edits = new ReaderEdits(scenario, EDITED)
+      const { paused, partitions, selection, replayed } = edits.kinds
+      const some = random.shuffled(LONG ? Object.values(edits.kinds) : [paused, partitions, selection, replayed])
+      for (const edit of [...some, () => edits.copied()]) {
+        await edit()
+        await scenario.untilMore(MEANWHILE)
+      }
       await scenario.untilMore(50)
       await scenario.settle()
-      context.diagnostic(`${scenario.workload.changes} changes, ${scenario.redeliveries} redeliveries`)
+      const starts = nodes.reduce((sum, node) => sum + node.starts, 0)
+      const { workload, redeliveries } = scenario
+      context.diagnostic(
+        `${workload.changes} changes, ${redeliveries} redeliveries, ${starts} starts, ${JSON.stringify(edits.kills)} kills in edits`,
+      )
     })
   })
 }
