@@ -7,7 +7,8 @@ import { mkdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import type { build as Build, Plugin } from 'esbuild'
+import type * as Esbuild from 'esbuild'
+import type { Plugin } from 'esbuild'
 
 const root = dirname(dirname(import.meta.dirname))
 const sources = join(root, 'cli', 'tailrace.mjs')
@@ -21,7 +22,7 @@ export const COMMAND = process.env.TEST_COMMAND ?? sources
 
 /** @returns the command's file */
 export async function bundleCommand(): Promise<string> {
-  const { build } = createRequire(import.meta.url)('esbuild') as { build: typeof Build }
+  const { build, stop } = createRequire(import.meta.url)('esbuild') as typeof Esbuild
   const { outputFiles } = await build({
     entryPoints: [join(root, 'cli', 'main.ts')],
     ...{ bundle: true, write: false, platform: 'node', target: 'node24', format: 'esm', logLevel: 'error' },
@@ -29,6 +30,7 @@ export async function bundleCommand(): Promise<string> {
     banner: { js: `import { createRequire as requireOf } from 'node:module'; const require = requireOf(import.meta.url);` },
     plugins: [ofSources],
   })
+  await stop() // its process would stay as long as this one
   await mkdir(join(folder, 'cli'), { recursive: true })
   await mkdir(join(folder, 'dist', 'cli'), { recursive: true })
   await put(join(folder, 'package.json'), Buffer.from('{"type":"module"}')) // else Node tries first whether it is a module
