@@ -16,6 +16,7 @@ import { PART, type Part, type Position } from '../position.ts'
 import { readAnnotation } from './decode/annotations.ts'
 import type { Append } from './append-loop.ts'
 import { Change } from './decode/change.ts'
+import type { Chunk } from './decode/chunk.ts'
 import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './decode/change-keys.ts'
 import { ChangeWriter } from './decode/change-writer.ts'
 import type { Cursor } from './cursor.ts'
@@ -150,7 +151,7 @@ export class ChangePacker implements PgoutputHandler {
   }
 
   /** @param chunk one pgoutput message. @throws EngineError MESSAGE_MALFORMED */
-  handle(chunk: Buffer): void {
+  handle(chunk: Chunk): void {
     decode(chunk, this)
   }
 
@@ -205,21 +206,21 @@ export class ChangePacker implements PgoutputHandler {
     this.#options.onRelation(message, relation === 'internal' ? undefined : relation)
   }
 
-  insert(oid: number, chunk: Buffer, newAt: number): void {
+  insert(oid: number, chunk: Chunk, newAt: number): void {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readInsert(relation, this.#cursor.idx, chunk, newAt), ACTION.insert, ACTION_BIT.insert)
     this.#cursor.complete()
   }
 
-  update(oid: number, chunk: Buffer, old: OldKind, oldAt: number, newAt: number): void {
+  update(oid: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): void {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readUpdate(relation, this.#cursor.idx, chunk, old, oldAt, newAt), ACTION.update, ACTION_BIT.update)
     this.#cursor.complete()
   }
 
-  delete(oid: number, chunk: Buffer, old: OldKind, oldAt: number): void {
+  delete(oid: number, chunk: Chunk, old: OldKind, oldAt: number): void {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readDelete(relation, this.#cursor.idx, chunk, old, oldAt), ACTION.delete, ACTION_BIT.delete)
@@ -276,7 +277,7 @@ export class ChangePacker implements PgoutputHandler {
   }
 
   /** @returns undefined: nobody wants the change, or the log has it already */
-  #relationOf(oid: number, chunk: Buffer): Relation | undefined {
+  #relationOf(oid: number, chunk: Chunk): Relation | undefined {
     if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
     const relation = this.#relations.get(oid)
     if (relation === undefined)

@@ -3,10 +3,11 @@
  * comes meanwhile is copied and held, and handled when the wait is over.
  */
 import type { BusyShare } from '../busy-share.ts'
+import type { Chunk } from './decode/chunk.ts'
 
 export type ChunkQueueOptions = Readonly<{
   /** may call `wait`. @param chunk valid during the call */
-  handle: (chunk: Buffer) => void
+  handle: (chunk: Chunk) => void
   /** told what is waited for, and undefined when nothing is any more */
   waiting: (cause: string | undefined) => void
   failed: (error: unknown) => void
@@ -18,7 +19,7 @@ export class ChunkQueue {
   readonly #options: ChunkQueueOptions
   #isWaiting = true
   #isStopped = false
-  #held: Buffer[] = []
+  #held: Chunk[] = []
   #heldBytes = 0
   #work: Promise<unknown> = Promise.resolve()
   #idle = Promise.withResolvers<void>()
@@ -41,9 +42,9 @@ export class ChunkQueue {
     return this.#heldBytes
   }
 
-  receive(chunk: Buffer): void {
+  receive(chunk: Chunk): void {
     if (!this.#isWaiting) return this.#options.handle(chunk)
-    this.#held.push(Buffer.from(chunk))
+    this.#held.push(chunk.copy())
     this.#heldBytes += chunk.length
   }
 
@@ -70,7 +71,7 @@ export class ChunkQueue {
     try {
       let next = 0
       while (!this.#isWaiting && next < this.#held.length) {
-        const chunk = this.#held[next++] as Buffer
+        const chunk = this.#held[next++] as Chunk
         this.#heldBytes -= chunk.length
         handle(chunk)
         if (this.#isStopped) return

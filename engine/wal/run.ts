@@ -27,6 +27,7 @@ import { acceptRemedy, historyAt, identifySystem, type System } from './history.
 import { formerAppend, leaveBehind } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
 import { KnownRelations } from './decode/known-relations.ts'
+import type { Chunk } from './decode/chunk.ts'
 import type { RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
 import { RelationDescriber, type Described } from './decode/relation-describer.ts'
@@ -286,11 +287,11 @@ export class SourceRun {
 
   // ── the stream ───────────────────────────────────────────────────────────────────────────────────
 
-  #receive(chunk: Buffer): void {
+  #receive(chunk: Chunk): void {
     if (!this.#isEnded) this.#chunks.receive(chunk)
   }
 
-  #handle(chunk: Buffer): void {
+  #handle(chunk: Chunk): void {
     this.#packer.handle(chunk)
     const { packing } = this.#packer
     if (packing.isEmpty) return

@@ -16,6 +16,7 @@ import { escapeIdentifier, type Client, type ClientConfig } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
 import { EngineError } from '../../errors.ts'
 import type { Lsn } from '../../lsn.ts'
+import { Chunk } from '../decode/chunk.ts'
 import { ReplicationWire } from './replication-wire.ts'
 import { toSourceError } from './source-error.ts'
 
@@ -31,7 +32,7 @@ export type ReplicationOptions = Readonly<{
   /** the LSN that every status carries: saved, durable, exact, growing */
   confirmed: () => Lsn
   /** one pgoutput message, valid during the call */
-  onMessage: (chunk: Buffer) => void
+  onMessage: (chunk: Chunk) => void
   /** everything committed below `walEnd` has been sent before this */
   onKeepalive: (walEnd: Lsn) => void
   /** told of the time in which what was read is handled */
@@ -57,6 +58,7 @@ export class ReplicationConnection {
   readonly #service: LogicalReplicationService
   readonly #end = Promise.withResolvers<EngineError | undefined>()
   readonly #wire: ReplicationWire
+  readonly #chunk = new Chunk()
   #timer: NodeJS.Timeout | undefined
   #phase: 'idle' | 'opening' | 'streaming' | 'ended' = 'idle'
   #isConnected = false
@@ -157,7 +159,7 @@ export class ReplicationConnection {
     if (this.#phase !== 'streaming') return
     try {
       const tag = bytes[start]
-      if (tag === XLOG_DATA) this.#options.onMessage(bytes.subarray(start + XLOG_DATA_HEADER, end))
+      if (tag === XLOG_DATA) this.#options.onMessage(this.#chunk.set(bytes, start + XLOG_DATA_HEADER, end))
       else if (tag === KEEPALIVE && end - start >= KEEPALIVE_BYTES) {
         this.#options.onKeepalive(bytes.readBigUInt64BE(start + 1))
         if (bytes[start + 17] === 1) this.sendStatus()

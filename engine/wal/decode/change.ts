@@ -4,6 +4,7 @@
  * change is read or the chunk is gone.
  */
 import { malformed, KIND, readTuple, sameText, Tuple } from './tuple.ts'
+import type { Chunk } from './chunk.ts'
 import { OLD, type OldKind } from './pgoutput.ts'
 import type { Relation } from './relation.ts'
 
@@ -23,13 +24,13 @@ export class Change {
   keyChanged = false
 
   /** @param newAt as the handler of `decode` got it. @throws EngineError MESSAGE_MALFORMED */
-  readInsert(relation: Relation, idx: number, chunk: Uint8Array, newAt: number): this {
+  readInsert(relation: Relation, idx: number, chunk: Chunk, newAt: number): this {
     this.#begin(relation, 'insert', idx, OLD.none)
     this.#read(chunk, newAt, this.row)
     return this
   }
 
-  readUpdate(relation: Relation, idx: number, chunk: Uint8Array, old: OldKind, oldAt: number, newAt: number): this {
+  readUpdate(relation: Relation, idx: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): this {
     this.#begin(relation, 'update', idx, old)
     if (old !== OLD.none) this.#read(chunk, oldAt, this.old)
     this.#read(chunk, newAt, this.row)
@@ -37,7 +38,7 @@ export class Change {
     return this
   }
 
-  readDelete(relation: Relation, idx: number, chunk: Uint8Array, old: OldKind, oldAt: number): this {
+  readDelete(relation: Relation, idx: number, chunk: Chunk, old: OldKind, oldAt: number): this {
     this.#begin(relation, 'delete', idx, old)
     this.#read(chunk, oldAt, this.old)
     return this
@@ -57,7 +58,7 @@ export class Change {
     this.keyChanged = false
   }
 
-  #read(chunk: Uint8Array, at: number, tuple: Tuple): void {
+  #read(chunk: Chunk, at: number, tuple: Tuple): void {
     readTuple(chunk, at, tuple)
     if (tuple.count !== this.relation.names.length) {
       throw malformed(`a row of ${tuple.count} columns for a table of ${this.relation.names.length}`, at)

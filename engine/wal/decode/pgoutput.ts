@@ -5,7 +5,8 @@
  * @see PostgreSQL manual, "Logical Replication Message Formats"
  */
 import type { Lsn } from '../../lsn.ts'
-import { malformed, memoryOf, skipTuple } from './tuple.ts'
+import type { Chunk } from './chunk.ts'
+import { malformed, skipTuple } from './tuple.ts'
 
 /** What Postgres sends of the row before: nothing, the columns of the replica identity, or all. */
 export const OLD = { none: 0, key: 1, row: 2 } as const
@@ -39,10 +40,10 @@ export interface PgoutputHandler {
   type(oid: number, schema: string, name: string): void
   origin(lsn: Lsn, name: string): void
   /** @param newAt offset in the chunk where the row begins, for `readTuple` */
-  insert(relation: number, chunk: Buffer, newAt: number): void
+  insert(relation: number, chunk: Chunk, newAt: number): void
   /** @param oldAt 0 when there is none */
-  update(relation: number, chunk: Buffer, old: OldKind, oldAt: number, newAt: number): void
-  delete(relation: number, chunk: Buffer, old: OldKind, oldAt: number): void
+  update(relation: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): void
+  delete(relation: number, chunk: Chunk, old: OldKind, oldAt: number): void
   truncate(relations: readonly number[], options: Readonly<{ cascade: boolean; restartIdentity: boolean }>): void
   message(transactional: boolean, lsn: Lsn, prefix: string, content: Buffer): void
   unknown(tag: number): void
@@ -55,44 +56,44 @@ const IDENTITIES: ReadonlySet<string> = new Set<ReplicaIdentity>(['d', 'n', 'f',
  * @param chunk one whole message
  * @throws EngineError MESSAGE_MALFORMED: cut short, a length that leaves it, or an unknown kind of row; and what the handler throws
  */
-export function decode(chunk: Buffer, handler: PgoutputHandler): void {
+export function decode(chunk: Chunk, handler: PgoutputHandler): void {
   if (chunk.length === 0) throw malformed('it is empty', 0)
-  const tag = chunk[0] as number
+  const tag = chunk.uint8(0)
   switch (tag) {
     case 0x49 /* I */: {
       need(chunk, 6)
-      if (chunk[5] !== 0x4e /* N */) throw malformed('an insert without a row', 5)
-      return handler.insert(uint32(chunk, 1), chunk, 6)
+      if (chunk.uint8(5) !== 0x4e /* N */) throw malformed('an insert without a row', 5)
+      return handler.insert(chunk.uint32(1), chunk, 6)
     }
     case 0x55 /* U */: {
       need(chunk, 6)
-      const marker = chunk[5] as number
-      if (marker === 0x4e /* N */) return handler.update(uint32(chunk, 1), chunk, OLD.none, 0, 6)
+      const marker = chunk.uint8(5)
+      if (marker === 0x4e /* N */) return handler.update(chunk.uint32(1), chunk, OLD.none, 0, 6)
       const old = oldKind(marker, 5)
       const end = skipTuple(chunk, 6)
-      if (chunk[end] !== 0x4e /* N */) throw malformed('an update without a row', end)
-      return handler.update(uint32(chunk, 1), chunk, old, 6, end + 1)
+      if (end === chunk.length || chunk.uint8(end) !== 0x4e /* N */) throw malformed('an update without a row', end)
+      return handler.update(chunk.uint32(1), chunk, old, 6, end + 1)
     }
     case 0x44 /* D */:
       need(chunk, 6)
-      return handler.delete(uint32(chunk, 1), chunk, oldKind(chunk[5] as number, 5), 6)
+      return handler.delete(chunk.uint32(1), chunk, oldKind(chunk.uint8(5), 5), 6)
     case 0x42 /* B */:
       need(chunk, 21)
-      return handler.begin(uint64(chunk, 1), time(chunk, 9), uint32(chunk, 17))
+      return handler.begin(chunk.uint64(1), time(chunk, 9), chunk.uint32(17))
     case 0x43 /* C */:
       need(chunk, 26) // a byte of flags, unused
-      return handler.commit(uint64(chunk, 2), uint64(chunk, 10), time(chunk, 18))
+      return handler.commit(chunk.uint64(2), chunk.uint64(10), time(chunk, 18))
     case 0x52 /* R */:
       return handler.relation(relation(chunk))
     case 0x59 /* Y */: {
       need(chunk, 5)
       const schema = cString(chunk, 5)
       const name = cString(chunk, schema.end)
-      return handler.type(uint32(chunk, 1), schema.text || CATALOG, name.text)
+      return handler.type(chunk.uint32(1), schema.text || CATALOG, name.text)
     }
     case 0x4f /* O */:
       need(chunk, 9)
-      return handler.origin(uint64(chunk, 1), cString(chunk, 9).text)
+      return handler.origin(chunk.uint64(1), cString(chunk, 9).text)
     case 0x54 /* T */:
       return truncate(chunk, handler)
     case 0x4d /* M */: {
@@ -100,9 +101,9 @@ export function decode(chunk: Buffer, handler: PgoutputHandler): void {
       const prefix = cString(chunk, 10)
       need(chunk, prefix.end + 4)
       const start = prefix.end + 4
-      const size = uint32(chunk, prefix.end)
+      const size = chunk.uint32(prefix.end)
       if (size > chunk.length - start) throw malformed('the length of a logical message leaves it', prefix.end)
-      return handler.message(((chunk[1] as number) & 1) === 1, uint64(chunk, 2), prefix.text, chunk.subarray(start, start + size))
+      return handler.message((chunk.uint8(1) & 1) === 1, chunk.uint64(2), prefix.text, chunk.bytes(start, start + size))
     }
     default:
       return handler.unknown(tag)
@@ -112,28 +113,28 @@ export function decode(chunk: Buffer, handler: PgoutputHandler): void {
 /** An empty schema name means this one. */
 const CATALOG = 'pg_catalog'
 
-function relation(chunk: Buffer): RelationMessage {
+function relation(chunk: Chunk): RelationMessage {
   need(chunk, 5)
   const schema = cString(chunk, 5)
   const table = cString(chunk, schema.end)
   let p = table.end
   need(chunk, p + 3)
-  const replicaIdentity = String.fromCharCode(chunk[p] as number)
-  if (!IDENTITIES.has(replicaIdentity)) throw malformed(`a replica identity of kind ${chunk[p]}`, p)
-  const count = chunk.readInt16BE(p + 1)
+  const replicaIdentity = String.fromCharCode(chunk.uint8(p))
+  if (!IDENTITIES.has(replicaIdentity)) throw malformed(`a replica identity of kind ${chunk.uint8(p)}`, p)
+  const count = chunk.int16(p + 1)
   if (count < 0) throw malformed('a relation has less than no columns', p + 1)
   p += 3
   const columns: RelationColumn[] = []
   for (let i = 0; i < count; i++) {
     need(chunk, p + 1)
-    const key = ((chunk[p] as number) & 1) === 1
+    const key = (chunk.uint8(p) & 1) === 1
     const name = cString(chunk, p + 1)
     p = name.end + 8
     need(chunk, p)
-    columns.push({ name: name.text, typeOid: uint32(chunk, p - 8), typmod: chunk.readInt32BE(p - 4), key })
+    columns.push({ name: name.text, typeOid: chunk.uint32(p - 8), typmod: chunk.int32(p - 4), key })
   }
   return {
-    oid: uint32(chunk, 1),
+    oid: chunk.uint32(1),
     schema: schema.text || CATALOG,
     table: table.text,
     replicaIdentity: replicaIdentity as ReplicaIdentity,
@@ -141,12 +142,12 @@ function relation(chunk: Buffer): RelationMessage {
   }
 }
 
-function truncate(chunk: Buffer, handler: PgoutputHandler): void {
+function truncate(chunk: Chunk, handler: PgoutputHandler): void {
   need(chunk, 6)
-  const count = uint32(chunk, 1)
-  const flags = chunk[5] as number
+  const count = chunk.uint32(1)
+  const flags = chunk.uint8(5)
   if (count * 4 > chunk.length - 6) throw malformed('a truncate of more tables than bytes', 1)
-  const relations = Array.from({ length: count }, (_, i) => uint32(chunk, 6 + i * 4))
+  const relations = Array.from({ length: count }, (_, i) => chunk.uint32(6 + i * 4))
   handler.truncate(relations, { cascade: (flags & 1) !== 0, restartIdentity: (flags & 2) !== 0 })
 }
 
@@ -156,21 +157,17 @@ function oldKind(marker: number, at: number): OldKind {
   throw malformed(`a row of kind ${marker}`, at)
 }
 
-function need(chunk: Buffer, bytes: number): void {
+function need(chunk: Chunk, bytes: number): void {
   if (bytes > chunk.length) throw malformed('it is cut short', chunk.length)
 }
 
 /** @returns the text up to the next zero byte, and the offset after that */
-function cString(chunk: Buffer, at: number): { text: string; end: number } {
-  const zero = chunk.indexOf(0, at)
-  if (zero < 0 || at > chunk.length) throw malformed('a name has no end', at)
-  return { text: chunk.toString('utf8', at, zero), end: zero + 1 }
+function cString(chunk: Chunk, at: number): { text: string; end: number } {
+  let zero = at
+  while (zero < chunk.length && chunk.uint8(zero) !== 0) zero++
+  if (zero >= chunk.length) throw malformed('a name has no end', at)
+  return { text: chunk.bytes(at, zero).toString('utf8'), end: zero + 1 }
 }
 
-/** `chunk` is known to be long enough. */
-const uint32 = (chunk: Buffer, at: number): number => chunk.readUInt32BE(at)
-/** A Buffer's own way adds up two halves, by way of three BigInts. */
-const uint64 = (chunk: Buffer, at: number): bigint => memoryOf(chunk).getBigUint64(chunk.byteOffset + at)
-
 /** µs since 2000 as a signed 64-bit integer; exact until the year 2255. */
-const time = (chunk: Buffer, at: number): number => chunk.readInt32BE(at) * 0x1_0000_0000 + chunk.readUInt32BE(at + 4) + POSTGRES_EPOCH_US
+const time = (chunk: Chunk, at: number): number => chunk.int32(at) * 0x1_0000_0000 + chunk.uint32(at + 4) + POSTGRES_EPOCH_US

@@ -3,6 +3,7 @@
  * scratch that is filled again for each row, so that a row costs no object; the bytes are never copied here.
  */
 import { EngineError } from '../../errors.ts'
+import type { Chunk } from './chunk.ts'
 
 export const KIND = { null: 0, unchanged: 1, text: 2 } as const
 export type Kind = (typeof KIND)[keyof typeof KIND]
@@ -40,16 +41,6 @@ export class Tuple {
 }
 
 const EMPTY: DataView = new DataView(new ArrayBuffer(0))
-let lastView: DataView = EMPTY
-
-/**
- * A view of the memory behind a chunk; offsets in it are the chunk's own plus `chunk.byteOffset`. One object a read of
- * the socket instead of one a message: chunks of one read share their memory.
- */
-export function memoryOf(chunk: Uint8Array): DataView {
-  if (lastView.buffer !== chunk.buffer) lastView = new DataView(chunk.buffer)
-  return lastView
-}
 
 /**
  * Reads one TupleData: int16 column count; per column a kind byte, and for text an int32 length in bytes and that many
@@ -60,10 +51,8 @@ export function memoryOf(chunk: Uint8Array): DataView {
  * @throws EngineError MESSAGE_MALFORMED: an unknown kind, or a length that leaves the message
  * @see PostgreSQL manual, "Logical Replication Message Formats"
  */
-export function readTuple(chunk: Uint8Array, at: number, tuple: Tuple): number {
-  const bytes = memoryOf(chunk)
-  const base = chunk.byteOffset
-  const limit = base + chunk.length
+export function readTuple(chunk: Chunk, at: number, tuple: Tuple): number {
+  const { memory: bytes, start: base, end: limit } = chunk
   let p = base + at
   if (at < 0 || p + 2 > limit) throw malformed('a row is cut short', at)
   const count = bytes.getInt16(p)
@@ -98,10 +87,8 @@ export function readTuple(chunk: Uint8Array, at: number, tuple: Tuple): number {
 }
 
 /** @returns the offset after the tuple, found without keeping anything of it */
-export function skipTuple(chunk: Uint8Array, at: number): number {
-  const bytes = memoryOf(chunk)
-  const base = chunk.byteOffset
-  const limit = base + chunk.length
+export function skipTuple(chunk: Chunk, at: number): number {
+  const { memory: bytes, start: base, end: limit } = chunk
   let p = base + at
   if (p + 2 > limit) throw malformed('a row is cut short', at)
   let left = bytes.getInt16(p)

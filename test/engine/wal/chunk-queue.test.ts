@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BusyShare } from '../../../engine/busy-share.ts'
 import { ChunkQueue } from '../../../engine/wal/chunk-queue.ts'
+import { Chunk } from '../../../engine/wal/decode/chunk.ts'
 
 function queue(waits: Readonly<Record<string, Promise<void>>> = {}) {
   const handled: string[] = []
@@ -9,7 +10,7 @@ function queue(waits: Readonly<Record<string, Promise<void>>> = {}) {
   const failures: unknown[] = []
   const chunks: ChunkQueue = new ChunkQueue({
     handle: (chunk) => {
-      const text = chunk.toString()
+      const text = chunk.bytes().toString()
       handled.push(text)
       const wait = waits[text]
       if (wait) chunks.wait(`wait of ${text}`, () => wait)
@@ -18,7 +19,7 @@ function queue(waits: Readonly<Record<string, Promise<void>>> = {}) {
     failed: (error) => failures.push(error),
     decoding: new BusyShare(0),
   })
-  return { chunks, handled, causes, failures, receive: (text: string) => chunks.receive(Buffer.from(text)) }
+  return { chunks, handled, causes, failures, receive: (text: string) => chunks.receive(Chunk.of(Buffer.from(text))) }
 }
 
 test('what comes before the start, and while something is waited for, is handled afterwards, in order', async () => {
@@ -53,9 +54,9 @@ test('a wait met among what was held holds the rest again', async () => {
 test('a chunk is copied while it is held: its buffer is used again', () => {
   const { chunks, handled } = queue()
   const reused = Buffer.from('one')
-  chunks.receive(reused)
+  chunks.receive(Chunk.of(reused))
   reused.write('two')
-  chunks.receive(reused)
+  chunks.receive(Chunk.of(reused))
   chunks.resume()
   assert.deepEqual(handled, ['one', 'two'])
 })

@@ -1,4 +1,5 @@
 /** pgoutput messages built by hand, and a handler that writes down what it is told. */
+import type { Chunk } from '../../../engine/wal/decode/chunk.ts'
 import { Tuple, readTuple } from '../../../engine/wal/decode/tuple.ts'
 import type { PgoutputHandler } from '../../../engine/wal/decode/pgoutput.ts'
 
@@ -69,7 +70,7 @@ export const relation = (oid: number, schema: string, table: string, identity: s
 export function recorder(): { events: unknown[]; handler: PgoutputHandler } {
   const events: unknown[] = []
   const tuple = new Tuple()
-  const cells = (chunk: Buffer, at: number) => {
+  const cells = (chunk: Chunk, at: number) => {
     readTuple(chunk, at, tuple)
     return Array.from({ length: tuple.count }, (_, i) => (tuple.kind[i] === 1 ? UNCHANGED : tuple.text(i)))
   }

@@ -4,6 +4,7 @@ import { ByteWriter } from '../../../engine/byte-writer.ts'
 import { readAnnotation, type AnnotationMark } from '../../../engine/wal/decode/annotations.ts'
 import { describeByMessage, describeRelation, needsLookup } from '../../../engine/wal/decode/catalog.ts'
 import { Change } from '../../../engine/wal/decode/change.ts'
+import { Chunk } from '../../../engine/wal/decode/chunk.ts'
 import { groupHash, writeGroupKey, writeKeys, type Side } from '../../../engine/wal/decode/change-keys.ts'
 import { ChangeWriter } from '../../../engine/wal/decode/change-writer.ts'
 import { decode, type PgoutputHandler } from '../../../engine/wal/decode/pgoutput.ts'
@@ -115,7 +116,7 @@ export class WalStream implements AsyncDisposable {
       },
     }
     for (const { data } of rows) {
-      decode(data, handler)
+      decode(Chunk.of(data), handler)
       await pending
       pending = undefined
     }

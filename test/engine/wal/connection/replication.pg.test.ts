@@ -7,6 +7,7 @@ import { EngineError } from '../../../../engine/errors.ts'
 import type { Lsn } from '../../../../engine/lsn.ts'
 import { ReplicationConnection, statusMessage, type ReplicationOptions } from '../../../../engine/wal/connection/replication.ts'
 import { sourceClient } from '../../../../engine/wal/connection/source-client.ts'
+import type { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { NetProxy } from '../../../faults/net-proxy.ts'
 import { withMoreTime } from '../../../services/more-time.ts'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
@@ -128,7 +129,7 @@ test('a great row on a slow line comes through, however long it takes: every byt
     await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
     const came = Promise.withResolvers<void>()
     const bytes = 1_600 * walSenderTimeoutMs // twice as long as a server may be silent
-    const onMessage = (chunk: Buffer) => void (chunk.length > bytes && came.resolve())
+    const onMessage = (chunk: Chunk) => void (chunk.length > bytes && came.resolve())
     const stream = connection(db, { port: proxy.port, walSenderTimeoutMs, onMessage })
     await stream.open()
     proxy.weather = { delayMs: 0, bytesPerSecond: 400_000 }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { describeByMessage, describeRelation, needsLookup } from '../../../../engine/wal/decode/catalog.ts'
+import { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { decode, type RelationMessage } from '../../../../engine/wal/decode/pgoutput.ts'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
 import { recorder } from '../wal-messages.ts'
@@ -18,7 +19,7 @@ async function relations(db: TestDatabase, writes: string, publish = 'for all ta
   const found = new Map<string, RelationMessage>()
   const { handler } = recorder()
   const keep = { ...handler, relation: (message: RelationMessage) => void found.set(message.table, message) }
-  for (const { data } of chunks) decode(data, keep)
+  for (const { data } of chunks) decode(Chunk.of(data), keep)
   return found
 }
 

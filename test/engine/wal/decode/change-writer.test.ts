@@ -7,6 +7,7 @@ import { describeByMessage } from '../../../../engine/wal/decode/catalog.ts'
 import { Change } from '../../../../engine/wal/decode/change.ts'
 import { groupHash, hashGroup, writeGroupKey } from '../../../../engine/wal/decode/change-keys.ts'
 import { ChangeWriter } from '../../../../engine/wal/decode/change-writer.ts'
+import { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { OLD, type RelationMessage } from '../../../../engine/wal/decode/pgoutput.ts'
 import { Relation } from '../../../../engine/wal/decode/relation.ts'
 import * as wal from '../wal-messages.ts'
@@ -36,7 +37,14 @@ test('the idempotency key is lsn:idx, with the history in front once LSNs have g
   fc.assert(
     fc.property(fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }), fc.nat(), fc.nat({ max: 3 }), (lsn, idx, history) => {
       writer.beginTransaction(lsn, 0, history)
-      const change = new Change().readUpdate(relation, idx, wal.update(1, ['2', 'a', null], { key: ['1', null, null] }), OLD.key, 6, 17)
+      const change = new Change().readUpdate(
+        relation,
+        idx,
+        Chunk.of(wal.update(1, ['2', 'a', null], { key: ['1', null, null] })),
+        OLD.key,
+        6,
+        17,
+      )
       assert.equal(change.keyChanged, true)
       const out = new ByteWriter(8)
       writer.writeTombstone(out, change, 'iso8601')
@@ -52,7 +60,7 @@ test('the idempotency key is lsn:idx, with the history in front once LSNs have g
 
 test('commit times have six digits whatever they are, and do not stick to the transaction before', () => {
   const writer = new ChangeWriter()
-  const change = new Change().readInsert(relation, 0, wal.insert(1, ['1', null, null]), 6)
+  const change = new Change().readInsert(relation, 0, Chunk.of(wal.insert(1, ['1', null, null])), 6)
   const at = (us: number) => {
     writer.beginTransaction(1n, us, 0)
     return written(writer, change).metadata.commit_timestamp
@@ -67,7 +75,7 @@ test('commit times have six digits whatever they are, and do not stick to the tr
 
 test('a row with another number of columns than its table is malformed', () => {
   assert.throws(
-    () => new Change().readInsert(relation, 0, wal.insert(1, ['1']), 6),
+    () => new Change().readInsert(relation, 0, Chunk.of(wal.insert(1, ['1'])), 6),
     (error) => error instanceof EngineError && error.code === 'MESSAGE_MALFORMED',
   )
 })
@@ -76,7 +84,7 @@ test('a table without columns has an empty record', () => {
   const empty: RelationMessage = { ...message, columns: [] }
   const writer = new ChangeWriter()
   writer.beginTransaction(1n, 0, 0)
-  const change = new Change().readInsert(new Relation(empty, describeByMessage(empty)), 0, wal.insert(1, []), 6)
+  const change = new Change().readInsert(new Relation(empty, describeByMessage(empty)), 0, Chunk.of(wal.insert(1, [])), 6)
   assert.deepEqual(written(writer, change).record, {})
 })
 
@@ -89,7 +97,7 @@ test('any row makes a message that parses to its values, from a writer that is t
       const full = { ...message, replicaIdentity: 'f' } as const
       const table = new Relation(full, { key: ['id'], types: {}, warnings: [] })
       const before = wal.row(id, title, oldNote)
-      const chunk = wal.update(1, [id, title, note], { row: [id, title, oldNote] })
+      const chunk = Chunk.of(wal.update(1, [id, title, note], { row: [id, title, oldNote] }))
       const change = new Change().readUpdate(table, 0, chunk, OLD.row, 6, 7 + before.length)
       const { record, changes, metadata } = written(writer, change)
       assert.deepEqual([record, changes, metadata.record_pks], [{ id, title, note }, note === oldNote ? {} : { note: oldNote }, [id]])
@@ -105,7 +113,7 @@ test('the hash of a group never changes: a re-run must find the same partition',
 test('hashing a change is hashing its written key, below 2^52, and tables differ', () => {
   fc.assert(
     fc.property(fc.string({ maxLength: 20 }), fc.option(fc.string({ maxLength: 20 })), (id, title) => {
-      const change = new Change().readInsert(relation, 0, wal.insert(1, [id, title, null]), 6)
+      const change = new Change().readInsert(relation, 0, Chunk.of(wal.insert(1, [id, title, null])), 6)
       const out = new ByteWriter(4)
       writeGroupKey(out, change, [1, 0, 2], 'new')
       const hash = groupHash(change, [1, 0, 2], 'new')

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { EngineError } from '../../../../engine/errors.ts'
+import { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { decode, OLD } from '../../../../engine/wal/decode/pgoutput.ts'
 import { readTuple, skipTuple, Tuple } from '../../../../engine/wal/decode/tuple.ts'
 import * as wal from '../wal-messages.ts'
@@ -14,7 +15,7 @@ function decoded(message: Buffer): unknown[] {
   const memory = Buffer.alloc(message.length + 24, 0x74)
   message.copy(memory, 13)
   const { events, handler } = wal.recorder()
-  decode(memory.subarray(13, 13 + message.length), handler)
+  decode(new Chunk().set(memory, 13, 13 + message.length), handler)
   return events
 }
 
@@ -139,7 +140,7 @@ test('random bytes, and messages with bytes changed, inserted or removed, are de
 test('skipping a row ends where reading it does', () => {
   fc.assert(
     fc.property(fc.array(fc.option(fc.string({ maxLength: 20 })), { maxLength: 100 }), (cells) => {
-      const row = Buffer.concat([Buffer.from('before'), wal.row(...cells), Buffer.from('behind')])
+      const row = Chunk.of(Buffer.concat([Buffer.from('before'), wal.row(...cells), Buffer.from('behind')]))
       const tuple = new Tuple()
       assert.equal(readTuple(row, 6, tuple), row.length - 6)
       assert.equal(skipTuple(row, 6), row.length - 6)
@@ -154,7 +155,7 @@ test('skipping a row ends where reading it does', () => {
 test('rows of different reads of the socket do not mix', () => {
   const one = new Tuple()
   const two = new Tuple()
-  readTuple(wal.row('1', 'first'), 0, one)
-  readTuple(wal.row('2', 'second'), 0, two)
+  readTuple(Chunk.of(wal.row('1', 'first')), 0, one)
+  readTuple(Chunk.of(wal.row('2', 'second')), 0, two)
   assert.deepEqual([one.text(0), one.text(1), two.text(0), two.text(1)], ['1', 'first', '2', 'second'])
 })
