@@ -48,7 +48,8 @@ test('init_sql makes the publication in the way of its author, and has to make i
 })
 
 test('a slot that an open transaction holds up is given up in time: its process is named and the publication gone', async () => {
-  await using db = await createDatabase('create table a (id int primary key)')
+  await using server = await startPostgres() // of its own: what is open holds up every slot that is made on its server meanwhile
+  await using db = await createDatabase('create table a (id int primary key)', { server: server.url })
   const open = await db.connect()
   await open.query('begin; insert into a values (1)')
   const { rows } = await open.query<{ pid: number; xid: string }>('select pg_backend_pid() as pid, pg_current_xact_id()::text as xid')
