@@ -23,7 +23,7 @@ import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { EndpointInput, ResourceStore, SinkInput } from '../engine/state/resource-store.ts'
+import type { EndpointInput, ResourceStore, Resources, SinkInput } from '../engine/state/resource-store.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
@@ -197,8 +197,8 @@ export class Engine {
   }
   async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
     const known = this.#sinkNow(sinkId)
-    await this.#edits.updateSink(known, changes, this.#database(known.databaseId).connection)
-    await this.reload()
+    const stored = await this.#edits.updateSink(known, changes, this.#database(known.databaseId).connection)
+    await (stored ? this.#take(stored) : this.reload())
     return this.#sinkNow(sinkId)
   }
   async deleteSink(sinkId: string): Promise<void> {
@@ -293,6 +293,19 @@ export class Engine {
       await this.#apply(cache)
     })
     return this.#nextReload
+  }
+
+  /** Settles when what is known to be stored has taken effect here. */
+  async #take(stored: Resources): Promise<void> {
+    const { cache, resources } = this.#options
+    let isNewest = false
+    await this.#inTurn(async () => {
+      isNewest = resources.isNewest(stored)
+      if (!isNewest) return
+      cache.replace(stored)
+      await this.#apply(cache)
+    })
+    if (!isNewest) await this.reload()
   }
 
   /** Names the state of the resources that has taken effect here last; undefined: none has. */

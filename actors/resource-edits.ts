@@ -41,12 +41,17 @@ export class ResourceEdits {
     })
   }
 
-  /** @param known as it was when the changes were made. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
-  async updateSink(known: Sink, changes: SinkChanges, connection: Connection): Promise<void> {
+  /**
+   * @param known as it was when the changes were made
+   * @returns what is stored now, where that is known without being read
+   * @throws EngineError VALIDATION_FAILED, NOT_FOUND
+   */
+  async updateSink(known: Sink, changes: SinkChanges, connection: Connection): Promise<Resources | undefined> {
     // asked of the source before the row is locked: it may take its time to answer
     refuseMissing(await missingNames(connection, newNames(namesOf({ ...known, ...changes }, isKeyed(known.destination)), known)))
     const account = { id: known.accountId, name: '' }
-    await this.#edit(account, async (query, { sinks, endpoints, functions }) => {
+    const { stored, isRenamed } = await this.#edit(account, async (query, loaded) => {
+      const { sinks, endpoints, functions } = loaded
       const before = sinks.find(({ id }) => id === known.id)
       if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
       const name = changes.name ?? before.name
@@ -61,7 +66,9 @@ export class ResourceEdits {
       )
       if (name !== before.name) await this.#resources.renameSink(query, known.id, name)
       await this.#resources.saveSink(query, account, databaseId, { settings, destination }, before)
+      return { stored: loaded, isRenamed: name !== before.name }
     })
+    return isRenamed ? undefined : this.#resources.afterSaved(stored, known.id)
   }
 
   async deleteSink(id: string): Promise<void> {

@@ -269,6 +269,17 @@ export class ResourceStore {
     return this.#loaded
   }
 
+  /** The same, when a transaction that had loaded `before` has saved this sink under its name, and nothing else, and is committed. */
+  afterSaved(before: Resources, sinkId: string): Resources | undefined {
+    const after = this.#rows.committed('sinks', sinkId, before.print)
+    return after && (this.#loaded = { ...before, print: after.print, sinks: after.rows.sinks })
+  }
+
+  /** Whether nothing was loaded since. */
+  isNewest(resources: Resources): boolean {
+    return this.#loaded === resources
+  }
+
   #sink({ id, account_id, database_id, database, name, status, settings, destination, secrets }: SinkRow): Sink {
     return {
       ...whole({ ...settings, name, database, status }),

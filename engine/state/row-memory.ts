@@ -73,6 +73,25 @@ export class RowMemory<T extends Record<string, unknown>> {
     if (table) this.#written.set(row.id, { id: row.id, version: row.version, decoded: table.decode(row) })
   }
 
+  /**
+   * A transaction that had read what is remembered and then wrote one row of it has been committed: what there is now is known without
+   * being read. What others have committed meanwhile the next reading finds.
+   * @param print of what it read. @returns undefined: something else was read since, or the row is another, so it is to be read
+   */
+  committed(kind: keyof T & string, id: string, print: string): Remembered<T> | undefined {
+    const memory = this.#memory
+    const known = memory?.known.get(kind)
+    const before = known?.get(id)
+    const written = this.#written.get(id)
+    if (!memory || !known || !before || !written || memory.remembered.print !== print) return undefined
+    this.#written.delete(id)
+    const now = new Map(known).set(id, { ...before, ...written }) // in its place
+    const rows = { ...memory.remembered.rows, [kind]: [...now.values()].map(({ decoded }) => decoded) }
+    const remembered = { print: String(BigInt(print) - BigInt(before.version) + BigInt(written.version)), rows }
+    this.#memory = { known: new Map(memory.known).set(kind, now), horizon: memory.horizon, remembered }
+    return remembered
+  }
+
   /** @returns all rows, by name. Those that are as they were are the same objects as before; when all are, so is what is returned. */
   async read(query: Query): Promise<Remembered<T>> {
     const memory = this.#memory

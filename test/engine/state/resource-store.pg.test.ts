@@ -177,6 +177,38 @@ test('reading what nobody has written costs one row, and gives what was read bef
   }
 })
 
+test('what is stored after an edit is known without being read, as whoever reads it has it; what others have written meanwhile is found by the next reading', async () => {
+  await using opened = await openResources()
+  const { db, store, resources } = opened
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const account = await resources.saveAccount(store.query, 'main')
+  const database = await resources.saveDatabase(store.query, account, input('shop', db.connection))
+  const save = (name: string, batchSize: number, by: ResourceStore) =>
+    by.saveSink(store.query, account, database, sinkOf(name, 'shop', { batch_size: batchSize }))
+  for (const name of ['orders', 'returns', 'stock']) await save(name, 1, resources)
+  const sizes = ({ sinks }: { sinks: readonly { batch_size: number }[] }) => sinks.map(({ batch_size }) => batch_size)
+
+  const before = await resources.load(store.query)
+  const id = await save('returns', 2, resources)
+  const known = resources.afterSaved(before, id) ?? assert.fail('it is not known')
+  const { print: _print, ...found } = await elsewhere.load(store.query)
+  const { print, ...rows } = known
+  assert.deepEqual(rows, found)
+  assert.equal(print, await elsewhere.print(store.query))
+  assert.ok(resources.isNewest(known))
+  assert.equal(await resources.load(store.query), known)
+
+  await save('orders', 3, elsewhere)
+  await resources.deleteSink(store.query, known.sinks[2]?.id ?? '')
+  await save('returns', 4, resources)
+  assert.deepEqual(sizes(resources.afterSaved(known, id) ?? assert.fail('it is not known')), [1, 4, 1])
+  assert.deepEqual(sizes(await resources.load(store.query)), [3, 4])
+
+  await save('returns', 5, resources)
+  assert.equal(resources.afterSaved(before, id), undefined, 'something else was read since')
+  assert.equal(resources.afterSaved(await resources.load(store.query), id), undefined, 'it was read')
+})
+
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
   await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
