@@ -291,7 +291,12 @@ test('what is parked of a generation that has ended, and nobody has, is delivere
   for (const name of names.slice(1)) await shop.db.query('update item set name = $1 where id = 1', [name])
   await shop.db.query(`insert into item select i, repeat('y', 2_000) from generate_series(2, 20) i`)
   const [held] = await shop.receive('a', 1)
-  assert.equal((await shop.receive('a', 19)).length, 19, 'the first, and what waits behind it, is parked')
+  assert.equal((await shop.receive('a', 19)).length, 19)
+  await eventually('the first, and what waits behind it, is parked', async () => {
+    await shop.nothingMore('a') // it is looked at when somebody asks
+    const parked = await shop.state.query(`select from tailrace.parked where state = 'open'`)
+    return parked.length === names.length || undefined
+  })
   await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
   await shop.opened('a')
   assert.ok(held)
