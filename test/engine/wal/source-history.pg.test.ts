@@ -333,8 +333,8 @@ test('a cluster put back and written past its old end is told by the transaction
 
   await server.start()
   const again = await session(server, it.db.name)
+  await again.query(WRITE_LOG) // first, so that nothing commits where the last transaction did
   for (const id of [4, 5]) await again.query('insert into item values ($1)', [id])
-  await again.query(WRITE_LOG)
   const { rows } = await again.query<{ end: string }>(`select (pg_current_wal_flush_lsn() - '0/0')::text as end`)
   assert.ok(BigInt(rows[0]?.end ?? 0) > sent, 'its log is longer than what it had sent')
   const third = it.start()
