@@ -330,7 +330,7 @@ class KafkaLog implements Log {
     try {
       let next = base
       for (let isMet = false; next < before && !isMet;) {
-        const from = performance.now()
+        const beganAt = performance.now()
         const answer = await fetching.fetch(next, COPY_BYTES)
         signal.throwIfAborted()
         if (!answer) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has gone`, { topic: from })
@@ -347,7 +347,7 @@ class KafkaLog implements Log {
           throw new EngineError('LOG_TRUNCATED', `${from}/${partition} has no record at ${next}`, { topic: from, partition })
         await producer.copy(to, partition, copied)
         // half of the time: the source appends through the same brokers (measured: without it a quarter of its rate was left)
-        await delay(performance.now() - from, undefined, { signal }).catch(() => undefined)
+        await delay(performance.now() - beganAt, undefined, { signal }).catch(() => undefined)
       }
       signal.throwIfAborted()
       await producer.copy(to, partition, [{ key: null, value: end, timestamp: timestampOf(end) }])
