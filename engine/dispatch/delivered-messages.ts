@@ -2,9 +2,9 @@
  * The newest messages of a sink that were delivered here, so that what went out an hour ago can still be looked at. In memory
  * alone, and bounded twice: in number and in bytes. What was sent together shares what is known of it.
  *
- * A message costs nothing of its own: the lists of its delivery are kept, and what it brings stays where it was read, in its pack. When the packs that are held so
- * weigh more than the bound the messages are copied out of them, and the oldest let go of: after a second, for where much is
- * delivered others have taken their place by then (copying each at once was a tenth of the work of a busy sink).
+ * A message costs nothing of its own: the lists of its delivery are kept, and what it brings stays where it was read, in its pack.
+ * When the packs that are held so weigh more than the bound the messages are copied out of them, and the oldest let go of: after a
+ * second, for where much is delivered others have taken their place by then (copying each at once was a tenth of the work of a busy sink).
  */
 import type { MessageView } from '../log/message-view.ts'
 import { messageId } from './ack-id.ts'
@@ -193,26 +193,20 @@ export class DeliveredMessages {
     let [bytes, count] = [0, 0]
     let last: DeliveredTogether | undefined
     for (const { views, places, offsets, indexes, together } of this.#deliveries.toReversed()) {
+      if (bytes > MAX_BYTES / 2) break
       const own: MessageView[] = []
       let from = views.length
-      while (from > 0 && (bytes <= MAX_BYTES / 2 || count === 0)) {
+      while (from > 0 && bytes <= MAX_BYTES / 2) {
         from--
         const view = ownOf(views[from] as MessageView, places[from] as number, this.#isSensitive)
         own.push(view)
         bytes += view.buffer.length
-        count++
       }
-      if (own.length > 0)
-        kept.push({
-          views: own.toReversed(),
-          places: own.map(() => 0),
-          offsets: offsets.slice(from),
-          indexes: indexes.slice(from),
-          together,
-        })
+      const lists = { views: own.toReversed(), places: own.map(() => 0), offsets: offsets.slice(from), indexes: indexes.slice(from) }
+      kept.push({ ...lists, together })
+      count += own.length
       if (together !== last) bytes += together.bytes
       last = together
-      if (from > 0) break
     }
     this.#deliveries = kept.toReversed()
     this.#count = count
@@ -273,7 +267,7 @@ const lastOf = ({ views, places, offsets, indexes }: DeliveredLists, count: numb
   indexes: indexes.slice(-count),
 })
 
-/** Nothing of their content. */
+/** The same messages without their content. */
 const hushed = (delivery: Delivery): Delivery => ({
   ...delivery,
   views: delivery.views.map((view, i) => ownOf(view, delivery.places[i] as number, true)),
@@ -301,6 +295,7 @@ function ownOf(view: MessageView, place: number, isSensitive: boolean): MessageV
 }
 
 const EMPTY = Buffer.alloc(0)
+
 /** @param body with its metadata left open */
 function tableOf(body: Buffer): string | null {
   const { metadata } = JSON.parse(`{${body.toString('utf8')}}}`) as { metadata: { table_schema?: string; table_name?: string } }
