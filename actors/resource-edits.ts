@@ -6,7 +6,7 @@ import { EngineError } from '../engine/errors.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import { refuseMissingFunctions } from '../engine/state/functions.ts'
-import type { EndpointInput, ResourceStore, Resources, SinkInput } from '../engine/state/resource-store.ts'
+import { accountLock, type EndpointInput, type ResourceStore, type Resources, type SinkInput } from '../engine/state/resource-store.ts'
 import type { Connection, Sink } from '../engine/state/resources.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { isKeyed } from '../sinks/push-types.ts'
@@ -117,8 +117,7 @@ export class ResourceEdits {
 
   /** One edit of an account at a time, of all processes: each begins with what the one before it left. */
   #edit<T>(account: Account, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
-    const lock = { table: 'account', id: account.id, how: 'update' } as const
-    return this.#store.transaction(async (query) => work(query, await this.#resources.load(query)), lock)
+    return this.#store.transaction(async (query) => work(query, await this.#resources.load(query)), accountLock(account.id))
   }
 }
 

@@ -12,7 +12,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
 import { missingNames, namesOf, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/postgres/source-names.ts'
-import type { DatabaseInput, ResourceStore, SinkInput } from '../../engine/state/resource-store.ts'
+import { accountLock, type DatabaseInput, type ResourceStore, type SinkInput } from '../../engine/state/resource-store.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
 import type { Account, Connection, SinkSettings } from '../../engine/state/resources.ts'
 import { isKeyed } from '../../sinks/push-types.ts'
@@ -77,7 +77,6 @@ export async function changeByConfig(
   const { store, resources } = place
   const application = new Application(document, resources, { account, isTrial, logger })
   const isNamed = namedIn(document)
-  const lock = { table: 'account', id: account.id, how: 'update' } as const
   return applied(application, place, () =>
     store
       .transaction(async (query) => {
@@ -92,7 +91,7 @@ export async function changeByConfig(
         }
         if (isTrial) throw new Undone(outcome)
         return outcome
-      }, lock)
+      }, accountLock(account.id))
       .catch((error: unknown) => {
         if (error instanceof Undone) return error.outcome
         throw error

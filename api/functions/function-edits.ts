@@ -1,7 +1,7 @@
 /** Edits and trial runs of functions, as the API asks for them: each edit in one transaction, checked against what is stored. */
 import { EngineError } from '../../engine/errors.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionField, type StoredFunction } from '../../engine/state/functions.ts'
-import type { ResourceStore, Resources } from '../../engine/state/resource-store.ts'
+import { accountLock, type ResourceStore, type Resources } from '../../engine/state/resource-store.ts'
 import type { Query, Store } from '../../engine/state/store.ts'
 import type { Account, Connection, Sink } from '../../engine/state/resources.ts'
 import { compileFunction, type Written } from '../../transforms/compile.ts'
@@ -92,8 +92,7 @@ export class FunctionEdits {
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
   async #edit<T>(accountId: string, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
     const { store, resources, reload } = this.#options
-    const lock = { table: 'account', id: accountId, how: 'update' } as const
-    const result = await store.transaction(async (query) => work(query, await resources.load(query)), lock)
+    const result = await store.transaction(async (query) => work(query, await resources.load(query)), accountLock(accountId))
     await reload()
     return result
   }

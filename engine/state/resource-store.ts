@@ -6,7 +6,7 @@ import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEn
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
-import type { Query } from './store.ts'
+import type { Query, RowLock } from './store.ts'
 import { hashToken } from './tokens.ts'
 
 export type DatabaseInput = Readonly<{
@@ -19,6 +19,9 @@ export type DatabaseInput = Readonly<{
 }>
 export type SinkInput = Readonly<{ settings: SinkSettingsInput; destination: Destination }>
 export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
+
+/** Every edit of an account begins with this lock, so that one at a time is made, of all processes. */
+export const accountLock = (id: string): RowLock => ({ table: 'account', id, how: 'update' })
 
 /** What is stored, at one moment. */
 export type Resources = Readonly<{
