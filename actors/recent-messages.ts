@@ -20,7 +20,7 @@ export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } |
 /** @property body JSON of the message without its outer braces, its metadata left open */
 type Kept = Readonly<{ sinkIds: Set<string>; body: Buffer }>
 
-/** Of one table of a pack. @property messages where each stands among all, as text, and in the pack */
+/** The last messages of one table in a pack. @property messages where each stands among all, as text, and in the pack */
 type NewestOfTable = Readonly<{ relation: number; messages: readonly Readonly<{ at: string; place: number }>[] }>
 
 const PER_TABLE = 10
@@ -111,7 +111,7 @@ export function newest(messages: readonly RecentMessage[]): readonly RecentMessa
   return [...byPlace.values()].toSorted((a, b) => (a.at < b.at ? -1 : 1)).slice(-PER_TABLE)
 }
 
-/** Of each table the last messages that can be kept, in the order of the pack; the table of the last one stands last. */
+/** Finds the last messages of each table that can be kept, in the order of the pack; the table of the last one stands last. */
 function newestOfEach(pack: Pack): readonly NewestOfTable[] {
   const tables = new Map<number, { readonly at: string; readonly place: number }[]>()
   for (let place = pack.count - 1; place >= 0 && place >= pack.count - MAX_LOOKED_AT; place--) {

@@ -65,7 +65,7 @@ function streamOut(stream: StreamStatus): Record<string, unknown> {
   }
 }
 
-/** Of Kafka they may be estimates. */
+/** Rounds figures of bytes, which may be estimates where the log is in Kafka. */
 const bytesOut = (of: Readonly<{ backlogBytes: number; othersBytes: number; heldBytes: number }>) => ({
   backlog_bytes: Math.round(of.backlogBytes),
   others_bytes: Math.round(of.othersBytes),

@@ -11,7 +11,7 @@ import {
   type UndeliveredTopic,
 } from '../../engine/dispatch/generations.ts'
 import { readerOf, topicRead, type Log, type PartitionStats, type ReaderName, type TopicName } from '../../engine/log/log.ts'
-import { bytesOfOthers, type Takes } from '../../engine/dispatch/span.ts'
+import { bytesOfOthers } from '../../engine/dispatch/span.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
@@ -27,7 +27,7 @@ const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
-/** What a reader of a stream takes of it. */
+/** A reader of a stream, where it ends, and which messages it takes from which position on. */
 export type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
 /** Bytes from its committed offset on: of messages that it takes, and of those that are others'. */
 export type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
@@ -97,7 +97,7 @@ export class BacklogSizes {
     return kept
   }
 
-  /** What a generation has not finished in the log: what is kept to be replayed doesn't count. */
+  /** Counts the bytes in the log that a generation has not finished. What is kept to be replayed doesn't count. */
   async #unfinished(generation: UndeliveredGeneration): Promise<Unfinished> {
     let [ownBytes, othersBytes] = [0, 0]
     for (let partition = 0; partition < generation.partitions; partition++) {
@@ -117,10 +117,10 @@ export class BacklogSizes {
     const beyond = endsAt ? (await this.#log.weigh(topic, partition, end, Infinity, STATS_MAX_AGE_MS)).bytes : 0
     const all = Math.max(0, stats.bytes - stats.finishedBytes - beyond)
     let othersBytes = 0
-    for (const [i, { actions }] of takes.entries()) {
+    for (const [i, { from: position, actions }] of takes.entries()) {
       if (actions === ALL_ACTIONS) continue
-      const [take, next] = [takes[i] as Takes[number], takes[i + 1]]
-      const from = i === 0 ? 0 : await this.#placeOf(reader, partition, take.from) // nothing of it stands before the first
+      const next = takes[i + 1]
+      const from = i === 0 ? 0 : await this.#placeOf(reader, partition, position) // nothing of it stands before the first
       const before = next ? await this.#placeOf(reader, partition, next.from) : end
       const weight = await this.#log.weigh(topic, partition, Math.max(from, stats.committed), Math.min(before, end), STATS_MAX_AGE_MS)
       othersBytes += bytesOfOthers(weight, actions)

@@ -1,7 +1,7 @@
 /**
- * The bound of a sink's unacknowledged backlog, and of what it keeps in the log of others' messages before it. A sink that is full calls for relief, with its name as the cause, until it
- * has drained to nine tenths: the gate of its source is held, or its new messages are dropped. What frees it is the trim
- * behind the clients' acks, which needs nothing that the relief stops.
+ * The bound of a sink's unacknowledged backlog, and of what it keeps in the log of others' messages before it. A sink that is full
+ * calls for relief, with its name as the cause, until it has drained to nine tenths: the gate of its source is held, or its new
+ * messages are dropped. What frees it is the trim behind the clients' acks, which needs nothing that the relief stops.
  */
 
 /** What is done while a sink is full. */
@@ -10,7 +10,7 @@ export interface Relief {
   hold(cause: string): (() => void) | Promise<() => void>
 }
 
-/** What of a sink is full. own: its unfinished messages. others: messages that it doesn't take and has not passed by. */
+/** Which bound of a sink is meant. own: of its unfinished messages. others: of messages that it doesn't take and has not passed by. */
 export type Filled = 'own' | 'others'
 
 export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; what: Filled; bytes: number }>
@@ -52,7 +52,7 @@ export class BacklogGuard implements Disposable {
     }
   }
 
-  /** Of what the sink is full; undefined: it isn't. */
+  /** Tells which of its two bounds a sink has reached, and the bytes. @returns undefined: neither */
   full(sinkId: string): BacklogOf | undefined {
     return this.#holds.get(sinkId)?.full
   }

@@ -1,7 +1,8 @@
 /**
  * What the streams hold in the log, and for whom: of each reader how far it has come, from which record on the log is kept for
- * it, its backlog, what is others' before its place, and how much of what it keeps others of its stream need no more. All of it stands in the state database and
- * the log, so every process knows the same; it is looked at now and then, so that whoever asks is answered from memory.
+ * it, its backlog, what is others' before its place, and how much of what it keeps others of its stream need no more. All of it
+ * stands in the state database and the log, so every process knows the same; it is looked at now and then, so that whoever asks is
+ * answered from memory.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { topicOfGeneration } from '../../engine/dispatch/generations.ts'

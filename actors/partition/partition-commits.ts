@@ -26,7 +26,7 @@ export type PartitionCommitsOptions = Readonly<{
 }>
 
 /**
- * What was sent and taken is committed after this. Tens of sinks on one stream would commit thousands of times a second otherwise,
+ * Messages that were sent and taken by the destination are committed after this time. Tens of sinks on one stream would commit thousands of times a second otherwise,
  * and the flush of a commit is one that appends wait for.
  */
 const COMMIT_SENT_AFTER_MS = 50

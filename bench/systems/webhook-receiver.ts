@@ -12,7 +12,7 @@ export type ReceiverTask = Readonly<{
   /** changes after which it is told that all is warm */ warmUp?: number
 }>
 
-/** Of each message's `idempotency_key`, and of nothing in the workload's rows. A rare letter first: quotes are found everywhere. */
+/** The end of `"idempotency_key":`, which each message has once, and the workload's rows don't. It begins with a rare character: quotes are found everywhere. */
 const MARK = Buffer.from('_key":')
 /** At least so many bytes of a message follow its mark: names and ids of its sink and database. */
 const BEHIND_MARK = 200

@@ -27,7 +27,7 @@ type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions:
 export const takesOf = (stored: unknown): Takes =>
   ((stored ?? []) as readonly StoredTake[]).map((each) => ({ from: toPosition(each) as Position, actions: actionBits(each.actions) }))
 
-/** What of some records is messages that a generation doesn't take. @param actions those it takes, as bits */
+/** Counts the bytes of those messages in some records that a generation doesn't take. @param actions those it takes, as bits */
 export function bytesOfOthers(weight: Weight, actions: number): number {
   let others = 0
   for (const action of ['insert', 'update', 'delete'] as const) if ((actions & ACTION_BIT[action]) === 0) others += weight[action]
