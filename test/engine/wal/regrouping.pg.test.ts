@@ -278,8 +278,9 @@ const PASSED: readonly Readonly<{ what: string; pass: (it: SourceFixture, actor:
       await it.db.query('alter table item add column more int')
       await it.db.query(`update item set name = 'b2'`)
       await eventually('it is saved', async () => {
-        const { rows } = await it.state.query('select from tailrace.relation_key')
-        return rows.length > 1 ? true : undefined
+        // a busy server has the table announced with any change: that something more was saved doesn't say that it is this
+        const { rows } = await it.state.query(`select from tailrace.relation_key where columns -> 'columns' @> '[{"name": "more"}]'`)
+        return rows.length > 0 ? true : undefined
       })
     },
   },
