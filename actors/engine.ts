@@ -28,7 +28,7 @@ import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Account, Database, Sink } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
-import type { SavedVersion } from '../engine/wal/routing/routing-versions.ts'
+import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { beginSink, type SinkHome } from './sink/begin-sink.ts'
@@ -104,6 +104,8 @@ export class Engine {
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
   /** databases whose sinks keep topics of their own, because a process of a former version lives */
+  /** by database */
+  readonly #versions = new Map<string, StoredVersions>()
   readonly #amongFormer = new Set<string>()
   #formerTimer: NodeJS.Timeout | undefined
   /** of a sink, the other processes that live */
@@ -357,7 +359,9 @@ export class Engine {
 
   async #saveRouting(databaseId: string): Promise<SavedVersion> {
     const { resources, store } = this.#options
-    const { version, waits } = await saveRouting(store, resources, databaseId)
+    const versions = this.#versions.get(databaseId) ?? new StoredVersions(databaseId)
+    this.#versions.set(databaseId, versions)
+    const { version, waits } = await saveRouting(store, resources, { databaseId, versions })
     if (waits) this.#amongFormer.add(databaseId)
     else this.#amongFormer.delete(databaseId)
     this.#awaitFormer()

@@ -8,7 +8,9 @@ import type { RoutedReader, RoutedStream, Routing, Sink } from '../engine/state/
 import { LIVE_MS } from '../engine/state/node-registry.ts'
 import type { Query, Store } from '../engine/state/store.ts'
 import { ownTopic } from '../engine/wal/routing/routing.ts'
-import { isOvertaken, NEW_TOPIC, newestVersion, saveRoutingVersion, type SavedVersion } from '../engine/wal/routing/routing-versions.ts'
+import { isOvertaken, NEW_TOPIC, type SavedVersion, type StoredVersions } from '../engine/wal/routing/stored-versions.ts'
+
+type Routed = Readonly<{ databaseId: string; versions: StoredVersions }>
 
 /** @property waits sinks keep topics of their own, as former versions know them, while a process of such a version lives */
 export type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
@@ -20,28 +22,28 @@ export type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
 export async function saveRouting(
   store: Pick<Store, 'transaction'>,
   resources: Pick<ResourceStore, 'load'>,
-  databaseId: string,
+  of: Routed,
 ): Promise<SavedRouting> {
-  const lock = { table: 'source_database', id: databaseId, how: 'no key update' } as const
+  const lock = { table: 'source_database', id: of.databaseId, how: 'no key update' } as const
   for (;;) {
     try {
-      return await store.transaction((query) => nextRouting(query, resources, databaseId), lock)
+      return await store.transaction((query) => nextRouting(query, resources, of), lock)
     } catch (error) {
       if (!isOvertaken(error)) throw error // else it is made from the newer one
     }
   }
 }
 
-async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>, databaseId: string): Promise<SavedRouting> {
+async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>, { databaseId, versions }: Routed): Promise<SavedRouting> {
   const { sinks } = await resources.load(query) // before their generations, so that each of them has one
   const [known, waits, newest] = await Promise.all([
-    newestGenerations(query, databaseId),
+    unroutedGenerations(query, databaseId),
     waitsForFormer(query, databaseId),
-    newestVersion(query, databaseId),
+    versions.newest(query),
   ])
   const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
   const routing = waits ? await ownTopics(query, taking, known) : await sharedStreams(query, taking, known, newest?.routing)
-  return { version: await saveRoutingVersion(query, { databaseId, routing, newest }), waits }
+  return { version: await versions.save(query, routing, newest), waits }
 }
 
 /** Whether a source need not know that one has become the other. */
@@ -74,18 +76,25 @@ async function sharedStreams(
 ): Promise<Routing> {
   const read = new Map((former?.readers ?? []).map((reader) => [reader.sinkId, reader]))
   const isOwn = (topic: string) => former?.readers.some((reader) => reader.topic === topic && ownTopic(reader) === topic)
+  const byTopic = new Map((former?.streams ?? []).map((stream) => [stream.topic, stream]))
   const byShape = new Map((former?.streams ?? []).flatMap((stream) => (isOwn(stream.topic) ? [] : [[streamText(stream), stream] as const])))
   const streams = new Map<string, RoutedStream>()
-  const texts = new Map<StreamShape, string>() // of hundreds of sinks that share one
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
     const newest = known.get(sink.id)
+    const reader = newest ? undefined : read.get(sink.id)
+    const kept = reader && byTopic.get(reader.topic)
+    if (kept) {
+      streams.set(kept.topic, kept)
+      readers.push({ ...reader, actions: sink.actions })
+      continue
+    }
     const { shape, stream: wanted } = shapeNow(sink, newest)
-    const text = texts.get(wanted) ?? streamText(wanted)
-    texts.set(wanted, text)
-    const stream = streams.get(text) ?? byShape.get(text) ?? { ...wanted, topic: await newTopic(query) }
-    streams.set(text, stream)
+    const text = streamText(wanted)
+    const stream = byShape.get(text) ?? { ...wanted, topic: await newTopic(query) }
+    byShape.set(text, stream)
     const { topic } = stream
+    streams.set(topic, stream)
     let generation = newest?.generation ?? 0
     if (!newest || (newest.topic !== undefined && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
       generation++
@@ -125,23 +134,28 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
   return { streams, readers }
 }
 
-/** By sink. Those of one shape and topic come in one row, with the shape once. */
-async function newestGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, Newest>> {
+/**
+ * The newest generation of each sink that no stream of the newest version has yet, or that has no reader in it. Of any other sink
+ * that version says it.
+ */
+async function unroutedGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, Newest>> {
   const { rows } = await ask(
     query,
-    `with newest as (
-       select distinct on (g.sink_id) g.sink_id, g.generation, g.shape, g.topic
-       from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1::uuid order by g.sink_id, g.generation desc
-     ) select shape, topic, json_agg(json_build_array(sink_id, generation)) as sinks from newest group by shape, topic`,
+    `select g.sink_id, g.generation, g.shape, g.topic from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
+     where s.database_id = $1::uuid and g.topic is null
+       and not exists (select from tailrace.generation n where n.sink_id = g.sink_id and n.generation > g.generation)
+     union all
+     select g.sink_id, g.generation, g.shape, g.topic from tailrace.sink s
+     cross join lateral (select * from tailrace.generation g where g.sink_id = s.id order by g.generation desc limit 1) g
+     where s.database_id = $1::uuid and g.topic is not null
+       and s.id not in (select r.sink_id from tailrace.routed_reader r where r.database_id = $1::uuid and r.until is null)`,
     [databaseId],
   )
   return new Map(
-    rows.flatMap(({ shape, topic, sinks }) =>
-      (sinks as readonly (readonly [string, number])[]).map(([sinkId, generation]) => {
-        const row = { shape: shape as GenerationShape, topic, generation }
-        return [sinkId, { generation, shape: row.shape, topic: topicOfGeneration(sinkId, row) }] as const
-      }),
-    ),
+    rows.map((row) => {
+      const sinkId = String(row.sink_id)
+      return [sinkId, { generation: Number(row.generation), shape: row.shape as GenerationShape, topic: topicOfGeneration(sinkId, row) }]
+    }),
   )
 }
 

@@ -1,6 +1,6 @@
 /** The order key of a message, unique per sink: (history, commit LSN, index in the transaction, part).
  *  `history` counts the source's incarnations, because LSNs go back at a failover or a restore. */
-import type { Lsn } from './lsn.ts'
+import { parseLsn, type Lsn } from './lsn.ts'
 
 /** Two messages of one change: the tombstone of the old key comes before the row. */
 export const PART = { tombstone: 0, row: 1 } as const
@@ -39,4 +39,10 @@ export const endOfTransaction = (history: number, lsn: Lsn): Position => ({ hist
 export function positionBefore({ history, lsn, idx, part }: Position): Position {
   if (part === PART.row) return { history, lsn, idx, part: PART.tombstone }
   return idx > 0 ? { history, lsn, idx: idx - 1, part: PART.row } : belowTransaction(history, lsn)
+}
+
+/** Of a row with history, lsn and idx; undefined while it has none. */
+export function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
+  if (row.lsn === null || row.lsn === undefined) return undefined
+  return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
 }

@@ -3,7 +3,8 @@
  * (correctness 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
  * long while the stream goes on. Marks may be written more than once; the first one of a version counts.
  */
-import { emitRoutingMark, unplacedVersions, type SavedVersion } from '../../engine/wal/routing/routing-versions.ts'
+import { emitRoutingMark } from '../../engine/wal/routing/routing-mark.ts'
+import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { Bell } from '../bell.ts'
 import type { HealthCheck } from '../status.ts'

@@ -18,12 +18,11 @@
  */
 import { readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { makeTopics } from '../log/own-topics.ts'
-import type { Position } from '../position.ts'
+import { type Position, toPosition } from '../position.ts'
 import { ask } from '../state/asking.ts'
 import type { GenerationShape } from '../state/generation-shape.ts'
 import { ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../wal/connection/slot.ts'
-import { toPosition } from '../wal/source-store.ts'
 import { termKey } from './fenced-write.ts'
 import { takesOf, type Span, type Takes } from './span.ts'
 import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'

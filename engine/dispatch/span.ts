@@ -5,9 +5,8 @@
  */
 import { ACTION, MESSAGE_FLAG, type PackHeader } from '../log/pack.ts'
 import type { Weight } from '../log/weight.ts'
-import { comparePositions, type Position } from '../position.ts'
+import { comparePositions, type Position, toPosition } from '../position.ts'
 import { ACTION_BIT, actionBits, ALL_ACTIONS } from '../wal/routing/routing.ts'
-import { toPosition } from '../wal/source-store.ts'
 import type { PackView } from './window.ts'
 
 /** Which actions a generation takes, from a position on; none: all of them. */

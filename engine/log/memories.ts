@@ -10,7 +10,7 @@ import { ask } from '../state/asking.ts'
 import type { Query } from '../wal/connection/slot.ts'
 import { acceptRemedy } from '../wal/history.ts'
 import { ownerOf } from '../wal/routing/routing.ts'
-import { NEW_TOPIC } from '../wal/routing/routing-versions.ts'
+import { NEW_TOPIC } from '../wal/routing/stored-versions.ts'
 import { endsOf } from '../wal/run-start.ts'
 import type { TopicEnd } from '../wal/source-store.ts'
 import { generationRead, isCopy, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
@@ -327,14 +327,15 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
          on l.sink_id = f.sink_id and l.generation = f.generation and l.partition = p
        where f.topic <> f.sink_id || '.' || f.generation
      ),
-     version as (select streams, readers from tailrace.routing_version where database_id = $1::uuid order by version desc limit 1),
+     version as (select version, streams, sinks from tailrace.routing_version where database_id = $1::uuid order by version desc limit 1),
      renewed as materialized (
        select s ->> 'topic' as topic, ${NEW_TOPIC} as now from version, jsonb_array_elements(version.streams) s
      ),
      begun as (
        insert into tailrace.generation (sink_id, generation, shape, topic)
        select n.sink_id, 1 + greatest(n.generation, (select max(f.generation) from forgotten f where f.sink_id = n.sink_id)), n.shape, (
-         select r.now from version, jsonb_array_elements(version.readers) e join renewed r on r.topic = e ->> 'topic' where e ->> 'sinkId' = n.sink_id::text)
+         select r.now from tailrace.routed_reader e join renewed r on r.topic = e.topic
+         where e.database_id = $1::uuid and e.until is null and e.sink_id = n.sink_id)
        from newest n
        returning sink_id, generation
      ),
@@ -367,20 +368,23 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
          and not exists (select from tailrace.source_history n where n.database_id = h.database_id and n.history > h.history)
      ),
      former as (
-       delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id returning v.version, v.streams, v.readers, v.sinks
+       delete from tailrace.routing_version v using accepted a where v.database_id = a.database_id
+     ),
+     former_readers as (delete from tailrace.routed_reader r using accepted a where r.database_id = a.database_id),
+     readers as (
+       insert into tailrace.routed_reader (database_id, sink_id, generation, topic, actions, since)
+       select $1::uuid, e.sink_id, coalesce(b.generation, e.generation), r.now, e.actions, version.version + 1
+       from version, tailrace.routed_reader e join renewed r on r.topic = e.topic left join begun b using (sink_id)
+       where e.database_id = $1::uuid and e.until is null
      )
-     insert into tailrace.routing_version (database_id, version, streams, readers, sinks)
+     insert into tailrace.routing_version (database_id, version, streams, sinks)
      select $1::uuid, v.version + 1, (
        select coalesce(jsonb_agg(s || jsonb_build_object('topic', r.now) order by nth), v.streams)
        from jsonb_array_elements(v.streams) with ordinality as e (s, nth) join renewed r on r.topic = s ->> 'topic'
      ), (
-       select coalesce(jsonb_agg(s || jsonb_build_object('topic', r.now, 'generation', coalesce(b.generation, (s ->> 'generation')::int)) order by nth), v.readers)
-       from jsonb_array_elements(v.readers) with ordinality as e (s, nth)
-       join renewed r on r.topic = s ->> 'topic' left join begun b on b.sink_id::text = s ->> 'sinkId'
-     ), (
        select coalesce(jsonb_agg(case when b.generation is null then s else s || jsonb_build_object('generation', b.generation) end order by nth), v.sinks)
        from jsonb_array_elements(v.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
-     ) from (select * from former order by version desc limit 1) v`,
+     ) from version v`,
     [
       ...[databaseId, log.identity],
       unknown.map(({ sinkId }) => sinkId),

@@ -16,7 +16,8 @@ import { ownTopic } from './routing/routing.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
-import type { Origin, PlacedVersion, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
+import type { PlacedVersion } from './routing/stored-versions.ts'
+import type { Origin, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
 
 export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */

@@ -5,7 +5,7 @@
  */
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
-import { PART, type Position } from '../position.ts'
+import { toPosition, type Position } from '../position.ts'
 import type { Log } from '../log/log.ts'
 import type { RememberedLog } from '../log/memories.ts'
 import { makeTopics } from '../log/own-topics.ts'
@@ -15,7 +15,7 @@ import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
 import type { Query } from './connection/slot.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
-import { NEW_TOPIC, routingOf } from './routing/routing-versions.ts'
+import { NEW_TOPIC, routingOf, StoredVersions, type PlacedVersion } from './routing/stored-versions.ts'
 
 export type SavedSource = Readonly<{
   /** undefined before the first run */
@@ -30,9 +30,6 @@ export type SavedSource = Readonly<{
 /** What a source reads. The oids are undefined where a version saved it that didn't keep them. */
 export type Origin = Readonly<{ slotName: string; databaseOid: number | undefined; publicationOid: number | undefined }>
 
-/** A version and where it took effect: undefined until its mark came back. */
-export type PlacedVersion = Readonly<{ routing: RoutingVersion; position: Position | undefined }>
-
 /** Where a partition of a topic ends. @property next the offset of the record that is appended next */
 export type TopicEnd = Readonly<{ topic: string; partition: number; next: number }>
 
@@ -42,9 +39,11 @@ export class SourceStore {
   readonly databaseId: string
   readonly term: number
   readonly #query: Query
+  readonly #versions: StoredVersions
 
   private constructor(query: Query, databaseId: string, term: number) {
     this.#query = query
+    this.#versions = new StoredVersions(databaseId)
     this.databaseId = databaseId
     this.term = term
   }
@@ -185,14 +184,15 @@ export class SourceStore {
   ): Promise<RoutingVersion> {
     for (;;) {
       try {
-        const [row] = await this.#write(
+        const [row] = await this.#fenced(
           `, newest as (
-             select version, coalesce(streams, '[]') as streams, coalesce(readers, sinks) as readers, sinks
+             select version, coalesce(streams, '[]') as streams, sinks
              from tailrace.routing_version where database_id = $1::text::uuid order by version desc limit 1
            ), reader as (
-             select r ->> 'sinkId' as sink_id, (r ->> 'generation')::int as generation, r -> 'actions' as actions,
-               coalesce(r ->> 'topic', (r ->> 'sinkId') || '.' || (r ->> 'generation')) as topic
-             from newest, jsonb_array_elements(newest.readers) r
+             select r.sink_id::text, r.generation, r.actions, r.topic from tailrace.routed_reader r where r.database_id = $1::text::uuid and r.until is null
+             union all
+             select s ->> 'sinkId', (s ->> 'generation')::int, s -> 'actions', (s ->> 'sinkId') || '.' || (s ->> 'generation')
+             from newest, jsonb_array_elements(newest.sinks) s
            ), regrouped as (select distinct topic from reader where sink_id = any ($11)
            ), renewed as materialized (
              select s ->> 'topic' as topic, ${NEW_TOPIC} as now from newest, jsonb_array_elements(newest.streams) s join regrouped r on r.topic = s ->> 'topic'
@@ -211,39 +211,46 @@ export class SourceStore {
              insert into tailrace.reader_line (sink_id, generation, partition, begins, line)
              select b.sink_id, b.generation, p, 0, 0 from begun b, generate_series(0, (b.shape ->> 'partitions')::int - 1) p where b.topic is not null
            ), place as (select $8::int as history, $9::pg_lsn as lsn, $10::int as idx, true as is_new from owner),
-           named as (select sink_id, generation, actions from reader where topic not in (select topic from regrouped)),
+           stays as (select * from reader where topic not in (select topic from regrouped)),
+           named as (select * from stays),
            ${placement('$13', '$14', '$15')},
            saved as (
              insert into tailrace.relation_key as r (database_id, relation, history, lsn, idx, columns)
              select $1::text::uuid, $3::bigint, $4::int, $5::pg_lsn, $6::int, $7::jsonb from owner
              on conflict (database_id, relation, history, lsn, idx) do update set columns = excluded.columns
+           ), version as (
+             insert into tailrace.routing_version (database_id, version, history, lsn, idx, streams, sinks)
+             select $1::text::uuid, n.version + 1, $8::int, $9::pg_lsn, $10::int,
+               case when n.sinks is null then (
+                 select coalesce(jsonb_agg(case when r.now is null then s else s || jsonb_build_object('topic', r.now) end order by nth), '[]')
+                 from jsonb_array_elements(n.streams) with ordinality as e (s, nth) left join renewed r on r.topic = s ->> 'topic'
+               ) end,
+               (
+                 select jsonb_agg(case when b.generation is null then s else s || (b.shape - 'stream') || jsonb_build_object('generation', b.generation) end order by nth)
+                 from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
+               )
+             from newest n, owner returning version, streams, sinks
+           ), ended_readers as (
+             update tailrace.routed_reader r set until = v.version from version v, begun b
+             where r.database_id = $1::text::uuid and r.until is null and r.sink_id = b.sink_id
+           ), begun_readers as (
+             insert into tailrace.routed_reader (database_id, sink_id, generation, topic, actions, since)
+             select $1::text::uuid, b.sink_id, b.generation, n.now, r.actions, v.version
+             from version v, reader r join begun b on b.sink_id::text = r.sink_id join renewed n on n.topic = r.topic where v.sinks is null
            )
-           insert into tailrace.routing_version (database_id, version, history, lsn, idx, streams, readers, sinks)
-           select $1::text::uuid, n.version + 1, $8::int, $9::pg_lsn, $10::int,
-             case when n.sinks is null then (
-               select coalesce(jsonb_agg(case when r.now is null then s else s || jsonb_build_object('topic', r.now) end order by nth), '[]')
-               from jsonb_array_elements(n.streams) with ordinality as e (s, nth) left join renewed r on r.topic = s ->> 'topic'
-             ) end,
-             case when n.sinks is null then (
-               select coalesce(jsonb_agg(
-                 case when b.generation is null then s else s || jsonb_build_object('generation', b.generation, 'topic', r.now) end order by nth), '[]')
-               from jsonb_array_elements(n.readers) with ordinality as e (s, nth)
-               left join begun b on b.sink_id::text = s ->> 'sinkId' left join renewed r on r.topic = s ->> 'topic'
-             ) end,
-             (
-               select jsonb_agg(case when b.generation is null then s else s || (b.shape - 'stream') || jsonb_build_object('generation', b.generation) end order by nth)
-               from jsonb_array_elements(n.sinks) with ordinality as e (s, nth) left join begun b on b.sink_id::text = s ->> 'sinkId'
-             )
-           from newest n, owner`,
+           select v.version, v.streams, v.sinks, (
+             select jsonb_agg(jsonb_build_object('sinkId', r.sink_id, 'actions', r.actions, 'generation', coalesce(b.generation, r.generation),
+               'topic', coalesce(n.now, r.topic)))
+             from reader r left join begun b on b.sink_id::text = r.sink_id left join renewed n on n.topic = r.topic
+           ) as readers from version v`,
           [
             ...[relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
             ...[opensAt.history, formatLsn(opensAt.lsn), opensAt.idx],
             ...[sinks, JSON.stringify({ relation, key })],
             ...columnsOf(ends),
           ],
-          'version, streams, readers, sinks',
         )
-        return this.#placed(row ?? {}).routing
+        return { databaseId: this.databaseId, version: Number(row?.version), ...routingOf(row ?? {}) }
       } catch (error) {
         if (!isTaken(error)) throw error // another process was faster, with an edit of a sink: again with what it saved
       }
@@ -252,21 +259,11 @@ export class SourceStore {
 
   /** All versions of this source, oldest first. */
   async routingVersions(): Promise<readonly PlacedVersion[]> {
-    const { rows } = await ask(
-      this.#query,
-      'select version, sinks, streams, readers, history, lsn, idx from tailrace.routing_version where database_id = $1 order by version',
-      [this.databaseId],
-    )
-    return rows.map((row) => this.#placed(row))
+    return this.#versions.all(this.#query)
   }
 
   async routingVersion(version: number): Promise<PlacedVersion | undefined> {
-    const { rows } = await ask(
-      this.#query,
-      'select version, sinks, streams, readers, history, lsn, idx from tailrace.routing_version where database_id = $1 and version = $2',
-      [this.databaseId, version],
-    )
-    return rows[0] && this.#placed(rows[0])
+    return this.#versions.at(this.#query, version)
   }
 
   /**
@@ -279,11 +276,16 @@ export class SourceStore {
     const rows = await this.#write(
       `, place as (
          select coalesce(v.history, $4::int) as history, coalesce(v.lsn, $5::pg_lsn) as lsn, coalesce(v.idx, $6::int) as idx, v.lsn is null as is_new,
-           coalesce(v.readers, v.sinks) as readers
+           v.sinks
          from owner, tailrace.routing_version v where v.database_id = $1::text::uuid and v.version = $3::int
-       ), named as (
-         select r ->> 'sinkId' as sink_id, (r ->> 'generation')::int as generation, r -> 'actions' as actions
-         from place, jsonb_array_elements(place.readers) r
+       ), stays as (
+         select r.sink_id::text, r.generation, r.actions, r.since from place, tailrace.routed_reader r
+         where r.database_id = $1::text::uuid and r.since <= $3::int and (r.until is null or r.until > $3::int)
+         union all
+         select s ->> 'sinkId', (s ->> 'generation')::int, s -> 'actions', $3::int from place, jsonb_array_elements(place.sinks) s
+       ), named as ( -- what the version placed last has so, was settled with it
+         select * from stays where since > coalesce((
+           select max(version) from tailrace.routing_version where database_id = $1::text::uuid and version < $3::int and lsn is not null), -1)
        ),
        ${placement('$7', '$8', '$9')}
        update tailrace.routing_version v set history = p.history, lsn = p.lsn, idx = p.idx
@@ -323,22 +325,20 @@ export class SourceStore {
   /** A source that starts before it has sinks routes nothing: said by a version of its own, so that each run says the same. */
   async addEmptyVersion(position: Position): Promise<void> {
     await this.#write(
-      `insert into tailrace.routing_version as v (database_id, version, sinks, streams, readers, history, lsn, idx)
-       select $1::text::uuid, 0, '[]', '[]', '[]', $3::int, $4::pg_lsn, $5::int from owner
+      `insert into tailrace.routing_version as v (database_id, version, sinks, streams, history, lsn, idx)
+       select $1::text::uuid, 0, '[]', '[]', $3::int, $4::pg_lsn, $5::int from owner
        on conflict (database_id, version) do update set streams = v.streams`,
       [position.history, formatLsn(position.lsn), position.idx],
     )
   }
 
-  #placed(row: Readonly<Record<string, unknown>>): PlacedVersion {
-    return {
-      routing: { databaseId: this.databaseId, version: Number(row.version), ...routingOf(row) },
-      position: toPosition(row),
-    }
+  #write(sql: string, params: readonly unknown[], returning = '1'): Promise<readonly Readonly<Record<string, unknown>>[]> {
+    return this.#fenced(`${sql} returning ${returning}`, params)
   }
 
-  async #write(sql: string, params: readonly unknown[], returning = '1'): Promise<readonly Readonly<Record<string, unknown>>[]> {
-    const { rows } = await ask(this.#query, `${OWNER} ${sql} returning ${returning}`, [this.databaseId, this.term, ...params])
+  /** @param sql returns rows if its writes are the owner's */
+  async #fenced(sql: string, params: readonly unknown[]): Promise<readonly Readonly<Record<string, unknown>>[]> {
+    const { rows } = await ask(this.#query, `${OWNER} ${sql}`, [this.databaseId, this.term, ...params])
     if (rows.length === 0)
       throw new EngineError('SOURCE_FENCED', `another process owns the source (term ${this.term} has passed)`, { term: this.term })
     return rows
@@ -347,7 +347,7 @@ export class SourceStore {
 
 /**
  * What follows from the place of a version, as parts of one statement. They take from `place` (where it is, and whether that is
- * new) and from `named` (the readers that it names, with what they take).
+ * new), from `stays` (those who read on, or begin to, under it) and from `named` (those of them who may take something else than before).
  * @param topics @param partitions @param nexts parameters with where topics end
  */
 const placement = (topics: string, partitions: string, nexts: string): string =>
@@ -370,7 +370,7 @@ const placement = (topics: string, partitions: string, nexts: string): string =>
      update tailrace.generation g set ends_history = p.history, ends_lsn = p.lsn, ends_idx = p.idx
      from place p, tailrace.sink s
      where p.is_new and s.id = g.sink_id and s.database_id = $1::text::uuid and g.lsn is not null and g.ends_lsn is null
-       and not exists (select from named n where n.sink_id = g.sink_id::text and n.generation = g.generation)
+       and not exists (select from stays n where n.sink_id = g.sink_id::text and n.generation = g.generation)
    )`
 
 const columnsOf = (ends: readonly TopicEnd[]) => [
@@ -399,10 +399,4 @@ const isTaken = (error: unknown): boolean => error instanceof EngineError && err
 /** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
 export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {
   await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
-}
-
-/** Of a row with history, lsn and idx; undefined while it has none. */
-export function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
-  if (row.lsn === null || row.lsn === undefined) return undefined
-  return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
 }

@@ -96,7 +96,7 @@ test('an edit asks the state database for what it needs once, and for nothing of
     [
       ...edit,
       ...['begin, lock source_database', 'with entry as: 1', 'commit'],
-      ...['with newest as: 1', 'select exists select: 1', 'select version lsn: 1', 'insert into tailrace.routing_version: 0'],
+      ...['select g.sink_id g.generation: 0', 'select exists select: 1', 'select v.version v.sinks: 1', 'with version as: 0'],
     ].toSorted(),
   )
 })

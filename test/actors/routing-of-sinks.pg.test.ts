@@ -5,6 +5,7 @@ import { saveRouting } from '../../actors/routing-of-sinks.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { createState } from '../services/postgres.ts'
+import { StoredVersions } from '../../engine/wal/routing/stored-versions.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
 const resources = { print: '', tokens: new Map(), databases: [], functions: [], endpoints: [] }
@@ -44,7 +45,7 @@ for (const isFormer of [false, true]) {
       await edit(2, 3)
       return { ...resources, sinks: [{ ...SINK, partitions: 2 }] }
     }
-    await saveRouting(store, { load }, DATABASE.id)
+    await saveRouting(store, { load }, { databaseId: DATABASE.id, versions: new StoredVersions(DATABASE.id) })
     const { rows } = await store.query('select streams, sinks from routing_version')
     const [{ streams, sinks }] = rows as [Record<'streams' | 'sinks', readonly { partitions: number }[] | null>]
     assert.deepEqual(
@@ -58,9 +59,7 @@ test('a version that another one has overtaken is made anew from that one', asyn
   await using opened = await openShop()
   const { store } = opened
   const overtake = () =>
-    store.query(`insert into routing_version (database_id, version, sinks, streams, readers) values ($1, 1, '[]', '[]', '[]')`, [
-      DATABASE.id,
-    ])
+    store.query(`insert into routing_version (database_id, version, sinks, streams) values ($1, 1, '[]', '[]')`, [DATABASE.id])
   let asked = 0
   const transaction: Store['transaction'] = (work, lock) =>
     store.transaction(
@@ -71,7 +70,11 @@ test('a version that another one has overtaken is made anew from that one', asyn
         }),
       lock,
     )
-  const { version } = await saveRouting({ transaction }, { load: async () => ({ ...resources, sinks: [SINK] }) }, DATABASE.id)
+  const { version } = await saveRouting(
+    { transaction },
+    { load: async () => ({ ...resources, sinks: [SINK] }) },
+    { databaseId: DATABASE.id, versions: new StoredVersions(DATABASE.id) },
+  )
   assert.deepEqual([version.version, version.readers.map(({ sinkId, generation }) => [sinkId, generation])], [2, [[SINK.id, 1]]])
   assert.equal((await store.query('select from generation')).rows.length, 1)
 })

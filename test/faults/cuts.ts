@@ -70,9 +70,9 @@ export class Cuts {
     const rows = await state<{ lsn: string; tables: string[] | null; splits: boolean }>(
       `select v.lsn::text as lsn, s -> 'source' -> 'include_tables' as tables, coalesce((g.shape ->> 'splitsKeyChanges')::boolean, false) as splits
        from tailrace.sink k join tailrace.routing_version v on v.database_id = k.database_id
-         left join lateral jsonb_array_elements(coalesce(v.readers, v.sinks)) r on r ->> 'sinkId' = k.id::text
-         left join lateral jsonb_array_elements(coalesce(v.streams, v.sinks)) s on s ->> 'topic' = r ->> 'topic' or v.streams is null and s = r
-         left join tailrace.generation g on g.sink_id = k.id and g.generation = (r ->> 'generation')::int
+         left join tailrace.routed_reader r on r.sink_id = k.id and r.since <= v.version and (r.until is null or r.until > v.version)
+         left join lateral jsonb_array_elements(coalesce(v.sinks, v.streams)) s on s ->> 'topic' = r.topic or s ->> 'sinkId' = k.id::text
+         left join tailrace.generation g on g.sink_id = k.id and g.generation = coalesce(r.generation, (s ->> 'generation')::int)
        where k.name = $1 and v.lsn is not null order by v.version`,
       [this.#sink],
     )

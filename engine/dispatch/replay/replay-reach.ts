@@ -3,11 +3,10 @@
  * partitions. Every generation that is whole reaches back to where it opens; the first that is not, from the newest on,
  * ends the reach.
  */
-import { comparePositions, type Position } from '../../position.ts'
+import { comparePositions, type Position, toPosition } from '../../position.ts'
 import { readerOf, type ReaderName, type TopicName } from '../../log/log.ts'
 import { ask } from '../../state/asking.ts'
 import { ownTopic } from '../../wal/routing/routing.ts'
-import { toPosition } from '../../wal/source-store.ts'
 import type { Query } from '../../wal/connection/slot.ts'
 import { topicOfGeneration } from '../generations.ts'
 import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'

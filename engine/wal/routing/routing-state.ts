@@ -7,7 +7,7 @@ import { comparePositions, PART, type Position } from '../../position.ts'
 import type { RoutingVersion } from '../../state/resources.ts'
 import type { Relation } from '../decode/relation.ts'
 import { compileTargets, ownTopic, type Target } from './routing.ts'
-import type { PlacedVersion } from '../source-store.ts'
+import type { PlacedVersion } from './stored-versions.ts'
 
 /** A target as it concerns one relation. */
 export type RelationTarget = Readonly<{

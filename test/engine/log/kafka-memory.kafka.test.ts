@@ -172,7 +172,7 @@ test('what was read of a topic that was lost counts no more once that is accepte
              select $1, account_id, id, 'goods', 'active', '{}', '{}' from d returning id, database_id),
        g as (insert into generation (sink_id, generation, shape, topic, history, lsn, idx) select id, 1, $2, $3, 0, '0/1', -1 from s returning sink_id),
        l as (insert into reader_line (sink_id, generation, partition, begins, line) select sink_id, 1, 0, 1, 3 from g),
-       v as (insert into routing_version (database_id, version, streams, readers) select id, 1, '[]', '[]' from d)
+       v as (insert into routing_version (database_id, version, streams) select id, 1, '[]' from d)
      insert into source (database_id, slot_name, log_identity, confirmed_lsn) select id, 's', $4, '0/1' from d returning database_id as id`,
     [SINK_ID, { partitions: 1, stream: {} }, TOPIC, log.identity],
   )

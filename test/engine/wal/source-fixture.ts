@@ -12,7 +12,7 @@ import type { Lsn } from '../../../engine/lsn.ts'
 import type { Position } from '../../../engine/position.ts'
 import type { Connection, Database, RoutedReader, RoutedStream } from '../../../engine/state/resources.ts'
 import { openStore, type Store } from '../../../engine/state/store.ts'
-import { newestVersion, routingOf, saveRoutingVersion, type SavedVersion } from '../../../engine/wal/routing/routing-versions.ts'
+import { routingOf, StoredVersions, type SavedVersion } from '../../../engine/wal/routing/stored-versions.ts'
 import type { SourceObserver, SourceSettings } from '../../../engine/wal/source-settings.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
 
@@ -154,8 +154,8 @@ export class SourceFixture implements AsyncDisposable {
 
   /** Saves what goes where as the next version. */
   async save(sinks: readonly RoutedSink[]): Promise<SavedVersion> {
-    const newest = await newestVersion(this.state.query, this.id)
-    return saveRoutingVersion(this.state.query, { databaseId: this.id, routing: routingOf({ sinks }), newest })
+    const versions = new StoredVersions(this.id)
+    return versions.save(this.state.query, routingOf({ sinks }), await versions.newest(this.state.query))
   }
 
   /** The same, with its mark. @returns whether that is written */

@@ -26,14 +26,15 @@ async function waiting() {
       `insert into tailrace.generation (sink_id, generation, shape, topic) values ($1, 1, '{"partitions": 2, "stream": {}}', $2)`,
       [id, topic],
     )
-  await db.query('insert into tailrace.routing_version (database_id, version, streams, readers) values ($1, 1, $2, $3)', [
+  await db.query('insert into tailrace.routing_version (database_id, version, streams) values ($1, 1, $2)', [
     DATABASE.id,
     JSON.stringify([JOINED, OTHER].map((topic) => ({ topic, partitions: 2 }))),
-    JSON.stringify([
-      { sinkId: SINK.id, generation: 1, topic: JOINED },
-      { sinkId: others, generation: 1, topic: OTHER },
-    ]),
   ])
+  await db.query(
+    `insert into tailrace.routed_reader (database_id, sink_id, generation, topic, actions, since)
+     values ($1, $2, 1, '${JOINED}', '[]', 1), ($1, $3, 1, '${OTHER}', '[]', 1)`,
+    [DATABASE.id, SINK.id, others],
+  )
   const store = await SourceStore.takeOver(queryOf(db), DATABASE.id, 'me')
   const lines = async (sinkId: string) =>
     (

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { RoutedStream } from '../../../../engine/state/resources.ts'
-import { parseRoutingMark, routingOf } from '../../../../engine/wal/routing/routing-versions.ts'
+import { parseRoutingMark } from '../../../../engine/wal/routing/routing-mark.ts'
+import { routingOf } from '../../../../engine/wal/routing/stored-versions.ts'
 import { compileTargets, takesTable } from '../../../../engine/wal/routing/routing.ts'
 
 const stream = (over: Partial<RoutedStream>): RoutedStream => ({
