@@ -5,7 +5,8 @@
 import { readFile } from 'node:fs/promises'
 import { execFileSync } from 'node:child_process'
 import { dirname, join, relative, resolve } from 'node:path'
-import { parseSync, Visitor, type Comment, type Program } from 'oxc-parser'
+import { parse } from '@babel/parser'
+import { traverseFast, type Node, type Statement } from '@babel/types'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const PRODUCT = ['engine', 'actors', 'sinks', 'transforms', 'api', 'cli']
@@ -15,17 +16,13 @@ const CODEC = ['engine/log/pack', 'engine/wal/decode/', 'engine/wal/connection/'
 const WAITING = ['test/waiting.ts']
 const MANY_CALLBACKS = 3
 
-type Source = Readonly<{ path: string; text: string; program: Program; comments: readonly Comment[]; lineOf: (at: number) => number }>
+type Source = Readonly<{ path: string; text: string; program: Node & { body: readonly Statement[] } }>
 /** What is counted. @property found one line for each: where it stands, and what it is */
 type Figure = Readonly<{ name: string; says: string; value: string; found: readonly string[] }>
-type Node = Readonly<{ type: string; start: number; end: number }>
 
 /** @throws when it is no TypeScript */
 export function sourceOf(path: string, text: string): Source {
-  const { program, comments, errors } = parseSync(path, text)
-  if (errors.length > 0) throw new Error(`${path}: ${errors[0]?.message}`)
-  const breaks = [...text.matchAll(/\n/g)].map(({ index }) => index)
-  return { path, text, program, comments, lineOf: (at: number) => breaks.filter((index) => index < at).length + 1 }
+  return { path, text, program: parse(text, { sourceType: 'module', plugins: ['typescript'] }).program }
 }
 
 async function sourcesOf(folders: readonly string[]): Promise<readonly Source[]> {
@@ -35,99 +32,90 @@ async function sourcesOf(folders: readonly string[]): Promise<readonly Source[]>
 }
 
 const linesOf = (sources: readonly Source[]) => sources.reduce((sum, { text }) => sum + text.split('\n').length - 1, 0)
-const at = ({ path, lineOf }: Source, node: Node, what: string) => `${path}:${lineOf(node.start)} ${what}`
+const at = ({ path }: Source, node: Node, what: string) => `${path}:${node.loc?.start.line} ${what}`
 const isIn = (path: string, places: readonly string[]) => places.some((place) => path.startsWith(place))
 const perThousand = (count: number, lines: number) => `${((1000 * count) / lines).toFixed(1)} (${count} in ${lines} lines)`
-const textOf = ({ text }: Source, node: Node) => text.slice(node.start, node.end).replaceAll(/\s+/g, ' ').slice(0, 100)
+const textOf = ({ text }: Source, node: Node) =>
+  text
+    .slice(node.start ?? 0, node.end ?? 0)
+    .replaceAll(/\s+/g, ' ')
+    .slice(0, 100)
 
-/** Casts that the compiler doesn't check; `as const` and the names of imports are none. */
-function casts(sources: readonly Source[]): readonly string[] {
+/** @param tell of a node that counts; undefined: it doesn't */
+function find(sources: readonly Source[], tell: (node: Node, source: Source) => string | undefined): readonly string[] {
   return sources.flatMap((source) => {
     const found: string[] = []
-    new Visitor({
-      TSAsExpression(node) {
-        if (textOf(source, node.typeAnnotation) !== 'const') found.push(at(source, node, textOf(source, node)))
-      },
-    }).visit(source.program)
+    traverseFast(source.program, (node) => {
+      const what = tell(node, source)
+      if (what !== undefined) found.push(at(source, node, what))
+    })
     return found
   })
 }
+
+/** Casts that the compiler doesn't check; `as const` is none. */
+const casts = (sources: readonly Source[]) =>
+  find(sources, (node, source) =>
+    node.type === 'TSAsExpression' && textOf(source, node.typeAnnotation) !== 'const' ? textOf(source, node) : undefined,
+  )
 
 /** Exported declarations. @returns those without a comment of their own */
 function undocumented(sources: readonly Source[]): Readonly<{ all: number; found: readonly string[] }> {
-  let all = 0
-  const found = sources.flatMap((source) =>
-    source.program.body.flatMap((node) => {
-      if (node.type !== 'ExportNamedDeclaration' || !node.declaration) return []
-      all++
-      const isDocumented = source.comments.some(
-        ({ type, value, end }) =>
-          type === 'Block' && value.startsWith('*') && end <= node.start && source.text.slice(end, node.start).trim() === '',
-      )
-      return isDocumented ? [] : [at(source, node, textOf(source, node).slice(0, 60))]
-    }),
+  const exported = sources.flatMap((source) =>
+    source.program.body.flatMap((node) => (node.type === 'ExportNamedDeclaration' && node.declaration ? [{ source, node }] : [])),
   )
-  return { all, found }
+  const bare = exported.filter(({ source: { text }, node }) => {
+    const last = node.leadingComments?.at(-1)
+    return last?.type !== 'CommentBlock' || !last.value.startsWith('*') || text.slice(last.end ?? 0, node.start ?? 0).trim() !== ''
+  })
+  return { all: exported.length, found: bare.map(({ source, node }) => at(source, node, textOf(source, node).slice(0, 60))) }
 }
 
 /** Types of options that hand their owner more than three functions to call. */
-function callbackBags(sources: readonly Source[]): readonly string[] {
-  return sources.flatMap((source) => {
-    const found: string[] = []
-    new Visitor({
-      TSTypeAliasDeclaration(node) {
-        if (!node.id.name.endsWith('Options')) return
-        let callbacks = 0
-        new Visitor({
-          TSPropertySignature({ typeAnnotation }) {
-            const type = typeAnnotation?.typeAnnotation
-            const either = type?.type === 'TSUnionType' ? type.types : [type]
-            const bare = either.map((each) => (each?.type === 'TSParenthesizedType' ? each.typeAnnotation : each))
-            if (bare.some((each) => each?.type === 'TSFunctionType')) callbacks++
-          },
-          TSMethodSignature() {
-            callbacks++
-          },
-        }).visit({ ...source.program, body: [node] } as Program)
-        if (callbacks > MANY_CALLBACKS) found.push(at(source, node, `${node.id.name}: ${callbacks}`))
-      },
-    }).visit(source.program)
-    return found
+const callbackBags = (sources: readonly Source[]) =>
+  find(sources, (node) => {
+    if (node.type !== 'TSTypeAliasDeclaration' || !node.id.name.endsWith('Options')) return undefined
+    let callbacks = 0
+    traverseFast(node, (member) => {
+      if (member.type === 'TSMethodSignature') callbacks++
+      if (member.type !== 'TSPropertySignature') return
+      const type = member.typeAnnotation?.type === 'TSTypeAnnotation' ? member.typeAnnotation.typeAnnotation : undefined
+      const either = type?.type === 'TSUnionType' ? type.types : [type]
+      const bare = either.map((each) => (each?.type === 'TSParenthesizedType' ? each.typeAnnotation : each))
+      if (bare.some((each) => each?.type === 'TSFunctionType')) callbacks++
+    })
+    return callbacks > MANY_CALLBACKS ? `${node.id.name}: ${callbacks}` : undefined
   })
-}
 
 /** Methods and getters that do nothing but ask a part for what has the same name. */
-function forwarders(sources: readonly Source[]): readonly string[] {
-  return sources.flatMap((source) => {
-    const found: string[] = []
-    new Visitor({
-      MethodDefinition(node) {
-        const [statement, ...more] = node.value.body?.body ?? []
-        if (!statement || more.length > 0 || (node.key.type !== 'Identifier' && node.key.type !== 'PrivateIdentifier')) return
-        const does =
-          statement.type === 'ReturnStatement' ? statement.argument : statement.type === 'ExpressionStatement' ? statement.expression : null
-        const isAwaited = does?.type === 'AwaitExpression'
-        const asked = isAwaited ? does.argument : does
-        const callee = node.kind === 'get' ? asked : asked?.type === 'CallExpression' ? asked.callee : undefined
-        if (callee?.type !== 'MemberExpression' || callee.property.type !== 'Identifier' || callee.property.name !== node.key.name) return
-        if (!textOf(source, callee.object).startsWith('this')) return
-        const given = asked?.type === 'CallExpression' ? asked.arguments.map((each) => textOf(source, each)) : []
-        const taken = node.value.params.map((param) => textOf(source, param).replace(/[?:=].*$/, ''))
-        if (given.join() === taken.join()) found.push(at(source, node, textOf(source, node)))
-      },
-    }).visit(source.program)
-    return found
+const forwarders = (sources: readonly Source[]) =>
+  find(sources, (node, source) => {
+    if (node.type !== 'ClassMethod' && node.type !== 'ClassPrivateMethod') return undefined
+    const [statement, ...more] = node.body.body
+    if (!statement || more.length > 0) return undefined
+    const does =
+      statement.type === 'ReturnStatement'
+        ? statement.argument
+        : statement.type === 'ExpressionStatement'
+          ? statement.expression
+          : undefined
+    const asked = does?.type === 'AwaitExpression' ? does.argument : does
+    const callee = node.kind === 'get' ? asked : asked?.type === 'CallExpression' ? asked.callee : undefined
+    if (callee?.type !== 'MemberExpression' || textOf(source, callee.property) !== textOf(source, node.key).replace('#', ''))
+      return undefined
+    if (!textOf(source, callee.object).startsWith('this')) return undefined
+    const given = asked?.type === 'CallExpression' ? asked.arguments.map((each) => textOf(source, each)) : []
+    const taken = node.params.map((param) => textOf(source, param).replace(/[?:=].*$/, ''))
+    return given.join() === taken.join() ? textOf(source, node) : undefined
   })
-}
 
 /** Pairs of folders whose files import each other. */
 function folderPairs(sources: readonly Source[]): readonly string[] {
   const imports = new Map<string, Set<string>>()
   for (const source of sources)
     for (const node of source.program.body) {
-      if (!('source' in node) || !node.source || typeof node.source !== 'object') continue
-      const { value } = node.source
-      if (typeof value !== 'string' || !value.startsWith('.')) continue
+      const value = 'source' in node && node.source?.type === 'StringLiteral' ? node.source.value : ''
+      if (!value.startsWith('.')) continue
       const from = dirname(source.path)
       const to = relative(ROOT, dirname(resolve(ROOT, from, value)))
       if (from !== to) imports.set(from, (imports.get(from) ?? new Set<string>()).add(to))
@@ -138,23 +126,15 @@ function folderPairs(sources: readonly Source[]): readonly string[] {
 }
 
 /** Timers and loops that ask again, in tests: outside the file that all of them could wait by. */
-function waits(sources: readonly Source[]): readonly string[] {
-  return sources.flatMap((source) => {
-    if (isIn(source.path, WAITING) || !source.path.includes('.test.')) return []
-    const found: string[] = []
-    new Visitor({
-      CallExpression(node) {
-        if (node.callee.type === 'Identifier' && ['setTimeout', 'sleep', 'delay', 'wait'].includes(node.callee.name))
-          found.push(at(source, node, textOf(source, node)))
-      },
-      WhileStatement(node) {
-        if (textOf(source, node.test).includes('await') || /\bawait\b/.test(textOf(source, node.body)))
-          found.push(at(source, node, textOf(source, node)))
-      },
-    }).visit(source.program)
-    return found
-  })
-}
+const waits = (sources: readonly Source[]) =>
+  find(
+    sources.filter(({ path }) => path.includes('.test.') && !isIn(path, WAITING)),
+    (node, source) => {
+      const isTimer = node.type === 'CallExpression' && ['setTimeout', 'sleep', 'delay', 'wait'].includes(textOf(source, node.callee))
+      const isPoll = node.type === 'WhileStatement' && /\bawait\b/.test(textOf(source, node))
+      return isTimer || isPoll ? textOf(source, node) : undefined
+    },
+  )
 
 /** @param product the sources that run; @param tests those that test them */
 export function figuresOf(product: readonly Source[], tests: readonly Source[]): readonly Figure[] {
