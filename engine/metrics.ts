@@ -69,17 +69,137 @@ export type StreamGauges = Readonly<{
 
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
 type SourceEntry = { labels: SourceLabels; meter: SourceMeter; gauges: () => SourceGauges | undefined; now?: SourceGauges | undefined }
+type PartitionEntry = Readonly<{ gauges: PartitionGauges; node: string }>
+type ReaderGauges = StreamGauges['readers'][number]
 /** What is described together, under the same labels. */
 export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
-type Described = Readonly<{ kind: 'gauge' | 'counter'; name: string; help: string; of: Subject }>
+/** One family of metrics about things of type T; `labels` are those it has beside the common ones of its table. */
+type Row<T> = readonly [
+  kind: 'gauge' | 'counter',
+  name: string,
+  value: (thing: T) => number | undefined,
+  help: string,
+  labels?: (thing: T) => Labels,
+]
+/** Things to measure, each with the labels of its lines. */
+type Labelled<T> = readonly (readonly [labels: Labels, thing: T])[]
 
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
-const databaseOf = (labels: SourceLabels): Labels => ({
-  ...slotOf(labels),
-  database_id: labels.databaseId,
-  database_name: labels.databaseName,
-})
+const databaseOf = ({ databaseId, databaseName }: SourceLabels): Labels => ({ database_id: databaseId, database_name: databaseName })
+const perMb = (bytes: number | undefined): number | undefined => (bytes === undefined ? undefined : bytes / 1_048_576)
+const percent = (part: number | undefined, whole: number | undefined): number | undefined =>
+  part === undefined || !whole ? undefined : (100 * part) / whole
+
+const asIs = (value: number): number => value
+
+const VERSION: Row<number> = ['gauge', 'tailrace_build_info', asIs, 'Always 1; the label says the version']
+
+// prettier-ignore
+const SOURCE: readonly Row<SourceEntry>[] = [
+  ['gauge', 'sequin_ingestion_latency_us', (s) => s.meter.latencyUs,
+    "Microseconds from the oldest commit of the latest append, by the server's clock, to its being durable in the log"],
+  ['counter', 'sequin_messages_ingested_count', (s) => s.meter.messages, 'Row changes received from the slot'],
+  ['counter', 'sequin_bytes_ingested_total', (s) => s.meter.bytes, 'Their bytes, as Postgres sent them'],
+  ['gauge', 'sequin_replication_slot_size', (s) => s.now?.slotSizeBytes,
+    'Bytes of write-ahead log that Postgres keeps for the slot; asked every 10 s by the node that has the source', (s) => databaseOf(s.labels)],
+  ['gauge', 'sequin_replication_slot_size_mb', (s) => perMb(s.now?.slotSizeBytes), 'The same in MB', (s) => databaseOf(s.labels)],
+  ['gauge', 'sequin_ingestion_saturation_percent', (s) => s.now?.ingestionSaturationPercent,
+    'Share of the last 10 s in which an append to the log was open. Near 100 the log, and with it what is behind it, takes no more'],
+  ['gauge', 'sequin_processing_saturation_percent', (s) => s.now?.processingSaturationPercent,
+    "Share of the last 10 s that decoding and packing took of this process's one thread. Near 100 the core is full"],
+  ['gauge', 'tailrace_slot_confirmed_lag_bytes', (s) => s.now?.confirmedLagBytes,
+    'Bytes from the confirmed position to the last one the server has told of'],
+  ['gauge', 'tailrace_slot_restart_lag_bytes', (s) => s.now?.slotSizeBytes,
+    "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log"],
+  ['gauge', 'tailrace_source_owner', (s) => (s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner)),
+    '1: this node streams the source, 0: it stands by'],
+  ['gauge', 'tailrace_source_bytes_in_flight', (s) => s.now?.bytesInFlight, 'Bytes received and not yet durable in the log'],
+]
+
+const APPENDED: Row<number> = ['counter', 'tailrace_stream_appended_bytes_total', asIs, 'Bytes that this node has appended to the stream']
+
+// prettier-ignore
+const STREAM: readonly Row<StreamGauges>[] = [
+  ['gauge', 'tailrace_stream_kept_bytes', (stream) => stream.keptBytes, 'Bytes of the stream in the log'],
+  ['gauge', 'tailrace_stream_readers', ({ readers }) => new Set(readers.map(({ id }) => id)).size, 'Sinks that read it, or may be replayed from it'],
+]
+
+/** What the generations of one sink are together. */
+const sumOf = (readers: readonly ReaderGauges[], bytes: 'backlogBytes' | 'othersBytes' | 'heldBytes'): number =>
+  readers.reduce((sum, reader) => sum + reader[bytes], 0)
+
+// prettier-ignore
+const READER: readonly Row<readonly ReaderGauges[]>[] = [
+  ['gauge', 'tailrace_reader_backlog_bytes', (readers) => sumOf(readers, 'backlogBytes'),
+    "The sink's backlog in this stream, parked messages included"],
+  ['gauge', 'tailrace_reader_others_bytes', (readers) => sumOf(readers, 'othersBytes'),
+    "Bytes of messages in this stream that are not the sink's own (its actions leave them out) and that it has not passed by yet; bounded by max_backlog_mb, as the backlog is"],
+  ['gauge', 'tailrace_reader_held_bytes', (readers) => sumOf(readers, 'heldBytes'),
+    'Bytes that stay in the log for this sink, which is the last one of its stream, although others need them no more: for its backlog or for its replay_window'],
+]
+
+// prettier-ignore
+const SINK: readonly Row<SinkEntry>[] = [
+  ['counter', 'sequin_message_deliver_attempt_count', (s) => s.meter.attempts,
+    'Deliveries: messages handed to the destination, again included'],
+  ['counter', 'sequin_message_deliver_success_count', (s) => s.meter.successes,
+    'Messages that the destination took (pull: acknowledged, however late)'],
+  ['counter', 'sequin_message_deliver_failure_count', (s) => s.meter.failures,
+    'Deliveries that came to nothing (pull: the visibility time passed without an ack, a nack, or an answer that could not be written)'],
+  ['counter', 'tailrace_messages_discarded_count', (s) => s.meter.discarded,
+    'Messages given up, on record: max_retry_count reached, larger than MAX_MESSAGE_MB, or by hand'],
+  ['counter', 'tailrace_messages_forgotten_count', (s) => s.meter.forgotten,
+    'Messages that a sink held as under way although no request had them: sent again, and a defect to be reported'],
+  ['counter', 'tailrace_messages_dropped_count', (s) => s.now?.dropped,
+    'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)'],
+  ['counter', 'sequin_bytes_delivered_total', (s) => s.meter.bytesDelivered, 'Bytes handed to the destination'],
+  ['gauge', 'sequin_messages_in_delivery', (s) => s.now?.inDelivery,
+    'Messages with the destination: handed out, and neither acknowledged nor back'],
+  ['gauge', 'sequin_messages_buffered', (s) => s.now?.buffered,
+    'Messages read ahead from the log and not finished, parked ones included; what lies unread in the log is not counted'],
+  ['gauge', 'sequin_messages_in_redelivery', (s) => s.now?.inRedelivery,
+    'Messages that were delivered, came back, and wait for another delivery'],
+  ['gauge', 'sequin_oldest_message_age_ms', (s) => s.now?.oldestMessageAgeMs,
+    'Time since the commit of the oldest message that is not finished; 0: there is none'],
+  ['gauge', 'sequin_buffer_memory_utilization_mb', (s) => perMb(s.now?.windowBytes),
+    'MB between the lowest unfinished message and the read head'],
+  ['gauge', 'sequin_buffer_memory_utilization_percent', (s) => percent(s.now?.windowBytes, s.now?.windowLimitBytes),
+    'The same as a share of max_memory_mb'],
+  ['gauge', 'sequin_delivery_saturation_percent', (s) => s.now?.deliverySaturationPercent,
+    'Share of the last 10 s in which messages lay ready and waited for the destination (pull: for a client to ask, or for acks below max_ack_pending)'],
+]
+
+// prettier-ignore
+const PARTITION: readonly Row<PartitionEntry>[] = [
+  ['gauge', 'tailrace_partition_owner', () => 1, '1 for each partition that this node serves', ({ node }) => ({ node })],
+  ['gauge', 'tailrace_partition_lag_records', ({ gauges }) => gauges.lagRecords, 'Records of the log from the lowest unfinished message on'],
+  ['gauge', 'tailrace_partition_parked_messages', ({ gauges }) => gauges.parkedMessages, 'Messages that wait outside the log'],
+  ['gauge', 'tailrace_partition_window_bytes', ({ gauges }) => gauges.windowBytes, 'Bytes from the lowest unfinished message to the read head'],
+  ['gauge', 'tailrace_partition_log_bytes', ({ gauges }) => gauges.logBytes, 'Bytes of the partition in the log, what is kept to be replayed included'],
+  ['gauge', 'tailrace_partition_kept_bytes', ({ gauges }) => gauges.keptBytes, 'Of these, bytes that are finished and kept for replay_window'],
+  ['gauge', 'tailrace_partition_kept_messages', ({ gauges }) => gauges.keptMessages, 'About how many finished messages are kept'],
+  ['counter', 'tailrace_partition_delivered_count', ({ gauges }) => gauges.delivered,
+    'Messages of the partition handed out since this node took it over; its rate is that of the partition'],
+]
+
+type LatencyRow = readonly [
+  name: string,
+  labelNames: readonly string[],
+  samples: (meter: SinkMeter) => readonly LatencySample[],
+  help: string,
+]
+// prettier-ignore
+const LATENCIES: readonly LatencyRow[] = [
+  ['sequin_internal_latency_us', [], (meter) => [[{}, meter.internalLatency]],
+    "Microseconds from the commit, by the server's clock, to handing out"],
+  ['sequin_delivery_latency_us', ['success'], ({ deliveryLatency: { ok, error } }) => [[{ success: 'ok' }, ok], [{ success: 'error' }, error]],
+    "Microseconds from handing out to the destination's answer (pull: ok to the ack, error to the nack or the end of the visibility time)"],
+]
+
+const HEALTH: Row<number> = ['gauge', 'sequin_entity_health', asIs, '1 for the status an entity has, 0 for the others']
+
+const ERROR_ANSWERS: Row<number> = ['counter', 'tailrace_error_answers_count', asIs, 'Requests answered with an error, by its code']
 
 export class Metrics {
   readonly #sinks = new Map<string, SinkEntry>()
@@ -94,26 +214,16 @@ export class Metrics {
   constructor({ version, node = '', processMetrics = true }: { version: string; node?: string; processMetrics?: boolean }) {
     this.#node = node
     this.#ofProcess = processMetrics
-    const build = { kind: 'gauge', name: 'tailrace_build_info', help: 'Always 1; the label says the version', of: 'process' } as const
-    this.#describe(build, () => [[{ version }, 1]])
-    this.#describeSources()
-    this.#describeStreams()
-    this.#describeSinks()
-    this.#describePartitions()
-    const health = {
-      kind: 'gauge',
-      name: 'sequin_entity_health',
-      help: '1 for the status an entity has, 0 for the others',
-      of: 'process',
-    } as const
-    this.#describe(health, () => this.#entityHealth())
-    const errors = {
-      kind: 'counter',
-      name: 'tailrace_error_answers_count',
-      help: 'Requests answered with an error, by its code',
-      of: 'process',
-    } as const
-    this.#describe(errors, () => [...this.#errorAnswers].map(([code, count]) => [{ code }, count] as const))
+    this.#add('process', [VERSION], () => [[{ version }, 1]])
+    this.#add('source', SOURCE, () => [...this.#sources.values()].map((source) => [slotOf(source.labels), source]))
+    this.#add('stream', [APPENDED], () => this.#appended())
+    this.#add('stream', STREAM, () => this.#streams())
+    this.#add('stream', READER, () => this.#readers())
+    this.#add('sink', SINK, () => [...this.#sinks.values()].map((sink) => [consumerOf(sink.labels), sink]))
+    this.#addLatencies()
+    this.#add('partition', PARTITION, () => this.#partitions())
+    this.#add('process', [HEALTH], () => this.#entityHealth())
+    this.#add('process', [ERROR_ANSWERS], () => [...this.#errorAnswers].map(([code, count]) => [{ code }, count]))
   }
 
   /** Everything that is measured, Node's own figures aside. */
@@ -163,212 +273,63 @@ export class Metrics {
     return (this.#registry ??= import('./exposition.ts').then(({ registryOf }) => registryOf(this.#families, this.#ofProcess)))
   }
 
-  #describeSources(): void {
-    const of = (labels: (l: SourceLabels) => Labels, value: (entry: SourceEntry) => number | undefined) => () =>
-      [...this.#sources.values()].map((entry) => [labels(entry.labels), value(entry)] as const)
-    const gauge = (name: string, help: string, value: (entry: SourceEntry) => number | undefined, labels = slotOf) =>
-      this.#describe({ kind: 'gauge', name, help, of: 'source' }, of(labels, value))
-    const counter = (name: string, help: string, value: (entry: SourceEntry) => number) =>
-      this.#describe({ kind: 'counter', name, help, of: 'source' }, of(slotOf, value))
-    gauge(
-      'sequin_ingestion_latency_us',
-      "Microseconds from the oldest commit of the latest append, by the server's clock, to its being durable in the log",
-      (s) => s.meter.latencyUs,
-    )
-    counter('sequin_messages_ingested_count', 'Row changes received from the slot', (s) => s.meter.messages)
-    counter('sequin_bytes_ingested_total', 'Their bytes, as Postgres sent them', (s) => s.meter.bytes)
-    gauge(
-      'sequin_replication_slot_size',
-      'Bytes of write-ahead log that Postgres keeps for the slot; asked every 10 s by the node that has the source',
-      (s) => s.now?.slotSizeBytes,
-      databaseOf,
-    )
-    gauge('sequin_replication_slot_size_mb', 'The same in MB', (s) => perMb(s.now?.slotSizeBytes), databaseOf)
-    gauge(
-      'sequin_ingestion_saturation_percent',
-      'Share of the last 10 s in which an append to the log was open. Near 100 the log, and with it what is behind it, takes no more',
-      (s) => s.now?.ingestionSaturationPercent,
-    )
-    gauge(
-      'sequin_processing_saturation_percent',
-      "Share of the last 10 s that decoding and packing took of this process's one thread. Near 100 the core is full",
-      (s) => s.now?.processingSaturationPercent,
-    )
-    gauge(
-      'tailrace_slot_confirmed_lag_bytes',
-      'Bytes from the confirmed position to the last one the server has told of',
-      (s) => s.now?.confirmedLagBytes,
-    )
-    gauge(
-      'tailrace_slot_restart_lag_bytes',
-      "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log",
-      (s) => s.now?.slotSizeBytes,
-    )
-    gauge('tailrace_source_owner', '1: this node streams the source, 0: it stands by', (s) =>
-      s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner),
-    )
-    gauge('tailrace_source_bytes_in_flight', 'Bytes received and not yet durable in the log', (s) => s.now?.bytesInFlight)
+  /** Describes one family for each row: a line for each thing, by its value at the scrape. */
+  #add<T>(of: Subject, rows: readonly Row<T>[], things: () => Labelled<T>): void {
+    for (const [kind, name, value, help, own] of rows) {
+      const sample = ([labels, thing]: Labelled<T>[number]): Sample => [own ? { ...labels, ...own(thing) } : labels, value(thing)]
+      this.#families.push({ of, kind, name, help, samples: () => things().map(sample) })
+    }
   }
 
-  #describeStreams(): void {
-    const of = (stream: string, { labels }: SourceEntry): Labels => ({
-      ...{ stream, database_id: labels.databaseId, database_name: labels.databaseName },
-    })
-    const describe = (kind: 'gauge' | 'counter', name: string, help: string, samples: (entry: SourceEntry) => readonly Sample[]) =>
-      this.#describe({ kind, name, help, of: 'stream' }, () => [...this.#sources.values()].flatMap(samples))
-    const streamGauge = (name: string, help: string, value: (stream: StreamGauges) => number) =>
-      describe('gauge', name, help, (s) => (s.now?.streams ?? []).map((stream) => [of(stream.topic, s), value(stream)]))
-    const readerGauge = (name: string, help: string, value: (reader: StreamGauges['readers'][number]) => number) =>
-      describe('gauge', name, help, (s) =>
-        (s.now?.streams ?? []).flatMap((stream) =>
-          [...Map.groupBy(stream.readers, ({ id }) => id).values()].map(
-            (readers) =>
-              [
-                { ...of(stream.topic, s), ...consumerOf(readers[0] as SinkLabels) },
-                readers.reduce((sum, reader) => sum + value(reader), 0),
-              ] as const,
+  #addLatencies(): void {
+    for (const [name, labelNames, samples, help] of LATENCIES)
+      this.#families.push({
+        of: 'sink',
+        kind: 'histogram',
+        name,
+        help,
+        labelNames: ['consumer_id', 'consumer_name', ...labelNames],
+        samples: () =>
+          [...this.#sinks.values()].flatMap((sink) =>
+            samples(sink.meter).map(([labels, counts]) => [{ ...consumerOf(sink.labels), ...labels }, counts] as const),
           ),
-        ),
-      )
-    describe('counter', 'tailrace_stream_appended_bytes_total', 'Bytes that this node has appended to the stream', (s) =>
-      [...s.meter.appendedBytes].map(([topic, bytes]) => [of(topic, s), bytes]),
-    )
-    streamGauge('tailrace_stream_kept_bytes', 'Bytes of the stream in the log', ({ keptBytes }) => keptBytes)
-    streamGauge('tailrace_stream_readers', 'Sinks that read it, or may be replayed from it', ({ readers }) => new Set(readers.map(({ id }) => id)).size) // prettier-ignore
-    readerGauge('tailrace_reader_backlog_bytes', "The sink's backlog in this stream, parked messages included", (reader) => reader.backlogBytes) // prettier-ignore
-    readerGauge(
-      'tailrace_reader_others_bytes',
-      "Bytes of messages in this stream that are not the sink's own (its actions leave them out) and that it has not passed by yet; bounded by max_backlog_mb, as the backlog is",
-      (reader) => reader.othersBytes,
-    )
-    readerGauge(
-      'tailrace_reader_held_bytes',
-      'Bytes that stay in the log for this sink, which is the last one of its stream, although others need them no more: for its backlog or for its replay_window',
-      (reader) => reader.heldBytes,
+      })
+  }
+
+  #appended(): Labelled<number> {
+    return [...this.#sources.values()].flatMap(({ labels, meter }) =>
+      [...meter.appendedBytes].map(([stream, bytes]) => [{ stream, ...databaseOf(labels) }, bytes] as const),
     )
   }
 
-  #describeSinks(): void {
-    const of = (value: (entry: SinkEntry) => number | undefined) => () =>
-      [...this.#sinks.values()].map((entry) => [consumerOf(entry.labels), value(entry)] as const)
-    const gauge = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
-      this.#describe({ kind: 'gauge', name, help, of: 'sink' }, of(value))
-    const counter = (name: string, help: string, value: (entry: SinkEntry) => number | undefined) =>
-      this.#describe({ kind: 'counter', name, help, of: 'sink' }, of(value))
-    counter(
-      'sequin_message_deliver_attempt_count',
-      'Deliveries: messages handed to the destination, again included',
-      (s) => s.meter.attempts,
-    )
-    counter(
-      'sequin_message_deliver_success_count',
-      'Messages that the destination took (pull: acknowledged, however late)',
-      (s) => s.meter.successes,
-    )
-    counter(
-      'sequin_message_deliver_failure_count',
-      'Deliveries that came to nothing (pull: the visibility time passed without an ack, a nack, or an answer that could not be written)',
-      (s) => s.meter.failures,
-    )
-    counter(
-      'tailrace_messages_discarded_count',
-      'Messages given up, on record: max_retry_count reached, larger than MAX_MESSAGE_MB, or by hand',
-      (s) => s.meter.discarded,
-    )
-    counter(
-      'tailrace_messages_forgotten_count',
-      'Messages that a sink held as under way although no request had them: sent again, and a defect to be reported',
-      (s) => s.meter.forgotten,
-    )
-    counter(
-      'tailrace_messages_dropped_count',
-      'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)',
-      (s) => s.now?.dropped,
-    )
-    counter('sequin_bytes_delivered_total', 'Bytes handed to the destination', (s) => s.meter.bytesDelivered)
-    gauge(
-      'sequin_messages_in_delivery',
-      'Messages with the destination: handed out, and neither acknowledged nor back',
-      (s) => s.now?.inDelivery,
-    )
-    gauge(
-      'sequin_messages_buffered',
-      'Messages read ahead from the log and not finished, parked ones included; what lies unread in the log is not counted',
-      (s) => s.now?.buffered,
-    )
-    gauge(
-      'sequin_messages_in_redelivery',
-      'Messages that were delivered, came back, and wait for another delivery',
-      (s) => s.now?.inRedelivery,
-    )
-    gauge(
-      'sequin_oldest_message_age_ms',
-      'Time since the commit of the oldest message that is not finished; 0: there is none',
-      (s) => s.now?.oldestMessageAgeMs,
-    )
-    gauge('sequin_buffer_memory_utilization_mb', 'MB between the lowest unfinished message and the read head', (s) =>
-      perMb(s.now?.windowBytes),
-    )
-    gauge('sequin_buffer_memory_utilization_percent', 'The same as a share of max_memory_mb', (s) =>
-      percent(s.now?.windowBytes, s.now?.windowLimitBytes),
-    )
-    gauge(
-      'sequin_delivery_saturation_percent',
-      'Share of the last 10 s in which messages lay ready and waited for the destination (pull: for a client to ask, or for acks below max_ack_pending)',
-      (s) => s.now?.deliverySaturationPercent,
-    )
-    this.#describeLatency('sequin_internal_latency_us', "Microseconds from the commit, by the server's clock, to handing out", [], (s) => [
-      [{}, s.meter.internalLatency],
-    ])
-    this.#describeLatency(
-      'sequin_delivery_latency_us',
-      "Microseconds from handing out to the destination's answer (pull: ok to the ack, error to the nack or the end of the visibility time)",
-      ['success'],
-      (s) => [
-        [{ success: 'ok' }, s.meter.deliveryLatency.ok],
-        [{ success: 'error' }, s.meter.deliveryLatency.error],
-      ],
+  #streams(): Labelled<StreamGauges> {
+    return [...this.#sources.values()].flatMap(({ labels, now }) =>
+      (now?.streams ?? []).map((stream) => [{ stream: stream.topic, ...databaseOf(labels) }, stream] as const),
     )
   }
 
-  #describePartitions(): void {
-    type Value = (partition: PartitionGauges) => number | undefined
-    const describe = (kind: 'gauge' | 'counter', name: string, help: string, value: Value) =>
-      this.#describe({ kind, name, help, of: 'partition' }, () =>
-        [...this.#sinks.values()].flatMap(({ labels, now }) =>
-          (now?.partitions ?? []).map(
-            (partition) => [{ ...consumerOf(labels), partition: partition.partition }, value(partition)] as const,
-          ),
-        ),
-      )
-    const gauge = (name: string, help: string, value: Value) => describe('gauge', name, help, value)
-    const owner = {
-      kind: 'gauge',
-      name: 'tailrace_partition_owner',
-      help: '1 for each partition that this node serves',
-      of: 'partition',
-    } as const
-    this.#describe(owner, () =>
-      [...this.#sinks.values()].flatMap(({ labels, now }) =>
-        (now?.partitions ?? []).map(({ partition }) => [{ ...consumerOf(labels), partition, node: this.#node }, 1] as const),
+  #readers(): Labelled<readonly ReaderGauges[]> {
+    return this.#streams().flatMap(([labels, stream]) =>
+      [...Map.groupBy(stream.readers, ({ id }) => id).values()].map(
+        (readers) => [{ ...labels, ...consumerOf(readers[0] as SinkLabels) }, readers] as const,
       ),
     )
-    gauge('tailrace_partition_lag_records', 'Records of the log from the lowest unfinished message on', (p) => p.lagRecords)
-    gauge('tailrace_partition_parked_messages', 'Messages that wait outside the log', (p) => p.parkedMessages)
-    gauge('tailrace_partition_window_bytes', 'Bytes from the lowest unfinished message to the read head', (p) => p.windowBytes)
-    gauge('tailrace_partition_log_bytes', 'Bytes of the partition in the log, what is kept to be replayed included', (p) => p.logBytes)
-    gauge('tailrace_partition_kept_bytes', 'Of these, bytes that are finished and kept for replay_window', (p) => p.keptBytes)
-    gauge('tailrace_partition_kept_messages', 'About how many finished messages are kept', (p) => p.keptMessages)
-    describe(
-      'counter',
-      'tailrace_partition_delivered_count',
-      'Messages of the partition handed out since this node took it over; its rate is that of the partition',
-      (p) => p.delivered,
+  }
+
+  #partitions(): Labelled<PartitionEntry> {
+    return [...this.#sinks.values()].flatMap(({ labels, now }) =>
+      (now?.partitions ?? []).map(
+        (gauges) =>
+          [
+            { ...consumerOf(labels), partition: gauges.partition },
+            { gauges, node: this.#node },
+          ] as const,
+      ),
     )
   }
 
-  #entityHealth(): Sample[] {
-    const samples: Sample[] = []
+  #entityHealth(): Labelled<number> {
+    const samples: (readonly [Labels, number])[] = []
     const add = (type: string, id: string, name: string, now: EntityStatus | undefined) => {
       if (now === undefined) return
       for (const status of ENTITY_STATUSES)
@@ -381,20 +342,6 @@ export class Metrics {
     }
     return samples
   }
-
-  #describe(family: Described, samples: () => readonly Sample[]): void {
-    this.#families.push({ ...family, samples })
-  }
-
-  #describeLatency(name: string, help: string, labelNames: readonly string[], of: (entry: SinkEntry) => readonly LatencySample[]): void {
-    this.#families.push({
-      ...{ kind: 'histogram', name, help, of: 'sink', labelNames: ['consumer_id', 'consumer_name', ...labelNames] },
-      samples: () =>
-        [...this.#sinks.values()].flatMap((entry) =>
-          of(entry).map(([labels, counts]) => [{ ...consumerOf(entry.labels), ...labels }, counts] as const),
-        ),
-    })
-  }
 }
 
 function askOrNothing<T>(ask: () => T | undefined): T | undefined {
@@ -404,7 +351,3 @@ function askOrNothing<T>(ask: () => T | undefined): T | undefined {
     return undefined
   }
 }
-
-const perMb = (bytes: number | undefined): number | undefined => (bytes === undefined ? undefined : bytes / 1_048_576)
-const percent = (part: number | undefined, whole: number | undefined): number | undefined =>
-  part === undefined || !whole ? undefined : (100 * part) / whole
