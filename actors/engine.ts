@@ -43,14 +43,13 @@ import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resourc
 import { saveRouting } from './routing-of-sinks.ts'
 import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
-import { shownMessage, type ShownMessage } from './shown-message.ts'
+import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
 import type { SourceActor, SourceOutcome } from './source/source-actor.ts'
-import type { HeldSink, Receive, Receipt, RunningSink } from './sink/sink.ts'
 import type { MessageEdit } from './partition/parked-edits.ts'
-import type { EditedMessages, MessageChoice } from './sink/running-sink.ts'
+import type { EditedMessages, HeldSink, MessageChoice, PulledSink, RunningSink } from './sink/running-sink.ts'
 import type { StreamStatus } from './backlog/stream-figures.ts'
-import { worst, type ActorStatus, type EntityStatus, type HealthCheck } from './status.ts'
+import { worst, type ActorStatus, type Health } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/push-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
@@ -72,18 +71,13 @@ export type EngineOptions = Readonly<{
   source?: Partial<SourceSettings>
 }>
 
-export type Health = Readonly<{ name: string; status: EntityStatus; checks: readonly HealthCheck[] }>
-/** A sink as the API sees it. */
-export interface ServedSink {
-  receive(request: Receive): Promise<Receipt>
-  ack(ids: readonly string[]): Promise<void>
-  nack(ids: readonly string[]): Promise<void>
-  health(): Health
-}
 const FORMER_LOOK_MS = 1_000
 
-/** @property withFunctions they are run, so that it can be seen what they make of the message */
-type MessageLook = Readonly<{ withFunctions: boolean }>
+/** What a process asks of its own engine for the rest of its cluster. */
+export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>
+/** What the API asks of an engine: of this process alone, or of a whole cluster. */
+export type EngineVerbs = Omit<LocalEngine, 'reload' | 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged'>
+
 export class Engine {
   readonly #options: EngineOptions
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
@@ -152,20 +146,18 @@ export class Engine {
     await this.#functions.close()
   }
 
-  sink(id: string): ServedSink | undefined {
-    const running = this.#sinks.get(id)
-    if (!running) return undefined
-    return {
-      receive: (request) => running.receive(request),
-      ack: (ids) => running.ack(ids),
-      nack: (ids) => running.nack(ids),
-      health: () => this.#health(id, running),
-    }
+  /** @returns undefined: no actor of that sink runs here at the moment */
+  sink(id: string): PulledSink | undefined {
+    return this.#sinks.get(id)
   }
 
+  /** How these sinks are; one that does not run is left out. */
   async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
     return new Map(
-      ids.flatMap((id) => [...(this.#sinks.has(id) ? [[id, this.#health(id, this.#sinks.get(id) as RunningSink)] as const] : [])]),
+      ids.flatMap((id) => {
+        const running = this.#sinks.get(id)
+        return running ? [[id, this.#health(id, running)] as const] : []
+      }),
     )
   }
 
@@ -245,6 +237,7 @@ export class Engine {
     await this.reload()
     return this.#endpointNow(id)
   }
+  /** Reaches the sinks that send to it before it settles. */
   async updateEndpoint(endpoint: HttpEndpoint, changes: EndpointChanges): Promise<HttpEndpoint> {
     await this.#edits.updateEndpoint(endpoint, changes)
     await this.reload()
@@ -256,13 +249,14 @@ export class Engine {
   }
 
   /**
+   * Sets a sink back: what came since then comes again.
    * @throws EngineError NOT_FOUND, REPLAY_OUT_OF_WINDOW, REPLAY_RUNNING, VALIDATION_FAILED, SINK_NOT_RUNNING, …
    */
   replay(sinkId: string, target: ReplayTarget): Promise<Replayed> {
     return this.#replays.replay(this.#sinkNow(sinkId), target, () => this.#holders(sinkId))
   }
 
-  /** @see LocalEngine.among */
+  /** Says which other processes are asked to stop what they serve of a sink. */
   among(peers: (sinkId: string) => readonly Holder[]): void {
     this.#peers = peers
   }
@@ -320,7 +314,8 @@ export class Engine {
     return (await this.#sources.get(databaseId)?.tryAgain(waitMs)) ?? { state: 'stopped' }
   }
 
-  /** @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
+  /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
+   *  @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
   async acceptGap(databaseId: string): Promise<string> {
     const source = this.#sources.get(databaseId)
     if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
@@ -481,12 +476,7 @@ export class Engine {
     const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
     const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
     const unknown = this.#oldTopics.check()
-    const checks: HealthCheck[] = [
-      configuration,
-      ...running.health(),
-      ...(this.#backlogs?.checks(sink) ?? []),
-      ...(unknown ? [unknown] : []),
-    ]
+    const checks = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? []), ...(unknown ? [unknown] : [])]
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 

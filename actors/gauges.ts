@@ -3,7 +3,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { SinkGauges, SourceGauges } from '../engine/metrics.ts'
 import type { Sink } from '../engine/state/resources.ts'
 import type { SourceActor } from './source/source-actor.ts'
-import type { RunningSink } from './sink/sink.ts'
+import type { RunningSink } from './sink/running-sink.ts'
 import type { StreamStatus } from './backlog/stream-figures.ts'
 import type { EntityStatus } from './status.ts'
 

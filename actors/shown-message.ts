@@ -15,6 +15,9 @@ import { failureText, STATE, type FunctionFailure, type FunctionStage, type Stag
  */
 export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>
 
+/** @property withFunctions the functions of the sink, as they are now, are run on the message */
+export type MessageLook = Readonly<{ withFunctions: boolean }>
+
 /** Runs work on a stage of the sink's functions. */
 type Tried = (work: (stage: FunctionStage) => Promise<StageOutcome | undefined>) => Promise<StageOutcome | undefined>
 

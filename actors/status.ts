@@ -4,10 +4,14 @@ export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'pa
 export type HealthCheck = Readonly<{
   name: string
   status: CheckStatus
-  error?: Readonly<{ code: string; message: string }>
+  /** `node`: of a cluster, the process that has it */
+  error?: Readonly<{ code: string; message: string; node?: string }>
 }>
 
 export type EntityStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
+
+/** How a sink is as a whole, with what was looked at for that. */
+export type Health = Readonly<{ name: string; status: EntityStatus; checks: readonly HealthCheck[] }>
 
 /** Names and numbers only; never row values or secrets. */
 export type Figures = Readonly<Record<string, string | number | boolean | null>>
@@ -16,8 +20,9 @@ export type ActorStatus = Readonly<{
   /** unique in the process, such as "sink/<id>" */
   id: string
   kind: string
-  /** of the resource */
-  name: string
+  /** of the resource, when there is one */
+  name?: string
+  /** whose it is; absent: the process's own, shown to every account */
   accountId?: string
   /** state of its machine */
   state: string

@@ -3,12 +3,12 @@
 import { hash } from 'node:crypto'
 import { EngineError } from '../engine/errors.ts'
 import type { Account } from '../engine/state/resources.ts'
-import type { ResourcePort } from './engine-port.ts'
+import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 
 /** @returns undefined: no header, another scheme, or a token that no account has */
-export function accountOf(authorization: string | undefined, resources: Pick<ResourcePort, 'findAccount'>): Account | undefined {
+export function accountOf(authorization: string | undefined, resources: Pick<ResourceLookup, 'findAccount'>): Account | undefined {
   const token = tokenIn(authorization)
   return token === undefined ? undefined : resources.findAccount(hash('sha256', token, 'hex'))
 }

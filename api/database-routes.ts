@@ -4,14 +4,15 @@ import { Type } from 'typebox'
 import { EngineError, ERRORS } from '../engine/errors.ts'
 import { redactText } from '../engine/redaction.ts'
 import type { Account, Database } from '../engine/state/resources.ts'
-import type { EnginePort, ResourcePort } from './engine-port.ts'
+import type { EngineVerbs } from '../actors/engine.ts'
+import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import { pathParameter, type Operation } from './operation.ts'
 
 /** A source that is mended streams within a second or two; one that can't reach its server says so within 10. */
 const RETRY_WAIT_MS = 12_000
 const NULLABLE_TEXT = Type.Union([Type.String(), Type.Null()])
 
-export function databaseOperations({ engine, resources }: Readonly<{ engine: EnginePort; resources: ResourcePort }>): Operation[] {
+export function databaseOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
   const databaseOf = (request: FastifyRequest, account: Account): Database => {
     const idOrName = pathParameter(request, 'id_or_name')
     const database = resources.findDatabase(account.id, idOrName)

@@ -1,7 +1,8 @@
 /** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
-import type { EnginePort, StreamStatus } from './engine-port.ts'
+import type { StreamStatus } from '../actors/backlog/stream-figures.ts'
+import type { EngineVerbs } from '../actors/engine.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './operation.ts'
 
@@ -77,7 +78,7 @@ export function infoOperations({
   engine,
   identity,
   nodes = async () => [{ ...aboutSelf(identity), reachable: true, report: reportOf(engine) }],
-}: Readonly<{ engine: EnginePort; identity: Identity; nodes?: () => Promise<readonly KnownNode[]> }>): Operation[] {
+}: Readonly<{ engine: EngineVerbs; identity: Identity; nodes?: () => Promise<readonly KnownNode[]> }>): Operation[] {
   const { version } = identity
   return [
     {

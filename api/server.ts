@@ -16,7 +16,8 @@ import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
 import { accountOf, tokenInvalid } from './auth.ts'
-import type { EnginePort, ResourcePort } from './engine-port.ts'
+import type { EngineVerbs } from '../actors/engine.ts'
+import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
 import { FailedRequests } from './failed-requests.ts'
 import { withoutNulls } from './form.ts'
@@ -39,8 +40,8 @@ export type ApiOptions = Readonly<{
   host: string
   /** 0: any free one */
   port: number
-  engine: EnginePort
-  resources: ResourcePort
+  engine: EngineVerbs
+  resources: ResourceLookup
   /** absent: functions can't be managed here */
   functions?: FunctionPort
   /** absent: there is no configuration as code here */

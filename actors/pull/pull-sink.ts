@@ -19,7 +19,7 @@ import { EMPTY_ANSWER, pull } from '../../sinks/pull.ts'
 import type { PullWire } from '../../sinks/sink.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
-import type { HeldSink, Receipt, Receive, RunningSink, SinkOptions } from '../sink/running-sink.ts'
+import type { HeldSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
 import { Waiters } from './waiters.ts'
@@ -67,7 +67,7 @@ class PullSink implements RunningSink {
     this.#host.start()
   }
 
-  async receive({ batchSize, waitMs, signal, isCounted, ...form }: Receive): Promise<Receipt> {
+  async receive({ batchSize, waitMs, signal, isCounted, ...form }: ReceiveRequest): Promise<Receipt> {
     if (this.#host.stopping) throw new EngineError('STOPPING', 'the sink is stopping')
     if (signal.aborted) return EMPTY
     const { max_waiting } = this.#host.sink
@@ -257,5 +257,5 @@ class PullSink implements RunningSink {
 
 const notServed = (partition: number) => new EngineError('STOPPING', `partition ${partition} is not served at the moment`, { partition })
 
-type AnswerForm = Pick<Receive, 'shape' | 'ackToken'>
-type StagedReceive = Pick<Receive, 'batchSize' | 'waitMs' | 'signal'> & Readonly<{ max: number | undefined; form: AnswerForm }>
+type AnswerForm = Pick<ReceiveRequest, 'shape' | 'ackToken'>
+type StagedReceive = Pick<ReceiveRequest, 'batchSize' | 'waitMs' | 'signal'> & Readonly<{ max: number | undefined; form: AnswerForm }>

@@ -12,7 +12,8 @@ import type { Query } from '../../engine/wal/connection/slot.ts'
 import type { RecentMessages } from '../recent-messages.ts'
 import type { SinkFunctions } from './sink-functions.ts'
 import { observeSink } from './sink-observer.ts'
-import { startSink, type RunningSink } from './sink.ts'
+import type { RunningSink } from './running-sink.ts'
+import { startSink } from './sink.ts'
 
 /** What all sinks of the process share. */
 export type SinkHome = Readonly<{

@@ -14,26 +14,28 @@ import type { MessageEdit } from '../partition/parked-edits.ts'
 import type { SinkObserver } from './sink-observer.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
 
+/** Messages taken from a sink for one client. */
 export interface Receipt {
   /** the whole answer, `{"data":[…]}` */
   readonly body: Buffer
   readonly count: number
-  /** The answer could not be written: its messages are deliverable again at once. */
+  /** Makes the messages deliverable again at once, because the answer could not be written. Called at most once. */
   giveBack(): void
-  /** The answer was written whole and nobody looks at `body` any more: its memory is used again. */
+  /** The answer was written whole, and nobody looks at `body` any more: its memory may be used again. Called at most once. */
   written?(): void
 }
 
-export type Receive = Readonly<{
+export type ReceiveRequest = Readonly<{
+  /** 1..1000 */
   batchSize: number
-  /** 0: answers at once with what is there */
+  /** 0..300000; 0 answers at once with what is there */
   waitMs: number
   shape: Shape
   /** whether one token for all messages of the answer is wanted */
   ackToken?: boolean
-  /** aborted when the client has gone: the wait ends and nothing is taken */
+  /** aborted when the client has gone or the service stops: the wait ends and no message is taken */
   signal: AbortSignal
-  /** its client is counted elsewhere among those that wait */
+  /** asked on behalf of a client that another process has counted among those that wait (max_waiting) */
   isCounted?: boolean
 }>
 
@@ -54,7 +56,7 @@ export interface RunningSink {
   /** settles when the sink has stopped; rejects when it can't run */
   readonly ended: Promise<void>
   /** @throws EngineError TOO_MANY_WAITING, STOPPING */
-  receive(request: Receive): Promise<Receipt>
+  receive(request: ReceiveRequest): Promise<Receipt>
   /** Settles when the acknowledgement is durable; unknown ids are ignored. @throws EngineError ACK_NOT_DURABLE, STOPPING */
   ack(ackIds: readonly string[]): Promise<void>
   nack(ackIds: readonly string[]): Promise<void>
@@ -82,6 +84,9 @@ export interface RunningSink {
   /** Answers those who wait with nothing, writes down what is in flight, then settles. */
   stop(): Promise<void>
 }
+
+/** What clients of a pull sink ask of it. */
+export type PulledSink = Pick<RunningSink, 'receive' | 'ack' | 'nack'>
 
 /** What a sink that sends needs beside the rest. */
 export type PushSurroundings = Readonly<{

@@ -4,8 +4,6 @@ import { startPullSink } from '../pull/pull-sink.ts'
 import { startPushSink } from '../push/push-sink.ts'
 import type { RunningSink, SinkOptions } from './running-sink.ts'
 
-export type { HeldSink, PushSurroundings, Receipt, Receive, RunningSink, SinkOptions } from './running-sink.ts'
-
 /** Starts serving a sink. */
 export function startSink(options: SinkOptions): RunningSink {
   const { push, sink } = options

@@ -10,7 +10,7 @@ import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Owners, PartitionOwners } from '../../engine/state/partition-owners.ts'
-import type { LocalEngine } from '../engine-port.ts'
+import type { LocalEngine } from '../../actors/engine.ts'
 import type { PeerClient } from './peer-client.ts'
 
 export type ClusterAcksOptions = Readonly<{

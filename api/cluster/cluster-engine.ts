@@ -1,5 +1,5 @@
 /**
- * The engine of a whole cluster behind the port of the API: any process answers any call. A receive takes from the
+ * The engine of a whole cluster, as the API asks it: any process answers any call. A receive takes from the
  * partitions of this process, and when those have nothing, from the owners of the others; acks and nacks go to the owner
  * of each partition; an edit is told to every process before it is answered.
  *
@@ -14,30 +14,18 @@ import type { Node } from '../../engine/state/node-registry.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
-import type {
-  ActorStatus,
-  EditedMessages,
-  EnginePort,
-  Health,
-  Holder,
-  LocalEngine,
-  MessageChoice,
-  MessageEdit,
-  MessageLook,
-  Readiness,
-  Receipt,
-  RecentAsked,
-  RecentMessage,
-  ReceiveRequest,
-  Replayed,
-  ReplayTarget,
-  RunningSink,
-  ShownMessage,
-  SinkChanges,
-  SourceOutcome,
-  StreamStatus,
-} from '../engine-port.ts'
-import { newest } from '../../actors/recent-messages.ts'
+import type { StreamStatus } from '../../actors/backlog/stream-figures.ts'
+import type { EngineVerbs, LocalEngine } from '../../actors/engine.ts'
+import type { MessageEdit } from '../../actors/partition/parked-edits.ts'
+import type { Readiness } from '../../actors/readiness.ts'
+import type { SinkChanges } from '../../actors/resource-edits.ts'
+import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
+import type { Holder, Replayed } from '../../actors/sink/replays.ts'
+import type { EditedMessages, MessageChoice, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import type { SourceOutcome } from '../../actors/source/source-actor.ts'
+import type { ActorStatus, Health } from '../../actors/status.ts'
+import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
+import { newest, type RecentAsked, type RecentMessage } from '../../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
 import { ClusterAcks, type ClusterAcksOptions } from './cluster-acks.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
@@ -56,7 +44,7 @@ const STALE_AT = 0.5
 const LOOK_EVERY_MS = 5_000
 const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
 
-export class ClusterEngine implements EnginePort {
+export class ClusterEngine implements EngineVerbs {
   readonly #options: ClusterOptions
   readonly #acks: ClusterAcks
   /** per sink: receives that wait, and how often peers were asked */
@@ -70,7 +58,7 @@ export class ClusterEngine implements EnginePort {
   }
 
   /** @returns undefined: no process serves it, because it doesn't exist or is off */
-  sink(id: string): RunningSink | undefined {
+  sink(id: string): PulledSink | undefined {
     const local = this.#options.engine.sink(id)
     const sink = this.#options.findSink(id)
     if (!sink || (!local && sink.status !== 'active')) return local
@@ -127,7 +115,7 @@ export class ClusterEngine implements EnginePort {
   deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
     return this.#everywhere((engine) => engine.deleteEndpoint(endpoint))
   }
-  messages(...asked: Parameters<EnginePort['messages']>): ReturnType<EnginePort['messages']> {
+  messages(...asked: Parameters<EngineVerbs['messages']>): ReturnType<EngineVerbs['messages']> {
     return this.#options.engine.messages(...asked)
   }
   /** What a process that doesn't answer has delivered is left out. */

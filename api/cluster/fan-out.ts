@@ -4,7 +4,7 @@
  * Nothing here knows what a place is: the engine of this process, or another one over the network.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Receipt, ReceiveRequest } from '../engine-port.ts'
+import type { Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 
 /** Where messages of a sink may be. */
 export type Place = Readonly<{

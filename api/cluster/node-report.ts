@@ -7,7 +7,8 @@ import { EngineError, type ErrorContext } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { redactError, redactText } from '../../engine/redaction.ts'
 import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
-import type { ActorStatus, EnginePort } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { ActorStatus } from '../../actors/status.ts'
 import type { PeerClient } from './peer-client.ts'
 
 export type Identity = Readonly<{ version: string; nodeId: string; nodeName: string }>
@@ -65,7 +66,7 @@ export const aboutSelf = ({ version, nodeId, nodeName }: Identity): Omit<KnownNo
 })
 
 /** What this process says of itself. */
-export function reportOf(engine: Pick<EnginePort, 'actors' | 'ready'>): NodeReport {
+export function reportOf(engine: Pick<EngineVerbs, 'actors' | 'ready'>): NodeReport {
   return { ready: engine.ready().ready, actors: engine.actors().map(reported) }
 }
 
@@ -74,7 +75,7 @@ const REPORT_WITHIN_MS = 1_000
 
 /** Every live process, asked at once. */
 export async function clusterNodes(
-  options: Readonly<{ engine: EnginePort; registry: NodeRegistry; peers: PeerClient; logger: Logger }>,
+  options: Readonly<{ engine: EngineVerbs; registry: NodeRegistry; peers: PeerClient; logger: Logger }>,
 ): Promise<KnownNode[]> {
   const { engine, registry, peers, logger } = options
   await registry.look().catch(() => undefined) // else as of the last heartbeat

@@ -16,20 +16,12 @@ import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
 import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
 import { openPool } from '../../engine/net/http.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
-import type {
-  EditedMessages,
-  Health,
-  HeldSink,
-  MessageChoice,
-  MessageEdit,
-  MessageLook,
-  Receipt,
-  RecentAsked,
-  RecentMessage,
-  ReceiveRequest,
-  ShownMessage,
-  SourceOutcome,
-} from '../engine-port.ts'
+import type { MessageEdit } from '../../actors/partition/parked-edits.ts'
+import type { RecentAsked, RecentMessage } from '../../actors/recent-messages.ts'
+import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
+import type { EditedMessages, HeldSink, MessageChoice, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import type { SourceOutcome } from '../../actors/source/source-actor.ts'
+import type { Health } from '../../actors/status.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 
 export const PEER_PATH = '/internal/peer'

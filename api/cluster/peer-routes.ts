@@ -5,7 +5,10 @@
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
-import type { LocalEngine, RecentAsked, RunningSink, Shape } from '../engine-port.ts'
+import type { LocalEngine } from '../../actors/engine.ts'
+import type { RecentAsked } from '../../actors/recent-messages.ts'
+import type { PulledSink } from '../../actors/sink/running-sink.ts'
+import type { Shape } from '../../sinks/sink.ts'
 import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
 import { PEER_HEADER, TakenRequests, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
@@ -42,7 +45,7 @@ export function addPeerRoutes(
   const calls = new OpenCalls()
   const taken = new TakenRequests()
 
-  const sinkOf = (request: FastifyRequest): RunningSink => {
+  const sinkOf = (request: FastifyRequest): PulledSink => {
     const { sink: id = '' } = request.params as { sink?: string }
     const running = engine.sink(id)
     if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node', { sink: id })

@@ -7,7 +7,7 @@ import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { EngineError } from '../../engine/errors.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import type { Receipt } from '../engine-port.ts'
+import type { Receipt } from '../../actors/sink/running-sink.ts'
 
 /** The receives that wait for messages at the moment. */
 export class OpenReceives {

@@ -13,7 +13,7 @@ import { parseExact } from '../../transforms/exact-json.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { placeText } from '../../transforms/source-position.ts'
 import { EXAMPLE, tryCompiled, type TrialMessage, type TrialResult } from '../../transforms/trial.ts'
-import type { RecentAsked, RecentMessage } from '../engine-port.ts'
+import type { RecentAsked, RecentMessage } from '../../actors/recent-messages.ts'
 import { routeTrial } from './route-trial.ts'
 
 /** @property connection of the database that they are of; absent: of none @property destinations of the sinks that have the function */

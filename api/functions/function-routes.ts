@@ -13,7 +13,7 @@ import type { SourcePlace } from '../../transforms/source-position.ts'
 import { syntheticMessage } from '../../transforms/synthetic-message.ts'
 import { EXAMPLE, trialMessage, type TrialMessage } from '../../transforms/trial.ts'
 import { usersOf, type FunctionEdits } from './function-edits.ts'
-import type { EnginePort } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
 import { codeOf, sinkTypeOf } from './function-form.ts'
 import { enriched, rehearsalOf } from './function-rehearsal.ts'
 import { objectBody, pathParameter, type Operation } from '../operation.ts'
@@ -26,7 +26,7 @@ export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 
     list: () => readonly StoredFunction[]
     sinks: () => readonly Sink[]
     databases: () => readonly Database[]
-    recent: EnginePort['recent']
+    recent: EngineVerbs['recent']
   }>
 
 const MAX_BYTES = 1_048_576

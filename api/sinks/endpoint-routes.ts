@@ -6,7 +6,8 @@ import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import { TestOut, tested } from './connection-test.ts'
 import { endpointChanges, EndpointIn, endpointOut, EndpointOut, newEndpoint } from './endpoint-form.ts'
-import type { EnginePort, ResourcePort } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { objectBody, pathParameter, type Operation } from '../operation.ts'
 
 const LIST = '/api/destinations/http_endpoints'
@@ -14,8 +15,8 @@ const ONE = '/api/destinations/http_endpoints/{id_or_name}'
 const MAX_BYTES = 1_048_576
 
 export type EndpointPorts = Readonly<{
-  engine: EnginePort
-  resources: ResourcePort
+  engine: EngineVerbs
+  resources: ResourceLookup
   /** makes an address at a public test service. @throws EngineError DESTINATION_UNREACHABLE */
   makeTestUrl?: () => Promise<string>
 }>

@@ -2,7 +2,10 @@
 import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import type { EnginePort, MessageChoice, MessageEdit, ResourcePort } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { MessageEdit } from '../../actors/partition/parked-edits.ts'
+import type { MessageChoice } from '../../actors/sink/running-sink.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
 
 const MAX_LIMIT = 1_000
@@ -78,7 +81,7 @@ const EDITS: Readonly<Record<MessageEdit, Readonly<{ one: string; many: string; 
   },
 }
 
-export function messageOperations({ engine, resources }: Readonly<{ engine: EnginePort; resources: ResourcePort }>): Operation[] {
+export function messageOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
   const sinkOf = (account: Account, idOrName: string): Sink => {
     const sink = resources.findSink(account.id, idOrName)
     if (!sink) throw new EngineError('NOT_FOUND', `There is no sink "${idOrName.slice(0, 100)}".`)
@@ -196,7 +199,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
 const statesFor = (edit: MessageEdit) => STATES.filter((state) => edit === 'redeliver' || state !== 'discarded')
 
 /** @throws EngineError PARTITION_MOVING: some were left as they are, because nobody has them at the moment */
-function done({ known, served, edited }: Awaited<ReturnType<EnginePort['editMessages']>>): { success: true; messages: number } {
+function done({ known, served, edited }: Awaited<ReturnType<EngineVerbs['editMessages']>>): { success: true; messages: number } {
   if (served < known) throw new EngineError('PARTITION_MOVING', `${known - served} of ${known} messages have no live owner`)
   return { success: true, messages: edited }
 }

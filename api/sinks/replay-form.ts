@@ -3,7 +3,8 @@ import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import type { Replayed, ReplayTarget } from '../engine-port.ts'
+import type { Replayed } from '../../actors/sink/replays.ts'
+import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 
 export const ReplayBody = Type.Object(
   {

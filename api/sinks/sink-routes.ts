@@ -3,7 +3,8 @@ import { Type } from 'typebox'
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import type { EnginePort, ResourcePort } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { TestOut, tested } from './connection-test.ts'
 import { objectBody, pathParameter, type Operation } from '../operation.ts'
 import { ReplayBody, ReplayOut, replayOut, replayTarget } from './replay-form.ts'
@@ -11,7 +12,7 @@ import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '.
 
 const MAX_SINK_BYTES = 1_048_576
 
-export function sinkOperations({ engine, resources }: Readonly<{ engine: EnginePort; resources: ResourcePort }>): Operation[] {
+export function sinkOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
   const allShown = async (sinks: readonly Sink[]) => {
     const health = await engine.sinkHealth(sinks.map(({ id }) => id))
     return sinks.map((sink) => sinkOut(sink, health.get(sink.id) ?? idleHealth(sink)))

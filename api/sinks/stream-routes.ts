@@ -10,7 +10,10 @@ import { Type } from 'typebox'
 import { splitTokens } from '../../engine/dispatch/ack-id.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import type { EnginePort, Receipt, ResourcePort, RunningSink, Shape } from '../engine-port.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { PulledSink, Receipt } from '../../actors/sink/running-sink.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+import type { Shape } from '../../sinks/sink.ts'
 import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
 import type { OpenReceives, ReceiveCall } from '../cluster/receive-call.ts'
 
@@ -96,7 +99,7 @@ const Messages = Type.Object({
 const FLAT_PATHS = ['/api/http_pull_consumers/{id_or_name}']
 const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams/{id_or_name}']
 
-type Ports = Readonly<{ engine: EnginePort; resources: ResourcePort; receives: OpenReceives }>
+type Ports = Readonly<{ engine: EngineVerbs; resources: ResourceLookup; receives: OpenReceives }>
 
 export function streamOperations(ports: Ports): Operation[] {
   return [...family(ports, FLAT_PATHS, 'flat'), ...family(ports, NESTED_PATHS, 'nested')]
@@ -176,14 +179,14 @@ const SUCCESS = Buffer.from('{"success":true}')
 const EMPTY = Buffer.from('{"data":[]}')
 
 /** @throws EngineError NOT_FOUND: unknown to the account, or not a pull sink */
-function streamSink(request: FastifyRequest, resources: ResourcePort, account: Account): Sink {
+function streamSink(request: FastifyRequest, resources: ResourceLookup, account: Account): Sink {
   const idOrName = pathParameter(request, 'id_or_name')
   const sink = resources.findSink(account.id, idOrName)
   if (sink?.destination.type === 'sequin_stream') return sink
   throw new EngineError('NOT_FOUND', `There is no pull sink "${idOrName.slice(0, 100)}".`)
 }
 
-function runningSink(engine: EnginePort, sink: Sink): RunningSink {
+function runningSink(engine: EngineVerbs, sink: Sink): PulledSink {
   const running = engine.sink(sink.id)
   if (!running) throw new EngineError('SINK_NOT_RUNNING', `sink ${sink.name} has no actor`, { sink: sink.name, status: sink.status })
   return running
@@ -195,7 +198,7 @@ type Call = Readonly<{
   reply: FastifyReply
   sink: Sink
   parameters: Parameters
-  engine: EnginePort
+  engine: EngineVerbs
   receives: OpenReceives
 }>
 

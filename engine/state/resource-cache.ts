@@ -6,6 +6,12 @@ import type { Resources } from './resource-store.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
+/** What requests look up. */
+export type ResourceLookup = Pick<
+  ResourceCache,
+  'findAccount' | 'findSink' | 'listSinks' | 'findDatabase' | 'findEndpoint' | 'listEndpoints'
+>
+
 export class ResourceCache {
   #resources: Resources
 
@@ -36,6 +42,7 @@ export class ResourceCache {
     return this.#resources.endpoints
   }
 
+  /** @param tokenHash sha256 of the token, lower-case hexadecimal */
   findAccount(tokenHash: string): Account | undefined {
     return this.#resources.tokens.get(tokenHash)
   }

@@ -240,8 +240,8 @@ test('an edit whose mark can not be written is named in health, and takes effect
   await streaming(node)
   const admit = await s.shop.refuseSessions()
   await node.engine.updateSink(idOf(node, 'goods'), { source: { include_tables: ['public.users'] } })
-  const health = () => node.engine.sink(idOf(node, 'goods'))?.health() ?? assert.fail('it does not run')
-  const { status, checks } = health()
+  const health = async () => (await node.health('goods')) ?? assert.fail('it does not run')
+  const { status, checks } = await health()
   assert.equal(status, 'warning')
   assert.match(
     checks.find(({ error }) => error?.code === 'ROUTING_NOT_PLACED')?.error?.message ?? '',
@@ -252,7 +252,7 @@ test('an edit whose mark can not be written is named in health, and takes effect
     ['streaming'],
   )
   await admit()
-  await eventually('it has taken effect', async () => (health().status === 'healthy' ? true : undefined))
+  await eventually('it has taken effect', async () => ((await health()).status === 'healthy' ? true : undefined))
   await s.shop.query('insert into goods values (1); insert into users values (2)')
   assert.deepEqual(
     (await take(node, 'goods')).map(({ record }) => record.id),

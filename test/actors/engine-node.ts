@@ -3,6 +3,7 @@
 import { setTimeout } from 'node:timers/promises'
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
+import type { Health } from '../../actors/status.ts'
 import { applyConfig } from '../../api/config/config-apply.ts'
 import { parseConfig } from '../../api/config/config-document.ts'
 import { createLogger } from '../../engine/logger.ts'
@@ -45,6 +46,8 @@ export interface EngineNode extends AsyncDisposable {
   readonly lines: readonly Record<string, unknown>[]
   /** Settles when a line for which this holds has been logged. */
   logged(condition: (line: Record<string, unknown>) => boolean): Promise<void>
+  /** How a sink is here; undefined: it does not run. */
+  health(sinkName: string): Promise<Health | undefined>
   stop(): Promise<void>
 }
 
@@ -94,7 +97,11 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
         throw new Error(`not logged in time; the log:\n${lines.map((l) => JSON.stringify(l)).join('\n')}`)
     }
   }
-  return { engine, cache, registry, store, metrics, log, lines, logged, stop, [Symbol.asyncDispose]: stop }
+  const health = async (sinkName: string) => {
+    const { id = '' } = cache.sinks.find(({ name }) => name === sinkName) ?? {}
+    return (await engine.sinkHealth([id])).get(id)
+  }
+  return { engine, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
 }
 
 /** Stores what a configuration file says, as another program would. */

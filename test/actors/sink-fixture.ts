@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { startSink, type Receipt, type RunningSink, type SinkOptions } from '../../actors/sink/sink.ts'
+import type { Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../../actors/sink/running-sink.ts'
+import { startSink } from '../../actors/sink/sink.ts'
 import type { Discarded, SinkObserver } from '../../actors/sink/sink-observer.ts'
-import type { Receive } from '../../actors/sink/running-sink.ts'
 import { splitTokens } from '../../engine/dispatch/ack-id.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import type { Generations } from '../../engine/dispatch/generations.ts'
@@ -298,7 +298,7 @@ export class Fixture implements AsyncDisposable {
     })
   }
 
-  receipt(batchSize: number, waitMs = 0, options: Partial<Pick<Receive, 'shape' | 'ackToken' | 'signal'>> = {}): Promise<Receipt> {
+  receipt(batchSize: number, waitMs = 0, options: Partial<Pick<ReceiveRequest, 'shape' | 'ackToken' | 'signal'>> = {}): Promise<Receipt> {
     return this.sink.receive({ batchSize, waitMs, shape: 'flat', signal: new AbortController().signal, ...options })
   }
 

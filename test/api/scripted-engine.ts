@@ -1,4 +1,4 @@
-/** A small engine behind the HTTP layer's port: pull sinks over a list in memory, with waiting, visibility by hand, and
+/** A small engine for the HTTP layer to ask: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash, randomUUID } from 'node:crypto'
 import type { MessagePage, MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
@@ -6,25 +6,18 @@ import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
-import type {
-  ActorStatus,
-  EditedMessages,
-  MessageLook,
-  RecentMessage,
-  ShownMessage,
-  EnginePort,
-  Health,
-  Readiness,
-  Receipt,
-  ReceiveRequest,
-  Replayed,
-  ReplayTarget,
-  ResourcePort,
-  RunningSink,
-  SinkChanges,
-  SourceOutcome,
-  StreamStatus,
-} from '../../api/engine-port.ts'
+import type { StreamStatus } from '../../actors/backlog/stream-figures.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { Readiness } from '../../actors/readiness.ts'
+import type { RecentMessage } from '../../actors/recent-messages.ts'
+import type { SinkChanges } from '../../actors/resource-edits.ts'
+import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
+import type { Replayed } from '../../actors/sink/replays.ts'
+import type { EditedMessages, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import type { SourceOutcome } from '../../actors/source/source-actor.ts'
+import type { ActorStatus, Health } from '../../actors/status.ts'
+import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 
 export const TOKEN = 'token-of-shop'
 export const OTHER_TOKEN = 'token-of-another'
@@ -34,7 +27,7 @@ const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
 export type Scripted = { id: string; data: string }
 
-export class ScriptedSink implements RunningSink {
+export class ScriptedSink implements PulledSink {
   readonly ready: Scripted[] = []
   readonly inFlight = new Map<string, Scripted>()
   readonly acked: string[] = []
@@ -125,7 +118,7 @@ export class ScriptedSink implements RunningSink {
   }
 }
 
-export class ScriptedEngine implements EnginePort, ResourcePort {
+export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   readonly running = new Map<string, ScriptedSink>()
   readonly sinks = new Map<string, Sink>()
   readonly updates: { sinkId: string; changes: SinkChanges }[] = []
@@ -150,7 +143,7 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     return sink
   }
 
-  sink(id: string): RunningSink | undefined {
+  sink(id: string): PulledSink | undefined {
     return this.running.get(id)
   }
   actors(): readonly ActorStatus[] {
@@ -197,7 +190,7 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
   }
   /** by sink id */
   readonly records = new Map<string, readonly MessageRecord[]>()
-  readonly edits: Parameters<EnginePort['editMessages']>[] = []
+  readonly edits: Parameters<EngineVerbs['editMessages']>[] = []
   async messages(sinkId: string): Promise<MessagePage> {
     return { messages: this.records.get(sinkId) ?? [] }
   }
@@ -215,7 +208,7 @@ export class ScriptedEngine implements EnginePort, ResourcePort {
     const functions = withFunctions ? '{"dropped":false,"output":98765432109876543210,"logs":[]}' : null
     return record && { record, message: '{"record":{"id":12345678901234567890}}', functions }
   }
-  async editMessages(...edit: Parameters<EnginePort['editMessages']>): Promise<EditedMessages> {
+  async editMessages(...edit: Parameters<EngineVerbs['editMessages']>): Promise<EditedMessages> {
     this.edits.push(edit)
     const [sinkId, , choice] = edit
     const known = typeof choice === 'string' ? [] : (this.records.get(sinkId) ?? []).filter(({ id }) => choice.includes(id))

@@ -26,19 +26,18 @@ test('a table outside of the publication is a warning of the sink and a line in 
     }),
   )
   await using node = await startNode({ name: 'a', state: state.connection })
-  const health = (name: string) => node.engine.sink(node.cache.sinks.find((sink) => sink.name === name)?.id ?? '')?.health()
-  const check = (name: string) => health(name)?.checks.find((one) => one.name === 'Sink configuration')
+  const check = async (name: string) => (await node.health(name))?.checks.find((one) => one.name === 'Sink configuration')
   await node.logged((line) => line.sink === 'users' && line.code === 'table_not_published')
   await eventually(
     'both are served',
-    async () => (health('goods')?.status === 'healthy' && health('users')?.status === 'warning') || undefined,
+    async () => ((await node.health('goods'))?.status === 'healthy' && (await node.health('users'))?.status === 'warning') || undefined,
   )
-  assert.equal(check('goods')?.status, 'healthy')
-  const { message = '' } = (check('users')?.error ?? {}) as { message?: string }
+  assert.equal((await check('goods'))?.status, 'healthy')
+  const { message = '' } = ((await check('users'))?.error ?? {}) as { message?: string }
   assert.match(message, /public\.users is not in the publication "p"/)
   await shop.query(/Run: (.*)$/.exec(message)?.[1] ?? '')
   await node.engine.reload()
-  await eventually('mended', async () => health('users')?.status === 'healthy' || undefined)
+  await eventually('mended', async () => (await node.health('users'))?.status === 'healthy' || undefined)
 })
 
 test('a TRUNCATE is told in the health of a sink whose destination keeps documents, and of no other', async () => {
@@ -64,12 +63,12 @@ test('a TRUNCATE is told in the health of a sink whose destination keeps documen
     }),
   )
   await using node = await startNode({ name: 'a', state: state.connection })
-  const check = (name: string) => {
-    const { checks = [] } = node.engine.sink(node.cache.sinks.find((sink) => sink.name === name)?.id ?? '')?.health() ?? {}
-    return checks.find((one) => one.name === 'Sink configuration')
-  }
+  const check = async (name: string) => (await node.health(name))?.checks.find((one) => one.name === 'Sink configuration')
   await shop.query('truncate goods')
-  await eventually('it is told', async () => check('goods')?.error?.code === 'table_truncated' || undefined)
-  assert.deepEqual([check('goods')?.status, check('users')?.error, check('asked')?.error], ['notice', undefined, undefined])
-  assert.match(String(check('goods')?.error?.message), /public\.goods \(.*delete them there/)
+  await eventually('it is told', async () => (await check('goods'))?.error?.code === 'table_truncated' || undefined)
+  assert.deepEqual(
+    [(await check('goods'))?.status, (await check('users'))?.error, (await check('asked'))?.error],
+    ['notice', undefined, undefined],
+  )
+  assert.match(String((await check('goods'))?.error?.message), /public\.goods \(.*delete them there/)
 })

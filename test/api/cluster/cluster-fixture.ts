@@ -7,7 +7,10 @@ import { NodeRegistry } from '../../../engine/state/node-registry.ts'
 import { StateFeed } from '../../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../../engine/state/store.ts'
 import { openCluster } from '../../../api/cluster/cluster.ts'
-import type { EnginePort, HeldSink, Holder, LocalEngine, Replayed, ReplayTarget } from '../../../api/engine-port.ts'
+import type { EngineVerbs, LocalEngine } from '../../../actors/engine.ts'
+import type { Holder, Replayed } from '../../../actors/sink/replays.ts'
+import type { HeldSink } from '../../../actors/sink/running-sink.ts'
+import type { ReplayTarget } from '../../../engine/dispatch/replay/replay-plan.ts'
 import { startApi, type ApiServer, type Limits } from '../../../api/server.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { createState, type TestDatabase } from '../../services/postgres.ts'
@@ -56,7 +59,7 @@ export type ClusterNode = Readonly<{
   registry: NodeRegistry
   engine: ClusteredEngine
   /** of all nodes, as this one asks them */
-  whole: EnginePort
+  whole: EngineVerbs
   goods: ScriptedSink
   api: ApiServer
   log: string[]

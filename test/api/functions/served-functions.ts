@@ -1,7 +1,7 @@
 /** The management of functions served over HTTP, on a real state database and with real sandboxes. */
 import { randomBytes, randomUUID } from 'node:crypto'
 import { FunctionEdits } from '../../../api/functions/function-edits.ts'
-import type { RecentAsked, RecentMessage } from '../../../api/engine-port.ts'
+import type { RecentAsked, RecentMessage } from '../../../actors/recent-messages.ts'
 import { startApi } from '../../../api/server.ts'
 import { newSink } from '../../../api/sinks/sink-form.ts'
 import { createLogger } from '../../../engine/logger.ts'
