@@ -7,9 +7,9 @@
  *      late it arrives (correctness 35). Within a transaction the order in the request decides.
  */
 import type { Position } from '../engine/position.ts'
-import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { JsonMembers } from './json-members.ts'
+import { documentName, effectOf, keyValues, NO_OBJECT, once, type Refused } from './keyed-documents.ts'
 import { Messages } from './messages.ts'
 import type { Load } from './push.ts'
 
@@ -29,7 +29,6 @@ export type Operation = Readonly<{
 }>
 /** What the action lines of one index begin with. */
 export type Heads = Readonly<Record<Operation['kind'], Buffer>>
-export type Refused = Readonly<{ i: number; refusal: string }>
 
 /** Elasticsearch refuses a whole request for a longer one. */
 const MAX_ID_BYTES = 512
@@ -41,6 +40,8 @@ const OPEN_OBJECT = 0x7b
 /** what an action line has beside index and identifier, at most */
 const LINE_BYTES = 96
 const PLAIN_TAIL = Buffer.from('}}\n')
+const SEVERAL_TEXTS =
+  'documents are named by the values of the primary key, joined with "-"; several of them are texts, so "a-b" and "c" name the same document as "a" and "b-c"'
 const NUMBER_OR_UUID = /^(?:-?\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/
 
 export type DocumentOptions = Readonly<{
@@ -57,14 +58,13 @@ export class ElasticsearchDocuments {
   readonly #messages: Messages
   readonly #isVersioned: boolean
   readonly #warn: (text: string) => void
-  #hasWarned = false
   /** the end of the action lines of one transaction */
   #tail: Readonly<{ history: number; lsn: bigint; bytes: Buffer | undefined }> = { history: -1, lsn: -1n, bytes: undefined }
 
   constructor({ sink, database, isVersioned, indexBytes, warn }: DocumentOptions) {
     this.#messages = new Messages(sink, database)
     this.#isVersioned = isVersioned
-    this.#warn = warn
+    this.#warn = once(warn)
     this.overheadBytes = this.#messages.overheadBytes + indexBytes + MAX_ID_BYTES + LINE_BYTES
   }
 
@@ -73,16 +73,14 @@ export class ElasticsearchDocuments {
     const place = load.places[i] as number
     const tail = this.#isVersioned ? this.#versioned(view.position(place)) : PLAIN_TAIL
     if (!tail) return { i, refusal: 'the position of the change fits no version; set versioning to none' }
-    const isTombstone = (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
-    const kind = isTombstone || view.action(place) === ACTION.delete ? 'delete' : 'index'
+    const kind = effectOf(load, i)
     const payload = load.payloads?.[i]
-    if (kind === 'index' && payload && payload[0] !== OPEN_OBJECT)
-      return { i, refusal: 'the function made no object of it: a document is an object' }
+    if (kind === 'index' && payload && payload[0] !== OPEN_OBJECT) return { i, refusal: NO_OBJECT }
     let id = view.buffer
     let idStart = view.keyStart(place) + 1
     let idEnd = view.keyEnd(place) - 1
     if (!isPlainText(id, idStart, idEnd)) {
-      const named = this.#named(id.toString('utf8', idStart - 1, idEnd + 1))
+      const named = this.#named(keyValues(load, i))
       if (named.refusal !== undefined) return { i, refusal: named.refusal }
       id = Buffer.from(JSON.stringify(named.id))
       idStart = 0
@@ -110,24 +108,16 @@ export class ElasticsearchDocuments {
     return body
   }
 
-  /** @param keys the primary key as JSON array of texts */
-  #named(keys: string): Readonly<{ id: string; refusal?: undefined } | { refusal: string }> {
-    const parts = JSON.parse(keys) as (string | null)[]
-    if (parts.length === 0) return { refusal: 'nothing names the document of this row: its table has no primary key' }
-    const id = parts.join('-')
+  /** @param key values of the primary key */
+  #named(key: readonly (string | null)[]): Readonly<{ id: string; refusal?: undefined } | { refusal: string }> {
+    if (key.length === 0) return { refusal: 'nothing names the document of this row: its table has no primary key' }
+    const id = documentName(key)
     if (id === '') return { refusal: 'the primary key is empty: Elasticsearch takes no document of that name' }
     const length = Buffer.byteLength(id)
     if (length > MAX_ID_BYTES)
       return { refusal: `the primary key has ${length} bytes; Elasticsearch takes ${MAX_ID_BYTES} to name a document` }
-    if (!this.#hasWarned && parts.filter((part) => part !== null && !NUMBER_OR_UUID.test(part)).length > 1) this.#tellOfTexts()
+    if (key.filter((value) => value !== null && !NUMBER_OR_UUID.test(value)).length > 1) this.#warn(SEVERAL_TEXTS)
     return { id }
-  }
-
-  #tellOfTexts(): void {
-    this.#hasWarned = true
-    this.#warn(
-      'documents are named by the values of the primary key, joined with "-"; several of them are texts, so "a-b" and "c" name the same document as "a" and "b-c"',
-    )
   }
 
   /** By history · 2^56 + LSN: a whole position doesn't fit 63 bits. @returns undefined: nor does this one */

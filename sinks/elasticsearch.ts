@@ -7,10 +7,8 @@ import { bodyMemory } from './body-memory.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
 import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
-import type { Answer, Blame, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
-
-/** Far below the server's own limit, which can be lower than its default of 100 MB; a smaller one is learnt. */
-const MAX_BODY_BYTES = 16 * 1024 * 1024
+import { MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
+import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
 export const elasticsearch: PushType = {
   type: 'elasticsearch',
@@ -126,13 +124,4 @@ function partsOf(operations: readonly Operation[]): readonly (readonly Operation
     bytes += operation.bytes
   }
   return parts
-}
-
-/** An index that takes nothing is the matter of those that go there, perhaps a few: others go on, and none is given up. */
-function ofOneIndex(outcome: Outcome): Outcome {
-  const isOurs = ({ blame, answer }: Failure) => blame === 'refused' && answer.status !== 401
-  const ofPlace = (failure: Failure, blame: Blame): Failure => ({ ...failure, blame, isOfPlace: true })
-  if (outcome.kind === 'failed' && isOurs(outcome.failure)) return { ...outcome, failure: ofPlace(outcome.failure, 'rejected') }
-  if (outcome.kind !== 'each') return outcome
-  return { ...outcome, failures: outcome.failures.map((failure) => (failure && isOurs(failure) ? ofPlace(failure, 'message') : failure)) }
 }

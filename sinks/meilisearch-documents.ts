@@ -5,9 +5,9 @@
  * The identifier is the field `primary_key` of the document: of what a function made of the row, or of the row itself. Where
  * the row has no such column, or neither it nor the function tells of a deleted row, it is the row's primary key, joined with "-".
  */
-import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { JsonMembers, type Span } from './json-members.ts'
+import { documentName, effectOf, isTombstone, keyValues, NO_OBJECT, once, type Refused } from './keyed-documents.ts'
 import { Messages } from './messages.ts'
 import type { Load } from './push.ts'
 
@@ -24,7 +24,6 @@ export type Item = Readonly<{
   /** in front of the default message: the field that is its identifier */
   head: Buffer | undefined
 }>
-export type Refused = Readonly<{ i: number; refusal: string }>
 
 const ID = /^[A-Za-z0-9_-]{1,511}$/
 const I64_MIN = -(2n ** 63n)
@@ -45,23 +44,19 @@ export class MeilisearchDocuments {
   readonly #isTransformed: boolean
   readonly #messages: Messages
   readonly #warn: (text: string) => void
-  #hasWarned = false
 
   constructor({ sink, database, key, warn }: Readonly<{ sink: Sink; database: Database; key: string; warn: (text: string) => void }>) {
     this.#key = key
     this.#isTransformed = (sink.transform ?? null) !== null
     this.#messages = new Messages(sink, database)
-    this.#warn = warn
+    this.#warn = once(warn)
     this.overheadBytes = this.#messages.overheadBytes + Buffer.byteLength(JSON.stringify(key)) + HEAD_BYTES
   }
 
   /** @param action what a routing function says; undefined: by the message. A tombstone is always a delete. */
   item(load: Load, i: number, action: 'index' | 'delete' | undefined): Item | Refused {
-    const view = load.views[i] as Load['views'][number]
-    const place = load.places[i] as number
-    const isTombstone = (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
-    const byMessage = view.action(place) === ACTION.delete ? 'delete' : 'index'
-    return isTombstone || (action ?? byMessage) === 'delete' ? this.#deleted(load, i) : this.#indexed(load, i)
+    const isDeleted = isTombstone(load, i) || (action ?? effectOf(load, i)) === 'delete'
+    return isDeleted ? this.#deleted(load, i) : this.#indexed(load, i)
   }
 
   /** The body of a request: a document on each line. */
@@ -81,7 +76,7 @@ export class MeilisearchDocuments {
 
   #indexed(load: Load, i: number): Item | Refused {
     const { isObject, idJson: found, isOutOfRange, hasBadVectors, depth } = this.#look(load, i)
-    if (!isObject) return { i, refusal: 'the function made no object of it: a document is an object' }
+    if (!isObject) return { i, refusal: NO_OBJECT }
     if (isOutOfRange) return { i, refusal: TOO_LARGE_NUMBER }
     if (hasBadVectors) return { i, refusal: BAD_VECTORS }
     const isDefault = load.payloads?.[i] === undefined
@@ -95,7 +90,10 @@ export class MeilisearchDocuments {
 
   #deleted(load: Load, i: number): Item | Refused {
     const { idJson: told } = this.#look(load, i)
-    if (told === 'null') this.#tellOfKeys()
+    if (told === 'null')
+      this.#warn(
+        `Postgres does not tell "${this.#key}" of deleted rows, so their documents are deleted by primary key; with REPLICA IDENTITY FULL it does`,
+      )
     const idJson = told === undefined || told === 'null' ? primaryKeyJson(load, i) : told
     if (idJson === undefined) return { i, refusal: `nothing names the document of this row: it has no "${this.#key}" and no primary key` }
     return { i, kind: 'delete', id: nameOf(idJson) ?? idJson, idJson, isOdd: false, head: undefined }
@@ -108,7 +106,7 @@ export class MeilisearchDocuments {
     const bytes = payload ? Buffer.from(payload.buffer, payload.byteOffset, payload.length) : view.buffer
     // the default message has its brace put in front at delivery
     const members = payload ? JsonMembers.of(bytes, 0) : new JsonMembers(bytes, view.bodyStart(places[i] as number))
-    if (!members) return NO_OBJECT
+    if (!members) return NOT_AN_OBJECT
     let id: Span | undefined
     let hasBadVectors = false
     for (let name = members.name(); name; name = members.name()) {
@@ -122,18 +120,10 @@ export class MeilisearchDocuments {
     const { depth, isOutOfRange } = members
     return { isObject: true, idJson: id && bytes.toString('utf8', id.start, id.end), hasBadVectors, depth, isOutOfRange }
   }
-
-  #tellOfKeys(): void {
-    if (this.#hasWarned) return
-    this.#hasWarned = true
-    this.#warn(
-      `Postgres does not tell "${this.#key}" of deleted rows, so their documents are deleted by primary key; with REPLICA IDENTITY FULL it does`,
-    )
-  }
 }
 
 type Look = Readonly<{ isObject: boolean; idJson: string | undefined; hasBadVectors: boolean; depth: number; isOutOfRange: boolean }>
-const NO_OBJECT: Look = { isObject: false, idJson: undefined, hasBadVectors: false, depth: 0, isOutOfRange: false }
+const NOT_AN_OBJECT: Look = { isObject: false, idJson: undefined, hasBadVectors: false, depth: 0, isOutOfRange: false }
 
 /** The value of a column of the row that stands at `start`. */
 function columnOf(bytes: Buffer, start: number, column: string): Span | undefined {
@@ -147,11 +137,9 @@ function columnOf(bytes: Buffer, start: number, column: string): Span | undefine
 }
 
 /** The row's primary key, joined with "-", as JSON text. */
-function primaryKeyJson({ views, places }: Load, i: number): string | undefined {
-  const view = views[i] as Load['views'][number]
-  const place = places[i] as number
-  const parts = JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[]
-  return parts.length === 0 ? undefined : JSON.stringify(parts.join('-'))
+function primaryKeyJson(load: Load, i: number): string | undefined {
+  const values = keyValues(load, i)
+  return values.length === 0 ? undefined : JSON.stringify(documentName(values))
 }
 
 /** The name of a document, of its identifier as JSON. @returns undefined: Meilisearch takes no such identifier */

@@ -5,6 +5,7 @@
  * read from the log, and nothing else.
  */
 import { MeilisearchDestination } from '../engine/state/destinations.ts'
+import { MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
 import { MeilisearchApi } from './meilisearch-api.ts'
 import { deliver } from './meilisearch-delivery.ts'
 import { MeilisearchDocuments, type Item } from './meilisearch-documents.ts'
@@ -13,9 +14,6 @@ import { meilisearchRouting } from './meilisearch-routing.ts'
 import { MeilisearchTasks } from './meilisearch-tasks.ts'
 import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { QueueGate } from './queue-gate.ts'
-
-/** Far below the server's own limit, which can be lower than its default of 100 MB; a smaller one is learnt. */
-const MAX_BODY_BYTES = 16 * 1024 * 1024
 
 export const meilisearch: PushType = {
   type: 'meilisearch',
@@ -103,9 +101,3 @@ class MeilisearchWire implements PushWire {
 }
 
 const failed = (failure: Failure): Outcome => ({ kind: 'failed', failure })
-
-/** An index that is refused may be that of a few messages only, when a function names it: others go on, and none is given up. */
-function ofOneIndex(outcome: Outcome): Outcome {
-  if (outcome.kind !== 'failed' || outcome.failure.blame !== 'refused' || outcome.failure.answer.status === 401) return outcome
-  return failed({ ...outcome.failure, blame: 'rejected', isOfPlace: true })
-}
