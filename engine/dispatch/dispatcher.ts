@@ -119,9 +119,6 @@ export class Dispatcher {
   get inFlight(): number {
     return this.#open.inFlight + this.parked.heldCount
   }
-  get rangeCount(): number {
-    return this.#open.ranges.count
-  }
   /** Messages read and not finished, parked ones included. */
   get unfinished(): number {
     return this.window.open + this.parked.openRows

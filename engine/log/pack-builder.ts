@@ -93,13 +93,6 @@ export class PackBuilder {
     this.bodies.length = this.#start
   }
 
-  /** Copies the rendered bytes of another builder's last message here, as if rendered anew; `add` must follow. */
-  copyLast(from: PackBuilder): void {
-    const end = from.#start
-    const start = from.#count > 1 ? (from.#words[(from.#count - 2) * BUILD_COLUMNS + 3] as number) : 0
-    this.bodies.copy(from.bodies.buffer, start, end)
-  }
-
   /** @returns the record, in memory of its own; the builder is empty afterwards and may be used again */
   encode(): Buffer {
     this.drop()

@@ -101,23 +101,6 @@ test('a pack of similar rows shrinks, and a builder may be used again after enco
   }
 })
 
-test('a message rendered once is copied into the pack of a second sink', () => {
-  const first = new PackBuilder(origin)
-  const second = new PackBuilder(origin)
-  for (const body of ['one', 'three', 'five']) {
-    first.begin(1n, 1, 1)
-    first.bodies.ascii(`k${body}`)
-    first.add(0, 1, ACTION.insert, 1, 0, 5, 1, 0)
-    second.copyLast(first)
-    second.add(0, 1, ACTION.insert, 1, 0, 5, 1, 0)
-  }
-  const pack = Pack.decode(second.encode())
-  assert.deepEqual(
-    [0, 1, 2].map((i) => text(pack, pack.bodyStart(i), pack.bodyEnd(i))),
-    ['one', 'three', 'five'],
-  )
-})
-
 test('what was rendered and not added is not in the pack', () => {
   const builder = new PackBuilder(origin)
   builder.begin(1n, 1, 1)
