@@ -15,10 +15,8 @@ import {
   type OlderRefs,
 } from '../engine/dispatch/ack-id.ts'
 import type { Batch } from '../engine/dispatch/batch.ts'
-import { PullDestination } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { bodyMemory } from './body-memory.ts'
-import type { DestinationType, PullWire, Shape } from './sink.ts'
 
 const HEAD = Buffer.from('{"data":[')
 const TAIL = Buffer.from(']}')
@@ -37,13 +35,8 @@ type Frame = Readonly<{
   afterRow: Buffer
 }>
 
-export const pull: DestinationType<PullWire> = {
-  type: 'sequin_stream',
-  settings: PullDestination,
-  keyed: false,
-  open: (sink, database) => new PullAnswers(sink, database),
-  testConnection: async () => undefined, // there is nothing to connect to: the client does
-}
+/** How one element of an answer looks: record, changes, … beside `ack_id`, or under `data`. */
+export type Shape = 'flat' | 'nested'
 
 /** What of the metadata is the same for every message of a sink. */
 export function sinkMetadata(sink: Sink, { id, name, annotations, connection }: Database): Record<string, unknown> {
@@ -60,7 +53,9 @@ export const ENRICHMENT = Buffer.from(',"enrichment":')
 /** The end of every message of a sink, behind the row that enriches it: the rest of its metadata. */
 export const metadataEnd = (sink: Sink, database: Database): string => `,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
 
-class PullAnswers implements PullWire {
+/** Writes the answers of one sink and reads the ids that they gave. Cheap: it is made anew when the sink or its database is edited. */
+export class PullAnswers {
+  /** what an answer has beside the body of each message: batches are bounded by bytes */
   readonly overheadBytes: number
   readonly #tag: string
   readonly #frames: Readonly<Record<Shape, Frame>>
@@ -77,6 +72,7 @@ class PullAnswers implements PullWire {
     this.overheadBytes = ID_BYTES + this.#frames.nested.afterBody.length
   }
 
+  /** The bytes of an answer. @param hasToken whether it ends with one token for all of its messages */
   encode(batches: readonly Batch[], shape: Shape, hasToken = false): Buffer {
     const frames = batches.map(({ payloads }) => (payloads ? this.#payloadFrame : this.#frames[shape]))
     const prefixes = batches.map(({ generation, partition }) => ackIdPrefix(this.#tag, generation, partition))
@@ -119,14 +115,17 @@ class PullAnswers implements PullWire {
     return answer
   }
 
+  /** Nobody reads an answer any more: its memory is used again. */
   reuse(answer: Buffer): void {
     bodyMemory.give(answer)
   }
 
+  /** Which messages the ids of a later answer mean, by partition; ids that aren't of this sink and generation are told apart. */
   named(ids: readonly string[], generation: number): ReturnType<typeof readAckIds> {
     return readAckIds(ids, this.#tag, generation)
   }
 
+  /** Which messages the ids mean that an earlier generation gave. */
   namedBefore(ids: readonly string[], generation: number): OlderRefs {
     return readOlderAckIds(ids, this.#tag, generation)
   }

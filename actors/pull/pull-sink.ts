@@ -15,8 +15,7 @@ import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages
 import { findParked, type OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
-import { EMPTY_ANSWER, pull } from '../../sinks/pull.ts'
-import type { PullWire } from '../../sinks/sink.ts'
+import { EMPTY_ANSWER, PullAnswers } from '../../sinks/pull.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
 import type { HeldSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
@@ -41,7 +40,7 @@ class PullSink implements RunningSink {
   readonly #waiters = new Waiters<Receipt>()
   readonly #takers = new Waiters<Taken>()
   readonly #clock: () => number
-  #wire: PullWire
+  #answers: PullAnswers
   /** the partition that is asked first next time */
   #turn = 0
   #everDelivered = false
@@ -51,9 +50,9 @@ class PullSink implements RunningSink {
     const { sink, database, clock = () => performance.now() } = options
     this.#options = options
     this.#clock = clock
-    this.#wire = pull.open(sink, database)
+    this.#answers = new PullAnswers(sink, database)
     this.#host = new SinkHost(options, {
-      keyed: pull.keyed,
+      keyed: false,
       sends: false,
       settings: ({ ack_wait_ms, max_retry_count }) => ({
         ackWaitMs: ack_wait_ms,
@@ -85,7 +84,7 @@ class PullSink implements RunningSink {
   async ack(ackIds: readonly string[]): Promise<void> {
     const { generation, shape } = this.#host.mustServe()
     const ends: Promise<void>[] = []
-    const { refs: named, others } = this.#wire.named(ackIds, generation)
+    const { refs: named, others } = this.#answers.named(ackIds, generation)
     for (const [partition, refs] of named) {
       const owned = this.#host.live.find((p) => p.partition === partition)
       if (owned) ends.push(owned.finish(refs))
@@ -99,7 +98,7 @@ class PullSink implements RunningSink {
 
   async nack(ackIds: readonly string[]): Promise<void> {
     const { generation, shape } = this.#host.mustServe()
-    const { refs: named, others } = this.#wire.named(ackIds, generation)
+    const { refs: named, others } = this.#answers.named(ackIds, generation)
     let away: number | undefined // its owner is another process, or not there yet
     for (const [partition, refs] of named) {
       const owned = this.#host.live.find((p) => p.partition === partition)
@@ -128,7 +127,7 @@ class PullSink implements RunningSink {
   }
 
   update(sink: Sink, database: Database): void {
-    this.#wire = pull.open(sink, database)
+    this.#answers = new PullAnswers(sink, database)
     this.#stage.forget()
     this.#host.update(sink, database)
   }
@@ -174,8 +173,8 @@ class PullSink implements RunningSink {
 
   #receipt(taken: Taken, { shape, ackToken }: AnswerForm): Receipt {
     this.#everDelivered = true
-    const wire = this.#wire
-    const body = wire.encode(
+    const answers = this.#answers
+    const body = answers.encode(
       taken.map(({ batch }) => batch),
       shape,
       ackToken,
@@ -184,7 +183,7 @@ class PullSink implements RunningSink {
       body,
       count: taken.reduce((sum, { batch }) => sum + batch.views.length, 0),
       giveBack: () => giveBack(taken),
-      written: () => wire.reuse(body),
+      written: () => answers.reuse(body),
     }
   }
 
@@ -193,7 +192,7 @@ class PullSink implements RunningSink {
     if (!this.#host.isActive) return undefined
     const { live } = this.#host
     const batches: { batch: Batch; owned: OwnedPartition }[] = []
-    const overhead = this.#wire.overheadBytes
+    const overhead = this.#answers.overheadBytes
     let left = max
     let bytes = MAX_ANSWER_BYTES
     for (let i = 0; i < live.length && left > 0; i++) {
@@ -245,7 +244,7 @@ class PullSink implements RunningSink {
   }
 
   async #older(ackIds: readonly string[], generation: number): Promise<readonly OwnedRefs[]> {
-    const refs = this.#wire.namedBefore(ackIds, generation)
+    const refs = this.#answers.namedBefore(ackIds, generation)
     return refs.offsets.length === 0 ? [] : findParked(this.#options.query, this.#host.sink.id, refs)
   }
 

@@ -6,7 +6,7 @@ import { worst } from '../../../actors/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK, tokenIn, type Element } from '../sink-fixture.ts'
-import type { Shape } from '../../../sinks/sink.ts'
+import type { Shape } from '../../../sinks/pull.ts'
 
 const LONG_MS = 20_000
 const withRead = (log: Log, read: Log['read']): Log =>
