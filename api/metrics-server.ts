@@ -31,19 +31,11 @@ const MAX_CONNECTIONS = 100
 const MAX_REQUESTS = 10
 
 /** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
-export async function startMetricsServer({
-  host,
-  port,
-  user,
-  password,
-  metrics,
-  logger,
-}: MetricsServerOptions): Promise<MetricsServer | undefined> {
-  if (port === 0) return undefined
-  return listenForMetrics({ host, port, user, password, metrics, logger })
+export async function startMetricsServer(options: MetricsServerOptions): Promise<MetricsServer | undefined> {
+  return options.port === 0 ? undefined : listenForMetrics(options)
 }
 
-/** The same with port 0 as "any free one". */
+/** Serves the metrics; port 0 is any free one. @throws EngineError PORT_UNAVAILABLE */
 export async function listenForMetrics({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer> {
   const expected = user === undefined && password === undefined ? undefined : digest(`${user ?? ''}:${password ?? ''}`)
   const contentType = await metrics.open()
