@@ -106,9 +106,14 @@ function outcomeOf({ views: { length } }: Load, failures: readonly (Failure | un
 
 const bytesOf = (operations: readonly Operation[]): number => operations.reduce((sum, { bytes }) => sum + bytes, 0)
 
-function partOf({ views, places, payloads }: Load, chosen: readonly number[]): Load {
+function partOf({ views, places, payloads, enrichments }: Load, chosen: readonly number[]): Load {
   const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
-  return { views: pick(views), places: pick(places), ...(payloads && { payloads: pick(payloads) }) }
+  return {
+    views: pick(views),
+    places: pick(places),
+    ...(payloads && { payloads: pick(payloads) }),
+    ...(enrichments && { enrichments: pick(enrichments) }),
+  }
 }
 
 /** What goes in one request: functions, and values that were looked up, may have made more of messages than was foreseen. */

@@ -310,6 +310,17 @@ test('where neither function nor sink names an index, each table has its own', a
   )
 })
 
+test('a row that enriches a message is in its document, where the index is named by the table too', async () => {
+  await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
+  for (const index_name of ['goods', null]) {
+    await using wire = open(receiver.url, { index_name })
+    await wire.send({ ...loadOf(keys('1', '2')), enrichments: [undefined, Buffer.from('{"region":"North"}')] }, NEVER)
+    const documents = receiver.requests.at(-1)?.body.toString().split('\n') ?? []
+    const enrichment = (document = '') => (JSON.parse(document) as { metadata: { enrichment: unknown } }).metadata.enrichment
+    assert.deepEqual([enrichment(documents[1]), enrichment(documents[3])], [null, { region: 'North' }], String(index_name))
+  }
+})
+
 test('without an index the connection is tested by the login alone', async () => {
   let status = 200
   await using receiver = await HttpReceiver.start(() => ({ status, body: '{"error":{"reason":"unable to authenticate"}}' }))
