@@ -146,9 +146,9 @@ export class Engine {
     await this.#functions.close()
   }
 
-  /** @returns undefined: no actor of that sink runs here at the moment */
+  /** @returns undefined: no actor of that pull sink runs here at the moment */
   sink(id: string): PulledSink | undefined {
-    return this.#sinks.get(id)
+    return this.#sinks.get(id)?.pulled
   }
 
   /** How these sinks are; one that does not run is left out. */

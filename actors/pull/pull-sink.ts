@@ -18,7 +18,7 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, PullAnswers } from '../../sinks/pull.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
-import type { HeldSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
+import type { HeldSink, PulledSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
 import { Waiters } from './waiters.ts'
@@ -33,7 +33,8 @@ export function startPullSink(options: SinkOptions): RunningSink {
   return new PullSink(options)
 }
 
-class PullSink implements RunningSink {
+class PullSink implements RunningSink, PulledSink {
+  readonly pulled = this
   readonly ended: Promise<void>
   readonly #options: SinkOptions
   readonly #host: SinkHost<OwnedPartition>

@@ -16,7 +16,7 @@ import type { Sent } from './push-partition-options.ts'
 import { partOf, type Piece } from './pieces.ts'
 import { PushPartition } from './push-partition.ts'
 import { SentTogether } from './sent-together.ts'
-import type { HeldSink, PushSurroundings, Receipt, RunningSink, SinkOptions } from '../sink/running-sink.ts'
+import type { HeldSink, PushSurroundings, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 import type { ActorStatus, HealthCheck } from '../status.ts'
@@ -31,6 +31,7 @@ export function startPushSink(options: SinkOptions, type: PushType, surroundings
 const SPARE_CONNECTIONS = 12
 
 class PushSink implements RunningSink {
+  readonly pulled = undefined
   readonly ended: Promise<void>
   readonly #options: SinkOptions
   readonly #type: PushType
@@ -102,16 +103,6 @@ class PushSink implements RunningSink {
     this.ended = this.#host.ended
     this.#open(sink, database)
     this.#host.start()
-  }
-
-  async receive(): Promise<Receipt> {
-    throw notAsked()
-  }
-  async ack(): Promise<void> {
-    throw notAsked()
-  }
-  async nack(): Promise<void> {
-    throw notAsked()
   }
 
   edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
@@ -335,8 +326,6 @@ function withoutWords(outcome: Outcome): Outcome {
   if (outcome.kind === 'failed') return { ...outcome, failure: hushed(outcome.failure) }
   return outcome.kind === 'each' ? { ...outcome, failures: outcome.failures.map((failure) => failure && hushed(failure)) } : outcome
 }
-
-const notAsked = () => new EngineError('NOT_FOUND', 'the messages of this sink are sent: they can’t be received')
 
 const told = (error: unknown) => ({
   code: error instanceof EngineError ? error.code : 'INTERNAL',

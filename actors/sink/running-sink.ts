@@ -52,14 +52,20 @@ export type EditedMessages = Readonly<{
   edited: number
 }>
 
-export interface RunningSink {
-  /** settles when the sink has stopped; rejects when it can't run */
-  readonly ended: Promise<void>
+/** What clients of a pull sink ask of it. */
+export interface PulledSink {
   /** @throws EngineError TOO_MANY_WAITING, STOPPING */
   receive(request: ReceiveRequest): Promise<Receipt>
   /** Settles when the acknowledgement is durable; unknown ids are ignored. @throws EngineError ACK_NOT_DURABLE, STOPPING */
   ack(ackIds: readonly string[]): Promise<void>
   nack(ackIds: readonly string[]): Promise<void>
+}
+
+export interface RunningSink {
+  /** settles when the sink has stopped; rejects when it can't run */
+  readonly ended: Promise<void>
+  /** undefined: it sends its messages */
+  readonly pulled: PulledSink | undefined
   /** What somebody decided of messages that wait outside the log, or were given up. @throws EngineError STATE_UNAVAILABLE */
   edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
   /** The newest that were delivered here. */
@@ -84,9 +90,6 @@ export interface RunningSink {
   /** Answers those who wait with nothing, writes down what is in flight, then settles. */
   stop(): Promise<void>
 }
-
-/** What clients of a pull sink ask of it. */
-export type PulledSink = Pick<RunningSink, 'receive' | 'ack' | 'nack'>
 
 /** What a sink that sends needs beside the rest. */
 export type PushSurroundings = Readonly<{

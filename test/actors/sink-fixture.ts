@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../../actors/sink/running-sink.ts'
+import type { PulledSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../../actors/sink/running-sink.ts'
 import { startSink } from '../../actors/sink/sink.ts'
 import type { Discarded, SinkObserver } from '../../actors/sink/sink-observer.ts'
 import { splitTokens } from '../../engine/dispatch/ack-id.ts'
@@ -210,7 +210,8 @@ export class Fixture implements AsyncDisposable {
   #lsn = 0n
   #stops: (() => Promise<void>)[] = []
   process!: Process
-  sink!: RunningSink
+  /** a fixture whose sink sends never asks it for messages */
+  sink!: RunningSink & PulledSink
 
   private constructor(folder: string, log: Log, settings: Sink, query: Query) {
     this.#folder = folder
@@ -238,7 +239,7 @@ export class Fixture implements AsyncDisposable {
     const generations = options.generations ?? onlyGeneration(this.#settings)
     const common = { sink: this.#settings, database: DATABASE, generations, holder: 'test', observer: this.counts, functions: stageOf({}) }
     const sink = startSink({ ...common, log: this.process.log, query: this.process.query, ...others })
-    this.sink = sink
+    this.sink = sink as RunningSink & PulledSink
     this.#stops.push(() => sink.stop())
     await this.running()
   }
