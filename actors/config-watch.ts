@@ -12,7 +12,7 @@ const RETRY_MS = 1_000
 /** Edits often come one after the other, and whoever makes one here takes it in by himself. */
 const GATHER_MS = 50
 
-export type ConfigWatch = Readonly<{
+type ConfigWatch = Readonly<{
   feed: Pick<StateFeed, 'watch'>
   /** differs when what is stored differs */
   stored: () => Promise<string>

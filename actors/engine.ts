@@ -54,7 +54,7 @@ import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/push-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
-export type EngineOptions = Readonly<{
+type EngineOptions = Readonly<{
   store: Store
   resources: ResourceStore
   cache: ResourceCache

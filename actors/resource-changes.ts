@@ -12,7 +12,7 @@ export type Known = Readonly<{
   functions?: readonly StoredFunction[]
 }>
 
-export type ResourceChanges = Readonly<{
+type ResourceChanges = Readonly<{
   /** ids of sinks that are gone */
   goneSinks: readonly string[]
   newSinks: readonly Sink[]

@@ -13,7 +13,7 @@ import { isOvertaken, NEW_TOPIC, type SavedVersion, type StoredVersions } from '
 type Routed = Readonly<{ databaseId: string; versions: StoredVersions }>
 
 /** @property waits sinks keep topics of their own, as former versions know them, while a process of such a version lives */
-export type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
+type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
 
 /**
  * Puts what the sinks of a database are to receive into a routing version; the source switches at its mark. Read under

@@ -9,7 +9,7 @@ import type { Logger } from '../engine/logger.ts'
 
 const EVERY_MS = 1_000
 
-export type StreamTrimmingOptions = Omit<StreamCopiesOptions, 'copied' | 'failed'> &
+type StreamTrimmingOptions = Omit<StreamCopiesOptions, 'copied' | 'failed'> &
   Readonly<{
     /** names this process in the state database */
     holder: string

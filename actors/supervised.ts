@@ -24,11 +24,11 @@ export interface Child {
   readonly kind: 'source' | 'sink'
   start(): Promise<Running>
 }
-export type Crash = Readonly<{ error: unknown; at: Date }>
+type Crash = Readonly<{ error: unknown; at: Date }>
 
 const FIRST_MS = 250
 const MAX_MS = 30_000
-export const STABLE_MS = 60_000
+const STABLE_MS = 60_000
 
 type Context = { child: Child; running: Running | undefined; attempt: number; stopAsked: boolean; lastError: Crash | undefined }
 

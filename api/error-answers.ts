@@ -14,8 +14,8 @@ export type ErrorBody = Readonly<{
   /** refused resources only: field → reasons, nested as the resource is */
   validation_errors?: ValidationErrors
 }>
-export type ValidationErrors = { [field: string]: readonly string[] | ValidationErrors }
-export type ErrorAnswer = Readonly<{ status: number; body: ErrorBody }>
+type ValidationErrors = { [field: string]: readonly string[] | ValidationErrors }
+type ErrorAnswer = Readonly<{ status: number; body: ErrorBody }>
 
 /** The body of an unmatched route has this one key. */
 export const ROUTE_NOT_FOUND_BODY = { errors: { detail: 'Not Found' } } as const

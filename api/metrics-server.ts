@@ -10,7 +10,7 @@ import { createServer } from '../engine/net/http.ts'
 import { portUnavailable } from './error-answers.ts'
 import { Strangers } from './strangers.ts'
 
-export type MetricsServerOptions = Readonly<{
+type MetricsServerOptions = Readonly<{
   host: string
   /** 0: none */
   port: number
@@ -20,7 +20,7 @@ export type MetricsServerOptions = Readonly<{
   logger: Logger
 }>
 
-export interface MetricsServer extends AsyncDisposable {
+interface MetricsServer extends AsyncDisposable {
   readonly url: string
   stop(): Promise<void>
 }

@@ -7,7 +7,7 @@ import type { TSchema } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
 import type { Account } from '../engine/state/resources.ts'
 
-export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 export type Operation = Readonly<{
   /** unique: operationId of the document */

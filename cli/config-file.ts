@@ -12,9 +12,9 @@ import { configVariables } from './settings.ts'
 import { readText } from './text-file.ts'
 
 /** @property folder what its functions' files are relative to */
-export type ConfigFile = Readonly<{ name: string; folder: string; source: string }>
+type ConfigFile = Readonly<{ name: string; folder: string; source: string }>
 /** What the API takes. */
-export type ConfigRequest = Readonly<{
+type ConfigRequest = Readonly<{
   yaml: string
   file: string
   variables: Readonly<Record<string, string>>

@@ -1,7 +1,7 @@
 /** The variables of Kafka, checked against each other: which belong together, and what each way of logging in needs. */
 import { parseBroker, type BrokerAddress } from '../engine/log/kafka/connection.ts'
 
-export type KafkaLogin =
+type KafkaLogin =
   | Readonly<{ mechanism: 'plain' | 'scram-sha-256' | 'scram-sha-512'; username: string; password: string }>
   | Readonly<{ mechanism: 'oauthbearer'; url: string; clientId: string; clientSecret: string; scope: string | undefined }>
 

@@ -5,7 +5,7 @@ import { readSettings } from './settings.ts'
 
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
 export type Answer = Readonly<{ status: number; body: Readonly<Record<string, unknown>> }>
-export type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Answer>
+type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Answer>
 
 /**
  * Posts to the API; says what is wrong, and sets the exit code, when that can't be done or is refused.

@@ -56,7 +56,7 @@ const port = (takesNone: boolean) => Type.Integer({ minimum: takesNone ? 0 : 1, 
 const text = Type.String()
 const variable = (schema: TSchema, description: string, secret = false): Variable => ({ schema: { ...schema, description }, secret })
 
-export const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
+const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
 const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
 const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const

@@ -8,7 +8,7 @@ import { dirname, join, resolve } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { EngineError } from './errors.ts'
 
-export interface DataFolder extends Disposable {
+interface DataFolder extends Disposable {
   readonly path: string
 }
 

@@ -12,7 +12,7 @@ export type Logger = PinoLogger
 export type LogFormat = 'console' | 'json'
 export type LogLevel = Level | 'silent'
 
-export type LoggerOptions = Readonly<{
+type LoggerOptions = Readonly<{
   level: LogLevel
   format: LogFormat
   /** fields of every line */

@@ -8,11 +8,11 @@ import type { Registry } from 'prom-client'
 import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
 
-export type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
+type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
 const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused']
 
-export type SinkLabels = Readonly<{ id: string; name: string }>
-export type SourceLabels = Readonly<{ slotId: string; slotName: string; databaseId: string; databaseName: string }>
+type SinkLabels = Readonly<{ id: string; name: string }>
+type SourceLabels = Readonly<{ slotId: string; slotName: string; databaseId: string; databaseName: string }>
 
 /** How a sink stands at a scrape; what is undefined has no line. */
 export type SinkGauges = Readonly<{
@@ -33,7 +33,7 @@ export type SinkGauges = Readonly<{
   deliverySaturationPercent?: number
   partitions?: readonly PartitionGauges[]
 }>
-export type PartitionGauges = Readonly<{
+type PartitionGauges = Readonly<{
   partition: number
   /** records of the log above the lowest unfinished message */
   lagRecords?: number
@@ -60,7 +60,7 @@ export type SourceGauges = Readonly<{
   processingSaturationPercent?: number
   streams?: readonly StreamGauges[]
 }>
-export type StreamGauges = Readonly<{
+type StreamGauges = Readonly<{
   topic: string
   keptBytes: number
   /** generations of sinks: a sink may have several */

@@ -12,7 +12,7 @@
  */
 import { formatLsn } from './lsn.ts'
 
-export const REDACTED = '[redacted]'
+const REDACTED = '[redacted]'
 const SECRET_KEY =
   /pass(?:word|wd|phrase)?$|pwd|token|authorization|secret|api[_-]?key|cookie|credential|private[_-]?key|vault[_-]?key|access[_-]?key|signature/i
 const ROW_KEY =

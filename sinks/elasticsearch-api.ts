@@ -12,7 +12,7 @@ import { beginningOf, bytesAbout, elementsOf, jsonOf, KEPT_BYTES, UNAVAILABLE } 
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
-export type BulkEnd =
+type BulkEnd =
   /** of each operation why not; undefined: it is done; of all of them: the server has told so of each */
   | Readonly<{ kind: 'answered'; status: number; failures: readonly (Failure | undefined)[] | undefined }>
   | Readonly<{ kind: 'failed'; failure: Failure }>

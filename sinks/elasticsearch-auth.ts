@@ -3,7 +3,7 @@ import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
 
 const HEADER_VALUE = /^[\x21-\x7e]+$/
 
-export type Login = Readonly<{ header: string | undefined; secrets: readonly string[] }>
+type Login = Readonly<{ header: string | undefined; secrets: readonly string[] }>
 
 /** @returns what is wrong with the login's value; undefined: nothing */
 export function loginProblem({ auth_type, auth_value }: Pick<ElasticsearchDestination, 'auth_type' | 'auth_value'>): string | undefined {

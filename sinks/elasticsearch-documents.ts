@@ -28,7 +28,7 @@ export type Operation = Readonly<{
   bytes: number
 }>
 /** What the action lines of one index begin with. */
-export type Heads = Readonly<Record<Operation['kind'], Buffer>>
+type Heads = Readonly<Record<Operation['kind'], Buffer>>
 
 /** Elasticsearch refuses a whole request for a longer one. */
 const MAX_ID_BYTES = 512
@@ -44,7 +44,7 @@ const SEVERAL_TEXTS =
   'documents are named by the values of the primary key, joined with "-"; several of them are texts, so "a-b" and "c" name the same document as "a" and "b-c"'
 const NUMBER_OR_UUID = /^(?:-?\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/
 
-export type DocumentOptions = Readonly<{
+type DocumentOptions = Readonly<{
   sink: Sink
   database: Database
   isVersioned: boolean

@@ -11,7 +11,7 @@ import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 
 /** What Meilisearch says of something that went wrong, as an answer or as the end of a task. */
-export type EngineFault = Readonly<{ message: string; code: string; type?: string; link?: string }>
+type EngineFault = Readonly<{ message: string; code: string; type?: string; link?: string }>
 export type TaskView = Readonly<{
   uid: number
   status: 'enqueued' | 'processing' | 'succeeded' | 'failed' | 'canceled'

@@ -16,7 +16,7 @@ import type { MeilisearchTasks, TaskEnd } from './meilisearch-tasks.ts'
 import type { Failure, Load } from './push.ts'
 import type { QueueGate } from './queue-gate.ts'
 
-export type Delivery = Readonly<{
+type Delivery = Readonly<{
   api: MeilisearchApi
   tasks: MeilisearchTasks
   gate: QueueGate
@@ -28,7 +28,7 @@ export type Delivery = Readonly<{
 }>
 
 /** By message: why not; a message that is not in it is delivered. */
-export type Delivered =
+type Delivered =
   | Readonly<{ kind: 'judged'; failures: ReadonlyMap<number, Failure> }>
   | Readonly<{ kind: 'failed'; failure: Failure }>
   | Readonly<{ kind: 'aborted' }>

@@ -20,7 +20,7 @@ import type { Failure, Load, Outcome } from './push.ts'
 /** What a routing function says of an edit, checked. */
 export type Edit = Readonly<{ filter: string; function: string; context?: Readonly<Record<string, unknown>> | null }>
 
-export type EditOptions = Readonly<{
+type EditOptions = Readonly<{
   api: MeilisearchApi
   tasks: MeilisearchTasks
   /** of the sink: names must not meet those of another */

@@ -8,12 +8,12 @@ import { reasonsOf, type Reason } from '../engine/schema-reasons.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 
 /** What a routing function said, checked. */
-export type Route = Readonly<Record<string, unknown>>
-export type RouteRead = Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
+type Route = Readonly<Record<string, unknown>>
+type RouteRead = Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
 /** Of a message what a built-in target may depend on. */
 export type RoutedMessage = Readonly<{ action: string; database: string; schema: string; table: string }>
 
-export type RoutingOptions<D extends Destination> = Readonly<{
+type RoutingOptions<D extends Destination> = Readonly<{
   /** of what a function returns: each key may be left out, no other is known; the description of one with a pattern says what it asks for */
   result: TObject
   /** keys that are taken in any case, and the case they are sent in */

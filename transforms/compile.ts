@@ -6,14 +6,14 @@ import type { AccountPool } from './sandbox/pool.ts'
 import { ownPlace, placeText, type SourcePlace } from './source-position.ts'
 
 /** Code as written (contract, rulings). */
-export const MAX_CODE_BYTES = 10_000
+const MAX_CODE_BYTES = 10_000
 /** A bundle that the command made, which begins with this line. */
 export const MAX_BUNDLE_BYTES = 512_000
 export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
-export type Mistake = Readonly<{ message: string }> & SourcePlace
+type Mistake = Readonly<{ message: string }> & SourcePlace
 export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */

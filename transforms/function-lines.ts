@@ -10,7 +10,7 @@ import { MESSAGE_END } from './sandbox/wire.ts'
 
 export type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
 /** @property memory what they lie in, to be given back */
-export type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array; memory: Buffer }>
+type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array; memory: Buffer }>
 
 const ENRICHMENT = Buffer.from(',"enrichment":')
 const BRACE = 0x7b
@@ -22,7 +22,7 @@ const METADATA = Buffer.from(',"metadata":{"table_schema":"')
 const METADATA_BRACE = METADATA.indexOf(BRACE)
 const NO_ANNOTATIONS = Buffer.from('"transaction_annotations":null')
 
-export type LineOptions = Readonly<{
+type LineOptions = Readonly<{
   /** which of the messages; absent: all */
   chosen?: readonly number[]
   /** some function reads it */

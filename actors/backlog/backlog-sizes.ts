@@ -28,9 +28,9 @@ const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
 /** A reader of a stream, where it ends, and which messages it takes from which position on. */
-export type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
+type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
 /** Bytes from its committed offset on: of messages that it takes, and of those that are others'. */
-export type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
+type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
 
 export class BacklogSizes {
   readonly #log: Log

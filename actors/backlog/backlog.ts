@@ -16,7 +16,7 @@ export type Filled = 'own' | 'others'
 export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; what: Filled; bytes: number }>
 
 /** @returns of the sinks that are bound at the moment what is at least a share of what it may be */
-export type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
+type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
 
 const EVERY_MS = 200
 const RELEASE_AT = 0.9

@@ -11,7 +11,7 @@ import { StreamFigures, type Stream } from './stream-figures.ts'
 import type { SourceActor } from '../source/source-actor.ts'
 import type { HealthCheck } from '../status.ts'
 
-export type BacklogsOptions = Readonly<{
+type BacklogsOptions = Readonly<{
   cache: Pick<ResourceCache, 'sinks' | 'sink'>
   log: Log
   /** of the state database */

@@ -13,7 +13,7 @@ const EVERY_MS = 1_000
 /** How long health goes on telling of messages that were dropped. */
 const TOLD_MS = 24 * 3_600_000
 
-export type DroppedMessagesOptions = Readonly<{
+type DroppedMessagesOptions = Readonly<{
   /** of the state database */
   query: Query
   logger: Logger

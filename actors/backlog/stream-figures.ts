@@ -25,7 +25,7 @@ import type { BacklogSizes } from './backlog-sizes.ts'
  * @property othersBytes of messages that it doesn't take and has not passed by yet: the backlog is without them
  * @property heldBytes what is kept from its line on although another reader needs it no more; 0: its line isn't the lowest
  */
-export type ReaderPartition = Readonly<{
+type ReaderPartition = Readonly<{
   partition: number
   committed: number
   line: number
@@ -38,7 +38,7 @@ export type ReaderPartition = Readonly<{
  * yet. kept: it is, and its replay window is not over.
  * @property backlogBytes parked messages included
  */
-export type StreamReader = Readonly<{
+type StreamReader = Readonly<{
   sinkId: string
   generation: number
   state: 'reading' | 'leaving' | 'kept'

@@ -13,7 +13,7 @@ import type { SinkObserver } from '../sink/sink-observer.ts'
  *  acknowledge   done, as if it had been delivered
  *  discard       given up, on record
  */
-export const MESSAGE_EDITS = ['redeliver', 'acknowledge', 'discard'] as const
+const MESSAGE_EDITS = ['redeliver', 'acknowledge', 'discard'] as const
 export type MessageEdit = (typeof MESSAGE_EDITS)[number]
 
 type Parts = Readonly<{

@@ -27,7 +27,7 @@ import { endParked, redeliver, redelivery, type MessageEdit, type Redelivery } f
 import type { DiscardedMessages } from './discarded-messages.ts'
 import type { Discarded, SinkObserver } from '../sink/sink-observer.ts'
 
-export type TendingOptions = Readonly<{
+type TendingOptions = Readonly<{
   dispatcher: Dispatcher
   store: ParkedStore
   observer: SinkObserver

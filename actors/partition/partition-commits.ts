@@ -7,7 +7,7 @@ import type { Commit, Log, MessageRef, ReaderName } from '../../engine/log/log.t
 import { Bell } from '../bell.ts'
 import { GroupCommit } from './group-commit.ts'
 
-export type PartitionCommitsOptions = Readonly<{
+type PartitionCommitsOptions = Readonly<{
   log: Pick<Log, 'commit'>
   reader: ReaderName
   partition: number

@@ -16,7 +16,7 @@ import type { PartitionOptions } from './partition-options.ts'
 import { splitKeyChanges } from './split-key-changes.ts'
 import type { Trimming } from './trimming.ts'
 
-export type PartitionReadingOptions = Readonly<{
+type PartitionReadingOptions = Readonly<{
   log: Pick<Log, 'read'>
   topic: TopicName
   partition: number

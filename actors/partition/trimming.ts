@@ -14,7 +14,7 @@ import type { Commit, Log, PartitionStats, ReaderName, TopicName } from '../../e
 import type { Query } from '../../engine/wal/connection/slot.ts'
 import { Bell } from '../bell.ts'
 
-export type TrimmingOptions = Readonly<{
+type TrimmingOptions = Readonly<{
   log: Log
   topic: TopicName
   reader: ReaderName

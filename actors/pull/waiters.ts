@@ -5,7 +5,7 @@
 import { EngineError } from '../../engine/errors.ts'
 
 type Waiter<T> = Readonly<{ take: () => T | undefined; end: (taken: T | undefined) => void }>
-export type Wait<T> = Readonly<{
+type Wait<T> = Readonly<{
   waitMs: number
   signal: AbortSignal
   /** takes what is there for this waiter; undefined: nothing yet */

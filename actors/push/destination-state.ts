@@ -19,7 +19,7 @@ import { Bag, NOWHERE, type Member } from '../../engine/bag.ts'
 import type { Failure } from '../../sinks/push.ts'
 import { jittered } from '../back-off.ts'
 
-export type Phase = 'up' | 'probing' | 'down'
+type Phase = 'up' | 'probing' | 'down'
 /** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */
 export type SendLane = 'fresh' | 'failed' | 'probe'
 export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
@@ -34,9 +34,9 @@ export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: num
  *  suspect   one message, held until more is known
  *  release   nothing of it counts: it is deliverable as before
  */
-export type Ruling = 'park' | 'putOff' | 'split' | 'again' | 'suspect' | 'release'
+type Ruling = 'park' | 'putOff' | 'split' | 'again' | 'suspect' | 'release'
 
-export type Failed = Readonly<{
+type Failed = Readonly<{
   ticket: Ticket
   failure: Failure
   /** messages of the request */
@@ -84,7 +84,7 @@ const LANES = {
   probeAndFailed: ['probe', 'failed'],
 } as const satisfies Record<string, readonly SendLane[]>
 
-export type DestinationOptions = Readonly<{
+type DestinationOptions = Readonly<{
   clock: () => number
   /** from 0 up to before 1 */
   random: () => number

@@ -3,7 +3,7 @@ import { groupsOf, type Piece } from './pieces.ts'
 import type { Failure } from '../../sinks/push.ts'
 
 /** Places in the piece: delivered · refused, one of each group · to be sent again behind those, delivered or not. */
-export type Judged = Readonly<{ done: readonly number[]; bad: readonly number[]; behind: readonly number[] }>
+type Judged = Readonly<{ done: readonly number[]; bad: readonly number[]; behind: readonly number[] }>
 
 /** @param options.keyed one document per key: its last message says all, and what came before need not be sent again */
 export function judgedBy(

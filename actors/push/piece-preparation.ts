@@ -24,7 +24,7 @@ export type PreparationOptions = Readonly<{
   takesDeletes: () => boolean
 }>
 
-export type PreparationEnds = Readonly<{
+type PreparationEnds = Readonly<{
   /** deliverable as before */
   release: (piece: Piece) => void
   /** finished, and nobody's delivery */

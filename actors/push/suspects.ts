@@ -6,7 +6,7 @@ import type { Failure } from '../../sinks/push.ts'
 import type { DestinationState } from './destination-state.ts'
 import type { Piece } from './pieces.ts'
 
-export type Suspect = Readonly<{ piece: Piece; failure: Failure; /** by the clock of the destination's state */ at: number }>
+type Suspect = Readonly<{ piece: Piece; failure: Failure; /** by the clock of the destination's state */ at: number }>
 
 /** Held while the destination is down: beyond so many probes begin with the lowest again. */
 const MAX_HELD = 2_000

@@ -35,7 +35,7 @@ export type Replayed = Readonly<{
   from: Readonly<{ lsn: Lsn; time: string }> | undefined
 }>
 
-export type ReplaysOptions = Readonly<{
+type ReplaysOptions = Readonly<{
   store: Pick<Store, 'query' | 'transaction'>
   log: Log
   logger: Logger

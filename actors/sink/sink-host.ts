@@ -43,7 +43,7 @@ export interface HostedPartition extends Owned {
   figures(): Figures
 }
 
-export type HostHooks<P extends HostedPartition> = Readonly<{
+type HostHooks<P extends HostedPartition> = Readonly<{
   /** keeps one document for each key: tombstones are delivered */
   keyed: boolean
   /** it sends, rather than being asked */

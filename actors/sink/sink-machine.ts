@@ -30,7 +30,7 @@ import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom 
 import type { GenerationState } from '../../engine/dispatch/generations.ts'
 import { sinkPartitionMachine, type PartitionWork } from '../partition/sink-partition.ts'
 
-export type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
+type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
 export type SinkStatus = 'active' | 'paused' | 'disabled'
 
 /** What is served: the machine keeps it, and knows only how it is named. */

@@ -16,7 +16,7 @@ const LOOK_EVERY_MS = 30_000
 /** A mark that was written is met at once, unless the source is behind: that is told after this. */
 const MET_WITHIN_MS = 5_000
 
-export type RoutingMarksOptions = Readonly<{
+type RoutingMarksOptions = Readonly<{
   databaseId: string
   /** queries on the state database */
   state: Query

@@ -44,7 +44,7 @@ type Context = {
   lastError: SourceFailure | undefined
 }
 
-export function toFailure(error: unknown): SourceFailure {
+function toFailure(error: unknown): SourceFailure {
   const code = error instanceof EngineError ? error.code : 'INTERNAL'
   const message = error instanceof Error ? error.message : String(error)
   return { code, message, remedy: ERRORS[code].remedy, course: courseAfter(error), at: new Date(), error }

@@ -30,7 +30,7 @@ import { wholeHealth } from './cluster-health.ts'
 import { ClusterAcks, type ClusterAcksOptions } from './cluster-acks.ts'
 import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
 
-export type ClusterOptions = ClusterAcksOptions &
+type ClusterOptions = ClusterAcksOptions &
   Readonly<{
     /** a sink as it is stored, whether it runs here or not */
     findSink: (id: string) => Sink | undefined

@@ -5,7 +5,7 @@
 import type { CheckStatus, Health } from '../../actors/status.ts'
 
 /** `health` undefined: the process doesn't answer. */
-export type PartialHealth = Readonly<{ node: string; health: Health | undefined }>
+type PartialHealth = Readonly<{ node: string; health: Health | undefined }>
 type Check = Health['checks'][number]
 
 /** Worst last. What one process has not seen yet (`waiting`) another may have: that is no worse than a notice. */

@@ -16,7 +16,7 @@ import { PeerClient } from './peer-client.ts'
 import { PeerKey } from './peer-key.ts'
 import type { ApiOptions } from '../server.ts'
 
-export type ClusterParts = Readonly<{
+type ClusterParts = Readonly<{
   /** of this process */
   engine: LocalEngine
   findSink: (id: string) => Sink | undefined
@@ -29,7 +29,7 @@ export type ClusterParts = Readonly<{
   logger: Logger
 }>
 
-export interface Cluster extends AsyncDisposable {
+interface Cluster extends AsyncDisposable {
   /** what the API asks */
   readonly engine: ClusterEngine
   /** goes to the API server as it is */

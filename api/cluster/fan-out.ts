@@ -94,7 +94,7 @@ export async function takeInTurn(places: readonly Place[], request: ReceiveReque
   return answers.taken
 }
 
-export type Wait = Readonly<{
+type Wait = Readonly<{
   /** where to ask at the moment */
   places: () => Promise<readonly Place[]>
   /** Calls back when the places may have changed. @returns ends the subscription */

@@ -25,7 +25,7 @@ type ReportedActor = Readonly<{
   details: ErrorContext
   partitions: readonly ErrorContext[]
 }>
-export type NodeReport = Readonly<{ ready: boolean; actors: readonly ReportedActor[] }>
+type NodeReport = Readonly<{ ready: boolean; actors: readonly ReportedActor[] }>
 
 export type KnownNode = Readonly<Omit<Node, 'address'>> &
   Readonly<{

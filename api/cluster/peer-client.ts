@@ -48,7 +48,7 @@ const KEEP_ALIVE_MS = 60_000
 
 const NOTHING = Buffer.from('{"data":[]}')
 
-export type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
+type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
   Readonly<{
     sinkId: string
     /** an answer that was under way for longer may hold messages of somebody else */

@@ -14,13 +14,13 @@ const MAX_AGE_MS = 5 * 60_000
 const SIGNATURE = /^v2 ([\w-]{1,64}) (\d{1,16}) ([\w-]{22}) ([\w-]{43}) ([\w-]{43})$/
 const NONCE_BYTES = 16
 
-export type PeerRequest = Readonly<{ method: string; path: string; to: string }>
+type PeerRequest = Readonly<{ method: string; path: string; to: string }>
 /** What is left to check of a request when its body has come. */
 export type PeerClaim = Readonly<{ bodyHash: string; mac: string; timeMs: number }>
 /** @property counts values of headers that are part of what is said; absent ones are empty */
-export type PeerAnswer = Readonly<{ status: number; body: string | Buffer; counts: readonly string[] }>
+type PeerAnswer = Readonly<{ status: number; body: string | Buffer; counts: readonly string[] }>
 /** Signed by this cluster, but for another node: its sender has not heard yet that this process began anew. */
-export type MeantForAnother = Readonly<{ meantFor: string; mac: string }>
+type MeantForAnother = Readonly<{ meantFor: string; mac: string }>
 
 export class PeerKey {
   readonly #key: Buffer

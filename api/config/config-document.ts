@@ -89,7 +89,7 @@ const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
  * @property maxEntries of all sections together; absent: any number
  * @property maxCharacters of what variables are replaced by, and of all texts where aliases repeat them; absent: any number
  */
-export type Reading = Readonly<{
+type Reading = Readonly<{
   file: string
   env: Readonly<Record<string, string | undefined>> | undefined
   read?: ((path: string) => string) | undefined

@@ -12,7 +12,7 @@ import { exportedResources, exportYaml } from './config-export.ts'
 import { refusal } from './config-reader.ts'
 import { functionProblems } from './configured-functions.ts'
 
-export type ConfigEditsOptions = Readonly<{
+type ConfigEditsOptions = Readonly<{
   store: Store
   resources: ResourceStore
   pool: FunctionPool

@@ -10,7 +10,7 @@ import { rehearse, type Rehearsal } from './function-rehearsal.ts'
 import { tryEnrichment } from '../../transforms/enrichment-trial.ts'
 import { tryFunction, type RouteTrial, type TrialMessage, type TrialResult } from '../../transforms/trial.ts'
 
-export type FunctionEditsOptions = Readonly<{
+type FunctionEditsOptions = Readonly<{
   store: Store
   resources: ResourceStore
   pool: FunctionPool
@@ -19,7 +19,7 @@ export type FunctionEditsOptions = Readonly<{
 }>
 
 /** What a trial is made with: the database that a query runs on, what a route comes to. */
-export type TrialPlace = Readonly<{ connection?: Connection | undefined; routed?: RouteTrial | undefined }>
+type TrialPlace = Readonly<{ connection?: Connection | undefined; routed?: RouteTrial | undefined }>
 
 export class FunctionEdits {
   readonly #options: FunctionEditsOptions

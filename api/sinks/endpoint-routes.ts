@@ -14,7 +14,7 @@ const LIST = '/api/destinations/http_endpoints'
 const ONE = '/api/destinations/http_endpoints/{id_or_name}'
 const MAX_BYTES = 1_048_576
 
-export type EndpointPorts = Readonly<{
+type EndpointPorts = Readonly<{
   engine: EngineVerbs
   resources: ResourceLookup
   /** makes an address at a public test service. @throws EngineError DESTINATION_UNREACHABLE */

@@ -29,7 +29,7 @@ import { invalid, readOnly } from '../form.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
-export const HealthOut = Type.Object({
+const HealthOut = Type.Object({
   name: Type.String(),
   status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
   checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),

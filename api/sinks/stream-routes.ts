@@ -26,7 +26,7 @@ const OFF_HOLD_MS = 5_000
 /** Below this a network packet takes it whole either way. */
 const GZIP_FROM_BYTES = 1_400
 
-export const ReceiveParameters = Type.Object({
+const ReceiveParameters = Type.Object({
   batch_size: Type.Optional(
     Type.Union(
       [Type.Integer({ minimum: 1, maximum: MAX_BATCH }), Type.String({ pattern: '^[0-9]+$', description: 'digits' }), Type.Null()],

@@ -23,7 +23,7 @@ export function sinkTag(sinkId: string): string {
 export const ackIdPrefix = (tag: string, generation: number, partition: number): string =>
   `${tag}.${generation.toString(36)}.${partition.toString(36)}.`
 
-export type MessageName = Readonly<{ generation: number; partition: number; offset: number; index: number }>
+type MessageName = Readonly<{ generation: number; partition: number; offset: number; index: number }>
 /** The id of one message, for those who read few. */
 export const messageId = (sinkId: string, { generation, partition, offset, index }: MessageName): string =>
   `${ackIdPrefix(sinkTag(sinkId), generation, partition)}${offset.toString(36)}.${index.toString(36)}`

@@ -28,7 +28,7 @@ export type DeliveredTogether = Readonly<{
 }>
 
 /** Parallel lists, an entry for each message, in the order of delivery. */
-export type DeliveredLists = Readonly<{
+type DeliveredLists = Readonly<{
   views: readonly MessageView[]
   places: readonly number[]
   offsets: readonly number[]

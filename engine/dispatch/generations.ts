@@ -55,7 +55,7 @@ export interface Generations {
  */
 export type GenerationState = 'open' | 'closed' | 'drained'
 
-export type GenerationsOptions = Readonly<{
+type GenerationsOptions = Readonly<{
   sinkId: string
   log: Log
   query: Query

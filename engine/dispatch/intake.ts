@@ -11,7 +11,7 @@ import { compareRefs, type Restored } from './restored.ts'
 import { isTooLarge, tooLarge } from './parked/too-large.ts'
 import { STATE, type PackView, type Window, type WindowPack } from './window.ts'
 
-export type IntakeOptions = Readonly<{
+type IntakeOptions = Readonly<{
   open: OpenMessages
   parking: Parking
   restored: Restored

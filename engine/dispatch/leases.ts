@@ -2,7 +2,7 @@
  * Who holds what until when: a lease is one batch in one client's hands. Times are the monotonic clock's milliseconds.
  * Leases stand in the order of their ends, so looking for lapsed ones costs nothing while there are none.
  */
-export type Lease = {
+type Lease = {
   readonly number: number
   readonly endsAt: number
   /** what it was given; empty again when nothing of it is open */

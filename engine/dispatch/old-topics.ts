@@ -17,7 +17,7 @@ import { topicOfGeneration } from './generations.ts'
  * @property unknown topics that this state database does not know and has not made: they stay
  * @property againInMs when to look again, because some stay for now; undefined: there are none
  */
-export type Swept = Readonly<{ deleted: readonly TopicName[]; unknown: readonly TopicName[]; againInMs: number | undefined }>
+type Swept = Readonly<{ deleted: readonly TopicName[]; unknown: readonly TopicName[]; againInMs: number | undefined }>
 
 type Generation = Readonly<{
   sinkId: string

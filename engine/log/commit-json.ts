@@ -3,12 +3,12 @@ import { formatLsn, parseLsn } from '../lsn.ts'
 import type { Part, Position } from '../position.ts'
 import type { Commit, Reached } from './log.ts'
 
-export type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
+type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
 export type StoredReached = StoredPosition & Readonly<{ xid?: number; commitTimeUs?: number }>
 export type StoredCommit = Omit<Commit, 'filter'> & Readonly<{ filter: StoredPosition }>
 
-export const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
-export const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
+const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
+const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
 
 export const reachedToJson = ({ position, transaction }: Reached): StoredReached => ({ ...positionToJson(position), ...transaction })
 export function reachedFromJson({ xid, commitTimeUs, ...position }: StoredReached): Reached {

@@ -37,7 +37,7 @@ export const generationRead = (reader: ReaderName): string => reader.slice(reade
 export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
 
 /** What tells a transaction from any other that has its LSN in another past of the server. */
-export type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
+type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
 /**
  * How far a source's stream is durable in all partitions; saved in the same transaction as the records.
  * @property transaction the position's own; absent: saved by a version that didn't keep it

@@ -127,7 +127,7 @@ export class PartPlaces {
   }
 }
 
-export type PartJoinerOptions = Readonly<{
+type PartJoinerOptions = Readonly<{
   /** the record of an offset that was passed; undefined: it has been trimmed */
   fetch: (offset: number) => Promise<Buffer | undefined>
   /** of the partition */

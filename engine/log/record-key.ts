@@ -27,5 +27,5 @@ export const recordRange = (topic: number, partition: number, from: number, befo
 })
 
 export const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
-export const sizeOf = (key: Buffer): number => key.readUInt32BE(14)
+const sizeOf = (key: Buffer): number => key.readUInt32BE(14)
 export const weightOfKey = (key: Buffer): Weight => weightOf(sizeOf(key), key.length > SHARES_AT ? key.readUInt32BE(SHARES_AT) : 0)

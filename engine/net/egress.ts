@@ -15,7 +15,7 @@ import { innerAddress, withoutZone } from './ip-address.ts'
 export type EgressMode = 'private' | 'public'
 export type Address = Readonly<{ address: string; family: 4 | 6 }>
 /** All addresses of a name; rejects as `dns.lookup` does. */
-export type Resolve = (hostname: string) => Promise<readonly Address[]>
+type Resolve = (hostname: string) => Promise<readonly Address[]>
 
 type Range = readonly [network: string, prefix: number]
 /** Never a destination: the machine's own link, the clouds' metadata services, and what names no single host. */

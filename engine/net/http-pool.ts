@@ -50,7 +50,7 @@ export type HttpFailure = Readonly<{
 
 export type HttpResult = Readonly<{ answer: HttpAnswer; failure?: undefined } | { answer?: undefined; failure: HttpFailure }>
 
-export type HttpPoolOptions = Readonly<{
+type HttpPoolOptions = Readonly<{
   /** such as "https://search.example.com:9200" */
   origin: string
   connections: number

@@ -10,7 +10,7 @@ export type Binaries = Readonly<{ initdb: string; postgres: string; version: str
  * A program that starts another one as another user; undefined: none is needed.
  * @property isRoots what is started so reaches the files of root
  */
-export type Launch = Readonly<{ command: string | undefined; before: readonly string[]; isRoots?: boolean }>
+type Launch = Readonly<{ command: string | undefined; before: readonly string[]; isRoots?: boolean }>
 
 const NOBODY = 65_534
 const PLATFORM: Readonly<Record<string, string>> = { win32: 'windows' }

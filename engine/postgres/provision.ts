@@ -8,7 +8,7 @@ import type { Connection } from '../state/resources.ts'
 import { accountClient } from './client-config.ts'
 import { tlsRefusal } from './tls-refusal.ts'
 
-export type Provision = Readonly<{
+type Provision = Readonly<{
   slot: Readonly<{ name: string; create: boolean }>
   publication: Readonly<{ name: string; create: boolean; initSql?: string }>
   /** it is only looked at what would be made */

@@ -26,7 +26,7 @@ import { launched, launchFor, launchServerFor, type Binaries } from './binaries.
 import { clientConfig } from './client-config.ts'
 import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
 
-export type ServerOptions = Readonly<{
+type ServerOptions = Readonly<{
   binaries: Binaries
   /** holds the cluster, its log, its password and the port it had last */
   folder: string
@@ -60,7 +60,7 @@ const FIRST_PAUSE_MS = 250
 const MAX_PAUSE_MS = 10_000
 const STABLE_MS = 60_000
 
-export type Keeping = Readonly<{
+type Keeping = Readonly<{
   /** it runs no more, and nobody has stopped it */
   ended: (restarts: number) => void
   restarted: () => void

@@ -10,7 +10,7 @@ const secret = { secret: true } as const
 const none = Type.Null()
 
 /** The pull (stream) sink has no settings of its own: its transport is the client. */
-export const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, strict)
+const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, strict)
 
 export const PATH_PATTERN = "^(?:[/?#][A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%]*)?$"
 

@@ -6,7 +6,7 @@ import type { Notice } from './state-feed.ts'
 import type { Query } from './store.ts'
 
 /** "generation/partition", as in the key of a term */
-export type PartitionName = string
+type PartitionName = string
 export type Owners = ReadonlyMap<PartitionName, string>
 
 /** How long an entry is believed while no notice comes: one may have been lost. */

@@ -19,7 +19,6 @@ const Annotations = Type.Record(Type.String(), Type.Unknown(), {
 const DEFAULT_REPLAY_WINDOW = '1h'
 
 export const ACTIONS = ['insert', 'update', 'delete'] as const
-export type Action = (typeof ACTIONS)[number] | 'read'
 
 /** Which tables a sink takes. `null` or absent: no restriction. Table names are `schema.table`. */
 export const SourceFilter = Type.Object(

@@ -21,7 +21,7 @@ type Versioned = Readonly<{ id: string; version: string }>
 type Entry = Versioned & Readonly<{ kind: string; name: string }>
 type Found = Entry & Readonly<{ print: string; horizon: string }>
 
-export type RememberedTable<R, T> = Readonly<{
+type RememberedTable<R, T> = Readonly<{
   /** Gives `id`, `name` and `version` of each row, and as `writer` the transaction that wrote it. */
   versions: string
   /** Gives whole rows with their version: those whose ids are in $1. */
@@ -30,7 +30,7 @@ export type RememberedTable<R, T> = Readonly<{
 }>
 
 /** @property print differs whenever the rows do */
-export type Remembered<T> = Readonly<{ print: string; rows: { readonly [K in keyof T]: readonly T[K][] } }>
+type Remembered<T> = Readonly<{ print: string; rows: { readonly [K in keyof T]: readonly T[K][] } }>
 
 /** by id, ordered by name */
 type Known = ReadonlyMap<string, Entry & Readonly<{ decoded: unknown }>>

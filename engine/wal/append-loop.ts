@@ -17,7 +17,7 @@ export type Append = Readonly<{
   oldestCommitUs: number
 }>
 
-export type AppendLoopOptions = Readonly<{
+type AppendLoopOptions = Readonly<{
   log: Pick<Log, 'append'>
   /** of what has been gathered so far */
   gathered: () => Readonly<{ isEmpty: boolean; isFull: boolean }>

@@ -66,7 +66,7 @@ export interface KeyWatcher {
   committed(xid: number): void
 }
 
-export type ChangePackerOptions = Readonly<{
+type ChangePackerOptions = Readonly<{
   source: string
   term: number
   packBytes: number

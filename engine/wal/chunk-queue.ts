@@ -5,7 +5,7 @@
 import type { BusyShare } from '../busy-share.ts'
 import type { Chunk } from './decode/chunk.ts'
 
-export type ChunkQueueOptions = Readonly<{
+type ChunkQueueOptions = Readonly<{
   /** may call `wait`. @param chunk valid during the call */
   handle: (chunk: Chunk) => void
   /** told what is waited for, and undefined when nothing is any more */

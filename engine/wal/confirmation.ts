@@ -45,7 +45,7 @@ export class DurableEnd {
   }
 }
 
-export type ConfirmerOptions = Readonly<{
+type ConfirmerOptions = Readonly<{
   start: Lsn
   /** makes the LSN durable in the state database, fenced by the term, and then whatever each memory keeps of it */
   save: (lsn: Lsn) => Promise<void>

@@ -4,7 +4,7 @@
  */
 import type { ReadingGate } from './gate.ts'
 
-export type FlowOptions = Readonly<{
+type FlowOptions = Readonly<{
   gate: ReadingGate
   /** reading stops above this and goes on below half of it; what frees it is the append, which never waits for reading */
   maxBytesInFlight: number

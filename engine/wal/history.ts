@@ -26,7 +26,7 @@ export type System = Readonly<{
 }>
 
 /** `forkedAt`: where the server's past leaves the one we know; `foreign`: the two have nothing in common that we know of. */
-export type Succession = Readonly<{ added: readonly Incarnation[]; forkedAt: Lsn | undefined; foreign: boolean }>
+type Succession = Readonly<{ added: readonly Incarnation[]; forkedAt: Lsn | undefined; foreign: boolean }>
 
 const FIRST: Lsn = 0n
 

@@ -8,7 +8,7 @@ import type { Position } from '../position.ts'
 import type { Append } from './append-loop.ts'
 
 /** What all packs of a stretch of the stream have in common. */
-export type PackHead = Readonly<{ history: number; term: number; routing: number }>
+type PackHead = Readonly<{ history: number; term: number; routing: number }>
 /** One object for each transaction: packs recognise it by identity. */
 export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs: number }>
 

@@ -19,7 +19,7 @@ import type { SourceObserver } from './source-settings.ts'
 import type { PlacedVersion } from './routing/stored-versions.ts'
 import type { Origin, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
 
-export type RunStart = Readonly<{
+type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
   versions: readonly PlacedVersion[]

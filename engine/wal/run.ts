@@ -45,7 +45,7 @@ import type { SourceFigures, SourceObserver, SourceSettings } from './source-set
 import type { SavedSource, SourceStore } from './source-store.ts'
 import { within } from './connection/within.ts'
 
-export type SourceRunOptions = Readonly<{
+type SourceRunOptions = Readonly<{
   database: Database
   log: Log
   store: SourceStore

@@ -25,7 +25,7 @@ type Results = { readonly texts: Buffer[]; readonly part: Uint32Array; readonly 
 /** Which messages of a call an outcome is about. */
 type AnswerPart = Readonly<{ asked: number; at: number; count: number; firstStep: number }>
 
-export type NamedFunction = Readonly<{ name: string; kind: FunctionKind; code?: string }>
+type NamedFunction = Readonly<{ name: string; kind: FunctionKind; code?: string }>
 
 export class BatchOutcome {
   readonly count: number

@@ -13,9 +13,9 @@ import { quoteLongIntegers } from './long-integers.ts'
 import { MESSAGE_END, STATE, type MessageFailure, type RunResponse } from './wire.ts'
 
 /** @property bytes `{…}` and MESSAGE_END for each message; @property maxBytes what a function says of them ends there, and with one message more */
-export type Lines = Readonly<{ bytes: Buffer; count: number; tail: string; maxBytes: number }>
+type Lines = Readonly<{ bytes: Buffer; count: number; tail: string; maxBytes: number }>
 /** @property parts the body of the answer: `wire.ts`; valid until the next batch */
-export type Ran = Pick<RunResponse, 'done' | 'tookUs' | 'failures' | 'logs' | 'textBytes'> & Readonly<{ parts: readonly Uint8Array[] }>
+type Ran = Pick<RunResponse, 'done' | 'tookUs' | 'failures' | 'logs' | 'textBytes'> & Readonly<{ parts: readonly Uint8Array[] }>
 
 /** A run ends after this, so that functions take turns. */
 const SLICE_MS = 250

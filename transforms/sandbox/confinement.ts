@@ -16,7 +16,7 @@ const OWN = [...NO_CAPABILITIES, `--reuid=${OWN_USER}`, `--regid=${OWN_USER}`, '
 /** It opens no files but those of its own program, one after the other. */
 const FEW_FILES = ['prlimit', '--nofile=512', '--core=0']
 
-export type Level = Readonly<{
+type Level = Readonly<{
   /** what stands before the command */
   command: readonly string[]
   /** it can read what the service's user has kept for itself, such as compiled sources */

@@ -15,7 +15,7 @@ const SHARE = 1 / 4
 /** Smaller ones are not worth counting. */
 const FROM_BYTES = 64 * 1024
 
-export class HeldResults {
+class HeldResults {
   #bytes = 0
   readonly #released = new FinalizationRegistry<number>((bytes) => (this.#bytes -= bytes))
 

@@ -34,7 +34,7 @@ export type Source = Readonly<{
 export type BuildFailure = Readonly<{ message: string; line?: number; column?: number }>
 
 /** Messages: `{…}` and MESSAGE_END for each. */
-export type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
+type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
 /** Where integers are quoted (`long-integers.ts`): in members of these names, or they may be at any depth. */
 export type LongIntegers = readonly string[] | 'anywhere' | 'nowhere'
 

@@ -9,7 +9,7 @@ import { MESSAGE_END } from './wire.ts'
  * @property keys where they stand: members of the objects of a message, such as its record, of these names; undefined:
  *   some stand deeper
  */
-export type Quoted = Readonly<{ bytes: Buffer; keys: readonly string[] | undefined }>
+type Quoted = Readonly<{ bytes: Buffer; keys: readonly string[] | undefined }>
 
 /** 2^53, and its digits: from so many on an integer may be beyond it. */
 const SAFE = Buffer.from('9007199254740992')

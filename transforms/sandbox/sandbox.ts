@@ -22,7 +22,7 @@ export type SandboxSettings = Readonly<{
   /** what the system keeps from it: that of this process, but for tests */
   confinement?: Confinement
 }>
-export type SandboxOptions = SandboxSettings &
+type SandboxOptions = SandboxSettings &
   Readonly<{
     /** code is checked in it, too */
     builds?: boolean
@@ -32,7 +32,7 @@ export type SandboxOptions = SandboxSettings &
 
 /** A function as calls name it: another text is another key. */
 export type Callable = Readonly<{ key: string; name: string; kind: FunctionKind; code: string }>
-export type Call = Readonly<{
+type Call = Readonly<{
   functions: readonly Callable[]
   count: number
   /** `{…}` and MESSAGE_END for each message, in as many pieces as there are */

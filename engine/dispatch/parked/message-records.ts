@@ -9,7 +9,7 @@ import { messageId, readOlderAckIds, sinkTag } from '../ack-id.ts'
 import { toView } from './parked-row.ts'
 
 /** the last two: of those that were delivered, of a sink that sends, and of one whose clients ask */
-export type MessageState = 'backing off' | 'pending re-delivery' | 'discarded' | 'delivered' | 'acknowledged'
+type MessageState = 'backing off' | 'pending re-delivery' | 'discarded' | 'delivered' | 'acknowledged'
 export type MessageRecord = Readonly<{
   id: string
   state: MessageState
@@ -38,7 +38,7 @@ const ACTIONS = new Map(Object.entries(ACTION).map(([name, code]) => [code as nu
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
 
 /** `open`: all that wait; `failing`: those that have failed at least once; absent: those that wait and those that were given up */
-export type RecordedState = 'open' | 'failing' | 'discarded'
+type RecordedState = 'open' | 'failing' | 'discarded'
 export type MessagesAsked = Readonly<{
   state?: RecordedState | undefined
   /** by their positions; absent: oldest first */

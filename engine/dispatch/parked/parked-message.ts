@@ -3,7 +3,7 @@ import type { MessageView } from '../../log/message-view.ts'
 import type { ActionCode } from '../../log/pack.ts'
 import type { Part, Position } from '../../position.ts'
 
-export type ParkedFields = Readonly<{
+type ParkedFields = Readonly<{
   position: Position
   group: number
   action: ActionCode

@@ -26,7 +26,7 @@ import type { Failed, Move } from './parking.ts'
 /** Messages that were given up, and when the last of them was. */
 export type Discards = Readonly<{ messages: number; lastAt: Date }>
 /** @property attempts how often it has failed; pull: how often it was handed out before it was parked */
-export type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
+type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
 /** Open messages: these, those that have failed at least once, or all. */
 export type Chosen = readonly Omit<ParkedRef, 'key'>[] | 'failing' | 'open'
 /** Where parked messages are found that are named by an earlier generation. */

@@ -34,7 +34,7 @@ export type Move = Readonly<{
 /** More finished ranges than this and the lowest open messages are parked until they melt (correctness 23). */
 export const MAX_RANGES = 4_000
 /** More parked groups than this and nothing more is parked: reading waits, and health says so. */
-export const MAX_PARKED_GROUPS = 100_000
+const MAX_PARKED_GROUPS = 100_000
 /** Bounds of one bulk insert: what is copied at once. */
 const MAX_MOVES = 1_000
 const MAX_MOVE_BYTES = 8 * 1024 * 1024

@@ -9,7 +9,7 @@ import { MESSAGE_FLAG } from '../../log/pack.ts'
 import type { GenerationShape } from '../../state/generation-shape.ts'
 import { hashGroup } from '../../wal/decode/change-keys.ts'
 
-export type ParkedBody = Readonly<{
+type ParkedBody = Readonly<{
   relation: number
   /** primary key as a JSON array of texts */
   recordKey: string
@@ -17,7 +17,7 @@ export type ParkedBody = Readonly<{
   /** the message, its metadata left open */
   body: Buffer
 }>
-export type Regrouped = Readonly<{
+type Regrouped = Readonly<{
   hash: number
   /** empty: the primary key */
   groupKey: string

@@ -29,7 +29,7 @@ export type ReplayPlan = Readonly<{
   first: FirstMessage
 }>
 
-export type PlanOf = Readonly<{
+type PlanOf = Readonly<{
   log: Log
   sink: Pick<Sink, 'id' | 'name' | 'replay_window'>
   /** oldest first, up to the one that is delivered */

@@ -26,7 +26,7 @@ export type ReplayPoint = Readonly<{
   reachedMs: number
 }>
 /** Of one partition, the lowest first. */
-export type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly ReplayPoint[] }>
+type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly ReplayPoint[] }>
 
 type Row = Readonly<Record<string, unknown>>
 

@@ -14,7 +14,7 @@ import type { PartitionKey } from '../fenced-write.ts'
  * @property begins the first record that may have something for the generation: 0 in a topic that is its alone
  * @property line the first record of a stream that is kept for it, as it is stored
  */
-export type Inheritance = Readonly<{ commit: Commit | undefined; begins: number; line: number; hasParked: boolean; hasPoints: boolean }>
+type Inheritance = Readonly<{ commit: Commit | undefined; begins: number; line: number; hasParked: boolean; hasPoints: boolean }>
 
 /**
  * To be asked after the term is taken: a replay raises the terms of what it changes, so what it did is either seen here, or

@@ -13,7 +13,7 @@ const FIRST_PAUSE_MS = 100
 const MAX_PAUSE_MS = 3_000
 const GROUP = 0
 
-export type TopicLayout = Readonly<{ topic: string; leaders: readonly number[]; replicas: number }>
+type TopicLayout = Readonly<{ topic: string; leaders: readonly number[]; replicas: number }>
 type Refusal = { until: number; pauseMs: number; error: EngineError }
 
 export class Brokers {

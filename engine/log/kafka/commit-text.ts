@@ -18,7 +18,7 @@ import type { Part } from '../../position.ts'
 /** A commit and its place among those of its owner: (term, number) grows. */
 export type Numbered = Readonly<{ commit: Commit; number: number }>
 /** @property isWhole false: the rest is in the checkpoint of the same owner with this number or a later one */
-export type Told = Numbered & Readonly<{ isWhole: boolean }>
+type Told = Numbered & Readonly<{ isWhole: boolean }>
 
 const PREFIX = 'T1'
 const PLAIN = 0

@@ -15,7 +15,7 @@ import type { Generation } from './membership.ts'
 import { patiently } from './patience.ts'
 import type { SecondMemory } from './second-memory.ts'
 
-export type CommitsOptions = Readonly<{
+type CommitsOptions = Readonly<{
   brokers: Brokers
   memory: SecondMemory
   /** of a topic in Kafka, or of a reader's group */

@@ -2,7 +2,7 @@
 
 export type BrokerAddress = Readonly<{ host: string; port: number }>
 
-export type KafkaTls = Readonly<{
+type KafkaTls = Readonly<{
   /** PEM texts; without `ca` the authorities Node trusts */
   ca?: string | undefined
   cert?: string | undefined

@@ -20,7 +20,7 @@ import type { FetchedMessage } from './kafkajs.ts'
 import { countedOf, type Counted } from './sizes.ts'
 
 /** A partition as its feeds know it. */
-export type FedPartition = Readonly<{
+type FedPartition = Readonly<{
   /** as Kafka knows it */
   topic: string
   partition: number
@@ -32,7 +32,7 @@ export type FedPartition = Readonly<{
   fetched: (offset: number, counted: Counted) => void
 }>
 
-export type FeedsOptions = Readonly<{
+type FeedsOptions = Readonly<{
   connection: KafkaConnection
   brokers: Brokers
   /** memory for what all feeds hold */

@@ -11,7 +11,7 @@ import type { FetchedMessage } from './kafkajs.ts'
 import { Link } from './link.ts'
 import { patiently } from './patience.ts'
 
-export type FetchingOptions = Readonly<{
+type FetchingOptions = Readonly<{
   connection: KafkaConnection
   /** to find the partition's leader */
   brokers: Brokers

@@ -25,7 +25,7 @@ export type FetchedMessage = Readonly<{
   headers: Readonly<Record<string, Buffer | Buffer[] | undefined>>
   isControlRecord: boolean
 }>
-export type FetchedPartition = Readonly<{ partition: number; highWatermark: string; messages: readonly FetchedMessage[] }>
+type FetchedPartition = Readonly<{ partition: number; highWatermark: string; messages: readonly FetchedMessage[] }>
 export type Metadata = Readonly<{
   brokers: readonly Readonly<{ nodeId: number; host: string; port: number }>[]
   clusterId: string | null

@@ -24,7 +24,7 @@ import { Link } from './link.ts'
 /** What this process serves of one topic, by group, and since when that is so. */
 export type ServedTopic = { readonly groups: Map<string, readonly number[]>; changes: number; changedAt: number }
 
-export type MembershipOptions = Readonly<{
+type MembershipOptions = Readonly<{
   /** names the process to the members of all groups */
   node: string
   /** shared by the members of all groups of the topic in this process */

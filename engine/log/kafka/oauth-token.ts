@@ -1,7 +1,7 @@
 /** Access tokens for SASL OAUTHBEARER, by the client credentials grant (RFC 6749, 4.4): kept until shortly before they end. */
 import { EngineError } from '../../errors.ts'
 
-export type TokenEndpoint = Readonly<{ url: string; clientId: string; clientSecret: string; scope?: string | undefined }>
+type TokenEndpoint = Readonly<{ url: string; clientId: string; clientSecret: string; scope?: string | undefined }>
 
 const LIMIT_MS = 10_000
 /** A token that ends sooner is not handed out any more. */

@@ -3,7 +3,7 @@ import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
 
-export type Bounds = Readonly<{ first: number; next: number }>
+type Bounds = Readonly<{ first: number; next: number }>
 type Known = { bounds: Promise<readonly Bounds[]>; askedAt: number }
 type Trim = { wanted: number; done: number; at: number; timer: NodeJS.Timeout | undefined }
 

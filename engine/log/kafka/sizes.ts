@@ -43,7 +43,7 @@ const LOOK_UPS = 4
 const LOOK_UPS_EVERY_MS = 5_000
 
 /** Of a partition: the first one kept, the committed one, and the one its next record gets. */
-export type Offsets = Readonly<{ first: number; committed: number; next: number }>
+type Offsets = Readonly<{ first: number; committed: number; next: number }>
 type Partition = {
   /** the next offset as it was known last, and the bytes appended before it */
   next: Readonly<{ offset: number; total: Weight }>

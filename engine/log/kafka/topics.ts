@@ -10,7 +10,7 @@ import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
 
-export type TopicSettings = Readonly<{
+type TopicSettings = Readonly<{
   /** in front of every name of ours: topics and groups */
   prefix: string
   /** copies of each partition; absent: 3, or as many as there are brokers */

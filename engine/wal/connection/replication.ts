@@ -39,7 +39,7 @@ export type ReplicationOptions = Readonly<{
   busy?: BusyShare
 }>
 
-export type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
+type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
 
 type Plugin = Parameters<LogicalReplicationService['subscribe']>[0]
 

@@ -12,7 +12,7 @@ import { isShutdown, toSourceError } from './source-error.ts'
 
 export const HEARTBEAT = 'tailrace:heartbeat'
 
-export type RunSessionOptions = Readonly<{
+type RunSessionOptions = Readonly<{
   database: Database
   heartbeatMs: number
   /** the server stops, and waits for those who read from it */

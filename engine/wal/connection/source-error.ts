@@ -4,7 +4,7 @@ import { faultOf, sqlstateOf, type Fault } from '../../postgres/sqlstate.ts'
 import { tlsRefusal } from '../../postgres/tls-refusal.ts'
 
 /** Where it happened: an "undefined object" in the stream is the publication. */
-export type Phase = 'connecting' | 'starting' | 'streaming'
+type Phase = 'connecting' | 'starting' | 'streaming'
 
 /** Messages that PostgreSQL, the socket or the pg library produced become one of ours; ours pass through. */
 export function toSourceError(error: unknown, phase: Phase, context: ErrorContext = {}): EngineError {

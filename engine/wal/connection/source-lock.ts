@@ -12,7 +12,7 @@ import { cut } from '../../postgres/client-cut.ts'
 import { toSourceError } from './source-error.ts'
 import type { Query } from './slot.ts'
 
-export type LockOptions = Readonly<{
+type LockOptions = Readonly<{
   /** an ordinary connection to the database of the slot, pinned, directly and not through a pooler */
   client: ClientConfig
   slot: string

@@ -8,7 +8,7 @@ import type { Chunk } from './chunk.ts'
 import { OLD, type OldKind } from './pgoutput.ts'
 import type { Relation } from './relation.ts'
 
-export type ChangeAction = 'insert' | 'update' | 'delete'
+type ChangeAction = 'insert' | 'update' | 'delete'
 
 export class Change {
   relation!: Relation

@@ -34,7 +34,7 @@ export function writeString(out: ByteWriter, text: DataView, start: number, end:
 }
 
 /** The same without the quotes: for a string that is put together from parts. */
-export function writeEscaped(out: ByteWriter, text: DataView, start: number, end: number): void {
+function writeEscaped(out: ByteWriter, text: DataView, start: number, end: number): void {
   out.reserve(end - start + MOST)
   let { buffer, words } = out
   let o = out.length

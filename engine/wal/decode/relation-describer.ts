@@ -29,7 +29,7 @@ import type { SourceStore } from '../source-store.ts'
 /** @property left topics that generations leave ahead of the relation's next change */
 export type Described = Readonly<{ relation: Relation; left: readonly LeftTopic[] }>
 
-export type RelationDescriberOptions = Readonly<{
+type RelationDescriberOptions = Readonly<{
   store: Pick<SourceStore, 'makeTopics' | 'saveRelation' | 'saveRegrouping'>
   log: Log
   cursor: Cursor

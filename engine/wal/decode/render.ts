@@ -25,9 +25,9 @@ const COMMA = 0x2c
 const T = 0x74
 const F = 0x66
 
-export const renderText: Render = writeString
+const renderText: Render = writeString
 
-export const renderBoolean: Render = (out, text, start, end) => {
+const renderBoolean: Render = (out, text, start, end) => {
   const byte = end - start === 1 ? text.getUint8(start) : 0
   if (byte === T) out.ascii('true')
   else if (byte === F) out.ascii('false')
@@ -35,7 +35,7 @@ export const renderBoolean: Render = (out, text, start, end) => {
 }
 
 /** Integers and floats: the digits as they are, when they are a JSON number; NaN and Infinity as strings. */
-export const renderNumber: Render = (out, text, start, end) => {
+const renderNumber: Render = (out, text, start, end) => {
   if (numberEnd(text, start, end) === end) copyBytes(out, text, start, end)
   else writeString(out, text, start, end)
 }
@@ -44,7 +44,7 @@ export const renderNumber: Render = (out, text, start, end) => {
  * json and jsonb, in place. Postgres has checked them, so their bytes are copied; control characters can only stand
  * between tokens (inside a JSON string they are escaped) and become spaces, so that a message never has a line break in it.
  */
-export const renderJson: Render = (out, text, start, end) => {
+const renderJson: Render = (out, text, start, end) => {
   out.reserve(end - start)
   const { buffer, words } = out
   let o = out.length
@@ -64,7 +64,7 @@ export const renderJson: Render = (out, text, start, end) => {
 }
 
 /** pgvector's `[1,2.5,3e-05]`: already a JSON array, if all its elements are numbers */
-export const renderVector: Render = (out, text, start, end) => {
+const renderVector: Render = (out, text, start, end) => {
   if (end - start < 3 || text.getUint8(start) !== 0x5b /* [ */ || text.getUint8(end - 1) !== 0x5d /* ] */)
     return writeString(out, text, start, end)
   let at = start

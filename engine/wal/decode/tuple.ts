@@ -6,7 +6,6 @@ import { EngineError } from '../../errors.ts'
 import type { Chunk } from './chunk.ts'
 
 export const KIND = { null: 0, unchanged: 1, text: 2 } as const
-export type Kind = (typeof KIND)[keyof typeof KIND]
 
 const CODE = { null: 0x6e /* n */, unchanged: 0x75 /* u */, text: 0x74 /* t */ } as const
 
