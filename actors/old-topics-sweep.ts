@@ -2,7 +2,7 @@
 import { deleteOldTopics } from '../engine/dispatch/old-topics.ts'
 import type { Log, TopicName } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
-import type { Query } from '../engine/wal/connection/slot.ts'
+import type { Query } from '../engine/postgres/query.ts'
 import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay/replay-window.ts'
 import { Bell } from './bell.ts'
 import type { HealthCheck } from './status.ts'

@@ -8,7 +8,7 @@ import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import { accountLock, type EndpointInput, type ResourceStore, type Resources, type SinkInput } from '../engine/state/resource-store.ts'
 import type { Connection, Sink } from '../engine/state/resources.ts'
-import type { Query, Store } from '../engine/state/store.ts'
+import type { StateQuery, Store } from '../engine/state/store.ts'
 import { isKeyed } from '../sinks/push-types.ts'
 
 export type SinkChanges = Readonly<Partial<Omit<SinkInput['settings'], 'database'>> & { destination?: SinkInput['destination'] }>
@@ -116,7 +116,7 @@ export class ResourceEdits {
   }
 
   /** One edit of an account at a time, of all processes: each begins with what the one before it left. */
-  #edit<T>(account: Account, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
+  #edit<T>(account: Account, work: (query: StateQuery, stored: Resources) => Promise<T>): Promise<T> {
     return this.#store.transaction(async (query) => work(query, await this.#resources.load(query)), accountLock(account.id))
   }
 }

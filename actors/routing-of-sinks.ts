@@ -6,7 +6,8 @@ import { shapeOf, streamText, type GenerationShape, type StreamShape } from '../
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { RoutedReader, RoutedStream, Routing, Sink } from '../engine/state/resources.ts'
 import { LIVE_MS } from '../engine/state/node-registry.ts'
-import type { Query, Store } from '../engine/state/store.ts'
+import type { Query } from '../engine/postgres/query.ts'
+import type { StateQuery, Store } from '../engine/state/store.ts'
 import { ownTopic } from '../engine/wal/routing/routing.ts'
 import { isOvertaken, NEW_TOPIC, type SavedVersion, type StoredVersions } from '../engine/wal/routing/stored-versions.ts'
 
@@ -34,7 +35,11 @@ export async function saveRouting(
   }
 }
 
-async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>, { databaseId, versions }: Routed): Promise<SavedRouting> {
+async function nextRouting(
+  query: StateQuery,
+  resources: Pick<ResourceStore, 'load'>,
+  { databaseId, versions }: Routed,
+): Promise<SavedRouting> {
   const { sinks } = await resources.load(query) // before their generations, so that each of them has one
   const [known, waits, newest] = await Promise.all([
     unroutedGenerations(query, databaseId),
@@ -69,7 +74,7 @@ function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: Gen
  * topic never had that name before (correctness 43).
  */
 async function sharedStreams(
-  query: Query,
+  query: StateQuery,
   sinks: readonly Sink[],
   known: ReadonlyMap<string, Newest>,
   former: Routing | undefined,

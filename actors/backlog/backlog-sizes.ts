@@ -15,7 +15,7 @@ import { bytesOfOthers } from '../../engine/dispatch/span.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import { ALL_ACTIONS, ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 

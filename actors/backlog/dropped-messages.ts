@@ -5,7 +5,7 @@
 import { ask } from '../../engine/state/asking.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Shedding } from '../../engine/wal/routing/shedding.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import type { Relief } from './backlog.ts'
 import type { HealthCheck } from '../status.ts'
 

@@ -15,7 +15,7 @@ import { ask } from '../../engine/state/asking.ts'
 import { describeStream, type GenerationShape } from '../../engine/state/generation-shape.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import type { BacklogSizes } from './backlog-sizes.ts'
 
 /**

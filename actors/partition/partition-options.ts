@@ -9,7 +9,7 @@ import type { Span } from '../../engine/dispatch/span.ts'
 import type { Log, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Position } from '../../engine/position.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import type { SinkObserver } from '../sink/sink-observer.ts'
 
 export type PartitionOptions = Readonly<{

@@ -11,7 +11,7 @@ import { ReplayWindow, type ReadRecord, type WindowBounds } from '../../engine/d
 import { EngineError } from '../../engine/errors.ts'
 import { NOTHING_NEEDED, storeLine } from '../../engine/dispatch/stream-trim.ts'
 import type { Commit, Log, PartitionStats, ReaderName, TopicName } from '../../engine/log/log.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import { Bell } from '../bell.ts'
 
 type TrimmingOptions = Readonly<{

@@ -4,7 +4,7 @@ import type { Logger } from '../../engine/logger.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
 import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Database } from '../../engine/state/resources.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
 

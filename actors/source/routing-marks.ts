@@ -5,7 +5,7 @@
  */
 import { emitRoutingMark } from '../../engine/wal/routing/routing-mark.ts'
 import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import { Bell } from '../bell.ts'
 import type { HealthCheck } from '../status.ts'
 

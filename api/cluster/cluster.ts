@@ -8,7 +8,7 @@ import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import { PartitionOwners } from '../../engine/state/partition-owners.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { StateFeed } from '../../engine/state/state-feed.ts'
-import type { Query } from '../../engine/state/store.ts'
+import type { StateQuery } from '../../engine/state/store.ts'
 import { ClusterEngine } from './cluster-engine.ts'
 import type { LocalEngine } from '../../actors/engine.ts'
 import { clusterNodes, reportOf } from './node-report.ts'
@@ -23,7 +23,7 @@ type ClusterParts = Readonly<{
   registry: NodeRegistry
   feed: Pick<StateFeed, 'watch'>
   /** the state database */
-  query: Query
+  query: StateQuery
   /** the one that all processes share */
   vaultKey: Buffer
   logger: Logger

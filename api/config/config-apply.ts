@@ -18,7 +18,7 @@ import type { Account, Connection, SinkSettings } from '../../engine/state/resou
 import { isKeyed } from '../../sinks/push-types.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
-import type { Query, Store } from '../../engine/state/store.ts'
+import type { StateQuery, Store } from '../../engine/state/store.ts'
 import { hashToken } from '../../engine/state/tokens.ts'
 import { changesOf, type ResourceChange } from './config-changes.ts'
 import { exportedResources, type ExportedResource } from './config-export.ts'
@@ -134,7 +134,7 @@ function namedIn({
 }
 
 /** By name. */
-async function storedCode(query: Query, account: string): Promise<ReadonlyMap<string, string>> {
+async function storedCode(query: StateQuery, account: string): Promise<ReadonlyMap<string, string>> {
   const { rows } = await query<{ name: string; code: string }>(
     'select f.name, f.code from function f join account a on a.id = f.account_id where a.name = $1',
     [account],
@@ -240,7 +240,7 @@ class Application {
   }
 
   /** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
-  async checkNames(query: Query): Promise<void> {
+  async checkNames(query: StateQuery): Promise<void> {
     const { databases, sinks } = this.#document
     const { rows } = await query<{ name: string; settings: Pick<SinkSettings, 'source' | 'tables'> }>(
       'select s.name, s.settings from sink s join account a on a.id = s.account_id where a.name = $1',
@@ -262,7 +262,7 @@ class Application {
   }
 
   /** @throws EngineError CONFIG_INVALID: of all there is to tell; so nothing is written */
-  async write(query: Query): Promise<void> {
+  async write(query: StateQuery): Promise<void> {
     const { tokens, databases, endpoints, sinks } = this.#document
     const account = this.#ways.account ?? (await this.#resources.saveAccount(query, this.account))
     for (const { line, name, token } of tokens) await this.#at(line, () => this.#writeToken(query, account, name, token))
@@ -282,7 +282,7 @@ class Application {
   }
 
   /** A function that is of another type by now would stop the sinks that have it and aren't in the file. */
-  async #checkUsers(query: Query, account: Account): Promise<void> {
+  async #checkUsers(query: StateQuery, account: Account): Promise<void> {
     const { rows } = await query<{ name: string; settings: SinkSettings; destination: SinkInput['destination'] }>(
       'select name, settings, destination from sink where account_id = $1 and name <> all ($2)',
       [account.id, this.#document.sinks.map(({ input }) => input.settings.name)],
@@ -309,7 +309,7 @@ class Application {
     return { ...input, settings: { ...settings, status: 'paused' } }
   }
 
-  async #writeToken(query: Query, account: Account, name: string, token: string): Promise<void> {
+  async #writeToken(query: StateQuery, account: Account, name: string, token: string): Promise<void> {
     const { rows } = await query("select from api_token where hash = decode($1, 'hex') and (account_id, name) <> ($2, $3)", [
       hashToken(token),
       account.id,
@@ -327,7 +327,7 @@ class Application {
     await this.#resources.saveToken(query, account, name, token)
   }
 
-  async #writeDatabase(query: Query, account: Account, input: DatabaseInput): Promise<void> {
+  async #writeDatabase(query: StateQuery, account: Account, input: DatabaseInput): Promise<void> {
     const { rows } = await query<{ slot_name: string; publication_name: string }>(
       'select slot_name, publication_name from source_database where account_id = $1 and name = $2',
       [account.id, input.name],
@@ -341,7 +341,7 @@ class Application {
     await this.#resources.saveDatabase(query, account, input)
   }
 
-  async #writeSink(query: Query, account: Account, database: string, input: SinkInput): Promise<void> {
+  async #writeSink(query: StateQuery, account: Account, database: string, input: SinkInput): Promise<void> {
     const { rows } = await query<{ id: string }>('select id from source_database where account_id = $1 and name = $2', [
       account.id,
       database,

@@ -2,7 +2,7 @@
 import { EngineError } from '../../engine/errors.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionField, type StoredFunction } from '../../engine/state/functions.ts'
 import { accountLock, type ResourceStore, type Resources } from '../../engine/state/resource-store.ts'
-import type { Query, Store } from '../../engine/state/store.ts'
+import type { StateQuery, Store } from '../../engine/state/store.ts'
 import type { Account, Connection, Sink } from '../../engine/state/resources.ts'
 import { compileFunction, type Written } from '../../transforms/compile.ts'
 import type { FunctionPool } from '../../transforms/sandbox/pool.ts'
@@ -90,7 +90,7 @@ export class FunctionEdits {
   }
 
   /** One edit of an account at a time, of all processes; it has taken effect here when this settles. */
-  async #edit<T>(accountId: string, work: (query: Query, stored: Resources) => Promise<T>): Promise<T> {
+  async #edit<T>(accountId: string, work: (query: StateQuery, stored: Resources) => Promise<T>): Promise<T> {
     const { store, resources, reload } = this.#options
     const result = await store.transaction(async (query) => work(query, await resources.load(query)), accountLock(accountId))
     await reload()

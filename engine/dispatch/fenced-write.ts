@@ -5,13 +5,12 @@
 import { EngineError } from '../errors.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
 import { ask } from '../state/asking.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query, Row } from '../postgres/query.ts'
 
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
 export type Owner = Readonly<{ key: PartitionKey; term: number }>
-type Row = Readonly<Record<string, unknown>>
 
 /** SQLSTATE: the row that another one belongs to is gone */
 const FOREIGN_KEY_VIOLATION = '23503'

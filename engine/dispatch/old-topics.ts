@@ -10,7 +10,7 @@ import { deleteTopic, ownTopics } from '../log/own-topics.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
 import { ownerOf, ownTopic } from '../wal/routing/routing.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import { topicOfGeneration } from './generations.ts'
 
 /**

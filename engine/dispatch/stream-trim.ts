@@ -7,7 +7,7 @@
  */
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import { writeAsOwner, type Owner } from './fenced-write.ts'
 
 /** The line of who has left the stream, has delivered what was its own, and keeps nothing of it to be replayed. */

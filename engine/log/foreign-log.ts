@@ -1,6 +1,6 @@
 /** Whether a log was filled under the state database it is opened with: what another one's sinks were to get is in it. */
 import { EngineError } from '../errors.ts'
-import type { Query } from '../state/store.ts'
+import type { StateQuery } from '../state/store.ts'
 import type { Log } from './log.ts'
 
 /**
@@ -9,7 +9,7 @@ import type { Log } from './log.ts'
  * state database knows that the log belongs to.
  * @throws EngineError LOG_FOREIGN
  */
-export async function refuseForeignLog(log: Log, query: Query): Promise<void> {
+export async function refuseForeignLog(log: Log, query: StateQuery): Promise<void> {
   const topics = await log.topics()
   if (topics.length === 0) return
   const { rows } = await query<{ id: string }>('select id from tailrace.sink')

@@ -7,7 +7,7 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import { acceptRemedy } from '../wal/history.ts'
 import { ownerOf } from '../wal/routing/routing.ts'
 import { NEW_TOPIC } from '../wal/routing/stored-versions.ts'

@@ -3,7 +3,7 @@
  * is of another installation that shares it by mistake, or of a state that was put back since: nobody here may delete it.
  */
 import { ask } from '../state/asking.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import type { Log, TopicName } from './log.ts'
 
 /** May be repeated. @throws EngineError STATE_UNAVAILABLE, and those of the log */

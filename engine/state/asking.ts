@@ -1,7 +1,7 @@
 /** Asks the state database, with its failures as errors of the engine: it can't serve now, or it says no. */
 import { EngineError } from '../errors.ts'
 import { faultOf, sqlstateOf } from '../postgres/sqlstate.ts'
-import type { Query } from '../wal/connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 
 /** SQLSTATE of a row that is there already: another process was faster. */
 export const UNIQUE_VIOLATION = '23505'

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Query } from './store.ts'
+import type { StateQuery } from './store.ts'
 
 export type Node = Readonly<{
   /** made at the start of the process: another run of the same process is another node */
@@ -25,7 +25,7 @@ const FORGET_AFTER = '1 day'
 export class NodeRegistry {
   readonly id: string = randomUUID()
   readonly name: string
-  readonly #query: Query
+  readonly #query: StateQuery
   readonly #onError: (error: unknown) => void
   readonly #listeners = new Set<() => void>()
   readonly #stop = new AbortController()
@@ -35,7 +35,7 @@ export class NodeRegistry {
   #failing = false
 
   /** @param onError the first heartbeat that fails after one that did not */
-  constructor(options: Readonly<{ query: Query; name: string; onError: (error: unknown) => void }>) {
+  constructor(options: Readonly<{ query: StateQuery; name: string; onError: (error: unknown) => void }>) {
     this.#query = options.query
     this.name = options.name
     this.#onError = options.onError

@@ -3,7 +3,7 @@
  * entry may be out of date; who is asked in vain says so, and the table is read again. The owner itself decides.
  */
 import type { Notice } from './state-feed.ts'
-import type { Query } from './store.ts'
+import type { StateQuery } from './store.ts'
 
 /** "generation/partition", as in the key of a term */
 type PartitionName = string
@@ -15,12 +15,12 @@ const BELIEVED_MS = 5_000
 type Entry = { owners: Owners; readAt: number }
 
 export class PartitionOwners {
-  readonly #query: Query
+  readonly #query: StateQuery
   readonly #entries = new Map<string, Entry>()
   readonly #reading = new Map<string, Promise<Owners>>()
   readonly #listeners = new Set<(sinkId: string | undefined) => void>()
 
-  constructor(query: Query) {
+  constructor(query: StateQuery) {
     this.#query = query
   }
 

@@ -6,7 +6,7 @@ import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEn
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
-import type { Query, RowLock } from './store.ts'
+import type { StateQuery, RowLock } from './store.ts'
 import { hashToken } from './tokens.ts'
 
 export type DatabaseInput = Readonly<{
@@ -91,7 +91,7 @@ export class ResourceStore {
     this.#partitions = partitions
   }
 
-  async saveAccount(query: Query, name: string): Promise<Account> {
+  async saveAccount(query: StateQuery, name: string): Promise<Account> {
     const { rows } = await query<{ id: string }>(
       'insert into account (name) values ($1) on conflict (name) do update set name = excluded.name returning id',
       [name],
@@ -99,7 +99,7 @@ export class ResourceStore {
     return { id: (rows[0] as { id: string }).id, name }
   }
 
-  async saveToken(query: Query, account: Account, name: string, token: string): Promise<void> {
+  async saveToken(query: StateQuery, account: Account, name: string, token: string): Promise<void> {
     await query(
       `insert into api_token (account_id, name, hash) values ($1, $2, decode($3, 'hex'))
        on conflict (account_id, name) do update set hash = excluded.hash`,
@@ -107,7 +107,7 @@ export class ResourceStore {
     )
   }
 
-  async saveDatabase(query: Query, account: Account, input: DatabaseInput): Promise<string> {
+  async saveDatabase(query: StateQuery, account: Account, input: DatabaseInput): Promise<string> {
     const { password, ...connection } = input.connection
     const { rows } = await query<{ id: string }>(
       `insert into source_database (account_id, name, connection, password, pool_size, annotations, slot_name, publication_name)
@@ -134,7 +134,13 @@ export class ResourceStore {
    * Another shape than that of the newest generation begins the next one, in the same transaction.
    * @param before the sink as it is stored, which has a generation of its shape; absent: it may be new
    */
-  async saveSink(query: Query, account: Account, databaseId: string, { settings, destination }: SinkInput, before?: Sink): Promise<string> {
+  async saveSink(
+    query: StateQuery,
+    account: Account,
+    databaseId: string,
+    { settings, destination }: SinkInput,
+    before?: Sink,
+  ): Promise<string> {
     const { name, status, database: _, ...given } = settings
     const partitions = given.partitions ?? (await this.#fittingPartitions(query, account, { settings, destination }))
     const rest = { ...given, partitions }
@@ -162,7 +168,7 @@ export class ResourceStore {
   }
 
   /** Those that the sink has; a new one gets the usual number. */
-  async #fittingPartitions(query: Query, account: Account, { settings, destination }: SinkInput): Promise<number> {
+  async #fittingPartitions(query: StateQuery, account: Account, { settings, destination }: SinkInput): Promise<number> {
     const { rows } = await query<{ partitions: number }>(
       `select coalesce((settings ->> 'partitions')::int, 1) as partitions from sink where account_id = $1 and name = $2`,
       [account.id, settings.name],
@@ -172,7 +178,7 @@ export class ResourceStore {
   }
 
   async saveFunction(
-    query: Query,
+    query: StateQuery,
     account: Account,
     { name, type, description, sinkType, code, compiled, usesMetadata }: FunctionInput,
   ): Promise<string> {
@@ -188,7 +194,7 @@ export class ResourceStore {
   }
 
   /** The sinks that have it by its name have it by the new one. */
-  async renameFunction(query: Query, { id, accountId, name }: StoredFunction, newName: string): Promise<void> {
+  async renameFunction(query: StateQuery, { id, accountId, name }: StoredFunction, newName: string): Promise<void> {
     await query('update function set name = $2, updated_at = now() where id = $1', [id, newName])
     for (const field of FUNCTION_FIELDS)
       await query(
@@ -198,20 +204,20 @@ export class ResourceStore {
       )
   }
 
-  async deleteFunction(query: Query, id: string): Promise<void> {
+  async deleteFunction(query: StateQuery, id: string): Promise<void> {
     await query('delete from function where id = $1', [id])
   }
 
-  async renameSink(query: Query, sinkId: string, name: string): Promise<void> {
+  async renameSink(query: StateQuery, sinkId: string, name: string): Promise<void> {
     await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
   }
 
   /** With everything that is kept of it in the state database. */
-  async deleteSink(query: Query, sinkId: string): Promise<void> {
+  async deleteSink(query: StateQuery, sinkId: string): Promise<void> {
     await query('delete from sink where id = $1', [sinkId])
   }
 
-  async saveEndpoint(query: Query, account: Account, { name, kind, url, headers, encryptedHeaders }: EndpointInput): Promise<string> {
+  async saveEndpoint(query: StateQuery, account: Account, { name, kind, url, headers, encryptedHeaders }: EndpointInput): Promise<string> {
     const { rows } = await query<{ id: string }>(
       `insert into http_endpoint (account_id, name, kind, url, headers, encrypted_headers) values ($1, $2, $3, $4, $5, $6)
        on conflict (account_id, name) do update set
@@ -223,7 +229,7 @@ export class ResourceStore {
   }
 
   /** Those of older versions, which kept user and password where everyone reads them. It needs the key, so it is no migration. */
-  async encryptLogins(query: Query): Promise<void> {
+  async encryptLogins(query: StateQuery): Promise<void> {
     const { rows } = await query<EndpointRow>(`select * from http_endpoint where url ~ '^[^:/?#]*://[^/?#]*@' for update`)
     for (const row of rows) {
       const { accountId, ...endpoint } = this.#endpoint(row)
@@ -232,7 +238,7 @@ export class ResourceStore {
   }
 
   /** The sinks that go by its name go by the new one. */
-  async renameEndpoint(query: Query, { id, accountId, name }: HttpEndpoint, newName: string): Promise<void> {
+  async renameEndpoint(query: StateQuery, { id, accountId, name }: HttpEndpoint, newName: string): Promise<void> {
     await query('update http_endpoint set name = $2, updated_at = now() where id = $1', [id, newName])
     await query(
       `update sink set destination = jsonb_set(destination, '{http_endpoint}', to_jsonb($3::text)), updated_at = now()
@@ -241,17 +247,17 @@ export class ResourceStore {
     )
   }
 
-  async deleteEndpoint(query: Query, id: string): Promise<void> {
+  async deleteEndpoint(query: StateQuery, id: string): Promise<void> {
     await query('delete from http_endpoint where id = $1', [id])
   }
 
   /** The print of what `load` would give: cheap to ask for again and again. */
-  print(query: Query): Promise<string> {
+  print(query: StateQuery): Promise<string> {
     return this.#rows.print(query)
   }
 
   /** How the databases of an account are reached, by their names; undefined where the password was stored under another key. */
-  async connections(query: Query, account: string): Promise<ReadonlyMap<string, Connection | undefined>> {
+  async connections(query: StateQuery, account: string): Promise<ReadonlyMap<string, Connection | undefined>> {
     const { rows } = await query<DatabaseRow>('select d.* from source_database d join account a on a.id = d.account_id where a.name = $1', [
       account,
     ])
@@ -266,7 +272,7 @@ export class ResourceStore {
   }
 
   /** @returns the same object as before when nothing has changed */
-  async load(query: Query): Promise<Resources> {
+  async load(query: StateQuery): Promise<Resources> {
     const { print, rows } = await this.#rows.read(query)
     if (this.#loaded?.print !== print) this.#loaded = { print, ...rows, tokens: new Map(rows.tokens) }
     return this.#loaded

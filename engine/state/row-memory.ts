@@ -7,7 +7,8 @@
  * was put back may give a transaction's number twice. The print is the sum of all versions, so that who remembers them can tell
  * whether what was written since is all that has changed; where it is not (a row is gone, or a database was put back), all are asked for.
  */
-import type { Query } from './store.ts'
+import type { Row } from '../postgres/query.ts'
+import type { StateQuery } from './store.ts'
 
 /**
  * SQL for the version of a row, a number of 64 bits: texts of 500 rows took four times as long to make and to compare.
@@ -16,7 +17,6 @@ import type { Query } from './store.ts'
 export const versionOf = (table: string, { writtenAt = 'updated_at', also = [] as readonly string[] } = {}): string =>
   `hash_record_extended((${[...['id', 'xmin', 'ctid', writtenAt].map((column) => `${table}.${column}`), ...also].join(', ')}), 0)`
 
-type Row = Record<string, unknown>
 type Versioned = Readonly<{ id: string; version: string }>
 type Entry = Versioned & Readonly<{ kind: string; name: string }>
 type Found = Entry & Readonly<{ print: string; horizon: string }>
@@ -62,7 +62,7 @@ export class RowMemory<T extends Record<string, unknown>> {
   }
 
   /** Says what `read` would give, without reading it. */
-  async print(query: Query): Promise<string> {
+  async print(query: StateQuery): Promise<string> {
     const { rows } = await query<{ print: string }>(this.#print)
     return rows[0]?.print ?? ''
   }
@@ -93,7 +93,7 @@ export class RowMemory<T extends Record<string, unknown>> {
   }
 
   /** @returns all rows, by name. Those that are as they were are the same objects as before; when all are, so is what is returned. */
-  async read(query: Query): Promise<Remembered<T>> {
+  async read(query: StateQuery): Promise<Remembered<T>> {
     const memory = this.#memory
     if (memory) {
       const { rows } = await query<Found>(this.#since, [memory.remembered.print, memory.horizon])
@@ -107,7 +107,7 @@ export class RowMemory<T extends Record<string, unknown>> {
   }
 
   /** @param entries what there is, by name */
-  async #remember(query: Query, entries: readonly Entry[], { print = '', horizon = '' }: Partial<Found> = {}): Promise<Remembered<T>> {
+  async #remember(query: StateQuery, entries: readonly Entry[], { print = '', horizon = '' }: Partial<Found> = {}): Promise<Remembered<T>> {
     const before = this.#memory?.known
     const byKind = Map.groupBy(entries, ({ kind }) => kind)
     const known = new Map<string, Known>()
@@ -121,7 +121,7 @@ export class RowMemory<T extends Record<string, unknown>> {
   }
 
   async #readTable(
-    query: Query,
+    query: StateQuery,
     table: RememberedTable<Row, unknown>,
     entries: readonly Entry[],
     before: Known = new Map(),

@@ -12,16 +12,19 @@ import { tlsRefusal } from '../postgres/tls-refusal.ts'
 import { stateUnavailable } from './asking.ts'
 import type { Connection } from './resources.ts'
 
-type Row = Record<string, unknown>
-export type Query = <R extends Row = Row>(sql: string, params?: readonly unknown[]) => Promise<{ rows: R[] }>
+/** Asks the state database, whose rows have the columns that a caller names: the schema is ours. */
+export type StateQuery = <R extends Record<string, unknown> = Record<string, unknown>>(
+  sql: string,
+  params?: readonly unknown[],
+) => Promise<{ rows: R[] }>
 
 export interface Store extends AsyncDisposable {
-  readonly query: Query
+  readonly query: StateQuery
   /**
    * All statements of `work` or none; the session is its own.
    * @param lock a row that is locked first, on the way of what `work` asks first, which must only read: it sees what others left there
    */
-  transaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T>
+  transaction<T>(work: (query: StateQuery) => Promise<T>, lock?: RowLock): Promise<T>
 }
 
 /** @property how as SQL says it */
@@ -60,7 +63,7 @@ export async function openStore(
   let isEnding = false
   // after its end a pool still hears of sessions that have not closed yet, from a server that stops next
   pool.on('error', (error) => isEnding || onIdleError(error))
-  async function inTransaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T> {
+  async function inTransaction<T>(work: (query: StateQuery) => Promise<T>, lock?: RowLock): Promise<T> {
     const client = await answered(pool.connect())
     client.on('error', unheard)
     try {

@@ -6,7 +6,7 @@ import { escapeIdentifier } from 'pg'
 import type { SourceFilter } from '../state/resources.ts'
 import { qualified } from '../state/table-name.ts'
 import { INTERNAL_SCHEMA, takesTable } from './routing/routing.ts'
-import type { Query } from './connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 
 export type PublicationGap = Readonly<{
   code: 'table_not_published' | 'nothing_published'

@@ -20,7 +20,7 @@ import { CommitGate, SNAPSHOT_COLUMNS } from './commit-gate.ts'
 import { describeRelation } from './decode/catalog.ts'
 import { Relation, type RelationMessage } from './decode/relation.ts'
 import type { TimestampFormat } from './decode/render.ts'
-import type { Query } from './connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import { sourceClient } from './connection/source-client.ts'
 import { toSourceError } from './connection/source-error.ts'
 

@@ -13,7 +13,7 @@ import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
 import type { RoutingVersion } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
-import type { Query } from './connection/slot.ts'
+import type { Query } from '../postgres/query.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import { NEW_TOPIC, routingOf, StoredVersions, type PlacedVersion } from './routing/stored-versions.ts'
 

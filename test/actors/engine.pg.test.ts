@@ -14,7 +14,7 @@ import { Egress } from '../../engine/net/egress.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
-import { openStore, type Query, type Store } from '../../engine/state/store.ts'
+import { openStore, type StateQuery, type Store } from '../../engine/state/store.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 
@@ -57,7 +57,7 @@ async function stage({ more = 0 } = {}) {
 /** @param asked gets what passes: the first words of each statement, and how many rows answered it */
 function countedStore(store: Store, asked: string[]): Store {
   const counted =
-    (query: Query): Query =>
+    (query: StateQuery): StateQuery =>
     async (sql, params) => {
       const answer = await query<never>(sql, params)
       asked.push(

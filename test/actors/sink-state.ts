@@ -1,7 +1,7 @@
 /** A state database for tests of one sink, without the service around it. */
 import { readdir, readFile } from 'node:fs/promises'
 import type { Store } from '../../engine/state/store.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 

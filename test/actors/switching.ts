@@ -10,7 +10,7 @@ import { shapeOf, type GenerationShape } from '../../engine/state/generation-sha
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
-import type { Query } from '../../engine/wal/connection/slot.ts'
+import type { Query } from '../../engine/postgres/query.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { acksOf, Fixture, hashOf, SINK, type Element } from './sink-fixture.ts'
 import { queryOf, stateDatabase, storeOf } from './sink-state.ts'

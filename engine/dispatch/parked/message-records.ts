@@ -3,7 +3,7 @@ import { EngineError } from '../../errors.ts'
 import { ACTION, MESSAGE_FLAG } from '../../log/pack.ts'
 import { parseLsn } from '../../lsn.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query, Row } from '../../postgres/query.ts'
 import type { MessageView } from '../../log/message-view.ts'
 import { messageId, readOlderAckIds, sinkTag } from '../ack-id.ts'
 import { toView } from './parked-row.ts'
@@ -33,7 +33,6 @@ export type MessageRecord = Readonly<{
 export const bodyOf = ({ content }: Partial<RecordedMessage> = {}): Buffer | undefined =>
   content?.view.buffer.subarray(content.view.bodyStart(content.place), content.view.bodyEnd(content.place))
 
-type Row = Readonly<Record<string, unknown>>
 const ACTIONS = new Map(Object.entries(ACTION).map(([name, code]) => [code as number, name]))
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
 

@@ -5,7 +5,7 @@
 import { EngineError } from '../../errors.ts'
 import { ask } from '../../state/asking.ts'
 import { sameGroups, type GenerationShape } from '../../state/generation-shape.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import { regroup, type RegroupedRelation } from './rekeying.ts'
 
 /** @property rewinds how often a replay has gone back to it, as it was read: what was begun before another one is void */

@@ -2,10 +2,9 @@
 import type { ActionCode } from '../../log/pack.ts'
 import { formatLsn, parseLsn } from '../../lsn.ts'
 import type { Part } from '../../position.ts'
+import type { Row } from '../../postgres/query.ts'
 import { ParkedMessage } from './parked-message.ts'
 import type { Move } from './parking.ts'
-
-export type Row = Readonly<Record<string, unknown>>
 
 /** The columns of rows to insert, each a list. */
 export function columnsOf(moves: readonly Move[]): unknown[] {

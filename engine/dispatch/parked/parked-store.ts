@@ -16,11 +16,11 @@ import type { MessageRef, TopicName } from '../../log/log.ts'
 import type { MessageView } from '../../log/message-view.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query, Row } from '../../postgres/query.ts'
 import { refList, type OlderRefs, type RefList } from '../ack-id.ts'
 import { termKey, writeAsOwner, type PartitionKey } from '../fenced-write.ts'
 import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-group.ts'
-import { columnsOf, toView, type Row } from './parked-row.ts'
+import { columnsOf, toView } from './parked-row.ts'
 import type { Failed, Move } from './parking.ts'
 
 /** Messages that were given up, and when the last of them was. */

@@ -7,7 +7,7 @@
 import { formatLsn, parseLsn } from '../../lsn.ts'
 import type { Part, Position } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query, Row } from '../../postgres/query.ts'
 import { writeAsOwner, type Owner } from '../fenced-write.ts'
 
 export type ReplayPoint = Readonly<{
@@ -27,8 +27,6 @@ export type ReplayPoint = Readonly<{
 }>
 /** Of one partition, the lowest first. */
 type PartitionPoints = Readonly<{ generation: number; partition: number; points: readonly ReplayPoint[] }>
-
-type Row = Readonly<Record<string, unknown>>
 
 const COLUMNS =
   'record_offset, needed_from, history, lsn, idx, part, extract(epoch from latest_commit)::float8 as latest, messages, bytes, reached_ms'

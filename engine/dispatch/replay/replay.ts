@@ -16,7 +16,7 @@ import type { Commit, FinishedRange, InFlight, MessageRef } from '../../log/log.
 import { formatLsn } from '../../lsn.ts'
 import { comparePositions, type Position } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import { termKey } from '../fenced-write.ts'
 import { handParkedOver } from '../parked/parked-hand-over.ts'
 import type { ReplayPlan } from './replay-plan.ts'

@@ -6,7 +6,7 @@ import { EngineError } from '../../errors.ts'
 import { commitFromJson, type StoredCommit } from '../../log/commit-json.ts'
 import type { Commit } from '../../log/log.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import type { PartitionKey } from '../fenced-write.ts'
 
 /**

@@ -15,7 +15,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
 import type { Position } from '../../position.ts'
 import { comparePositions } from '../../position.ts'
-import type { Query } from '../../wal/connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import {
   isCopy,
   topicRead,

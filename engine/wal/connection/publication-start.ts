@@ -6,7 +6,7 @@
 import { escapeIdentifier } from 'pg'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
 import { sqlstateOf } from '../../postgres/sqlstate.ts'
-import type { Query } from './slot.ts'
+import type { Query } from '../../postgres/query.ts'
 
 const UNDEFINED_OBJECT = '42704'
 /** No two records of the log begin closer to each other. */

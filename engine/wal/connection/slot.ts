@@ -4,9 +4,8 @@
  */
 import { escapeIdentifier } from 'pg'
 import { EngineError } from '../../errors.ts'
+import type { Query } from '../../postgres/query.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
-
-export type Query = (sql: string, params?: readonly unknown[]) => Promise<Readonly<{ rows: readonly Readonly<Record<string, unknown>>[] }>>
 
 export type SlotFacts = Readonly<{
   serverVersion: number

@@ -10,7 +10,7 @@ import { Client, type ClientConfig, type QueryResult } from 'pg'
 import { EngineError } from '../../errors.ts'
 import { cut } from '../../postgres/client-cut.ts'
 import { toSourceError } from './source-error.ts'
-import type { Query } from './slot.ts'
+import type { Query } from '../../postgres/query.ts'
 
 type LockOptions = Readonly<{
   /** an ordinary connection to the database of the slot, pinned, directly and not through a pooler */

@@ -5,7 +5,7 @@
  */
 import type { RelationColumn, RelationMessage } from './pgoutput.ts'
 import type { RelationDescription, RelationWarning } from './relation.ts'
-import type { Query } from '../connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import { FIXED_TYPES, type ScalarType, type ValueType } from './value-type.ts'
 
 /**

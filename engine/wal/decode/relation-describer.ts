@@ -23,7 +23,7 @@ import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './re
 import { compileTargets } from '../routing/routing.ts'
 import type { LeftTopic, RoutingState } from '../routing/routing-state.ts'
 import { endsOf, joinReaders, topicsOf } from '../run-start.ts'
-import type { Query } from '../connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import type { SourceStore } from '../source-store.ts'
 
 /** @property left topics that generations leave ahead of the relation's next change */

@@ -3,7 +3,7 @@
  * (correctness 6, 15). The first mark of a version counts; a repeated one, or one of an older version, says nothing. So a mark
  * may be written again whenever its fate is unknown.
  */
-import type { Query } from '../connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 
 export const ROUTING_MARK = 'tailrace:routing'
 

@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { toPosition, type Position } from '../../position.ts'
 import { ask, UNIQUE_VIOLATION } from '../../state/asking.ts'
 import type { RoutedReader, RoutedStream, Routing, RoutingVersion } from '../../state/resources.ts'
-import type { Query } from '../connection/slot.ts'
+import type { Query } from '../../postgres/query.ts'
 import { ownTopic } from './routing.ts'
 
 /** SQL for the name of a topic that no other ever was, or will be: the tag tells it from those of a state database that was put back. */

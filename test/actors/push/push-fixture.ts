@@ -2,7 +2,7 @@
 import { Egress } from '../../../engine/net/egress.ts'
 import type { WebhookDestination } from '../../../engine/state/destinations.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
-import type { Query } from '../../../engine/wal/connection/slot.ts'
+import type { Query } from '../../../engine/postgres/query.ts'
 import type { SinkOptions } from '../../../actors/sink/running-sink.ts'
 import { HttpReceiver, jsonOf, type Received, type Reply } from '../../services/http-receiver.ts'
 import type { TestDatabase } from '../../services/postgres.ts'

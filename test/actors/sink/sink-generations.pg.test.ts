@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
-import type { Query } from '../../../engine/wal/connection/slot.ts'
+import type { Query } from '../../../engine/postgres/query.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import { eventually } from '../../engine/wal/source-fixture.ts'

@@ -6,7 +6,7 @@ import type { Socket } from 'node:net'
 import { openKafkaLog, type KafkaLogOptions } from '../../../engine/log/kafka/kafka-log.ts'
 import { parseBroker, type KafkaConnection } from '../../../engine/log/kafka/connection.ts'
 import type { Log } from '../../../engine/log/log.ts'
-import { openStore, type Query } from '../../../engine/state/store.ts'
+import { openStore, type StateQuery } from '../../../engine/state/store.ts'
 import { kafkaBrokers } from '../../services/kafka.ts'
 import { createState } from '../../services/postgres.ts'
 import { at, pack, type LogHome } from './conformance.ts'
@@ -15,7 +15,7 @@ export interface KafkaHome extends LogHome {
   open(options?: Partial<KafkaLogOptions>): Promise<Log>
   readonly connection: KafkaConnection
   readonly prefix: string
-  readonly query: Query
+  readonly query: StateQuery
   /** what the logs told */
   readonly notices: string[]
 }

@@ -5,7 +5,7 @@ import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore, type DatabaseInput } from '../../../engine/state/resource-store.ts'
 import type { Connection } from '../../../engine/state/resources.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
-import { openStore, type Query } from '../../../engine/state/store.ts'
+import { openStore, type StateQuery } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createState } from '../../services/postgres.ts'
 
@@ -87,7 +87,7 @@ test('who reads again gets what was written since, also within a transaction and
   const vault = new Vault(Buffer.alloc(32, 1))
   const resources = new ResourceStore(vault)
   const elsewhere = new ResourceStore(vault) // another process
-  const edit = (query: Query, name: string, batchSize: number, by = resources) =>
+  const edit = (query: StateQuery, name: string, batchSize: number, by = resources) =>
     by.saveAccount(query, 'main').then(async (account) => {
       const id = await by.saveDatabase(query, account, input('shop', db.connection))
       await by.saveEndpoint(query, account, {
@@ -99,7 +99,7 @@ test('who reads again gets what was written since, also within a transaction and
       })
       await by.saveSink(query, account, id, sinkOf(name, 'shop', { batch_size: batchSize }))
     })
-  const sizes = async (query: Query) => {
+  const sizes = async (query: StateQuery) => {
     const { sinks, endpoints } = await resources.load(query)
     assert.equal(endpoints[0]?.encryptedHeaders['n'], `${sinks.find(({ name }) => name === 'b')?.batch_size}`)
     return sinks.map(({ batch_size }) => batch_size)
@@ -138,7 +138,7 @@ test('reading what nobody has written costs one row, and gives what was read bef
   const { db, store, resources } = opened
   const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
   const answers: number[] = []
-  const counted: Query = async (sql, params) => {
+  const counted: StateQuery = async (sql, params) => {
     const answer = await store.query<never>(sql, params)
     answers.push(answer.rows.length)
     return answer
