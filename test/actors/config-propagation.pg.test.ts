@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { until } from '../waiting.ts'
 
 const database = ({ name, connection: c }: TestDatabase, more = '') => `
   - name: ${name}
@@ -32,10 +32,10 @@ async function stage() {
 const idOf = ({ cache }: EngineNode, name: string) => cache.sinks.find((candidate) => candidate.name === name)?.id ?? ''
 const actorsOf = ({ engine }: EngineNode, kind: string) => engine.actors().filter((actor) => actor.kind === kind)
 const streaming = (node: EngineNode, count = 1) =>
-  eventually('streaming', async () => actorsOf(node, 'source').filter(({ state }) => state === 'streaming').length === count || undefined)
+  until('streaming', async () => actorsOf(node, 'source').filter(({ state }) => state === 'streaming').length === count)
 /** The node that serves a sink's only partition, once there is one and all of them know the sink. */
 const serving = (nodes: readonly EngineNode[], name: string) =>
-  eventually(`sink ${name}`, async () => {
+  until(`sink ${name}`, async () => {
     const sinks = nodes.map((node) => actorsOf(node, 'sink').find((actor) => actor.name === name))
     return sinks.every(Boolean) ? nodes.find((_, i) => sinks[i]?.partitions?.[0]?.['state'] === 'running') : undefined
   })
@@ -94,7 +94,7 @@ test('what another program stores starts, changes and stops on every node by a n
     [7],
   )
   const marked = () => s.db.query(`select from tailrace.routing_version where lsn is null`)
-  await eventually('the new sink is routed to', async () => (await marked()).length === 0 || undefined)
+  await until('the new sink is routed to', async () => (await marked()).length === 0)
   await s.shop.query('insert into goods values (8)')
   assert.deepEqual(
     (await take(late, 'late')).map(({ record }) => record.id),
@@ -103,7 +103,7 @@ test('what another program stores starts, changes and stops on every node by a n
   await s.db.query(`delete from tailrace.sink where name in ('boxes', 'late')`)
   await s.db.query('delete from tailrace.source_database where name = $1', [depot.name])
   for (const node of [a, b]) {
-    await eventually('gone', async () => (actorsOf(node, 'sink').length === 2 && actorsOf(node, 'source').length === 1) || undefined)
+    await until('gone', async () => actorsOf(node, 'sink').length === 2 && actorsOf(node, 'source').length === 1)
     assert.equal(node.cache.sinks.length, 2)
   }
 })
@@ -116,10 +116,8 @@ test('other partitions are served by every node, also by one that had none of th
   await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
   await serving([a, b], 'goods')
   await a.engine.updateSink(idOf(a, 'goods'), { partitions: 3 })
-  await eventually(
-    'both in the new generation',
-    async () =>
-      [a, b].every((node) => actorsOf(node, 'sink').find(({ name }) => name === 'goods')?.details?.['generation'] === 2) || undefined,
+  await until('both in the new generation', async () =>
+    [a, b].every((node) => actorsOf(node, 'sink').find(({ name }) => name === 'goods')?.details?.['generation'] === 2),
   )
 })
 
@@ -127,20 +125,20 @@ test('an edit whose notice is lost is found by a look', async () => {
   await using s = await stage()
   await using a = await startNode({ name: 'a', state: s.state, hears: false, lookEveryMs: 100 })
   await s.db.query(`update tailrace.sink set status = 'paused' where name = 'goods'`)
-  await eventually('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused') || undefined)
+  await until('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused'))
 })
 
 test('notices are heard again after the session that brought them was cut', async () => {
   await using s = await stage()
   await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
   const session = `application_name = 'tailrace notices' and datname = current_database()`
-  const [former] = await eventually('listening', async () => {
+  const [former] = await until('listening', async () => {
     const rows = await s.db.query<{ pid: number }>(`select pid from pg_stat_activity where ${session} and query = 'listen tailrace'`)
     return rows.length > 0 ? rows : undefined
   })
   await s.db.query(`select pg_terminate_backend($1)`, [former?.pid])
   await s.db.query(`update tailrace.sink set status = 'paused' where name = 'goods'`) // nobody hears this one
-  await eventually('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused') || undefined)
+  await until('paused', async () => actorsOf(a, 'sink').some(({ name, state }) => name === 'goods' && state === 'paused'))
 })
 
 test('edits of one sink on two nodes at once both stay', async () => {
@@ -174,9 +172,9 @@ test('a new address of a database restarts its source and nothing else', async (
   await s.db.query(`update tailrace.source_database set connection = jsonb_set(connection, '{hostname}', '"localhost"') where name = $1`, [
     s.shop.name,
   ])
-  await eventually('streams again', async () => {
+  await until('streams again', async () => {
     const source = actorsOf(a, 'source').find(({ name }) => name === s.shop.name)
-    return (source?.state === 'streaming' && source.since?.getTime() !== since?.getTime()) || undefined
+    return source?.state === 'streaming' && source.since?.getTime() !== since?.getTime()
   })
   await s.shop.query('insert into goods values (1)')
   assert.equal((await take(a, 'goods')).length, 1)
@@ -213,7 +211,7 @@ test('functions come with the file, and a changed one holds for what is committe
   assert.deepEqual(await data('others', 4), [1, 2, 3, 4])
   const { since } = actorsOf(a, 'sink').find(({ name }) => name === 'goods') ?? {}
   await s.apply(withFunctions('export default (action, record) => ({ action, id: record.id })'))
-  await eventually('the edit', async () => a.cache.functions.some(({ code }) => code.includes('{ action, id')) || undefined)
+  await until('the edit', async () => a.cache.functions.some(({ code }) => code.includes('{ action, id')))
   await a.engine.reload()
   await s.shop.query('insert into goods values (5)')
   assert.deepEqual(await data('goods', 1), [{ action: 'insert', id: 5 }])
@@ -252,7 +250,7 @@ test('an edit whose mark can not be written is named in health, and takes effect
     ['streaming'],
   )
   await admit()
-  await eventually('it has taken effect', async () => ((await health()).status === 'healthy' ? true : undefined))
+  await until('it has taken effect', async () => (await health()).status === 'healthy')
   await s.shop.query('insert into goods values (1); insert into users values (2)')
   assert.deepEqual(
     (await take(node, 'goods')).map(({ record }) => record.id),

@@ -1,8 +1,8 @@
 /** A sink that is disabled with a backlog, and has to have all of it when it is enabled again. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { ITEMS, Shop, upTo, type Taken } from './shop.ts'
+import { until } from '../waiting.ts'
 
 const EARLY = 30
 const LATE = 10
@@ -24,9 +24,9 @@ export async function disabledWithBacklog({
   await prepare?.(shop)
   await shop.insert(-20, -1)
   for (const name of ['on', 'off']) assert.equal((await shop.take(name, 20)).length, 20)
-  await eventually('it needs nothing of that', async () => {
+  await until('it needs nothing of that', async () => {
     const rows = await shop.state.query('select from tailrace.reader_line where sink_id = $1 and line > 0', [shop.id('off')])
-    return rows.length > 0 || undefined
+    return rows.length > 0
   })
   const pad = 'x'.repeat(1_000)
   const hot = Array.from({ length: EARLY + LATE }, (_, i) => `${i}${pad}`)
@@ -39,10 +39,10 @@ export async function disabledWithBacklog({
   const [held] = await shop.receive('off', 1)
   assert.equal(held?.record.id, 1)
   const openRows = `select count(*)::int as n from tailrace.parked where state = 'open'`
-  await eventually('what waits behind it was in the way, and is parked', async () => {
+  await until('what waits behind it was in the way, and is parked', async () => {
     await shop.nothingMore('off') // it is looked at when somebody asks
     const [{ n }] = (await shop.state.query<{ n: number }>(openRows)) as [{ n: number }]
-    return n > 0 || undefined
+    return n > 0
   })
   for (let id = 2; id <= LARGE; id++)
     await shop.db.query('insert into item values ($1, $2)', [id, id === LARGE ? randomBytes(150_000).toString('hex') : pad])

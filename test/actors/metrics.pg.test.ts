@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { CONTRACT_METRICS } from '../engine/contract-metrics.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { until } from '../waiting.ts'
 
 /** of what is to lapse; before that nothing does, however busy the machine */
 const ACK_WAIT_MS = 500
@@ -55,10 +55,10 @@ test('after messages were acked, returned and forgotten the metrics say how many
   await using source = await createDatabase('create table goods (id int primary key)')
   await applyYaml(state.connection, config(source))
   await using node = await startNode({ name: 'only', state: state.connection })
-  const sink = await eventually('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
+  const sink = await until('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
   await source.query('insert into goods select generate_series(1, 10)')
   // one transaction may come in several packs
-  await eventually('all are read', async () => (await scrape(node)).some(isAllRead) || undefined)
+  await until('all are read', async () => (await scrape(node)).some(isAllRead))
   const receive = async (batchSize: number): Promise<string[]> => {
     const receipt = await sink.receive({ batchSize, waitMs: 10_000, shape: 'flat', signal: new AbortController().signal })
     assert.ok(receipt.count > 0, 'nothing came in 10 s')
@@ -80,7 +80,7 @@ test('after messages were acked, returned and forgotten the metrics say how many
   await node.engine.updateSink(node.cache.sinks[0]?.id ?? '', { ack_wait_ms: ACK_WAIT_MS })
   const short = await receive(4)
   assert.equal(short[0], ids[2], 'the returned one first')
-  const lapsed = await eventually('their visibility times have passed', async () => {
+  const lapsed = await until('their visibility times have passed', async () => {
     const samples = await scrape(node)
     return one(samples, 'sequin_message_deliver_failure_count') === 1 + short.length ? samples : undefined
   })
@@ -96,7 +96,7 @@ test('after messages were acked, returned and forgotten the metrics say how many
   assert.equal(one(lapsed, 'sequin_messages_ingested_count'), 10)
 
   // asked by the source on its own, not by the scrape
-  const asked = await eventually('the size of the slot is known', async () => {
+  const asked = await until('the size of the slot is known', async () => {
     const samples = await scrape(node)
     return samples.some(({ name }) => name === 'sequin_replication_slot_size') ? samples : undefined
   })
@@ -113,7 +113,7 @@ test('after messages were acked, returned and forgotten the metrics say how many
   assert.equal(one(asked, 'tailrace_slot_restart_lag_bytes'), bytes)
   assert.equal(one(asked, 'sequin_entity_health', { entity_type: 'database', status: 'ok' }), 1)
 
-  const saturated = await eventually('messages lie ready and nobody asks', async () => {
+  const saturated = await until('messages lie ready and nobody asks', async () => {
     const samples = await scrape(node)
     return one(samples, 'sequin_delivery_saturation_percent') > 0 ? samples : undefined
   })

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { RecentMessages } from '../../actors/recent-messages.ts'
 import type { Pack } from '../../engine/log/pack.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { loadOf } from '../sinks/load.ts'
 import { SINK } from './sink-fixture.ts'
+import { until } from '../waiting.ts'
 
 const packOf = (ids: readonly number[], history = 0, record: object = {}): Pack =>
   loadOf(
@@ -38,7 +38,7 @@ test('of a sensitive sink nothing is kept, and nothing is told of one that has b
 test('of a sink that reads much the last message before it falls silent is there, and of a pack with many tables each one’s', async () => {
   const recent = new RecentMessages()
   for (const id of [0, 9, 3, 17, 11, 2, 16, 12, 4, 8, 14, 1, 10, 15, 13, 6]) recent.note(SINK, packOf([id], id)) // as partitions come
-  await eventually('the last ones', async () => String(idsOf(recent)) === '8,9,10,11,12,13,14,15,16,17' || undefined)
+  await until('the last ones', async () => String(idsOf(recent)) === '8,9,10,11,12,13,14,15,16,17')
   const tables = [...range(40).map((id) => ({ key: [String(id)], record: { id }, relation: 7 })), { key: ['x'], record: { id: 100 } }]
   recent.note({ ...SINK, id: 'b' }, loadOf(tables, 9).views[0] as Pack)
   const asked = { databaseId: SINK.databaseId, sinkIds: ['b'] }

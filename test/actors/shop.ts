@@ -5,10 +5,10 @@ import { StreamCopies, type StreamCopiesOptions } from '../../engine/dispatch/st
 import { isRetryable } from '../../engine/errors.ts'
 import { createLogger } from '../../engine/logger.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { applyYaml, startNode, type EngineNode, type NodeOptions } from './engine-node.ts'
 import { sharedLog } from './shared-log.ts'
+import { until } from '../waiting.ts'
 
 export const ITEMS = 'source: { include_tables: [item] }'
 
@@ -106,13 +106,13 @@ export class Shop implements AsyncDisposable {
 
   /** Settles when the newest generation of a sink has its place. */
   opened(name: string): Promise<true> {
-    return eventually(`the place of ${name}`, async () => {
+    return until(`the place of ${name}`, async () => {
       const [newest] = await this.state.query<{ open: boolean }>(
         `select g.lsn is not null as open from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.name = $1
          order by generation desc limit 1`,
         [name],
       )
-      return newest?.open || undefined
+      return newest?.open
     })
   }
 
@@ -141,7 +141,7 @@ export class Shop implements AsyncDisposable {
 
   /** As a client does: while the sink moves it is told to try again. */
   async ack(name: string, taken: readonly Pick<Taken, 'ack_id'>[]): Promise<void> {
-    await eventually('acknowledged', async () => {
+    await until('acknowledged', async () => {
       try {
         await this.sink(name).ack(taken.map((each) => each.ack_id))
         return true
@@ -198,7 +198,7 @@ export class Shop implements AsyncDisposable {
 
   /** Settles when what a sink has left has a topic of its own. */
   copied(name: string): Promise<string> {
-    return eventually(`what ${name} has left is copied`, async () => {
+    return until(`what ${name} has left is copied`, async () => {
       const rows = await this.state.query<{ topic: string }>(
         `select topic from tailrace.generation where sink_id = $1 and topic like 'copy.%'`,
         [this.id(name)],
@@ -220,9 +220,9 @@ export class Shop implements AsyncDisposable {
 }
 
 export const serving = (node: EngineNode, name: string) =>
-  eventually(`sink ${name} is served`, async () => {
+  until(`sink ${name} is served`, async () => {
     const actor = node.engine.actors().find((each) => each.kind === 'sink' && each.name === name)
-    return (actor?.partitions?.length && actor.partitions.every(({ state }) => state === 'running')) || undefined
+    return actor?.partitions?.length && actor.partitions.every(({ state }) => state === 'running')
   })
 
 export const upTo = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)

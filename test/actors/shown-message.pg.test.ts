@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { until } from '../waiting.ts'
 
 const FUNCTIONS = `
 functions:
@@ -46,10 +46,7 @@ type Shown = {
 const idOf = ({ cache }: EngineNode, name: string) => cache.sinks.find((sink) => sink.name === name)?.id ?? ''
 const take = async (node: EngineNode, name: string, batchSize: number) => {
   const request = { batchSize, waitMs: 10_000, shape: 'flat' as const, signal: new AbortController().signal }
-  const { body } = await eventually(
-    `${name} runs`,
-    () => node.engine.sink(idOf(node, name))?.receive(request) ?? Promise.resolve(undefined),
-  )
+  const { body } = await until(`${name} runs`, () => node.engine.sink(idOf(node, name))?.receive(request) ?? Promise.resolve(undefined))
   return (JSON.parse(body.toString()) as { data: { ack_id: string; data: unknown }[] }).data
 }
 const shown = async (node: EngineNode, name: string, id: string): Promise<Shown & { text: string }> => {
@@ -74,7 +71,7 @@ test('a message is shown with the row that enriches it, what its functions make 
     `account: { name: a }\ndatabases: ${JSON.stringify([{ ...fields, slot, publication: slot }])}${FUNCTIONS}${SINKS.replace('URL', receiver.url)}`,
   )
   await using node = await startNode({ name: 'only', state: state.connection })
-  await eventually('streaming', async () => node.engine.ready().ready || undefined)
+  await until('streaming', async () => node.engine.ready().ready)
   await shop.query('insert into goods values (1, 7), (9007199254740993, 7)')
 
   const [done] = await take(node, 'goods', 10)
@@ -85,7 +82,7 @@ test('a message is shown with the row that enriches it, what its functions make 
   assert.deepEqual(acknowledged.functions, { dropped: false, output: { id: 1, of: 'North' }, logs: ['looks at 1'] })
 
   const open = (sink: string) =>
-    eventually('a row', async () => (await node.engine.messages(idOf(node, sink), { state: 'failing', limit: 1 })).messages[0])
+    until('a row', async () => (await node.engine.messages(idOf(node, sink), { state: 'failing', limit: 1 })).messages[0])
   const failing = await shown(node, 'goods', (await open('goods')).id)
   assert.deepEqual([failing.attempts[0]?.function, failing.attempts[0]?.logs], ['doc', ['looks at 9007199254740993']])
   assert.match(failing.text, /"record":\{"id":9007199254740993,/)
@@ -101,7 +98,7 @@ test('a message is shown with the row that enriches it, what its functions make 
   const secret = await shown(node, 'secret', (await open('secret')).id)
   assert.deepEqual([secret.message, secret.functions, secret.attempts[0]?.logs], [null, null, undefined])
 
-  const sent = await eventually('delivered', async () => (await node.engine.delivered(idOf(node, 'hook'), 1))[0])
+  const sent = await until('delivered', async () => (await node.engine.delivered(idOf(node, 'hook'), 1))[0])
   const routed = await shown(node, 'hook', sent.id)
   const routing = { method: 'PUT', endpoint_path: '/own', headers: {} }
   assert.deepEqual([routed.state, routed.functions], ['delivered', { dropped: false, routing, logs: [] }])

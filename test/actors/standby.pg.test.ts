@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { calmMs } from '../services/calm-clock.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { until } from '../waiting.ts'
 
 const TAKEOVER_MS = 5_000
 
@@ -56,12 +56,12 @@ async function says(child: ChildProcess, state: string): Promise<void> {
 }
 
 const sourceOf = ({ engine }: EngineNode) => engine.actors().find(({ kind }) => kind === 'source')
-const stateOf = (node: EngineNode, state: string) => eventually(`source ${state}`, async () => sourceOf(node)?.state === state || undefined)
+const stateOf = (node: EngineNode, state: string) => until(`source ${state}`, async () => sourceOf(node)?.state === state)
 
 /** What is written from now on comes out of this node. */
 async function delivers(node: EngineNode, source: TestDatabase, id: number): Promise<void> {
   await source.query('insert into goods values ($1)', [id])
-  const sink = await eventually('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
+  const sink = await until('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
   for (;;) {
     const { body, count } = await sink.receive({ batchSize: 100, waitMs: 30_000, shape: 'flat', signal: new AbortController().signal })
     assert.ok(count > 0, 'nothing came in 30 s')
@@ -76,8 +76,8 @@ test('a standby is ready, and says in status, log and metrics which node has the
   await using second = await startNode({ name: 'second', state: s.state.connection })
   await second.logged(({ message }) => message === 'standby: the source is held by node first')
   assert.equal(sourceOf(second)?.state, 'standby')
-  await eventually('the owner has its name', async () => sourceOf(second)?.details?.['heldBy'] === 'first' || undefined)
-  await eventually('ready', async () => second.engine.ready().ready || undefined)
+  await until('the owner has its name', async () => sourceOf(second)?.details?.['heldBy'] === 'first')
+  await until('ready', async () => second.engine.ready().ready)
   const [of1, of2] = [await first.metrics.text(), await second.metrics.text()]
   assert.match(of1, /^tailrace_source_owner\{.*\} 1$/m)
   assert.match(of1, /^sequin_entity_health\{entity_type="replication_slot".*status="ok"\} 1$/m)
@@ -134,8 +134,8 @@ test('a source that nobody live holds is not ready on the standby either', async
   await stateOf(first, 'streaming')
   await using second = await startNode({ name: 'second', state: s.state.connection })
   await stateOf(second, 'standby')
-  await eventually('ready', async () => second.engine.ready().ready || undefined)
+  await until('ready', async () => second.engine.ready().ready)
   await s.state.query(`update tailrace.term set holder = 'a program that nobody knows' where kind = 'source'`)
-  const waiting = await eventually('not ready', async () => second.engine.ready().waiting[0])
+  const waiting = await until('not ready', async () => second.engine.ready().waiting[0])
   assert.deepEqual([waiting.kind, waiting.name, waiting.state], ['database', 'shop', 'standby'])
 })

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { openKafkaLog } from '../../engine/log/kafka/kafka-log.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { kafkaHome } from '../engine/log/kafka-home.ts'
 import { disabledWithBacklog, hasTheRest } from './disabled-sink.ts'
 import { upTo } from './shop.ts'
+import { until } from '../waiting.ts'
 
 test('what a disabled sink has left of a stream in Kafka, packs in parts among it, is delivered from a topic of its own, in order, and each once', async () => {
   await using home = await kafkaHome()
@@ -18,13 +18,13 @@ test('what a disabled sink has left of a stream in Kafka, packs in parts among i
   await shop.insert(101, 110)
   assert.deepEqual(await shop.take('on', 10), upTo(101, 110))
   const copy = await shop.copied('off')
-  await eventually('the stream is trimmed', async () => {
+  await until('the stream is trimmed', async () => {
     const { first, next } = await shop.node.log.stats(stream as string, 0)
-    return first === next || undefined
+    return first === next
   })
   await shop.restart()
   assert.ok((await shop.node.log.topics()).some(({ topic }) => topic === copy))
   await hasTheRest(disabled)
   assert.deepEqual(await shop.take('on', 10), upTo(1_001, 1_010))
-  await eventually('the copy is gone', async () => (await shop.node.log.topics()).length === 1 || undefined)
+  await until('the copy is gone', async () => (await shop.node.log.topics()).length === 1)
 })

@@ -10,9 +10,9 @@ import { StreamTrim } from '../../engine/dispatch/stream-trim.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { CopiedPart } from '../../engine/log/log.ts'
 import { createLogger } from '../../engine/logger.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { disabledWithBacklog, hasTheRest } from './disabled-sink.ts'
 import { ITEMS, serving, Shop, upTo, type Taken } from './shop.ts'
+import { until } from '../waiting.ts'
 
 test('what a disabled sink has left of a stream gets a topic of its own, so that it is trimmed for the others; enabled again, it has all of it, in order', async () => {
   const disabled = await disabledWithBacklog()
@@ -22,7 +22,7 @@ test('what a disabled sink has left of a stream gets a topic of its own, so that
   assert.deepEqual(await shop.take('on', 10), upTo(101, 110))
   const copy = await shop.copied('off')
   const bytes = (topic: string | undefined) => shop.node.engine.streams().find((each) => each.topic === topic)?.bytes
-  await eventually('the stream is trimmed', async () => bytes(stream) === 0 || undefined)
+  await until('the stream is trimmed', async () => bytes(stream) === 0)
   assert.ok(Number(bytes(copy)) > 70_000, `${bytes(copy)} bytes in ${copy}`)
   const [reader] = shop.node.engine.streams().find(({ topic }) => topic === copy)?.readers ?? []
   assert.deepEqual([reader?.sink, reader?.state, reader?.heldBytes], ['off', 'leaving', 0])
@@ -33,7 +33,7 @@ test('what a disabled sink has left of a stream gets a topic of its own, so that
   assert.equal((await shop.node.log.stats(copy, 0)).next, end, 'a run of the source adds nothing to it')
   await hasTheRest(disabled)
   assert.deepEqual(await shop.take('on', 10), upTo(1_001, 1_010))
-  await eventually('the copy is gone', async () => (await shop.node.log.topics()).length === 1 || undefined)
+  await until('the copy is gone', async () => (await shop.node.log.topics()).length === 1)
 })
 
 test('a copy that is cut off at any step leaves what is left where it was, or has put it into effect: each message comes once, and no topic stays', async () => {
@@ -86,7 +86,7 @@ test('a copy that is cut off at any step leaves what is left where it was, or ha
   assert.equal(await shop.copyOnce(), undefined, 'there is nothing left to do')
   await shop.restart()
   await hasTheRest(disabled)
-  await eventually('no copy stays', async () => ((await shop.node.log.topics()).length === 1 ? true : undefined))
+  await until('no copy stays', async () => (await shop.node.log.topics()).length === 1)
 })
 
 test('a generation that does not come to its end is copied after a while, with what its window keeps; a replay that was planned before goes back in the copy', async () => {
@@ -129,22 +129,22 @@ test('a generation that does not come to its end is copied after a while, with w
       ended.signal,
     )
     assert.equal(failure, undefined)
-    return (await shop.topics()).some((topic) => topic.startsWith('copy.')) || undefined
+    return (await shop.topics()).some((topic) => topic.startsWith('copy.'))
   }
   const trimmed = async () => {
     await new StreamTrim({ query: store.query, log, holder: 'the test' }).run()
     await shop.keepFromCopying()
     const { first, next } = await log.stats(stream as string, 0)
-    return first === next || undefined
+    return first === next
   }
   const moves = async () => {
     const ended = new AbortController()
     const unstopped: StreamCopiesOptions['whileStopped'] = (_sinkId, work) =>
       work({ generation: 1, terms: new Map(), commits: new Map() }).finally(() => ended.abort())
     await shop.copyOnce({ patienceMs: 0, whileStopped: unstopped }, ended.signal)
-    return ended.signal.aborted || undefined
+    return ended.signal.aborted
   }
-  await eventually('a partition that does not stand still is met', moves)
+  await until('a partition that does not stand still is met', moves)
   assert.ok((await shop.topics()).includes(stream as string))
 
   const holder: Holder = {
@@ -155,8 +155,8 @@ test('a generation that does not come to its end is copied after a while, with w
   let isCopied = false
   /** of a process that has looked where the generation is read, and not yet there */
   const slow: typeof log.stats = async (...asked) => {
-    if (!isCopied) await eventually('it is copied', copied)
-    if (!isCopied) await eventually('the stream is trimmed', trimmed)
+    if (!isCopied) await until('it is copied', copied)
+    if (!isCopied) await until('the stream is trimmed', trimmed)
     isCopied = true
     return log.stats(...asked)
   }
@@ -181,9 +181,9 @@ test('a generation that does not come to its end is copied after a while, with w
     ids.slice(100).toSorted((a, b) => a - b),
     upTo(101, 110),
   )
-  await eventually('it is noted what is kept', async () => {
+  await until('it is noted what is kept', async () => {
     const rows = await shop.state.query('select from tailrace.replay_point where sink_id = $1 and generation = 2', [off.id])
-    return rows.length >= 2 || undefined
+    return rows.length >= 2
   })
   await engine.replay(off.id, { lsn: 1n })
   assert.equal((await shop.receive('off', 110)).length, 110, 'its window keeps the copy')
@@ -203,18 +203,18 @@ test('a partition that has come to its end before a copy is at its end there, an
   await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
   await shop.insert(41, 60)
   assert.equal((await shop.take('on', 20)).length, 20)
-  await eventually('a partition needs nothing any more', async () => {
+  await until('a partition needs nothing any more', async () => {
     const rows = await shop.state.query('select from tailrace.reader_line where sink_id = $1 and line > 1e15', [shop.id('off')])
-    return rows.length > 0 || undefined
+    return rows.length > 0
   })
-  await eventually('it is copied', async () => {
+  await until('it is copied', async () => {
     assert.equal(await shop.copyOnce(), undefined)
-    return (await shop.topics()).some((topic) => topic.startsWith('copy.')) || undefined
+    return (await shop.topics()).some((topic) => topic.startsWith('copy.'))
   })
   await serving(shop.node, 'off')
-  await eventually('what is left has been read again', async () => {
+  await until('what is left has been read again', async () => {
     const off = shop.node.engine.actors().find(({ kind, name }) => kind === 'sink' && name === 'off')
-    return off?.partitions?.some(({ unfinished }) => unfinished === left.length) || undefined
+    return off?.partitions?.some(({ unfinished }) => unfinished === left.length)
   })
   await shop.sink('off').nack(left.map((each) => each.ack_id))
   await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
@@ -233,10 +233,10 @@ test('a log that is put back to before a copy is known by it, and by an acceptan
   const id = shop.id('off')
   const told = async () => {
     const checks = (await shop.node.engine.sinkHealth([id])).get(id)?.checks ?? []
-    return checks.some(({ error }) => error?.code === 'LOG_WENT_BACK') || undefined
+    return checks.some(({ error }) => error?.code === 'LOG_WENT_BACK')
   }
-  await eventually('it is told', told)
-  await eventually('its source has stopped', async () =>
+  await until('it is told', told)
+  await until('its source has stopped', async () =>
     shop.node.engine.acceptGap(shop.node.cache.databases[0]?.id as string).then(
       () => true,
       () => undefined,

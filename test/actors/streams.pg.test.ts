@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { StreamTrim } from '../../engine/dispatch/stream-trim.ts'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { applyYaml } from './engine-node.ts'
 import { config, ITEMS, serving, Shop, upTo } from './shop.ts'
+import { until } from '../waiting.ts'
 
 test('sinks of one shape read one stream, whatever they are called and do with it; another selection is another stream', async () => {
   await using shop = await Shop.open([
@@ -61,16 +61,16 @@ test('a stream is trimmed below the last of its readers, and goes when the last 
     Number((await shop.state.query<{ line: number }>('select min(line) as line from tailrace.reader_line'))[0]?.line)
   assert.deepEqual(await shop.take('quick', 100), upTo(1, 100))
   assert.deepEqual(await shop.take('slow', 100), upTo(1, 100))
-  await eventually('both have passed it', async () => ((await first()) > 0 ? true : undefined))
+  await until('both have passed it', async () => (await first()) > 0)
   await shop.insert(101, 200)
   assert.deepEqual(await shop.take('quick', 100), upTo(101, 200))
   await shop.node.engine.deleteSink(shop.id('quick'))
   assert.deepEqual(await shop.take('slow', 100), upTo(101, 200))
   await shop.node.engine.deleteSink(shop.id('slow'))
   await shop.insert(201, 202)
-  await eventually('the stream is gone', async () => {
+  await until('the stream is gone', async () => {
     const rows = await shop.state.query('select from tailrace.log_topic where topic = $1', [topic])
-    return rows.length === 0 ? true : undefined
+    return rows.length === 0
   })
 })
 
@@ -90,7 +90,7 @@ test('a sink that keeps much of a stream which others need no more says so in it
   }
   await shop.db.query(`insert into item select i, (select string_agg(md5(i || '.' || k), '') from generate_series(1, 128) k) from generate_series(1, 100) i`) // prettier-ignore
   assert.deepEqual(await shop.take('quick', 100), upTo(1, 100))
-  await eventually('slow is named', async () => (await noticed('slow')).length > 0 || undefined)
+  await until('slow is named', async () => (await noticed('slow')).length > 0)
   const { stream, quick, slow } = readers()
   assert.deepEqual([stream?.database, stream?.partitions, stream?.selects], [shop.db.name, 1, 'public.item'])
   assert.ok(slow && quick && stream && slow.heldBytes > 400_000 && slow.heldBytes <= stream.bytes, JSON.stringify(stream))
@@ -106,9 +106,9 @@ test('a sink that keeps much of a stream which others need no more says so in it
   assert.ok(lines.some((line) => line.startsWith('tailrace_stream_readers{') && line.endsWith(' 2')))
 
   await engine.updateSink(shop.id('slow'), { status: 'paused' })
-  await eventually('it says that it is paused', async () => (await noticed('slow'))[0]?.error?.message.includes('paused') || undefined)
+  await until('it says that it is paused', async () => (await noticed('slow'))[0]?.error?.message.includes('paused'))
   await engine.deleteSink(shop.id('slow'))
-  await eventually('nothing is kept', async () => (readers().stream?.bytes ?? 1e9) < 100_000 || undefined)
+  await until('nothing is kept', async () => (readers().stream?.bytes ?? 1e9) < 100_000)
   assert.equal(readers().slow, undefined)
 })
 
@@ -124,11 +124,11 @@ test('what a sink leaves out is not its backlog; when it keeps too much of that 
   await insert(1, 3)
   await shop.db.query('delete from item')
   await insert(4, 303)
-  const check = await eventually('it is full of what is not its own', full)
+  const check = await until('it is full of what is not its own', full)
   assert.match(check.error?.message ?? '', /^1\.\d of 1 MB of its stream that are not for this sink/)
   assert.equal((await shop.take('all', 306)).length, 306, 'what is in the log is delivered')
   const reader = () => engine.streams()[0]?.readers.find(({ sink }) => sink === 'few')
-  await eventually('it is shown', async () => (reader()?.othersBytes ?? 0) > 2 ** 20 || undefined)
+  await until('it is shown', async () => (reader()?.othersBytes ?? 0) > 2 ** 20)
   assert.ok((reader()?.backlogBytes ?? 1e9) < 10_000, JSON.stringify(reader()))
   assert.match(await metrics.text(), /tailrace_reader_others_bytes{[^}]*"few"[^}]*} 1\d{6}\n/)
   await insert(304, 313)
@@ -136,7 +136,7 @@ test('what a sink leaves out is not its backlog; when it keeps too much of that 
   await shop.nothingMore('all')
   assert.deepEqual(await shop.take('few', 3), upTo(1, 3))
   assert.deepEqual(await shop.take('all', 10), upTo(304, 313))
-  await eventually('it has room', async () => ((await full()) ? undefined : true))
+  await until('it has room', async () => !(await full()))
 })
 
 test('the last reader of a stream leaves while another of the shape comes: each has its own, and in order', async () => {
@@ -206,7 +206,7 @@ test('a replay of one reader goes back as far as its own window, whatever the st
   for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 100), upTo(1, 100))
   const lines = async (name: string) =>
     (await shop.state.query<{ line: number }>('select line::int from tailrace.reader_line where sink_id = $1', [shop.id(name)]))[0]?.line
-  await eventually('the windows have moved on', async () => ((await lines('brief')) && (await lines('none')) ? true : undefined))
+  await until('the windows have moved on', async () => (await lines('brief')) && (await lines('none')))
   assert.equal(await lines('long'), 0)
   const refused = { code: 'REPLAY_OUT_OF_WINDOW' }
   for (const name of ['brief', 'none']) await assert.rejects(shop.node.engine.replay(shop.id(name), { lsn: 1n }), refused)
@@ -275,7 +275,7 @@ test('with another primary key both readers of a stream go on with another one, 
   assert.deepEqual(await shop.take('b', 30), upTo(1, 30))
   assert.deepEqual(await shop.take('a', 11), [1, ...upTo(21, 30)])
   for (const name of ['a', 'b']) await shop.nothingMore(name)
-  const [now, ...others] = await eventually('both have left the former one', async () => {
+  const [now, ...others] = await until('both have left the former one', async () => {
     const topics = await shop.topics()
     return topics.length === 1 ? topics : undefined
   })
@@ -292,18 +292,18 @@ test('what is parked of a generation that has ended, and nobody has, is delivere
   await shop.db.query(`insert into item select i, repeat('y', 2_000) from generate_series(2, 20) i`)
   const [held] = await shop.receive('a', 1)
   assert.equal((await shop.receive('a', 19)).length, 19)
-  await eventually('the first, and what waits behind it, is parked', async () => {
+  await until('the first, and what waits behind it, is parked', async () => {
     await shop.nothingMore('a') // it is looked at when somebody asks
     const parked = await shop.state.query(`select from tailrace.parked where state = 'open'`)
-    return parked.length === names.length || undefined
+    return parked.length === names.length
   })
   await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
   await shop.opened('a')
   assert.ok(held)
   await shop.ack('a', [held])
-  await eventually('the former one has ended', async () => {
+  await until('the former one has ended', async () => {
     const ended = await shop.state.query('select from tailrace.generation where drained_at is not null')
-    return ended.length > 0 || undefined
+    return ended.length > 0
   })
   assert.deepEqual(
     (await shop.receive('a', 7)).map(({ record }) => record.name),
@@ -318,7 +318,7 @@ test('a sink that is disabled when it has delivered everything keeps nothing of 
   await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('on', 10), upTo(11, 20))
-  await eventually('the stream is trimmed', async () => shop.node.engine.streams()[0]?.bytes === 0 || undefined)
+  await until('the stream is trimmed', async () => shop.node.engine.streams()[0]?.bytes === 0)
   await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
   await shop.insert(21, 30)
   for (const name of ['on', 'off']) assert.deepEqual(await shop.take(name, 10), upTo(21, 30))
@@ -368,7 +368,7 @@ test('what a version without streams has left is delivered, acked by the names t
     await shop.state.query('delete from tailrace.reader_line')
     await shop.state.query('delete from tailrace.node where id = $1', [FORMER])
   })
-  await eventually('the names are known again', () =>
+  await until('the names are known again', () =>
     shop.node.engine
       .sink(shop.id('holds'))!
       .ack(held.map((each) => each.ack_id))
@@ -378,9 +378,9 @@ test('what a version without streams has left is delivered, acked by the names t
       ),
   )
   const acked = held.map(({ record }) => record.id)
-  await eventually('each reads a stream next', async () => {
+  await until('each reads a stream next', async () => {
     const opened = await shop.state.query(`select from tailrace.generation where topic like 'stream.%' and lsn is not null`)
-    return opened.length === sinks.length ? true : undefined
+    return opened.length === sinks.length
   })
   await shop.insert(41, 50)
   assert.deepEqual(await shop.take('waits', 50), upTo(1, 50))
@@ -393,9 +393,9 @@ test('what a version without streams has left is delivered, acked by the names t
   assert.deepEqual(await shop.take('done', 50), upTo(1, 50))
   await shop.node.engine.updateSink(shop.id('done'), { replay_window: 0 })
   await shop.insert(51, 52) // the source passes what ended them
-  await eventually('the topics of the former version go', async () => {
+  await until('the topics of the former version go', async () => {
     const former = await shop.state.query(`select from tailrace.log_topic where topic not like 'stream.%'`)
-    return former.length === 0 ? true : undefined
+    return former.length === 0
   })
 })
 

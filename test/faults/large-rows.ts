@@ -1,11 +1,11 @@
 /** Rows that are larger than what the parts of the way are made for: the same for both homes of the log. */
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Message } from './oracle.ts'
 import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
+import { until } from '../waiting.ts'
 
 const WAIT_MS = 60_000
 const MB = 2 ** 20
@@ -115,7 +115,7 @@ export async function isDiscarded(home: LargeRows): Promise<void> {
     [2, 'delete'],
     [3, 'insert'],
   ])
-  const rows = await eventually('both are on record', async () => {
+  const rows = await until('both are on record', async () => {
     const found = await home.state.query<{ record_key: string; lsn: string; action: number; error: string; bytes: number }>(
       `select record_key, lsn::text, action, error, octet_length(body) as bytes from tailrace.parked where state = 'discarded' order by lsn`,
     )
@@ -135,12 +135,12 @@ export async function isDiscarded(home: LargeRows): Promise<void> {
   assert.match(check?.error?.message ?? '', /^2 messages larger than MAX_MESSAGE_MB were discarded, the last one at /)
   assert.equal(await home.metric('tailrace_messages_discarded_count'), 2)
   // the slot goes on: what was discarded holds nothing
-  await eventually('the slot has passed it', async () => {
+  await until('the slot has passed it', async () => {
     const [slot] = await home.source.query<{ passed: boolean }>(
       `select confirmed_flush_lsn > $1::pg_lsn as passed from pg_replication_slots where database = current_database()`,
       [rows[1]?.lsn],
     )
-    return slot?.passed || undefined
+    return slot?.passed
   })
   await home.service.stop()
   await home.service.startReady()

@@ -1,11 +1,11 @@
 /** A full sink that says `discard_on_full`: it loses new messages, says so, and nobody else notices. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Message } from './oracle.ts'
 import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
+import { until } from '../waiting.ts'
 
 const ROWS = 20
 const WAIT_MS = 30_000
@@ -64,9 +64,9 @@ class Stage implements AsyncDisposable {
 
   /** Writes until messages of the small sink are dropped, and some more. */
   async overflow(): Promise<void> {
-    await eventually('messages are dropped', async () => {
+    await until('messages are dropped', async () => {
       await this.write()
-      return /: [1-9]\d* messages were dropped since/.test((await this.check('small', 'MESSAGES_DROPPED')) ?? '') || undefined
+      return /: [1-9]\d* messages were dropped since/.test((await this.check('small', 'MESSAGES_DROPPED')) ?? '')
     })
     for (let i = 0; i < 10; i++) await this.write()
   }
@@ -126,9 +126,8 @@ test('a full sink loses new messages on record, others get theirs, and after its
   const dropped = await s.dropped()
   const kept = s.written - dropped
   assert.ok(dropped > 0 && kept > 0)
-  await eventually(
-    'what was dropped is on record',
-    async () => (await s.check('small', 'MESSAGES_DROPPED'))?.includes(`: ${dropped} messages were dropped since`) || undefined,
+  await until('what was dropped is on record', async () =>
+    (await s.check('small', 'MESSAGES_DROPPED'))?.includes(`: ${dropped} messages were dropped since`),
   )
   const ofSmall: Message[] = []
   await drain(s.small, ofSmall, (came) => came.length === kept)
@@ -138,7 +137,7 @@ test('a full sink loses new messages on record, others get theirs, and after its
     ofSmall.length <= (highest + 1) * ROWS && ofSmall.length > highest * ROWS,
     'the first ones came without a gap, new ones were dropped',
   )
-  await eventually('it says that it has ended', async () => (await s.hasEnded()) || undefined)
+  await until('it says that it has ended', async () => await s.hasEnded())
   await s.write()
   await s.write()
   await drain(s.small, ofSmall, (came) => came.length === kept + 2 * ROWS)

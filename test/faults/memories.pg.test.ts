@@ -1,11 +1,11 @@
 /** Log and state database are swapped or set back under each other: it goes on without loss, or is told, and what is accepted begins with clean names. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { eventually } from '../engine/wal/source-fixture.ts'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { LogFolder, StateCopies, untilRefused } from './memories.ts'
 import { ReplayClient, type Item } from './replay-client.ts'
 import { Service, SLOT, type SinkOptions } from './service.ts'
+import { until } from '../waiting.ts'
 
 async function open(...sinks: SinkOptions[]) {
   await using parts = new AsyncDisposableStack()
@@ -25,12 +25,12 @@ async function open(...sinks: SinkOptions[]) {
 /** Settles when everything written so far is confirmed: the log has it, and Postgres has forgotten it. */
 async function untilConfirmed({ source }: Readonly<{ source: TestDatabase }>): Promise<void> {
   const [end] = await source.query<{ lsn: string }>('select pg_current_wal_flush_lsn() as lsn')
-  await eventually('what was written is confirmed', async () => {
+  await until('what was written is confirmed', async () => {
     const [slot] = await source.query<{ is: boolean }>(
       'select confirmed_flush_lsn >= $2::pg_lsn as is from pg_replication_slots where slot_name = $1',
       [SLOT, end?.lsn],
     )
-    return slot?.is ? true : undefined
+    return slot?.is
   })
 }
 

@@ -8,10 +8,10 @@ import { PART } from '../../../engine/position.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 const MB = 2 ** 20
 const LONG_MS = 20_000
@@ -44,7 +44,7 @@ test('a sink whose unfinished messages are parked holds its source although its 
   const [other] = await f.receive(1, LONG_MS) // comes when what is in front of it is parked
   await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  await eventually('the log is trimmed', async () => ((await f.log.stats(topic, 0)).bytes < MB / 4 ? true : undefined))
+  await until('the log is trimmed', async () => (await f.log.stats(topic, 0)).bytes < MB / 4)
   const gate = new ReadingGate()
   const sizes = new BacklogSizes({ log: f.log, query: queryOf(db) })
   const sink: Sink = { ...SINK, max_backlog_mb: 1 }
@@ -52,9 +52,9 @@ test('a sink whose unfinished messages are parked holds its source although its 
     (share) => sizes.large([sink, { ...sink, id: 'another', name: 'another' }], share, () => gate),
     (error) => assert.fail(String(error)),
   )
-  await eventually('the sink is full', async () => {
+  await until('the sink is full', async () => {
     await guard.check()
-    return gate.closed || undefined
+    return gate.closed
   })
   assert.deepEqual(
     gate.causes.map((cause) => cause.replace(/\(.*/, '')),
@@ -67,9 +67,9 @@ test('a sink whose unfinished messages are parked holds its source although its 
     ;[next] = await f.receive(1, LONG_MS)
     assert.ok(next, 'there is more')
   }
-  await eventually('it takes again', async () => {
+  await until('it takes again', async () => {
     await guard.check()
-    return !gate.closed || undefined
+    return !gate.closed
   })
 })
 

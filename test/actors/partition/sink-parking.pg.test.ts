@@ -7,10 +7,10 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { worst } from '../../../actors/status.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 /** 32 kB: a window that a few records fill. */
@@ -46,7 +46,7 @@ test('a partition of which the state holds nothing is taken over in three statem
   await f.append([{ id: 1 }])
   const [first] = await f.receive(1, LONG_MS)
   await f.sink.ack(acksOf([first!]))
-  await eventually('the log is trimmed', async () => (await firstIn(f)) > 0 || undefined)
+  await until('the log is trimmed', async () => (await firstIn(f)) > 0)
   assert.equal(asked.length, 3, asked.join('\n'))
 })
 
@@ -87,7 +87,7 @@ test('while appends are refused because the disk is nearly full, messages are pa
     assert.deepEqual(idsOf(got), [id])
     await f.sink.ack(acksOf(got))
   }
-  await eventually('all of the log is trimmed', async () => (await firstIn(f)) === 61 || undefined)
+  await until('all of the log is trimmed', async () => (await firstIn(f)) === 61)
   assert.deepEqual(await rows(db, 'open'), [])
 })
 
@@ -122,8 +122,8 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   )
   assert.equal((came[5]?.record as unknown as { pad: string }).pad.length, 1_000)
   assert.deepEqual(await rows(db, 'open'), [])
-  await eventually('what is done is removed', async () => (await rows(db, 'done')).length === 0 || undefined)
-  await eventually('all of the log is trimmed', async () => (await firstIn(f)) === 61 || undefined)
+  await until('what is done is removed', async () => (await rows(db, 'done')).length === 0)
+  await until('all of the log is trimmed', async () => (await firstIn(f)) === 61)
 })
 
 test('a nack and a lapse bring a parked message again under the same id', async () => {
@@ -179,7 +179,7 @@ test('a process that dies between the parked rows and the commit leaves nothing 
   await f.start({ query: cutAfterInsert })
   await f.receive(1, LONG_MS)
   const never = f.receive(1, LONG_MS) // looks at what the window holds
-  await eventually('rows are parked', async () => (await rows(db, 'open')).length > 0 || undefined)
+  await until('rows are parked', async () => (await rows(db, 'open')).length > 0)
   await f.sink.stop()
   assert.deepEqual(await never, [])
   await f.start()
@@ -208,7 +208,7 @@ test('a stop while messages are being parked is clean, and they come afterwards'
   const gate = Promise.withResolvers<void>()
   const { begun } = f.process
   f.process.gate = gate.promise
-  await eventually('the commit before the rows begins', async () => f.process.begun > begun || undefined)
+  await until('the commit before the rows begins', async () => f.process.begun > begun)
   const stopped = f.sink.stop()
   gate.resolve()
   await stopped
@@ -227,7 +227,7 @@ test('a former owner parks nothing any more once another has taken over', async 
   await jam(f)
   await f.receive(10, LONG_MS)
   await db.query(`update tailrace.term set term = term + 1 where kind = 'partition'`)
-  await eventually('the partition fails', async () => failures.length > 0 || undefined)
+  await until('the partition fails', async () => failures.length > 0)
   assert.deepEqual(failures, ['PARTITION_FENCED'])
   assert.deepEqual(await rows(db, 'open'), [])
 })
@@ -243,7 +243,7 @@ test('without the state database nothing is parked, everything else goes on, and
   await jam(f)
   down = true
   const [first] = await f.receive(10, LONG_MS)
-  await eventually('health tells of it', async () => worst(f.sink.health()) !== 'healthy' || undefined)
+  await until('health tells of it', async () => worst(f.sink.health()) !== 'healthy')
   assert.deepEqual(f.sink.health().find((c) => c.status === 'warning')?.error?.code, 'STATE_UNAVAILABLE')
   await f.sink.ack([first?.ack_id as string])
   const [second] = await f.receive(10, LONG_MS)
@@ -316,7 +316,7 @@ test('of what was discarded the newest 1,000 are kept', async () => {
     await f.append(Array.from({ length: to - from }, (_, i) => ({ id: from + i, group: `g${from + i}` })))
     await f.gather(to - from)
     const last = `["g${to - 1}"]`
-    await eventually(`${last} is discarded`, async () => (await rows(db, 'discarded')).find(({ record_key: key }) => key === last))
+    await until(`${last} is discarded`, async () => (await rows(db, 'discarded')).find(({ record_key: key }) => key === last))
   }
   await discard(0, 1_050)
   for (let last = 1_050; last < 1_100 && (await rows(db, 'discarded')).length > 1_000; last++) await discard(last, last + 1) // when they are below a commit
@@ -383,10 +383,10 @@ test('a parked message that was delivered is known until a commit has it: a cras
   await jam(f, 34)
   const first = await f.receive(1, LONG_MS)
   const never = f.receive(1, LONG_MS) // looks at what the window holds
-  const until = (order: string) => eventually(`the order ${order}`, async () => seen.join().includes(order) || undefined)
-  await until('parked')
+  const untilSeen = (order: string) => until(`the order ${order}`, () => seen.join().includes(order))
+  await untilSeen('parked')
   f.sink.ack(acksOf(first)).catch(() => undefined)
-  await until('ended,removed')
+  await untilSeen('ended,removed')
   f.crash()
   await never
   await f.start({ query: queryOf(db) })

@@ -14,9 +14,9 @@ import { readerOf, type Commit, type Log } from '../../../engine/log/log.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import { shapeOf } from '../../../engine/state/generation-shape.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import { packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 const MB = 1024 * 1024
 const HOUR_MS = 3_600_000
@@ -64,12 +64,12 @@ test('what is acknowledged takes no more of the disk than the window may hold, h
     await log.commit(topic, 0, commitAt(offset + 1))
     trimming.committed(commitAt(offset + 1))
     // the source may be faster than trims are; a sink that is at work is not
-    await eventually('it is trimmed', async () => (await bytes()) <= MOST_MB * MB || undefined)
+    await until('it is trimmed', async () => (await bytes()) <= MOST_MB * MB)
   }
   const { size } = await stat(join(folder, 'log.mdb'))
   assert.ok(size < MOST_MB * MB * 1.2 + 8 * MB, `${(size / MB).toFixed(1)} MB for ${WRITTEN_MB} MB that passed`)
   bounds = { ...bounds, windowMs: 0 }
-  await eventually('all is trimmed', async () => (await bytes()) === 0 || undefined)
+  await until('all is trimmed', async () => (await bytes()) === 0)
   assert.deepEqual(await db.query('select from tailrace.replay_point'), [])
   end.abort()
   await running
@@ -108,9 +108,9 @@ test('a reader of a stream without a window needs the records before its commit 
   const lines: number[] = []
   for (const offset of [7, 9]) {
     const before = rounds.length
-    await eventually('a whole round has seen it', async () => {
+    await until('a whole round has seen it', async () => {
       trimming.committed(commitAt(offset))
-      return rounds.length >= before + 2 || undefined
+      return rounds.length >= before + 2
     })
     lines.push(await line())
   }
@@ -173,7 +173,7 @@ test('a line that was not stored when its process ended is stored by the next on
   const end = new AbortController()
   after.defer(() => end.abort())
   const goesOn = second.run(end.signal)
-  await eventually('the line is stored', async () => (await lineOf()) || undefined)
+  await until('the line is stored', async () => await lineOf())
   end.abort()
   await goesOn
 })
@@ -199,7 +199,7 @@ test('a partition for which the log has nothing, and whose window keeps nothing,
   const running = trimming.run(end.signal)
   /** @returns how often it has looked, a minute after it has done so last */
   const looksAfterAMinute = async () => {
-    await eventually('it waits', async () => waits.callCount() >= 2 * looks || undefined) // each look is followed by two waits
+    await until('it waits', async () => waits.callCount() >= 2 * looks) // each look is followed by two waits
     t.mock.timers.tick(60_000)
     await nextTurn()
     return looks

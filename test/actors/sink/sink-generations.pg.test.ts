@@ -5,10 +5,10 @@ import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import { hashOf, acksOf, elements, idsOf, tokenIn, SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'
+import { until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 /** of the messages that the fixture makes */
@@ -229,7 +229,7 @@ test('a partition that a late process has taken over, and does not serve, is tak
   const before = await others()
   await s.db.query(`update tailrace.term set term = term + 1, holder = 'late' where key = $1`, [key])
   s.f.sink.ownersChanged()
-  await eventually('it is taken over again', async () => ((await owner())?.holder === holder ? true : undefined))
+  await until('it is taken over again', async () => (await owner())?.holder === holder)
   assert.equal((await owner())?.term, term + 2)
   assert.deepEqual(await others(), before, 'the other partition goes on as it was')
   await s.ack(held)

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState } from '../../services/postgres.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import { applyYaml, startNode } from '../engine-node.ts'
+import { until } from '../../waiting.ts'
 
 test('a table outside of the publication is a warning of the sink and a line in the log, until it is published', async () => {
   await using state = await createState()
@@ -28,16 +28,16 @@ test('a table outside of the publication is a warning of the sink and a line in 
   await using node = await startNode({ name: 'a', state: state.connection })
   const check = async (name: string) => (await node.health(name))?.checks.find((one) => one.name === 'Sink configuration')
   await node.logged((line) => line.sink === 'users' && line.code === 'table_not_published')
-  await eventually(
+  await until(
     'both are served',
-    async () => ((await node.health('goods'))?.status === 'healthy' && (await node.health('users'))?.status === 'warning') || undefined,
+    async () => (await node.health('goods'))?.status === 'healthy' && (await node.health('users'))?.status === 'warning',
   )
   assert.equal((await check('goods'))?.status, 'healthy')
   const { message = '' } = ((await check('users'))?.error ?? {}) as { message?: string }
   assert.match(message, /public\.users is not in the publication "p"/)
   await shop.query(/Run: (.*)$/.exec(message)?.[1] ?? '')
   await node.engine.reload()
-  await eventually('mended', async () => (await node.health('users'))?.status === 'healthy' || undefined)
+  await until('mended', async () => (await node.health('users'))?.status === 'healthy')
 })
 
 test('a TRUNCATE is told in the health of a sink whose destination keeps documents, and of no other', async () => {
@@ -65,7 +65,7 @@ test('a TRUNCATE is told in the health of a sink whose destination keeps documen
   await using node = await startNode({ name: 'a', state: state.connection })
   const check = async (name: string) => (await node.health(name))?.checks.find((one) => one.name === 'Sink configuration')
   await shop.query('truncate goods')
-  await eventually('it is told', async () => (await check('goods'))?.error?.code === 'table_truncated' || undefined)
+  await until('it is told', async () => (await check('goods'))?.error?.code === 'table_truncated')
   assert.deepEqual(
     [(await check('goods'))?.status, (await check('users'))?.error, (await check('asked'))?.error],
     ['notice', undefined, undefined],

@@ -8,10 +8,10 @@ import { test } from 'node:test'
 import { ackIdPrefix, sinkTag, tokenOf, TOKENS_JOIN } from '../../../engine/dispatch/ack-id.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { PEER_HEADER, PeerKey } from '../../../api/cluster/peer-key.ts'
-import { eventually } from '../../engine/wal/source-fixture.ts'
 import { ClusterFixture, inPartition, VAULT_KEY, type ClusterNode } from './cluster-fixture.ts'
 import { waitingCount } from '../api-fixture.ts'
 import { GOODS_ID, type Scripted } from '../scripted-engine.ts'
+import { until } from '../../waiting.ts'
 
 const settle = (node: ClusterNode, what: 'ack' | 'nack', messages: readonly Scripted[]) =>
   node.call(`/api/http_pull_consumers/goods/${what}`, { body: { ack_ids: messages.map(({ id }) => id) } })
@@ -127,9 +127,7 @@ test('each node hears whose owners have changed: it may still be given a partiti
   await cluster.met(a, b)
   for (const { engine } of [a, b]) engine.toldOwners.length = 0
   await cluster.own(b.registry.id, 0)
-  await eventually('both nodes are told', async () =>
-    [a, b].every(({ engine }) => engine.toldOwners.includes(GOODS_ID)) ? true : undefined,
-  )
+  await until('both nodes are told', async () => [a, b].every(({ engine }) => engine.toldOwners.includes(GOODS_ID)))
 })
 
 test('while the owner is gone and nobody has taken over, an ack says to retry; afterwards it succeeds', async () => {

@@ -6,9 +6,9 @@ import { PartitionReading } from '../../../actors/partition/partition-reading.ts
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
 import type { Log } from '../../../engine/log/log.ts'
-import { eventually } from '../wal/source-fixture.ts'
 import { at, lsnsOf, pack, SOURCE, started, TOPIC } from './conformance.ts'
 import { Connections, kafkaHome } from './kafka-home.ts'
+import { until } from '../../waiting.ts'
 
 const BODY_BYTES = 50_000
 const RECORDS = 200
@@ -139,7 +139,7 @@ test('a sink whose client asks now and then leaves the log at most once: what wa
   })
   const end = new AbortController()
   const running = reading.run(end.signal)
-  const hasReadAhead = () => eventually('it has read ahead', async () => !dispatcher.room() || undefined)
+  const hasReadAhead = () => until('it has read ahead', async () => !dispatcher.room())
   await hasReadAhead()
   for (let taken = 0; taken < RECORDS; now += 15_000) {
     const { offsets, indexes } = dispatcher.take(20, { max: Infinity, overhead: 0, first: true }) ?? assert.fail('there is more')

@@ -10,8 +10,8 @@ import { embeddedBinaries } from '../../../engine/postgres/binaries.ts'
 import { isAlive } from '../../../engine/postgres/postmaster.ts'
 import { PostgresServer } from '../../../engine/postgres/server.ts'
 import type { Connection } from '../../../engine/state/resources.ts'
-import { eventually } from '../wal/source-fixture.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
+import { until } from '../../waiting.ts'
 
 async function ask(connection: Connection, sql: string): Promise<unknown[]> {
   const client = new Client({
@@ -74,7 +74,7 @@ test('a process that exits without having stopped its server leaves none behind'
     const [pid] = (await once(parent, 'message')) as [number]
     parent.send('exit')
     await once(parent, 'exit')
-    await eventually('the server has ended', async () => (isAlive(pid) ? undefined : true))
+    await until('the server has ended', async () => !isAlive(pid))
   } finally {
     await rm(folder, { recursive: true, force: true })
   }

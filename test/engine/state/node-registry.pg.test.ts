@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { NodeRegistry } from '../../../engine/state/node-registry.ts'
 import { queryOf, stateDatabase } from '../../actors/sink-state.ts'
-import { eventually } from '../wal/source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 test('a process beats and looks at the others in one statement, and is itself among those that it sees', async () => {
   await using db = await stateDatabase()
@@ -30,18 +30,18 @@ test('a process beats and looks at the others in one statement, and is itself am
     second.peers.map(({ name }) => name),
     ['first'],
   )
-  await eventually('the first sees the second', async () => first.peers[0]?.name === 'second' || undefined)
+  await until('the first sees the second', async () => first.peers[0]?.name === 'second')
   const beats = asked.length
   const seen = await queryOf(db)('select seen_at from tailrace.node where id = $1', [first.id])
-  await eventually('it beats again', async () => asked.length > beats || undefined)
-  await eventually('the beat is there', async () => {
+  await until('it beats again', async () => asked.length > beats)
+  await until('the beat is there', async () => {
     const { rows } = await queryOf(db)('select seen_at from tailrace.node where id = $1', [first.id])
-    return String(rows[0]?.['seen_at']) !== String(seen.rows[0]?.['seen_at']) || undefined
+    return String(rows[0]?.['seen_at']) !== String(seen.rows[0]?.['seen_at'])
   })
   assert.ok(
     asked.every((sql) => /insert into tailrace\.node .* on conflict .* select .* from tailrace\.node/s.test(sql)),
     asked.join('\n'),
   )
   await second.leave()
-  await eventually('it is alone', async () => first.peers.length === 0 || undefined)
+  await until('it is alone', async () => first.peers.length === 0)
 })

@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
-import { eventually } from '../wal/source-fixture.ts'
 import { withMoreTime } from '../../services/more-time.ts'
 import { createDatabase } from '../../services/postgres.ts'
+import { until } from '../../waiting.ts'
 
 const unexpected = (error: Error) => assert.fail(error)
 
@@ -81,7 +81,7 @@ test('what is asked first in a transaction that locks a row sees what the holder
   await holds.promise
   const next = elsewhere.transaction((query) => query('select name from account'), lock)
   const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
-  await eventually('the next one waits', async () => (await db.query(waiting))[0]).finally(mayEnd.resolve)
+  await until('the next one waits', async () => (await db.query(waiting))[0]).finally(mayEnd.resolve)
   await former
   assert.deepEqual((await next).rows, [{ name: 'after' }])
   const failing = store.transaction((query) => query(`update account set name = 'wrong'`), { ...lock, table: 'nothing' })

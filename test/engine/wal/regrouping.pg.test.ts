@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
-import { eventually, messagesOf, reaches, routedSink, SourceFixture, type FixtureOptions } from './source-fixture.ts'
+import { messagesOf, reaches, routedSink, SourceFixture, type FixtureOptions } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const BY_KEY = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'
 const BY_NAME = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a02'
@@ -177,7 +178,7 @@ test('a key that had changed above what was confirmed begins a generation once m
   const { first, cut } = await heldBack(it)
   await it.db.query(OTHER_KEY)
   await it.db.query(`update item set name = 'c'`)
-  await eventually('the generation is saved, and the log knows it', async () => (first.figures?.routingVersion === 2 ? true : undefined))
+  await until('the generation is saved, and the log knows it', async () => first.figures?.routingVersion === 2)
   await cut()
   await it.replaceLog()
   const second = it.start()
@@ -252,7 +253,7 @@ test('what a run had read under the former key, and could not append before it m
   const { cut } = await heldBack(it)
   await it.db.query(OTHER_KEY)
   await it.db.query(`update item set name = 'c'`)
-  const place = await eventually('the generation is saved', async () => ((await opensAt(it)).length > 0 ? opensAt(it) : undefined))
+  const place = await until('the generation is saved', async () => ((await opensAt(it)).length > 0 ? opensAt(it) : undefined))
   await cut()
   await streaming(it)
   await it.until((seen) => seen.length >= 3, `${BY_NAME}.1`)
@@ -269,7 +270,7 @@ const PASSED: readonly Readonly<{ what: string; pass: (it: SourceFixture, actor:
         actor,
         SINKS.filter(({ sinkId }) => sinkId !== UNGROUPED).map((sink) => routedSink(sink)),
       )
-      await eventually('the version has its place', async () => (actor.figures?.routingVersion === 2 ? true : undefined))
+      await until('the version has its place', async () => actor.figures?.routingVersion === 2)
     },
   },
   {
@@ -277,10 +278,10 @@ const PASSED: readonly Readonly<{ what: string; pass: (it: SourceFixture, actor:
     pass: async (it) => {
       await it.db.query('alter table item add column more int')
       await it.db.query(`update item set name = 'b2'`)
-      await eventually('it is saved', async () => {
+      await until('it is saved', async () => {
         // a busy server has the table announced with any change: that something more was saved doesn't say that it is this
         const { rows } = await it.state.query(`select from tailrace.relation_key where columns -> 'columns' @> '[{"name": "more"}]'`)
-        return rows.length > 0 ? true : undefined
+        return rows.length > 0
       })
     },
   },

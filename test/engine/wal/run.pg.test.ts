@@ -5,7 +5,8 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
-import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key, name text not null)'
 
@@ -33,7 +34,7 @@ test('a transaction that was cut goes on under the key it began with, whatever t
   const actor = it.start({ packBytes: 16 * 1024, maxBytesInFlight: 64 * 1024 })
   await it.db.query(`insert into item values (0, 'before')`)
   const end = await it.walEnd()
-  await eventually('the table is known and confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('the table is known and confirmed', async () => (await it.slotRow()).confirmed >= end)
   it.log.after = () => {
     it.log.before = () => Promise.reject(new Error('cut'))
     throw new Error('cut')
@@ -80,7 +81,7 @@ test('nothing is confirmed to the server before the log remembers it', async () 
   const confirmed = actor.figures?.confirmedLsn ?? 0n
   goesOn.resolve() // first: a source that ends confirms what it can
   assert.ok(confirmed < end, `${confirmed} of ${end} is confirmed`)
-  await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('it is confirmed', async () => (await it.slotRow()).confirmed >= end)
 })
 
 test('a source that is stopped while it makes a routing version ready has stopped when that is done: the log may be closed then', async () => {
@@ -100,7 +101,7 @@ test('a source that is stopped while it makes a routing version ready has stoppe
   await it.route(actor, [routedSink({ generation: 2 })])
   await joins.promise
   const stopped = actor.stop()
-  await eventually('its slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await until('its slot is free', async () => !(await it.slotRow()).active)
   stops.resolve()
   await stopped
   order.push('stopped')
@@ -120,7 +121,7 @@ test('a keepalive within a transaction confirms nothing of it', async () => {
   letGo()
   assert.equal((await it.until((s) => s.length > 0)).length, 1)
   const end = await it.walEnd()
-  await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('it is confirmed', async () => (await it.slotRow()).confirmed >= end)
 })
 
 /** Settles when the source has failed and tried again so many times. */

@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { SourceActor, type SourceActorOptions, type SourceState } from '../../../actors/source/source-actor.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import type { AppendRecord, Log, Progress } from '../../../engine/log/log.ts'
@@ -15,6 +14,7 @@ import { openStore, type Store } from '../../../engine/state/store.ts'
 import { routingOf, StoredVersions, type SavedVersion } from '../../../engine/wal/routing/stored-versions.ts'
 import type { SourceObserver, SourceSettings } from '../../../engine/wal/source-settings.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
+import { until } from '../../waiting.ts'
 
 export type Seen = Readonly<{
   topic: string
@@ -214,7 +214,7 @@ export class SourceFixture implements AsyncDisposable {
 
   /** Waits until messages for which `enough` holds are in the log. */
   async until(enough: (seen: readonly Seen[]) => boolean, topic = 'sink.1'): Promise<readonly Seen[]> {
-    return eventually(`messages in ${topic}`, async () => {
+    return until(`messages in ${topic}`, async () => {
       const seen = await this.messages(topic)
       return enough(seen) ? seen : undefined
     })
@@ -289,32 +289,17 @@ export function messagesOf(topic: string, partition: number, record: Buffer): Se
   }))
 }
 
-/** Waits for a state of the actor. */
-export function reaches(actor: SourceActor, state: SourceState): Promise<void> {
-  if (actor.state === state) return Promise.resolve()
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(
-      () => reject(new Error(`still ${actor.state}, not ${state}: ${actor.lastError?.message ?? 'no error'}`)),
-      LIMIT_MS,
-    )
-    const unwatch = actor.watch((now) => {
-      if (now !== state) return
-      clearTimeout(timer)
-      unwatch()
-      resolve()
-    })
-  })
-}
-
-const LIMIT_MS = 60_000
-
-/** For what no event tells: servers' views. @returns the first answer that isn't undefined */
-export async function eventually<T>(what: string, ask: () => Promise<T | undefined>): Promise<T> {
-  const until = performance.now() + LIMIT_MS
-  for (;;) {
-    const answer = await ask()
-    if (answer !== undefined) return answer
-    if (performance.now() > until) throw new Error(`never came true: ${what}`)
-    await sleep(10)
+/** Waits for a state of the actor, and ends with it, however soon the actor leaves it again. */
+export async function reaches(actor: SourceActor, state: SourceState): Promise<void> {
+  const reached = Promise.withResolvers<void>()
+  let isReached = false
+  const look = (now: SourceState) => {
+    if (now !== state) return
+    isReached = true
+    reached.resolve()
   }
+  const unwatch = actor.watch(look)
+  look(actor.state)
+  const said = () => `${state}, still ${actor.state}: ${actor.lastError?.message ?? 'no error'}`
+  await Promise.race([reached.promise, until(said, () => isReached)]).finally(unwatch)
 }

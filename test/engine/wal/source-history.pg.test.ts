@@ -9,7 +9,8 @@ import { EngineError } from '../../../engine/errors.ts'
 import type { AppendRecord } from '../../../engine/log/log.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { machinePostgres, startPostgres, type TestServer } from '../../services/postgres.ts'
-import { eventually, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
+import { reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key)'
 /** Grows the log without a row: a logical message of nobody. */
@@ -56,9 +57,9 @@ test(
     await first.stop()
     const replica = await session(standby, it.db.name)
     const end = await it.walEnd()
-    await eventually('the standby has replayed', async () => {
+    await until('the standby has replayed', async () => {
       const { rows } = await replica.query<{ at: string }>(`select (pg_last_wal_replay_lsn() - '0/0')::text as at`)
-      return BigInt(rows[0]?.at ?? 0) >= end ? true : undefined
+      return BigInt(rows[0]?.at ?? 0) >= end
     })
     await replica.end()
     await standby.stop()
@@ -147,7 +148,7 @@ test('a slot made on a promoted standby stands above the switch: a gap, although
   const filler = await it.db.connect()
   await filler.query(WRITE_LOG)
   const end = await it.walEnd()
-  await eventually('all of it is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('all of it is confirmed', async () => (await it.slotRow()).confirmed >= end)
   await first.stop()
   await primary.kill()
   await standby.start()
@@ -177,12 +178,12 @@ test('a failover slot on a standby that is not promoted yet is waited for, and s
   await using it = await SourceFixture.create({ ddl: TABLE, server: primary.url, createSlot: false })
   await it.createSlot(', false, false, true')
   const replica = await session(standby, 'postgres')
-  await eventually('the standby has a copy of the slot', async () => {
+  await until('the standby has a copy of the slot', async () => {
     await it.db.query('select pg_log_standby_snapshot()') // a slot is copied once it needs no more than the standby has
     await it.db.query('select pg_replication_slot_advance($1, pg_current_wal_lsn())', [it.slot])
     await replica.query('select pg_sync_replication_slots()')
     const { rows } = await replica.query('select from pg_replication_slots where slot_name = $1 and synced and not temporary', [it.slot])
-    return rows.length > 0 ? true : undefined
+    return rows.length > 0
   })
   const first = it.start()
   await reaches(first, 'streaming')
@@ -191,9 +192,9 @@ test('a failover slot on a standby that is not promoted yet is waited for, and s
   await first.stop()
   await it.db.query('insert into item values (2)')
   const end = await it.walEnd()
-  await eventually('the standby has replayed', async () => {
+  await until('the standby has replayed', async () => {
     const { rows } = await replica.query<{ at: string }>(`select (pg_last_wal_replay_lsn() - '0/0')::text as at`)
-    return BigInt(rows[0]?.at ?? 0) >= end ? true : undefined
+    return BigInt(rows[0]?.at ?? 0) >= end
   })
   await primary.kill()
 

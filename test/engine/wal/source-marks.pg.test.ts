@@ -6,7 +6,8 @@ import { emitRoutingMark, ROUTING_MARK } from '../../../engine/wal/routing/routi
 import type { AppendRecord } from '../../../engine/log/log.ts'
 import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
 import { startPostgres } from '../../services/postgres.ts'
-import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key)'
 const BOTH = [routedSink(), routedSink({ sinkId: 'other' })]
@@ -29,7 +30,7 @@ test('heartbeats and marks are transactional messages: others would not wait for
   const actor = it.start({ heartbeatMs: 50 })
   await reaches(actor, 'streaming')
   await it.route(actor, BOTH)
-  const seen = await eventually('heartbeats and a mark', async () => {
+  const seen = await until('heartbeats and a mark', async () => {
     const messages = await messagesIn(it, watching)
     const count = (wanted: string) => messages.filter(({ prefix }) => prefix === wanted).length
     return count(HEARTBEAT) >= 2 && count(ROUTING_MARK) >= 1 ? messages : undefined
@@ -94,7 +95,7 @@ test('a generation whose last pack was refused, and whose mark never comes again
   assert.deepEqual(closed(), [])
   const { rows } = await it.state.query('select from tailrace.generation where generation = 2 and lsn is not null')
   assert.equal(rows.length, 1, 'the switch has its place')
-  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await until('the slot is free', async () => !(await it.slotRow()).active)
   await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
   await it.createSlot()
   const second = it.start()

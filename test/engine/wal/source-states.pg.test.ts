@@ -10,7 +10,8 @@ import { calmMs } from '../../services/calm-clock.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
 import { acceptRemedy } from '../../../engine/wal/history.ts'
-import { eventually, reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { reaches, routedSink, SourceFixture } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'
 
@@ -40,7 +41,7 @@ test('a slot that was dropped and made again is a gap until the named one is acc
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
   await first.stop()
-  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await until('the slot is free', async () => !(await it.slotRow()).active)
   await it.db.query('select pg_drop_replication_slot($1)', [it.slot])
   await it.db.query('insert into item values (2)')
   const second = it.start()
@@ -117,7 +118,7 @@ test('where Postgres only warns, a publication that was dropped and made again i
   assert.ok(second.status().details?.publicationRemadeAt)
   notices.length = 0
   await it.db.query('drop publication pub')
-  await eventually('it is told', async () => (/publication "pub" is gone/.test(notices.join('\n')) ? true : undefined))
+  await until('it is told', async () => /publication "pub" is gone/.test(notices.join('\n')))
   await second.stop()
 })
 
@@ -131,7 +132,7 @@ test('a slot that another program reads is waited for, and its process named', a
   other.on('error', () => undefined)
   await other.connect()
   other.query(`START_REPLICATION SLOT "${it.slot}" LOGICAL 0/0 (proto_version '1', publication_names 'pub')`).catch(() => undefined)
-  await eventually('the other reads', async () => ((await it.slotRow()).active ? true : undefined))
+  await until('the other reads', async () => (await it.slotRow()).active)
   const actor = it.start()
   await reaches(actor, 'waiting')
   assert.equal(actor.lastError?.code, 'SLOT_IN_USE')
@@ -150,7 +151,7 @@ test('a left-over connection of our own is ended by the next owner', async () =>
   frozen.on('error', () => undefined)
   await frozen.connect()
   frozen.query(`START_REPLICATION SLOT "${it.slot}" LOGICAL 0/0 (proto_version '1', publication_names 'pub')`).catch(() => undefined)
-  await eventually('it reads', async () => ((await it.slotRow()).active ? true : undefined))
+  await until('it reads', async () => (await it.slotRow()).active)
   const actor = it.start()
   await reaches(actor, 'streaming')
   assert.equal(actor.lastError, undefined)
@@ -211,7 +212,7 @@ test('a state database that is read-only for a while, as after a switchover, is 
   actor.watch((state) => states.push(state))
   const makeWritable = await it.stateDb.makeReadOnly()
   await it.db.query('insert into item values (1)')
-  await eventually('tried in vain', async () => (states.filter((state) => state === 'waiting').length >= 3 ? true : undefined))
+  await until('tried in vain', async () => states.filter((state) => state === 'waiting').length >= 3)
   assert.equal(actor.lastError?.code, 'STATE_UNAVAILABLE')
   assert.match(actor.lastError.message, /read-only/)
   await makeWritable()
@@ -291,7 +292,7 @@ test('a state that forgot the last confirmations in a failover of its own is tol
   const before = await it.savedConfirmed()
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
-  await eventually('it is confirmed', async () => ((await it.slotRow()).confirmed > before ? true : undefined))
+  await until('it is confirmed', async () => (await it.slotRow()).confirmed > before)
   await first.stop()
   await it.state.query(`update tailrace.source set confirmed_lsn = '0/0'::pg_lsn + $1::numeric`, [String(before)])
   const notices: string[] = []
@@ -414,7 +415,7 @@ test('of two processes one owns the source; the other takes over when it ends, a
   const first = it.start()
   await reaches(first, 'streaming')
   const second = it.start()
-  await eventually('the second waits for the lock', async () => (second.status().details?.lockHeldByPid !== undefined ? true : undefined))
+  await until('the second waits for the lock', async () => second.status().details?.lockHeldByPid !== undefined)
   assert.equal(second.state, 'locking')
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
@@ -441,7 +442,7 @@ test('a slot invalidated by max_slot_wal_keep_size is lost: named, with what is 
   await it.db.query('insert into item values (1)')
   await it.until((s) => s.length >= 1)
   await first.stop()
-  await eventually('the slot is invalidated', async () => {
+  await until('the slot is invalidated', async () => {
     await it.db.query(
       `insert into item select (random() * 1e9)::int, repeat('x', 1000) from generate_series(1, 20000) on conflict do nothing`,
     )
@@ -449,7 +450,7 @@ test('a slot invalidated by max_slot_wal_keep_size is lost: named, with what is 
     const [row] = await it.db.query<{ status: string }>('select wal_status as status from pg_replication_slots where slot_name = $1', [
       it.slot,
     ])
-    return row?.status === 'lost' ? true : undefined
+    return row?.status === 'lost'
   })
   const second = it.start()
   const message = await fails(second, 'SLOT_LOST')
@@ -543,5 +544,5 @@ test('a server gives up a silent source after the time the source asks for, what
   const database = it.database({ ...it.db.connection, hostname: '127.0.0.1', port: proxy.port })
   await reaches(it.start({ walSenderTimeoutMs: 500 }, { database }), 'streaming')
   proxy.fallSilent()
-  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await until('the slot is free', async () => !(await it.slotRow()).active)
 })

@@ -6,7 +6,8 @@ import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { comparePositions } from '../../../engine/position.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { withMoreTime } from '../../services/more-time.ts'
-import { eventually, messagesOf, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
+import { messagesOf, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
+import { until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'
 const ids = (seen: readonly Seen[]) => seen.map((m) => Number(m.json.record.id))
@@ -37,14 +38,14 @@ test('changes arrive in commit order, with positions that grow, and are confirme
   )
   assert.ok(inOrder(seen))
   const last = seen.at(-1)!.position.lsn
-  const slot = await eventually('the slot is confirmed beyond the last commit', async () => {
+  const slot = await until('the slot is confirmed beyond the last commit', async () => {
     const row = await it.slotRow()
     return row.confirmed > last ? row : undefined
   })
   assert.ok((await it.savedConfirmed()) >= slot.confirmed)
   await actor.stop()
   // the server notices in its own time that the line has ended
-  await eventually('the slot is free', async () => ((await it.slotRow()).active ? undefined : true))
+  await until('the slot is free', async () => !(await it.slotRow()).active)
 })
 
 test('interleaved transactions arrive one after the other, in the order of their commits', async () => {
@@ -78,7 +79,7 @@ test('of two transactions whose commit records touch, a cut between them loses n
   await using it = await SourceFixture.create({ ddl: TABLE })
   const sessions = await Promise.all(Array.from({ length: 4 }, () => it.db.connect()))
   let id = 0
-  const touching = await eventually('two commits that touch', async () => {
+  const touching = await until('two commits that touch', async () => {
     await Promise.all(
       sessions.map(async (session) => {
         for (let i = 0; i < 50; i++) await session.query('insert into item values ($1)', [++id])
@@ -93,7 +94,7 @@ test('of two transactions whose commit records touch, a cut between them loses n
   let appends = 0
   it.log.before = async () => {
     if (++appends === 1) return
-    await eventually('the first is confirmed', async () => ((await it.slotRow()).confirmed > touching.first.lsn ? true : undefined))
+    await until('the first is confirmed', async () => (await it.slotRow()).confirmed > touching.first.lsn)
     throw new Error('cut')
   }
   const cut = await streaming(it, { packBytes: 1 })
@@ -130,7 +131,7 @@ test('while an append is open nothing of it is confirmed, whatever else moves th
   }
   open.resolve()
   const end = await it.walEnd()
-  await eventually('all is confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('all is confirmed', async () => (await it.slotRow()).confirmed >= end)
 })
 
 test('a cut between receiving and appending loses nothing, and nothing is appended after the failed append', async () => {
@@ -221,7 +222,7 @@ test('two runs over the same log append the same messages, whatever the catalogu
   await it.state.query('update tailrace.source set log_identity = $1, log_appends = 0', [it.log.identity])
   await streaming(it, { packBytes: 4096, lingerMs: 0 })
   const count = (all: Record<string, readonly Seen[]>) => Object.values(all).reduce((sum, seen) => sum + seen.length, 0)
-  await eventually('as many messages again', async () => (count(await byTopic()) >= count(before) ? true : undefined))
+  await until('as many messages again', async () => count(await byTopic()) >= count(before))
   const after = await byTopic()
   for (const topic of topics) assert.deepEqual(after[topic], before[topic], topic)
   assert.ok(before['spread.1']!.length > 20 && new Set(before['spread.1']!.map((m) => m.partition)).size === 2)
@@ -374,12 +375,12 @@ test('a version saved while the source was away takes effect when it comes back,
   const first = await streaming(it)
   await it.db.query('insert into item values (1)')
   const end = await it.walEnd()
-  await eventually('unwanted changes are confirmed', async () => ((await it.slotRow()).confirmed >= end ? true : undefined))
+  await until('unwanted changes are confirmed', async () => (await it.slotRow()).confirmed >= end)
   await first.stop()
   await it.save([routedSink()]) // by a process that died before it wrote the mark
   await it.db.query('insert into item values (2)')
   const second = await streaming(it)
-  await eventually('the version is in effect', async () => (second.figures?.routingVersion === 1 ? true : undefined))
+  await until('the version is in effect', async () => second.figures?.routingVersion === 1)
   await it.db.query('insert into item values (3)')
   const seen = await it.until((s) => s.length >= 1)
   assert.deepEqual(ids(seen), [3])
@@ -509,9 +510,9 @@ test('bytes in flight stay bounded when the log is slower than Postgres', async 
   it.log.before = () => (isHeld ? open.promise : undefined)
   const actor = await streaming(it, { maxBytesInFlight: 1024 * 1024 })
   await it.db.query(`insert into item select i, repeat('x', 1000) from generate_series(1, 20000) i`)
-  await eventually('reading pauses', async () => {
+  await until('reading pauses', async () => {
     most = Math.max(most, actor.figures?.bytesInFlight ?? 0)
-    return String(actor.status().details?.pauseCause).includes('the log is slower') ? true : undefined
+    return String(actor.status().details?.pauseCause).includes('the log is slower')
   })
   await new Promise((done) => setTimeout(done, 200))
   most = Math.max(most, actor.figures?.bytesInFlight ?? 0)
@@ -531,7 +532,7 @@ test('idle captured tables: the slot follows a log that only others write', asyn
     await it.db.query(
       `insert into busy select i, string_agg(md5((i * j)::text), '') from generate_series(1, 2000) i, generate_series(1, 60) j group by i`,
     )
-    await eventually('it follows', async () => (await actor.slotLag()).confirmedBytes < 16e6 || undefined)
+    await until('it follows', async () => (await actor.slotLag()).confirmedBytes < 16e6)
   }
   const written = Number((await it.walEnd()) - started)
   assert.ok(written > 20e6, `${written} bytes were written`)
@@ -541,7 +542,7 @@ test('a heartbeat moves the slot of a database that nobody writes', async () => 
   await using it = await SourceFixture.create({ ddl: TABLE })
   await streaming(it, { heartbeatMs: 20 })
   const at = (await it.slotRow()).confirmed
-  await eventually('confirmed beyond', async () => ((await it.slotRow()).confirmed > at ? true : undefined))
+  await until('confirmed beyond', async () => (await it.slotRow()).confirmed > at)
 })
 
 test('a terminated session of the source is no failure: it comes back and nothing is missing', async () => {

@@ -8,7 +8,7 @@ import type { Query } from '../../../../engine/postgres/query.ts'
 import { SINK } from '../../../actors/sink-fixture.ts'
 import { queryOf, stateDatabase } from '../../../actors/sink-state.ts'
 import { loadOf } from '../../../sinks/load.ts'
-import { eventually } from '../../wal/source-fixture.ts'
+import { until } from '../../../waiting.ts'
 
 const KEY = { sinkId: SINK.id, generation: 1, partition: 0 }
 
@@ -42,9 +42,9 @@ test('a write that meets a take-over waits for it, and is refused', async () => 
     () => (said = 'written'),
     (error: { code: string }) => (said = error.code),
   )
-  await eventually('the write waits', async () => {
+  await until('the write waits', async () => {
     const { rowCount } = await watcher.query(`select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
-    return rowCount || said ? true : undefined
+    return rowCount || said
   })
   await next.query('commit')
   await writing
@@ -72,9 +72,9 @@ test('messages that are parked at the same moment wait for each other, and each 
      from tailrace.parked p, (values ('0/8', 1), ('0/9', 2)) as m (lsn, place)`,
   ) // of the same names, so that both wait until it is known whether these are there
   const both = Promise.all([park(1), park(2)])
-  await eventually('both wait', async () => {
+  await until('both wait', async () => {
     const { rowCount } = await watcher.query(`select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
-    return rowCount === 2 || undefined
+    return rowCount === 2
   })
   await blocker.query('rollback')
   await both
