@@ -1,6 +1,5 @@
 /** The engine as one of several processes on one state database and one log: with its registry, its notices and its
  *  watch of what is stored. */
-import { setTimeout } from 'node:timers/promises'
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import type { Health } from '../../actors/status.ts'
@@ -20,8 +19,8 @@ import type { Log } from '../../engine/log/log.ts'
 import { WatchedLog } from '../engine/wal/source-fixture.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
+import { until } from '../waiting.ts'
 
-const LOGGED_WITHIN_MS = 60_000
 const KEY = Buffer.alloc(32, 3)
 export const resources = new ResourceStore(new Vault(KEY))
 
@@ -56,13 +55,7 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   const store = parts.use(await openStore(state, 5, () => undefined))
   const log = parts.use(openLog ? new WatchedLog(await openLog(store.query)) : await sharedLog(state.database))
   const lines: Record<string, unknown>[] = []
-  const listeners = new Set<() => void>()
-  const destination = {
-    write: (line: string) => {
-      lines.push(JSON.parse(line) as Record<string, unknown>)
-      for (const listener of listeners) listener()
-    },
-  }
+  const destination = { write: (line: string) => void lines.push(JSON.parse(line) as Record<string, unknown>) }
   const logger = createLogger({ level: 'debug', format: 'json', destination })
   const registry = new NodeRegistry({ query: store.query, name, onError: (err) => logger.warn({ err }, 'heartbeat') })
   const feed = parts.use(new StateFeed(state, (err) => logger.warn({ err }, 'notices')))
@@ -90,12 +83,10 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   const owned = parts.move()
   const stop = () => owned.disposeAsync()
   const logged = async (condition: (line: Record<string, unknown>) => boolean) => {
-    const late = setTimeout(LOGGED_WITHIN_MS, undefined, { ref: false })
-    while (!lines.some(condition)) {
-      const line = new Promise<'line'>((resolve) => listeners.add(() => resolve('line')))
-      if ((await Promise.race([line, late])) === undefined)
-        throw new Error(`not logged in time; the log:\n${lines.map((l) => JSON.stringify(l)).join('\n')}`)
-    }
+    await until(
+      () => `a line of the log:\n${lines.map((line) => JSON.stringify(line)).join('\n')}`,
+      () => lines.some(condition),
+    )
   }
   const health = async (sinkName: string) => {
     const { id = '' } = cache.sinks.find(({ name }) => name === sinkName) ?? {}

@@ -21,6 +21,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
+import { until } from '../waiting.ts'
 
 export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
 export type Element = Readonly<{ ack_id: string; record: { id: number; group: string }; action: string; metadata: Record<string, unknown> }>
@@ -248,8 +249,8 @@ export class Fixture implements AsyncDisposable {
   async running(): Promise<void> {
     const runs = ({ state, partitions = [] }: ReturnType<RunningSink['status']>) =>
       state !== 'choosing' && partitions.length > 0 && partitions.every((p) => p['state'] === 'running')
-    do await new Promise<void>((resolve) => void setImmediate(resolve))
-    while (!runs(this.sink.status()))
+    await new Promise<void>((resolve) => void setImmediate(resolve))
+    await until('every partition runs', () => runs(this.sink.status()))
   }
 
   /** The process dies: what it has not made durable is lost, it says nothing more, and begins no request any more. */

@@ -14,6 +14,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { acksOf, Fixture, hashOf, SINK, type Element } from './sink-fixture.ts'
 import { queryOf, stateDatabase, storeOf } from './sink-state.ts'
+import { until } from '../waiting.ts'
 
 /** Of a generation with a topic of its own. */
 const formerShape = (sink: Sink): GenerationShape => ({ ...shapeOf(sink.id, sink), stream: undefined })
@@ -93,7 +94,7 @@ export class Switching implements AsyncDisposable {
   }
 
   async untilServed(generation: number): Promise<void> {
-    while (this.f.sink.status().details?.['generation'] !== generation) await new Promise((resolve) => setTimeout(resolve, 5))
+    await until(`generation ${generation} is served`, () => this.f.sink.status().details?.['generation'] === generation)
     await this.f.running()
   }
 

@@ -1,7 +1,6 @@
 /** What counts as the backlog of a sink: its log, and what it has parked, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
 import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
 import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
 import { PART } from '../../../engine/position.ts'
@@ -11,7 +10,7 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, packOf, SINK } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
-import { until } from '../../waiting.ts'
+import { pass, until } from '../../waiting.ts'
 
 const MB = 2 ** 20
 const LONG_MS = 20_000
@@ -192,7 +191,7 @@ test('the first generation of a new sink is looked for at once, so that its back
     `insert into tailrace.generation (sink_id, generation, shape, topic, history, lsn, idx) values ($1, 1, '{"partitions": 1, "stream": {}}', $2, 0, '0/0', 0)`,
     [SINK.id, STREAM],
   )
-  await delay(250) // what is known of generations may be two seconds old where every sink has one
+  await pass(250, 'what is known of generations may be two seconds old where every sink has one')
   assert.equal((await full()).length, 1)
 })
 

@@ -16,6 +16,7 @@ import { destination } from '../../sinks/elasticsearch-bench.ts'
 import { inGroups } from './push-fixture.ts'
 import { Fixture } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 type Operation = Readonly<{ id: string; lines: string }>
 /** undefined: it goes through */
@@ -278,11 +279,11 @@ test('an index that is missing, or whose shard is nowhere, stops nothing but tim
   await using b = await Bench.open({ timeout_seconds: 1 })
   await b.index.drop()
   await b.f.append(inGroups(20, 20))
-  while (b.f.sink.status().details?.['destination'] !== 'down') await new Promise((resolve) => setTimeout(resolve, 10))
+  await until('the destination is down', () => b.f.sink.status().details?.['destination'] === 'down')
   assert.match(JSON.stringify(b.f.sink.health()), /index_not_found_exception: no such index/)
   const nowhere = { 'index.routing.allocation.require._name': 'nobody' }
   await b.index.ask('PUT', '?wait_for_active_shards=0&timeout=0s', { settings: { number_of_shards: 1, number_of_replicas: 0, ...nowhere } })
-  while (!/no answer within/.test(JSON.stringify(b.f.sink.health()))) await new Promise((resolve) => setTimeout(resolve, 10))
+  await until('health tells of the silence', () => /no answer within/.test(JSON.stringify(b.f.sink.health())))
   await b.index.ask('PUT', '/_settings', { 'index.routing.allocation.require._name': null })
   await b.f.counts.until(({ acks }) => acks >= 20)
   assert.deepEqual(await b.ids(), range(20))
@@ -302,7 +303,7 @@ test('after a crash with requests on their way the index comes to the same', asy
   const { sink } = b.f
   b.f.crash()
   await sink.stop()
-  while (through < b.sent.length) await new Promise((resolve) => setTimeout(resolve, 10)) // what it sent comes before what follows
+  await until('what it sent has come, before what follows', () => through >= b.sent.length)
   b.whim = () => undefined
   await b.start()
   await b.f.counts.until(({ acks }) => acks >= 100)

@@ -10,6 +10,7 @@ import type { TestDatabase } from '../../services/postgres.ts'
 import { inGroups } from './push-fixture.ts'
 import { Fixture } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 class Bench implements AsyncDisposable {
   readonly f: Fixture
@@ -132,7 +133,7 @@ test('a server that is gone for a while costs nothing but time', async () => {
   await b.untilIds(range(50))
   await b.server.kill()
   await b.f.append(inGroups(50, 50, 50))
-  while (b.f.sink.status().details?.['destination'] !== 'down') await new Promise((resolve) => setTimeout(resolve, 10))
+  await until('the destination is down', () => b.f.sink.status().details?.['destination'] === 'down')
   await b.server.start()
   const tookMs = await calmMs(() => b.untilIds(range(50, 50)))
   assert.ok(tookMs < 5_000, `${tookMs} ms`)

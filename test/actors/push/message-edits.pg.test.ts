@@ -5,8 +5,8 @@ import { bodyOf, messageRecord, messageRecords, type MessagesAsked } from '../..
 import { inGroups, PushFixture } from './push-fixture.ts'
 import { SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
+import { pass, until } from '../../waiting.ts'
 
-const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
 
 /** A sink whose receiver refuses some ids, until told otherwise. */
@@ -34,7 +34,7 @@ test('a message that backs off is sent at once when it is redelivered, and its g
     bad.delete(head)
     const [row] = await p.db.query<{ due: Date }>(`select next_try_at as due from tailrace.parked where record_index = $1`, [head])
     // until it is done: it can't be while the message is sent, and then it may be delivered by itself
-    while ((await p.f.sink.edit('redeliver', [record.id])).edited === 0 && !p.ids.includes(head)) await pause(1)
+    await until('it is edited', async () => (await p.f.sink.edit('redeliver', [record.id])).edited > 0 || p.ids.includes(head))
     await p.untilDelivered(3 + (head + 1) * 3)
     if (Date.now() < row!.due.getTime() - 200) early++
     assert.deepEqual(
@@ -47,10 +47,7 @@ test('a message that backs off is sent at once when it is redelivered, and its g
 
 /** A message that waits for its next try, by its place in the only record. */
 async function failing(list: Awaited<ReturnType<typeof refusing>>['list'], place: number) {
-  for (;;) {
-    const found = (await list({ state: 'failing' })).find(({ commit_idx }) => commit_idx === place)
-    if (found) return found
-  }
+  return until('it waits for its next try', async () => (await list({ state: 'failing' })).find(({ commit_idx }) => commit_idx === place))
 }
 
 test('a discarded message is delivered after all, with its attempts on record, and nothing of its group goes out beside it', async () => {
@@ -61,7 +58,7 @@ test('a discarded message is delivered after all, with its attempts on record, a
     if (bad.has(ids[0]!)) return { status: 422, body: 'no' }
     clash ||= open > 0
     open++
-    await new Promise((resolve) => setTimeout(resolve, 3))
+    await pass(3, 'the receiver takes its time')
     open--
     return {}
   })

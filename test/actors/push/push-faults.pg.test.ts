@@ -4,12 +4,12 @@ import { test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { inGroups, PushFixture } from './push-fixture.ts'
+import { pass } from '../../waiting.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
 const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
 setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
-const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
 test('413 halves the batch until it is taken, later batches are no larger, and a message too large by itself is parked', async () => {
   await using p = await PushFixture.open({ batch_size: 64, concurrency: 2 }, (ids, { body }) =>
@@ -79,7 +79,7 @@ test('behind a receiver that hangs the requests, and what is held in memory, sta
     for (let i = 0; i < (enough > 0 ? 1_000 : 20) && lowest > enough; i++) {
       collect()
       lowest = Math.min(lowest, process.memoryUsage().arrayBuffers)
-      await pause(5)
+      await pass(5, 'buffers that nobody holds are freed by another thread')
     }
     return lowest
   }
@@ -141,7 +141,7 @@ test('after an outage few requests go first, and more only as they are taken', a
     if (isDown) return { status: 503 }
     returned++
     if (taken === 0) herd = returned
-    await pause(50)
+    await pass(50, 'the receiver takes its time')
     taken++
     return {}
   })

@@ -9,6 +9,7 @@ import type { TestDatabase } from '../../services/postgres.ts'
 import { endpoint } from '../../sinks/load.ts'
 import { Fixture, type Message } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { until } from '../../waiting.ts'
 
 export type Delivery = Readonly<{ id: number; group: string; at: number }>
 /** What the destination says to a request that brings these messages. */
@@ -106,11 +107,10 @@ export class PushFixture implements AsyncDisposable {
   }
   /** Settles once the parked store has this many rows in this state. */
   async untilRows(state: string, count: number) {
-    for (;;) {
+    return until(`${count} messages that are ${state}`, async () => {
       const rows = await this.rows(state)
-      if (rows.length === count) return rows
-      await new Promise((resolve) => setTimeout(resolve, 10))
-    }
+      return rows.length === count && rows
+    })
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -5,6 +5,7 @@ import { OwnedPartition } from '../../../actors/partition/owned-partition.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { HttpReceiver } from '../../services/http-receiver.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
+import { pass, until } from '../../waiting.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
 const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
@@ -38,7 +39,7 @@ test('where an answer tells of each message all that failed are tried again toge
   await p.untilDelivered(200 + 199)
   const requests = p.requests.slice(before).filter((ids) => ids.some((id) => id < 1_000 && id !== 120))
   assert.ok(requests.length <= 20, JSON.stringify(requests.map((ids) => ids.length)))
-  while (((await p.rows('open'))[0]?.attempts ?? 0) < 2) await new Promise((resolve) => setTimeout(resolve, 10))
+  await until('the bad one was tried again', async () => Number((await p.rows('open'))[0]?.attempts) >= 2)
 })
 
 test('what stands behind a message that an answer names comes again after it, in order', async () => {
@@ -78,8 +79,8 @@ test('when nothing but messages that failed is left, a destination that was gone
   const { port, handler } = p.receiver
   await p.receiver[Symbol.asyncDispose]()
   await p.f.sink.edit('redeliver', 'failing')
-  while (p.f.sink.status().details?.['destination'] === 'up') await new Promise((resolve) => setTimeout(resolve, 10))
-  await new Promise((resolve) => setTimeout(resolve, 800)) // it was asked again, in vain
+  await until('the destination is missed', () => p.f.sink.status().details?.['destination'] !== 'up')
+  await pass(800, 'it is asked again, in vain')
   bad.clear()
   await using _ = await HttpReceiver.start(handler, { port })
   const tookMs = await calmMs(() => p.untilDelivered(3 + 3))
@@ -149,7 +150,7 @@ test('an end is written until the state database takes it, whatever it says mean
   isBad = false
   await p.untilDelivered(1)
   const pending = () => p.f.sink.health().find(({ name }) => name === 'Messages pending delivery')
-  while (!pending()?.error?.message.endsWith('refused: 22000')) await new Promise((resolve) => setTimeout(resolve, 10))
+  await until('it is told why', () => pending()?.error?.message.endsWith('refused: 22000'))
   await p.untilDelivered(2) // what waits behind it goes on
   await p.untilRows('open', 0)
   assert.deepEqual([refusals, p.ids, p.f.counts.forgottenMessages], [[], [0, 1], 0])

@@ -9,9 +9,9 @@ import { calmMs } from '../../services/calm-clock.ts'
 import { SINK, stageOf } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { inGroups, PushFixture } from './push-fixture.ts'
+import { pass, until } from '../../waiting.ts'
 
 const range = (count: number, from = 0) => Array.from({ length: count }, (_, i) => from + i)
-const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 const sorted = (ids: readonly number[]) => ids.toSorted((a, b) => a - b)
 
 test('messages are sent in batches, each once, and several of a group in one batch in order', async () => {
@@ -55,7 +55,7 @@ test('of one group nothing is sent while something of it is under way, and no mo
     const group = `g${ids[0]! % 3}`
     if (open.has(group)) clash = group
     open.add(group)
-    await new Promise((resolve) => setTimeout(resolve, 5))
+    await pass(5, 'the receiver takes its time')
     open.delete(group)
     return {}
   })
@@ -74,7 +74,7 @@ test('partitions have their turns at what may be sent at once, however fast the 
   await p.f.append(inGroups(100, 100), 0)
   await p.f.append(inGroups(100, 100, 100), 1)
   const isRead = () => p.f.sink.status().partitions?.every(({ unfinished }) => unfinished === 100)
-  while (!isRead()) await new Promise(setImmediate)
+  await until('all of both partitions is read', isRead)
   open()
   await p.untilDelivered(200)
   const ofTheFirst = p.ids.slice(0, 100).filter((id) => id < 100).length
@@ -145,7 +145,7 @@ test('after max_retry_count failures a message is discarded with its record, and
   assert.deepEqual(of(told()), notice)
   p.f.crash()
   await p.start()
-  while (p.f.sink.status().partitions?.[0]?.['discardedLately'] !== 1) await pause(10)
+  await until('the next owner knows of it', () => p.f.sink.status().partitions?.[0]?.['discardedLately'] === 1)
   assert.deepEqual(of(told()), notice, 'to the next owner too')
   p.answer = () => ({})
   await p.f.sink.edit('redeliver', 'discarded')
@@ -166,7 +166,7 @@ test('while the destination is down nothing is parked, and delivery goes on with
     const asked = p.requests.length
     await p.append(inGroups(30, 30, from + 20))
     await p.until(() => p.requests.length > asked + 20)
-    await new Promise((resolve) => setTimeout(resolve, 500))
+    await pass(500, 'what is parked for it would be by then')
     assert.equal((await p.rows('open')).length + (await p.rows('discarded')).length, 0, String(kind))
     assert.equal(p.f.sink.status().details?.['destination'] === 'up', false)
     assert.match(
@@ -192,7 +192,7 @@ test('an edit of the sink ends a pause that the destination asked for, and nothi
     isWrong ? { status: 401, headers: { 'retry-after': '600' } } : {},
   )
   await p.append(inGroups(30, 30))
-  while (p.f.sink.status().details?.['destination'] !== 'down') await pause(5)
+  await until('the destination is down', () => p.f.sink.status().details?.['destination'] === 'down')
   isWrong = false
   p.f.update({ annotations: { login: 'mended' } })
   await p.untilDelivered(30)

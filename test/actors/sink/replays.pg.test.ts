@@ -9,6 +9,7 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { acksOf, hashOf, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, storeOf } from '../sink-state.ts'
 import { Switching, type Setting } from '../switching.ts'
+import { until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 const KEPT: Setting = { replay_window: '1h' }
@@ -337,7 +338,7 @@ test('what was finished longer ago than the window is deleted, and a replay that
   const before = Date.now() * 1000
   await ackAll(s, 3)
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  while ((await s.f.log.stats(topic, 0)).first < 3) await new Promise((resolve) => setTimeout(resolve, 20))
+  await until('what is done is deleted', async () => (await s.f.log.stats(topic, 0)).first >= 3)
   await write(s, 1)
   await ackAll(s, 1)
   const lsn = formatLsn(s.f.position.lsn)
@@ -355,9 +356,9 @@ test('without a window nothing is kept, and with one again only what is finished
   await ackAll(s, 3)
   await assert.rejects(s.replay({ lsn: lsns[0] as bigint }), { code: 'REPLAY_OUT_OF_WINDOW', message: /its replay_window is 0/ })
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  while ((await s.f.log.stats(topic, 0)).first < 3) await new Promise((resolve) => setTimeout(resolve, 20))
+  await until('what is done is deleted', async () => (await s.f.log.stats(topic, 0)).first >= 3)
   s.f.update({ replay_window: '1h' })
-  while ((await s.db.query('select from tailrace.replay_point')).length === 0) await new Promise((resolve) => setTimeout(resolve, 20))
+  await until('a point is saved', async () => (await s.db.query('select from tailrace.replay_point')).length > 0)
   await write(s, 2)
   const { lsn } = s.f.position
   await ackAll(s, 2)

@@ -8,7 +8,7 @@ import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import { hashOf, acksOf, elements, idsOf, tokenIn, SINK } from '../sink-fixture.ts'
 import { queryOf } from '../sink-state.ts'
 import { DRAIN_AFTER_MS, Switching } from '../switching.ts'
-import { until } from '../../waiting.ts'
+import { pass, until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 /** of the messages that the fixture makes */
@@ -115,7 +115,7 @@ test('a backlog that nobody has asked for stays in the log, and is delivered in 
   for (let id = 0; id < 5; id++) await f.append([{ id }])
   await s.switchOver()
   await f.append([{ id: 9 }], 0, 2)
-  await new Promise((resolve) => setTimeout(resolve, DRAIN_AFTER_MS * 3)) // longer than what is held is waited for
+  await pass(DRAIN_AFTER_MS * 3, 'longer than what is held is waited for')
   assert.deepEqual(await s.db.query('select from tailrace.parked'), [])
   assert.equal(f.sink.status().details?.['generation'], 1)
   const came = await f.gather(5)
@@ -182,7 +182,7 @@ test('a hand-over that is cut off at any statement is finished by the next try, 
     })
     await s.switchOver()
     await f.receive(10) // what nobody asks for would stay in the log
-    while ((await s.db.query('select from tailrace.drained_partition')).length < 2) await new Promise((resolve) => setTimeout(resolve, 5))
+    await until('both partitions are drained', async () => (await s.db.query('select from tailrace.drained_partition')).length === 2)
     f.crash()
     let asked = 0
     const query: Query = async (sql, params) => {

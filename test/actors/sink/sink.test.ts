@@ -7,6 +7,7 @@ import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK, tokenIn, type Element } from '../sink-fixture.ts'
 import type { Shape } from '../../../sinks/pull.ts'
+import { until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 const withRead = (log: Log, read: Log['read']): Log =>
@@ -40,7 +41,7 @@ test('a pull sink that nobody asks holds about an answer of its backlog and leav
   await f.start({ log: withRead(f.log, read) })
   for (let pack = 0; pack < 40; pack++) await f.append(Array.from({ length: 500 }, (_, i) => ({ id: pack * 500 + i, pad: 200 })))
   const held = () => Number(f.sink.status().partitions?.[0]?.['windowBytes'])
-  while (held() < 640 * 1024) await new Promise((resolve) => setImmediate(resolve))
+  await until('the window is full', () => held() >= 640 * 1024)
   for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
   assert.ok(held() < 1024 * 1024, `${held()} bytes of ${40 * 500 * 300}`)
   assert.equal(readers, 0, 'it is told of no append, and nothing is kept for it')
@@ -292,7 +293,7 @@ test('an ack is answered when the commit that holds it is durable, and a repeate
   f.process.gate = gate.promise
   const answers: string[] = []
   const acks = [f.sink.ack(ids).then(() => answers.push('first')), f.sink.ack(ids).then(() => answers.push('repeated'))]
-  while (f.process.begun === begun) await new Promise<void>((resolve) => void setImmediate(resolve))
+  await until('the commit begins', () => f.process.begun > begun)
   acks.push(f.sink.ack(ids).then(() => answers.push('while it is written')))
   await new Promise<void>((resolve) => void setImmediate(resolve))
   assert.deepEqual(answers, [])
@@ -337,15 +338,12 @@ test('after a crash an ack from before it counts, while the message is still inv
   const before = await f.receive(2, LONG_MS)
   f.crash()
   await f.start()
-  for (;;) {
-    try {
-      await f.sink.ack(acksOf(before).slice(0, 1))
-      break
-    } catch (error) {
-      assert.ok(code('ACK_NOT_DURABLE')(error)) // the reader has not come to it yet
-      await new Promise<void>((resolve) => void setImmediate(resolve))
-    }
-  }
+  await until('the reader has come to it, and the ack is taken', () =>
+    f.sink.ack(acksOf(before).slice(0, 1)).then(
+      () => true,
+      (error) => void assert.ok(code('ACK_NOT_DURABLE')(error)),
+    ),
+  )
   assert.deepEqual(idsOf(await f.receive(2, LONG_MS)), [2])
 })
 
@@ -475,10 +473,10 @@ test('records below the committed one are deleted from the log', async () => {
   const got = await f.gather(5)
   await f.sink.ack([0, 1, 3].map((i) => acksOf(got)[i] as string))
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  while ((await f.log.stats(topic, 0)).first < 2) await new Promise((resolve) => setTimeout(resolve, 20))
+  await until('the first two are deleted', async () => (await f.log.stats(topic, 0)).first >= 2)
   assert.equal((await f.log.stats(topic, 0)).first, 2, 'record 2 is open')
   await f.sink.ack(acksOf(got))
-  while ((await f.log.stats(topic, 0)).first < 5) await new Promise((resolve) => setTimeout(resolve, 20))
+  await until('all are deleted', async () => (await f.log.stats(topic, 0)).first >= 5)
 })
 
 test('status shows how far each partition is', async () => {
