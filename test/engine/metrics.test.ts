@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { syncBuiltinESMExports } from 'node:module'
 import performance from 'node:perf_hooks'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
 import { LATENCY_BUCKETS_US, LatencyCounts } from '../../engine/latency.ts'
 import { Metrics, type SinkGauges } from '../../engine/metrics.ts'
 import { CONTRACT_METRICS } from './contract-metrics.ts'
+import { pass, until } from '../waiting.ts'
 
 const SINK = { id: 'sink-1', name: 'goods' }
 const SOURCE = { slotId: 'slot-1', slotName: 'goods_slot', databaseId: 'db-1', databaseName: 'shop' }
@@ -159,12 +159,11 @@ test('the lag of the event loop is looked for ten times a second at most, and is
   const asked = looks.mock.calls.map((call) => call.arguments[0]?.resolution ?? 10)
   assert.ok(asked.length > 0 && asked.every((ms) => ms >= 100), asked.join(', '))
   const lag = async () => Number(/^nodejs_eventloop_lag_max_seconds (.*)$/m.exec(await metrics.text())?.[1])
-  let found = await lag()
-  while (!(found >= 0.1)) {
-    await delay(150) // a look
+  await until('the lag is found', async () => {
+    await pass(150, 'a look')
     const busyUntil = Date.now() + 250
     while (Date.now() < busyUntil);
-    await delay(20) // the next one, which was due meanwhile
-    found = await lag()
-  }
+    await pass(20, 'the next look, which was due meanwhile')
+    return (await lag()) >= 0.1
+  })
 })

@@ -4,7 +4,6 @@
  */
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
-import { setTimeout as delay } from 'node:timers/promises'
 import { after, test, type TestContext } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
@@ -12,6 +11,7 @@ import { LONG } from '../faults/size.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 import { STATE } from '../../transforms/sandbox/wire.ts'
 import { batch, batchOf, fn, MEMORY_MB, pool, rows, TAIL } from './function-fixture.ts'
+import { pass } from '../waiting.ts'
 
 const MB = 1024 * 1024
 /** What memory allocators keep for themselves differs by this from one moment to another. */
@@ -26,7 +26,7 @@ type Resident = Readonly<{ engine: number; /** undefined where the system doesn'
 /** Resident sizes, MB, without what this process only has to collect. */
 async function resident(of = shared): Promise<Resident> {
   collect()
-  await delay(0) // what was collected is freed in tasks
+  await pass(0, 'what was collected is freed in tasks')
   collect()
   return { engine: process.memoryUsage.rss() / MB, sandboxes: sandboxesMb(of) }
 }
@@ -42,11 +42,10 @@ function sandboxesMb(of = shared): number | undefined {
   }
 }
 
-/** What was freed goes back to the system in its own time. */
 async function assertBounded(t: TestContext, warm: Resident): Promise<void> {
   let end = await resident()
   for (let looks = 0; looks < 20 && !isBelow(end, warm); looks++) {
-    await delay(100)
+    await pass(100, 'what was freed goes back to the system in its own time')
     end = await resident()
   }
   const shown = ({ engine, sandboxes }: Resident) => `engine ${engine.toFixed(0)} MB, sandboxes ${sandboxes?.toFixed(0)} MB`

@@ -9,6 +9,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { open } from 'lmdb'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import { append, at, pack, SOURCE, TOPIC } from './conformance.ts'
+import { until } from '../../waiting.ts'
 
 async function folder() {
   const path = await mkdtemp(join(tmpdir(), 'tailrace-lmdb-'))
@@ -78,7 +79,7 @@ test('an append, a commit and a new topic are not told before the disk has them,
     let isTold = false
     const done = { append: () => append(log, 1), commit: () => log.commit(TOPIC, 0, commit), topic: () => log.createTopic('sink.2', 1) }
     const told = done[write]().then(() => (isTold = true))
-    while (disk.taken === 0) await turn()
+    await until(`${write} writes`, () => disk.taken > 0)
     await disk.settled()
     assert.equal(isTold, false, write)
     if (write === 'append') assert.equal((await log.stats(TOPIC, 0)).next, 0)

@@ -6,7 +6,6 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join as path } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout } from 'node:timers/promises'
 import { Brokers } from '../../../engine/log/kafka/brokers.ts'
 import { MemberAssignment, MemberMetadata } from '../../../engine/log/kafka/kafkajs.ts'
 import { readerOf, type AssignmentListener, type Commit, type Log } from '../../../engine/log/log.ts'
@@ -14,6 +13,7 @@ import { calmMs, CalmClock } from '../../services/calm-clock.ts'
 import { startKafka } from '../../services/kafka.ts'
 import { at, TOPIC } from './conformance.ts'
 import { Connections, kafkaHome } from './kafka-home.ts'
+import { pass, until } from '../../waiting.ts'
 
 const SESSION_MS = 1_500
 const commitOf = (offset: number, term: number): Commit => ({
@@ -150,7 +150,7 @@ test('before a group is spread anew its members may commit once more, and the ne
     ...served,
     handOver: async () => {
       said.push(...served.events)
-      await setTimeout(300)
+      await pass(300, 'the handover takes its time, and the group waits for it')
       for (const partition of [0, 1]) await log.commit(TOPIC, partition, commitOf(0, 7))
     },
   })
@@ -202,7 +202,7 @@ test('a process that falls silent knows that it may have lost its partitions bef
   const stoppedAt = clock.now()
   try {
     await a.served.until(() => a.served.partitions.size === 0)
-    while (log.holds(TOPIC)) await setTimeout(20) // the group may have been spread anew a moment before
+    await until('it holds nothing: the group may have been spread anew a moment before', () => !log.holds(TOPIC))
     const heldMs = clock.since(stoppedAt)
     assert.ok(heldMs <= sessionMs * 0.9, `held on for ${heldMs} ms`)
     await assert.rejects(log.commit(TOPIC, 0, commitOf(0, 1)), { code: 'PARTITION_FENCED' })

@@ -12,6 +12,7 @@ import { tokenFrom } from '../../../engine/log/kafka/oauth-token.ts'
 import { KAFKA_STRANGER, KAFKA_USER, startKafka, type TestBroker } from '../../services/kafka.ts'
 import { append, lsnsOf, readSome, SOURCE, TOPIC } from './conformance.ts'
 import { kafkaHome } from './kafka-home.ts'
+import { pass } from '../../waiting.ts'
 
 const CA = readFileSync(join(import.meta.dirname, '../../services/tls/ca.crt'), 'utf8')
 const OTHER_CA = readFileSync(join(import.meta.dirname, '../../services/tls/other-ca.crt'), 'utf8')
@@ -34,7 +35,7 @@ for (const mechanism of ['plain', 'scram-sha-512'] as const) {
     await log.beginRun(SOURCE)
     await append(log, 1)
     const reading = readSome(log, 3)
-    await new Promise((resolve) => setTimeout(resolve, 2_500)) // every session from the start has ended
+    await pass(2_500, 'the broker ends every session of before by then')
     await append(log, 2)
     await append(log, 3)
     assert.deepEqual(lsnsOf(await reading), [1, 2, 3])

@@ -7,6 +7,7 @@ import { acceptMemories } from '../../../engine/log/memories.ts'
 import { makeTopics } from '../../../engine/log/own-topics.ts'
 import { append, at, lsnsOf, reached, readSome, started, TOPIC } from './conformance.ts'
 import { kafkaHome, type KafkaHome } from './kafka-home.ts'
+import { until } from '../../waiting.ts'
 
 const SINK_ID = '11111111-1111-4111-8111-111111111111'
 
@@ -118,7 +119,7 @@ test('progress is saved within a second, never goes back, and is there for a pro
   await using home = await kafkaHome()
   await using log = await filled(home)
   await using other = await home.open()
-  while ((await other.progress('shop'))?.position.lsn !== 9n) await new Promise((resolve) => setTimeout(resolve, 50))
+  await until('the progress is saved', async () => (await other.progress('shop'))?.position.lsn === 9n)
   await using late = await home.open()
   await late.beginRun('shop')
   await append(late, 3)

@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import type { EngineError } from '../../../engine/errors.ts'
 import { PART } from '../../../engine/position.ts'
 import { AppendLoop, type Append } from '../../../engine/wal/append-loop.ts'
+import { pass } from '../../waiting.ts'
 
 /** @property gathered whoever pushes a capital letter has a pack's worth */
 function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
@@ -80,7 +81,7 @@ test('a full pack does not linger', () => {
 test('what is no full pack waits until some milliseconds after the last append began, and as long after its end as it took', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
   const clock = t.mock.method(performance, 'now', () => 1_000)
-  const pass = (ms: number) => {
+  const tick = (ms: number) => {
     const now = performance.now() + ms
     clock.mock.mockImplementation(() => now)
     t.mock.timers.tick(ms)
@@ -88,7 +89,7 @@ test('what is no full pack waits until some milliseconds after the last append b
   const { loop, gathered, appends } = setUp({ lingerMs: 6 })
   const contents = () => appends.map(({ content }) => content)
   const settle = async (tookMs: number) => {
-    pass(tookMs)
+    tick(tookMs)
     appends.at(-1)?.settle.resolve()
     await new Promise((resolve) => setImmediate(resolve))
   }
@@ -96,28 +97,28 @@ test('what is no full pack waits until some milliseconds after the last append b
     gathered.push(text)
     loop.wake()
   }
-  pass(100)
+  tick(100)
   gather('a')
-  pass(1)
+  tick(1)
   assert.deepEqual(contents(), ['a'], 'alone it leaves at once')
   gather('b')
   await settle(2)
-  pass(3)
+  tick(3)
   assert.deepEqual(contents(), ['a'])
   gather('c')
-  pass(1)
+  tick(1)
   assert.deepEqual(contents(), ['a', 'bc'], '6 ms after the last one began')
   gather('d')
   await settle(8)
-  pass(7)
+  tick(7)
   assert.deepEqual(contents(), ['a', 'bc'])
-  pass(1)
+  tick(1)
   assert.deepEqual(contents(), ['a', 'bc', 'd'], 'after 8 ms it rests for 8 ms')
   gather('e')
   await settle(500)
-  pass(9)
+  tick(9)
   assert.deepEqual(contents(), ['a', 'bc', 'd'])
-  pass(1)
+  tick(1)
   assert.deepEqual(contents(), ['a', 'bc', 'd', 'e'], 'it rests no longer than 10 ms')
   gather('F')
   await settle(1)
@@ -131,7 +132,7 @@ test('a change that comes long after the last one waits for no time below zero, 
   process.on('warning', warned)
   t.after(() => process.off('warning', warned))
   const { loop, gathered, next } = setUp({ lingerMs: 0 })
-  await new Promise((resolve) => setTimeout(resolve, 5))
+  await pass(5, 'so long ago was the last change')
   gathered.push('a')
   const begun = next()
   loop.wake()

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Confirmer, DurableEnd } from '../../../engine/wal/confirmation.ts'
+import { pass } from '../../waiting.ts'
 
 test('a transaction end is confirmable only when its append is durable, and then exactly', () => {
   const end = new DurableEnd(100n)
@@ -93,7 +94,7 @@ test('a log that only moves on is confirmed rarely, but soon when it moved far: 
   await first
   it.advance(20n, false) // the WAL of that very save comes back while it is open
   saves[0]?.done.resolve()
-  await new Promise((done) => setTimeout(done, 30))
+  await pass(30, 'what is saved all the same is saved by then')
   assert.deepEqual(log, ['save 10', 'send 10'])
   const second = next()
   it.advance(1010n, false)

@@ -3,10 +3,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
-import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
+import { setImmediate as turn } from 'node:timers/promises'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
 import { reaches, routedSink, SourceFixture } from './source-fixture.ts'
-import { until } from '../../waiting.ts'
+import { pass, until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key, name text not null)'
 
@@ -94,7 +94,7 @@ test('a source that is stopped while it makes a routing version ready has stoppe
   it.log.join = async (...of) => {
     joins.resolve()
     await stops.promise
-    await delay(500) // it is a slow log: longer than a stop takes
+    await pass(500, 'it is a slow log: longer than a stop takes')
     await it.log.inner.join(...of)
     order.push('joined')
   }

@@ -7,7 +7,7 @@ import { comparePositions } from '../../../engine/position.ts'
 import { ReadingGate } from '../../../engine/wal/gate.ts'
 import { withMoreTime } from '../../services/more-time.ts'
 import { messagesOf, reaches, routedSink, SourceFixture, type Seen } from './source-fixture.ts'
-import { until } from '../../waiting.ts'
+import { pass, until } from '../../waiting.ts'
 
 const TABLE = 'create table item (id int primary key, name text)'
 const ids = (seen: readonly Seen[]) => seen.map((m) => Number(m.json.record.id))
@@ -493,7 +493,7 @@ async function holdsTheGate(walSenderTimeoutMs: number): Promise<void> {
   const letGo = gate.hold('backlog of sink "slow" is full')
   await it.db.query(`insert into item select i, repeat('x', 1000) from generate_series(2, 30000) i`)
   assert.match(String(actor.status().details?.pauseCause), /backlog of sink "slow" is full/)
-  await new Promise((done) => setTimeout(done, walSenderTimeoutMs * 4)) // time itself is what is tested
+  await pass(walSenderTimeoutMs * 4, 'time itself is what is tested')
   assert.ok((await it.messages()).length < 5000, 'only what the socket had read')
   assert.equal((await it.slotRow()).active, true)
   letGo()
@@ -514,7 +514,7 @@ test('bytes in flight stay bounded when the log is slower than Postgres', async 
     most = Math.max(most, actor.figures?.bytesInFlight ?? 0)
     return String(actor.status().details?.pauseCause).includes('the log is slower')
   })
-  await new Promise((done) => setTimeout(done, 200))
+  await pass(200, 'what is read all the same has come by then')
   most = Math.max(most, actor.figures?.bytesInFlight ?? 0)
   isHeld = false
   open.resolve()

@@ -11,6 +11,7 @@ import type { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { NetProxy } from '../../../faults/net-proxy.ts'
 import { withMoreTime } from '../../../services/more-time.ts'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
+import { pass } from '../../../waiting.ts'
 
 const slotOf = (db: TestDatabase) => `r_${db.name}`
 
@@ -162,7 +163,7 @@ test('an idle server is not taken for a silent one', async () => {
     await using db = await prepared()
     const stream = connection(db, { walSenderTimeoutMs })
     await stream.open()
-    await new Promise((done) => setTimeout(done, walSenderTimeoutMs * 10)) // time itself is what is tested
+    await pass(walSenderTimeoutMs * 10, 'time itself is what is tested')
     stream.stop()
     assert.equal(await stream.ended, undefined)
   })
@@ -197,7 +198,7 @@ test('whatever else waits gets its turn within half a megabyte of a backlog, and
   await half.promise
   await new Promise((read) => setImmediate(read)) // what the last read brought is still handed over
   const held = total
-  for (let i = 0; i < 50; i++) await new Promise((turn) => setTimeout(turn, 1))
+  await pass(50, 'what comes all the same has come by then')
   assert.equal(total, held)
   stream.resume()
   await end.promise
