@@ -2,13 +2,13 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
-import { setImmediate } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 import { createLogger } from '../../engine/logger.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { startApi } from '../../api/server.ts'
 import { message, ScriptedEngine, TOKEN } from './scripted-engine.ts'
 import { serve, waitingCount, type Fixture } from './api-fixture.ts'
+import { until } from '../waiting.ts'
 
 const RECEIVE = '/api/http_pull_consumers/goods/receive'
 const ACK = '/api/http_pull_consumers/goods/ack'
@@ -75,7 +75,7 @@ test('a receive that comes while the service stops is told to try again', async 
   socket.write(`GET ${RECEIVE} HTTP/1.1\r\nhost: x\r\nauthorization: ${authorization}\r\n\r\n`)
   let text = ''
   socket.on('data', (chunk) => (text += String(chunk)))
-  while (!s.log.some((line) => line.includes('STOPPING'))) await setImmediate() // until the server has read it
+  await until('the server has read it', () => s.log.some((line) => line.includes('STOPPING')))
   hold.resolve()
   await once(socket, 'close')
   await stop
@@ -128,8 +128,7 @@ test('one address has few connections without a token, and they leave room for t
   assert.match(await said(guessing), /^HTTP\/1\.1 401 /)
   assert.equal(await raw(s, health), '', 'the third without a token')
   silent.destroy()
-  let answer = ''
-  while (answer === '') answer = await raw(s, health) // once the server knows that one has gone
+  const answer = await until('the server knows that one has gone', () => raw(s, health))
   assert.match(answer, /^HTTP\/1\.1 200 /)
   for (const socket of [known, guessing]) socket.destroy()
 })

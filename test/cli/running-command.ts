@@ -6,8 +6,8 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createState } from '../services/postgres.ts'
+import { until } from '../waiting.ts'
 
 export const COMMAND = join(dirname(dirname(import.meta.dirname)), 'cli', 'tailrace.mjs')
 
@@ -51,9 +51,7 @@ export class CommandStage implements AsyncDisposable {
     const exited = once(outer, 'exit') as RunningCommand['ended']
     const lines = createInterface(outer.stdout)
     const closed = once(lines, 'close') // all its processes have the same standard output
-    const late = sleep(LIMIT_MS, undefined, { ref: false }).then(() => Promise.reject(new Error('it runs on and on')))
-    late.catch(() => undefined)
-    const [ended, gone] = [Promise.race([exited, late]), Promise.race([closed, late])]
+    const [ended, gone] = [inTime('what was spawned ends', exited), inTime('all its processes end', closed)]
     for (const promise of [ended, gone]) promise.catch(() => undefined)
     const up = Promise.withResolvers<void>()
     lines.on('line', (line) => line.includes(' is up') && up.resolve())
@@ -71,6 +69,16 @@ export class CommandStage implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.#stack.disposeAsync()
   }
+}
+
+async function inTime<T>(what: string, end: Promise<T>): Promise<T> {
+  let isOver = false
+  end.then(
+    () => (isOver = true),
+    () => (isOver = true),
+  )
+  await until(what, () => isOver, { withinMs: LIMIT_MS })
+  return end
 }
 
 function endAtOnce(pid: number): void {

@@ -8,13 +8,9 @@ import { waitingCount } from '../api-fixture.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { CALM, NetProxy } from '../../faults/net-proxy.ts'
 import { ClusterFixture, inPartition } from './cluster-fixture.ts'
+import { pass, until } from '../../waiting.ts'
 
 const never = () => new Promise<never>(() => undefined)
-
-/** Settles when the condition holds, asked again each few milliseconds: for what another process answers. */
-async function until(condition: () => boolean): Promise<void> {
-  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2))
-}
 
 test("a node's own partitions are served first; the others are asked only when those have nothing", async () => {
   await using cluster = await ClusterFixture.create()
@@ -91,7 +87,7 @@ test('when two nodes hand out for one receive, one of them answers it and the ot
     assert.equal(got.length, 1)
     const isOfB = got[0] === inPartition(1, round).id
     const [winner, loser] = isOfB ? [b, c] : [c, b]
-    await until(() => loser.goods.ready.length === 1) // nobody waits for a visibility timeout
+    await until('it is given back, before its visibility time has passed', () => loser.goods.ready.length === 1)
     assert.equal(loser.goods.inFlight.size, 0)
     loser.goods.ready.length = 0
     assert.deepEqual([...winner.goods.inFlight.keys()], got)
@@ -151,7 +147,7 @@ test('messages that were long on their way from their owner are not handed to a 
   line.weather = CALM
   const answer = a.receive({ wait_for: 30_000 })
   await waitingCount(b.goods, 1)
-  await new Promise((resolve) => setTimeout(resolve, 1_600)) // the wait itself is no time on the way
+  await pass(1_600, 'a wait that long is no time on the way')
   b.goods.push(inPartition(1, 3))
   assert.deepEqual(await answer, [inPartition(1, 3).id])
 })

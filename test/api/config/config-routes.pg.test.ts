@@ -3,11 +3,11 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { after, before, test } from 'node:test'
-import { setTimeout } from 'node:timers/promises'
 import { parse, stringify } from 'yaml'
 import { Service, SLOT, TOKEN } from '../../faults/service.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
+import { pass, until } from '../../waiting.ts'
 
 const LOGIN = 'http://user-name:pass-word@127.0.0.1:9/in?api_key=key-in-the-query'
 const WHSEC = `whsec_${Buffer.alloc(24, 7).toString('base64')}`
@@ -304,11 +304,11 @@ test('sinks that are deleted right after they were made end without a word of tr
     const name = `brief_${i}`
     const sink = { name, source: { include_tables: ['public.goods'] }, database: 'source', destination: { type: 'sequin_stream' } }
     assert.equal((await service.post('/api/sinks', { ...sink, partitions: 4, status: 'active' })).status, 200)
-    await setTimeout(i * 30) // at another moment of its beginning
+    await pass(i * 30, 'it is deleted at another moment of its beginning each time')
     assert.equal((await service.delete(`/api/sinks/${name}`)).status, 200)
   }
   const names = async () => JSON.stringify((await service.get('/info')).body)
-  while ((await names()).includes('brief_')) await setTimeout(20)
+  await until('all of them are gone', async () => !(await names()).includes('brief_'))
   const log = service.log().slice(before).split('\n')
   assert.deepEqual(log.filter((line) => /"level":"(warn|error)"|INTERNAL/.test(line)), []) // prettier-ignore
 })
