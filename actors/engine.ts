@@ -51,7 +51,7 @@ import type { EditedMessages, HeldSink, MessageChoice, PulledSink, RunningSink }
 import type { StreamStatus } from './backlog/stream-figures.ts'
 import { worst, type ActorStatus, type Health } from './status.ts'
 import { supervisorMachine } from './supervisor.ts'
-import { isKeyed } from '../sinks/push-types.ts'
+import { isKeyed } from '../sinks/destination-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
 type EngineOptions = Readonly<{

@@ -1,6 +1,6 @@
 /** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
 import { isDeepStrictEqual as same } from 'node:util'
-import type { HttpEndpoint } from '../engine/state/destinations.ts'
+import { endpointName, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { isRoutedAlike } from './routing-of-sinks.ts'
@@ -46,7 +46,8 @@ export function changesBetween(before: Known, after: Known): ResourceChanges {
     const { accountId, destination } = sink
     if (!oldSinks.has(sink.id)) return false
     if (databases.has(sink.databaseId) || FUNCTION_FIELDS.some((field) => functions.has(keyOf(accountId, sink[field])))) return true
-    return destination.type === 'webhook' && endpoints.has(keyOf(accountId, destination.http_endpoint))
+    const endpoint = endpointName(destination)
+    return endpoint !== undefined && endpoints.has(keyOf(accountId, endpoint))
   }
   const mayConcern = databases.size + functions.size + endpoints.size > 0
   return {

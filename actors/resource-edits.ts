@@ -4,12 +4,12 @@
  */
 import { EngineError } from '../engine/errors.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
-import type { HttpEndpoint } from '../engine/state/destinations.ts'
+import { endpointName, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import { accountLock, type EndpointInput, type ResourceStore, type Resources, type SinkInput } from '../engine/state/resource-store.ts'
 import type { Connection, Sink } from '../engine/state/resources.ts'
 import type { StateQuery, Store } from '../engine/state/store.ts'
-import { isKeyed } from '../sinks/push-types.ts'
+import { isKeyed } from '../sinks/destination-types.ts'
 
 export type SinkChanges = Readonly<Partial<Omit<SinkInput['settings'], 'database'>> & { destination?: SinkInput['destination'] }>
 export type EndpointChanges = Readonly<Partial<EndpointInput>>
@@ -100,9 +100,7 @@ export class ResourceEdits {
   /** @throws EngineError RESOURCE_IN_USE */
   async deleteEndpoint({ id, accountId, name }: HttpEndpoint): Promise<void> {
     await this.#edit({ id: accountId, name: '' }, async (query, { sinks }) => {
-      const users = sinks.filter(
-        ({ accountId: owner, destination }) => owner === accountId && destination.type === 'webhook' && destination.http_endpoint === name,
-      )
+      const users = sinks.filter(({ accountId: owner, destination }) => owner === accountId && endpointName(destination) === name)
       if (users.length > 0)
         throw new EngineError(
           'RESOURCE_IN_USE',
@@ -122,8 +120,8 @@ export class ResourceEdits {
 }
 
 function mustHaveEndpoint(accountId: string, destination: SinkInput['destination'], endpoints: readonly HttpEndpoint[]): void {
-  if (destination.type !== 'webhook') return
-  const { http_endpoint: name } = destination
+  const name = endpointName(destination)
+  if (name === undefined) return
   if (endpoints.some((endpoint) => endpoint.accountId === accountId && endpoint.name === name)) return
   throw new EngineError('VALIDATION_FAILED', `there is no HTTP endpoint "${name}"`, {
     'destination.http_endpoint': `names "${name}", which does not exist`,

@@ -6,7 +6,7 @@ import { actionName, bodyOf, type MessageRecord, type RecordedMessage } from '..
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { ENRICHMENT, metadataEnd } from '../sinks/pull.ts'
-import { PUSH_TYPES } from '../sinks/push-types.ts'
+import { PUSH_TYPES } from '../sinks/destination-types.ts'
 import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 
 /**

@@ -5,7 +5,7 @@
  */
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
-import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import type { ElasticsearchDestination } from './elasticsearch-settings.ts'
 import { loginOf } from './elasticsearch-auth.ts'
 import { idOf, type Operation } from './elasticsearch-documents.ts'
 import { beginningOf, bytesAbout, elementsOf, jsonOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'

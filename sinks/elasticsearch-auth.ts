@@ -1,5 +1,5 @@
 /** How requests to an Elasticsearch log in: the header, and every form in which a secret leaves us. Pure. */
-import type { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import type { ElasticsearchDestination } from './elasticsearch-settings.ts'
 
 const HEADER_VALUE = /^[\x21-\x7e]+$/
 

@@ -2,12 +2,13 @@
  * Elasticsearch and OpenSearch: rows become documents of an index, deleted rows leave it, always by `_bulk`. Each item of
  * a request succeeds or fails on its own, so what is sent again is items, and never those that are done.
  */
-import { ElasticsearchDestination } from '../engine/state/destinations.ts'
+import { ElasticsearchDestination } from './elasticsearch-settings.ts'
 import { bodyMemory } from './body-memory.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
 import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
-import { builtInIndex, elasticsearchRouting } from './elasticsearch-routing.ts'
-import { MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
+import { builtInIndex, elasticsearchRouting } from './elasticsearch-settings.ts'
+import { loginProblem } from './elasticsearch-auth.ts'
+import { indexMissing, MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
 import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
 export const elasticsearch: PushType = {
@@ -15,6 +16,10 @@ export const elasticsearch: PushType = {
   settings: ElasticsearchDestination,
   keyed: true,
   routing: elasticsearchRouting,
+  refused: (sink) => {
+    const problem = loginProblem(sink.destination as ElasticsearchDestination)
+    return [...(problem === undefined ? [] : [['destination.auth_value', problem] as const]), ...indexMissing(sink)]
+  },
   concurrency: 4, // two keep a small server busy
   open: (options) => new Elasticsearch(options),
 }

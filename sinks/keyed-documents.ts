@@ -2,14 +2,43 @@
  * What destinations have in common that keep a document for each row: an insert or update puts a whole document into an index,
  * a delete takes it out, and the row's primary key names it both times.
  */
+import { Type, type TString } from 'typebox'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
-import type { Blame, Failure, Load, Outcome } from './push.ts'
+import type { Reason } from '../engine/schema-reasons.ts'
+import type { Blame, Failure, Load, Outcome, SinkForm } from './push.ts'
+
+/** Where a search server listens. */
+export const EndpointUrl = Type.String({
+  pattern: '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$',
+  maxLength: 4096,
+  description: 'address of the server, http or https, without query',
+})
+/** The index that a sink writes to, if it names one. */
+export const indexName = (name: TString) =>
+  Type.Optional(Type.Union([name, Type.Null()], { description: 'index that gets the documents; a routing function may name another' }))
+/** How many documents go in one request. */
+export const BatchSize = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
+/** The authority of a server whose certificate no common one has signed. */
+export const CaCert = Type.Optional(
+  Type.Union(
+    [Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536, description: 'a certificate in PEM' }), Type.Null()],
+    {
+      description: 'authority in PEM that signs the server’s certificate, if not a common one',
+    },
+  ),
+)
 
 /** Far below the servers' own limits, which can be lower than their default of 100 MB; a smaller one is learnt. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024
 
 /** Message i of a load becomes no document, and why. */
 export type Refused = Readonly<{ i: number; refusal: string }>
+
+/** Where neither the sink nor a routing function names an index. */
+export const indexMissing = ({ destination, routing }: SinkForm): readonly Reason[] =>
+  (destination['index_name'] ?? '') === '' && (routing ?? null) === null
+    ? [['destination.index_name', 'is missing: nothing else names the index']]
+    : []
 
 export const NO_OBJECT = 'the function made no object of it: a document is an object'
 

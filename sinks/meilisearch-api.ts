@@ -4,7 +4,7 @@
  */
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
-import type { MeilisearchDestination } from '../engine/state/destinations.ts'
+import type { MeilisearchDestination } from './meilisearch-settings.ts'
 import { beginningOf, jsonOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import { JsonMembers } from './json-members.ts'
 import type { Answer, Blame, Failure } from './push.ts'

@@ -4,13 +4,13 @@
  * meanwhile others are sent, as many as the sink's concurrency allows. So a queue that grows at the server holds up what is
  * read from the log, and nothing else.
  */
-import { MeilisearchDestination } from '../engine/state/destinations.ts'
-import { MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
+import { MeilisearchDestination } from './meilisearch-settings.ts'
+import { indexMissing, MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
 import { MeilisearchApi } from './meilisearch-api.ts'
 import { deliver } from './meilisearch-delivery.ts'
 import { MeilisearchDocuments, type Item } from './meilisearch-documents.ts'
 import { MeilisearchEdits, type Edit } from './meilisearch-edits.ts'
-import { meilisearchRouting } from './meilisearch-routing.ts'
+import { meilisearchRouting } from './meilisearch-settings.ts'
 import { MeilisearchTasks } from './meilisearch-tasks.ts'
 import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { QueueGate } from './queue-gate.ts'
@@ -21,6 +21,9 @@ export const meilisearch: PushType = {
   keyed: true,
   namesByTransform: true,
   routing: meilisearchRouting,
+  refused: indexMissing,
+  refusedDocument: (document, { primary_key: key }) =>
+    Object.hasOwn(document, String(key)) ? undefined : `the document has no field "${String(key)}", which is the primary key of the index`,
   concurrency: 16, // tasks at once: ten of them keep the server busy
   open: (options) => new MeilisearchWire(options),
 }

@@ -3,6 +3,7 @@
  * the log: a body is stored without what belongs to one sink, and with its metadata left open; what follows it is the
  * same for all messages of a sink and computed once.
  */
+import { Type } from 'typebox'
 import {
   ackIdPrefix,
   digitCount,
@@ -17,6 +18,9 @@ import {
 import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { bodyMemory } from './body-memory.ts'
+
+/** The pull (stream) sink has no settings of its own: its transport is the client. */
+export const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, { additionalProperties: false })
 
 const HEAD = Buffer.from('{"data":[')
 const TAIL = Buffer.from(']}')

@@ -2,12 +2,13 @@
  * Sinks that send: what a batch becomes on the wire, and what the answer means for each message of it. A wire decides
  * nothing about time: whether something is tried again, and when, is for whoever called it to say.
  */
-import type { TSchema } from 'typebox'
+import type { TObject } from 'typebox'
 import type { ErrorCode } from '../engine/errors.ts'
 import type { MessageView } from '../engine/log/message-view.ts'
 import type { Egress } from '../engine/net/egress.ts'
-import type { DestinationKind, HttpEndpoint } from '../engine/state/destinations.ts'
+import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import type { Reason } from '../engine/schema-reasons.ts'
 import type { Routing } from './routing.ts'
 
 /** Messages to send together, in order: message i stands in `views[i]` at `places[i]`. */
@@ -110,10 +111,14 @@ export type PushOptions = Readonly<{
   heard?: () => void
 }>
 
+/** What a sink is to be, before it is saved. */
+export type SinkForm = Readonly<{ destination: Destination; batch_size: number; routing?: string | null | undefined }>
+
 export interface PushType {
-  readonly type: DestinationKind
+  /** value of `destination.type` */
+  readonly type: string
   /** of `destination`: for the API, the YAML file and the forms */
-  readonly settings: TSchema
+  readonly settings: TObject
   /** Keeps one document per key: tombstones are delivered as deletes, and of one key the last message says all. */
   readonly keyed: boolean
   /** of one that is keyed: what names a document is in what the transform makes, so it is asked of deleted rows too */
@@ -122,6 +127,10 @@ export interface PushType {
   readonly routing?: Routing
   /** requests at once, when the sink doesn't say */
   readonly concurrency: number
+  /** What rules there are across the settings of a sink. @returns fields, each with what is wrong with it */
+  readonly refused?: (sink: SinkForm) => readonly Reason[]
+  /** Why a document that a transform made can't be one of the destination; undefined: it can. @param document an object */
+  readonly refusedDocument?: (document: object, destination: Destination) => string | undefined
   /** Cheap: it is made anew when the sink, its database or its endpoint is edited. @throws EngineError the settings can't be used */
   open(options: PushOptions): PushWire
 }

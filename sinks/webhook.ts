@@ -6,14 +6,15 @@
 import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
-import { WebhookDestination, withoutLogin } from '../engine/state/destinations.ts'
+import { withoutLogin } from '../engine/state/destinations.ts'
+import { WebhookDestination } from './webhook-settings.ts'
 import { bodyMemory } from './body-memory.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
 import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
-import { webhookRouting } from './webhook-routing.ts'
+import { webhookRouting } from './webhook-settings.ts'
 import { Signer, webhookId } from './webhook-signature.ts'
 
 const HEAD = Buffer.from('{"data":[')
@@ -27,6 +28,8 @@ export const webhook: PushType = {
   settings: WebhookDestination,
   keyed: false,
   routing: webhookRouting,
+  refused: ({ destination, batch_size: size }) =>
+    !destination['batch'] && size !== 1 ? [['batch_size', 'must be 1 while destination.batch is false']] : [],
   concurrency: 10,
   open: (options) => new Webhook(options),
 }

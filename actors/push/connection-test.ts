@@ -4,7 +4,7 @@ import type { Egress } from '../../engine/net/egress.ts'
 import { HttpPool } from '../../engine/net/http-pool.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 
 const LIMIT_MS = 15_000
 

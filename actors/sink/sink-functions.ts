@@ -4,7 +4,7 @@ import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functio
 import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
 import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { Enricher } from '../../transforms/enrichment.ts'
 import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
 import type { ReadRoute } from '../../transforms/routes.ts'

@@ -1,5 +1,5 @@
 /** Starts a sink by its kind: one whose clients ask for messages, or one that sends them. */
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { startPullSink } from '../pull/pull-sink.ts'
 import { startPushSink } from '../push/push-sink.ts'
 import type { RunningSink, SinkOptions } from './running-sink.ts'

@@ -6,6 +6,7 @@
  * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
  * source says so, while the others go on and what the log holds is delivered. What the file says anew has to work.
  */
+import { endpointName } from '../../engine/state/destinations.ts'
 import { setTimeout as pause } from 'node:timers/promises'
 import { isDeepStrictEqual } from 'node:util'
 import { EngineError } from '../../engine/errors.ts'
@@ -15,7 +16,7 @@ import { missingNames, namesOf, newNames, reasonOf, refuseMissing, type SourceNa
 import { accountLock, type DatabaseInput, type ResourceStore, type SinkInput } from '../../engine/state/resource-store.ts'
 import { FUNCTION_FIELDS, refuseMissingFunctions, type FunctionInput, type StoredFunction } from '../../engine/state/functions.ts'
 import type { Account, Connection, SinkSettings } from '../../engine/state/resources.ts'
-import { isKeyed } from '../../sinks/push-types.ts'
+import { isKeyed } from '../../sinks/destination-types.ts'
 import { ELIXIR, isUnported, looksLikeElixir, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import type { StateQuery, Store } from '../../engine/state/store.ts'
@@ -360,9 +361,10 @@ class Application {
     const { destination } = input
     if (kept.rows[0] && kept.rows[0].type !== destination.type)
       throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${kept.rows[0].type}")`)
-    if (destination.type === 'webhook') {
-      const found = await query('select from http_endpoint where account_id = $1 and name = $2', [account.id, destination.http_endpoint])
-      if (!found.rows[0]) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${destination.http_endpoint}" is not known`)
+    const endpoint = endpointName(destination)
+    if (endpoint !== undefined) {
+      const found = await query('select from http_endpoint where account_id = $1 and name = $2', [account.id, endpoint])
+      if (!found.rows[0]) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${endpoint}" is not known`)
     }
     // a file that doesn't speak of the enrichment leaves it as it is
     const { enrichment = kept.rows[0]?.enrichment ?? null } = input.settings

@@ -8,7 +8,7 @@
 import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
-import { DESTINATIONS, secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
+import { secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 import { checked, fits } from './config-forms.ts'
@@ -16,6 +16,7 @@ import { configuredDatabase, DatabaseForm, slotKey, type ConfiguredDatabase } fr
 import { configuredFunction, type ConfiguredFunction } from './configured-functions.ts'
 import { secretsMeant, urlMeant } from '../sinks/secret-form.ts'
 import { kindOf } from '../sinks/destination-form.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { flatFunction } from '../functions/function-form.ts'
 import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
 import { isObject, readOnly, withoutNulls } from '../form.ts'
@@ -267,7 +268,7 @@ function configuredSink(
   if (kind !== undefined && isObject(destination)) {
     const before = stored.find(({ name }) => name === form['name'])?.destination
     const known: Readonly<Record<string, unknown>> = before?.type === kind ? before : {}
-    const secrets = secretFields(kind).filter((name) => destination[name] !== undefined)
+    const secrets = secretFields(DESTINATIONS, kind).filter((name) => destination[name] !== undefined)
     const meant = secrets.map((name) => {
       const tell = (reason: string) => {
         reader.wrong(reader.at('sinks', i, 'destination', name), `destination.${name} ${reason}`)
@@ -314,7 +315,7 @@ function configuredEndpoint(
 
 /** Fields that take texts alone. */
 const TEXTS = new Set(
-  [DatabaseForm, Token, SinkPatch, EndpointIn, ...Object.values(DESTINATIONS)]
+  [DatabaseForm, Token, SinkPatch, EndpointIn, ...DESTINATIONS.values()]
     .flatMap(({ properties }) => Object.entries(properties))
     .filter(([, schema]) => 'type' in schema && schema.type === 'string')
     .map(([name]) => name),

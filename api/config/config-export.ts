@@ -5,12 +5,13 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { TSchema } from 'typebox'
 import { stringify } from 'yaml'
-import { DESTINATIONS, type HttpEndpoint } from '../../engine/state/destinations.ts'
+import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { StoredFunction } from '../../engine/state/functions.ts'
 import { SinkSettings, type Database, type Sink } from '../../engine/state/resources.ts'
 import type { Resources } from '../../engine/state/resource-store.ts'
 import { qualified } from '../../engine/state/table-name.ts'
 import { withoutVariables } from './config-reader.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { destinationOut } from '../sinks/destination-form.ts'
 import { obfuscated, shownUrl } from '../sinks/secret-form.ts'
 
@@ -113,7 +114,7 @@ function sinkForm(sink: Sink, secret: (text: string) => string): Form {
 }
 
 function destinationForm(destination: Sink['destination'], secret: (text: string) => string): Form {
-  const { properties } = DESTINATIONS[destination.type]
+  const { properties = {} } = DESTINATIONS.get(destination.type) ?? {}
   const form = destinationOut(destination, secret)
   return Object.fromEntries(Object.entries(form).filter(([field, value]) => field === 'type' || !isDefault(properties, field, value)))
 }

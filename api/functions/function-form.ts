@@ -1,15 +1,14 @@
 /** What a function is in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
 import { EngineError } from '../../engine/errors.ts'
-import type { DestinationKind } from '../../engine/state/destinations.ts'
 import type { FunctionType } from '../../engine/state/functions.ts'
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { kindOf, unknownType } from '../sinks/destination-form.ts'
 import { isObject } from '../form.ts'
 
 const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
 
 /** @param given as it came, in any spelling @throws EngineError VALIDATION_FAILED: sinks of this type aren't routed */
-export function sinkTypeOf(given: string | null | undefined): DestinationKind | null {
+export function sinkTypeOf(given: string | null | undefined): string | null {
   if (given === undefined || given === null) return null
   const kind = kindOf({ type: given })
   if (kind !== undefined && ROUTED.includes(kind)) return kind

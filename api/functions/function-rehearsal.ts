@@ -7,7 +7,7 @@ import type { Destination } from '../../engine/state/destinations.ts'
 import type { FunctionInput } from '../../engine/state/functions.ts'
 import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
-import { isKeyed } from '../../sinks/push-types.ts'
+import { isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { tryQuery } from '../../transforms/enrichment-trial.ts'
 import { parseExact } from '../../transforms/exact-json.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
@@ -52,8 +52,8 @@ function refusedBy(destinations: readonly Destination[], output: unknown, isReal
   for (const destination of destinations.filter(isKeyed)) {
     if (typeof output !== 'object' || output === null || Array.isArray(output))
       return `a sink of type ${destination.type} takes objects only, and this returned ${Array.isArray(output) ? 'a list' : JSON.stringify(output)}`
-    if (isReal && destination.type === 'meilisearch' && !Object.hasOwn(output, destination.primary_key))
-      return `the document has no field "${destination.primary_key}", which is the primary key of the index`
+    const refused = isReal ? PUSH_TYPES.get(destination.type)?.refusedDocument?.(output, destination) : undefined
+    if (refused !== undefined) return refused
   }
   return undefined
 }

@@ -4,28 +4,29 @@
  */
 import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
-import { DESTINATIONS, secretFields, type Destination, type DestinationKind } from '../../engine/state/destinations.ts'
+import { secretFields, type Destination } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { isObject } from '../form.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
 /** Spellings of a type that are taken in. */
-const ALIASES: Readonly<Record<string, DestinationKind>> = {
+const ALIASES: Readonly<Record<string, string>> = {
   stream: 'sequin_stream',
   tailrace_stream: 'sequin_stream',
   http_push: 'webhook',
 }
 const options = { useDefaults: true, keywords: ['secret'] }
-const checks = new Map(Object.entries(DESTINATIONS).map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
+const checks = new Map([...DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
 
 /** What a request may say: what it leaves out has a default, or stays. */
-export const DestinationIn = Type.Union(Object.values(DESTINATIONS).map((schema) => Type.Partial(schema)))
+export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
 
 /** The kind that a form names, whichever way it is spelt; undefined: none that is known. */
-export function kindOf(form: unknown): DestinationKind | undefined {
+export function kindOf(form: unknown): string | undefined {
   const type = isObject(form) ? form['type'] : undefined
   if (typeof type !== 'string') return undefined
-  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : Object.hasOwn(DESTINATIONS, type) ? (type as DestinationKind) : undefined
+  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : DESTINATIONS.has(type) ? type : undefined
 }
 
 /** Types that are known where this service takes over from another, and that it doesn't have. */
@@ -55,7 +56,7 @@ export function destinationOf(
   if (!isObject(form)) return { ...nothing, reasons: [['destination', 'must be an object']] }
   const kind = kindOf(form) ?? (form['type'] === undefined ? before?.type : undefined)
   if (kind === undefined) {
-    const can = `${typeof name === 'string' ? `the sink "${name.slice(0, 60)}"` : 'a sink'} can have ${Object.keys(DESTINATIONS).join(', ')}`
+    const can = `${typeof name === 'string' ? `the sink "${name.slice(0, 60)}"` : 'a sink'} can have ${[...DESTINATIONS.keys()].join(', ')}`
     return { ...nothing, reasons: [['destination.type', unknownType(form['type'], can)]] }
   }
   if (before && kind !== before.type) return { ...nothing, reasons: [['destination.type', 'cannot be changed']] }
@@ -64,7 +65,8 @@ export function destinationOf(
   )
   const reasons: Reason[] = []
   const known: Readonly<Record<string, unknown>> = before ?? {}
-  for (const field of secretFields(kind)) given[field] = secretsMeant(given[field], known[field], (reason) => reasons.push([field, reason]))
+  for (const field of secretFields(DESTINATIONS, kind))
+    given[field] = secretsMeant(given[field], known[field], (reason) => reasons.push([field, reason]))
   for (const [field, value] of Object.entries(given)) if (value === undefined) delete given[field]
   const check = checks.get(kind)
   if (!check?.(given))
@@ -77,7 +79,7 @@ export function destinationOf(
 
 /** As it is shown: without what is not set, and of secrets only enough to know them. @param secret shows one */
 export function destinationOut(destination: Destination, secret: (text: string) => string = obfuscated): Record<string, unknown> {
-  const hidden = new Set(secretFields(destination.type))
+  const hidden = new Set(secretFields(DESTINATIONS, destination.type))
   const shown = (value: unknown): unknown => (typeof value === 'string' ? secret(value) : Array.isArray(value) ? value.map(shown) : value)
   return Object.fromEntries(
     Object.entries(destination)

@@ -7,7 +7,7 @@ import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { durationMs } from '../../engine/duration.ts'
-import { Destination } from '../../engine/state/destinations.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
 import {
   ACTIONS,
   Name,
@@ -19,8 +19,7 @@ import {
   PartitionsIn,
 } from '../../engine/state/resources.ts'
 import { qualified } from '../../engine/state/table-name.ts'
-import { loginProblem } from '../../sinks/elasticsearch-auth.ts'
-import { isKeyed, PUSH_TYPES } from '../../sinks/push-types.ts'
+import { AnyDestination, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { SinkChanges } from '../../actors/resource-edits.ts'
 import type { Health } from '../../actors/status.ts'
@@ -48,7 +47,7 @@ export const SinkOut = Type.Object({
   }),
   tables: Type.Array(TableSettings),
   actions: Type.Array(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),
-  destination: Destination,
+  destination: AnyDestination,
   filter: Type.String({ description: 'name of a function, or "none"' }),
   transform: Type.String({ description: 'name of a function, or "none"' }),
   routing: Type.String({ description: 'name of a function, or "none"' }),
@@ -216,20 +215,11 @@ function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reaso
 function acrossFields(sink: SinkSettingsInput & { destination: Destination }, changes: SinkChanges): Reason[] {
   const reasons: Reason[] = []
   const { destination } = sink
-  if (destination.type === 'webhook' && !destination.batch && sink.batch_size !== 1)
-    reasons.push(['batch_size', 'must be 1 while destination.batch is false'])
   if (isKeyed(destination) && sink.key_changes === 'delete_insert')
     reasons.push(['key_changes', `is of pull and webhook sinks: one of type ${destination.type} deletes the old document itself`])
-  const isRouted = (sink.routing ?? null) !== null
-  if (isRouted && !PUSH_TYPES.get(destination.type)?.routing)
-    reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
-  if (destination.type === 'elasticsearch') {
-    const problem = loginProblem(destination)
-    if (problem) reasons.push(['destination.auth_value', problem])
-  }
-  const isSearch = destination.type === 'elasticsearch' || destination.type === 'meilisearch'
-  if (isSearch && (destination.index_name ?? '') === '' && !isRouted)
-    reasons.push(['destination.index_name', 'is missing: nothing else names the index'])
+  const { routing, refused } = PUSH_TYPES.get(destination.type) ?? {}
+  if ((sink.routing ?? null) !== null && !routing) reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
+  reasons.push(...(refused?.(sink) ?? []))
   if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
     const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
     reasons.push([

@@ -1,161 +1,26 @@
-/**
- * Where messages go: the settings of each kind of destination, each described once. A field with `secret: true` is stored
- * encrypted and shown only in part.
- */
-import { Type, type Static, type TString } from 'typebox'
+/** Where messages go, as far as it is the same for all destinations. Each type describes its own settings, in sinks/. */
+import type { TObject } from 'typebox'
 
-const strict = { additionalProperties: false } as const
-/** Not printed, not logged, encrypted in the state database. */
-const secret = { secret: true } as const
-const none = Type.Null()
+/** The type of a destination, and what its schema says. */
+export type Destination = Readonly<{ type: string; [setting: string]: unknown }>
 
-/** The pull (stream) sink has no settings of its own: its transport is the client. */
-const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, strict)
+/** Of a setting: it is stored encrypted, never logged, and shown only in part. */
+export const SECRET = { secret: true } as const
 
-export const PATH_PATTERN = "^(?:[/?#][A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%]*)?$"
-
-export const WebhookDestination = Type.Object(
-  {
-    type: Type.Literal('webhook'),
-    http_endpoint: Type.String({
-      pattern: '^[a-zA-Z0-9_.-]+$',
-      maxLength: 255,
-      description: 'name of the HTTP endpoint that gets the messages',
-    }),
-    http_endpoint_path: Type.Optional(
-      Type.Union([Type.String({ pattern: PATH_PATTERN, maxLength: 2000, description: 'begins with /, ? or #' }), none], {
-        description: 'appended to the URL of the endpoint; begins with /, ? or #',
-      }),
-    ),
-    batch: Type.Boolean({ default: true, description: 'true: {"data":[…]}, also for one message; false: the message alone' }),
-    item_results: Type.Boolean({
-      default: false,
-      description: 'the answer to a batch may name messages that failed: {"failures":[{"index":0,"error":"…"}]}',
-    }),
-    signing_secrets: Type.Optional(
-      Type.Array(
-        Type.String({ pattern: '^whsec_[A-Za-z0-9+/]{32,}={0,2}$', description: 'whsec_ and base64 of 24 bytes or more', ...secret }),
-        {
-          minItems: 1,
-          maxItems: 4,
-          description: 'signs each request in the Standard Webhooks form, once with each secret (whsec_ and base64)',
-        },
-      ),
-    ),
-  },
-  strict,
-)
-export type WebhookDestination = Static<typeof WebhookDestination>
-
-/** What the search servers have in common. */
-const EndpointUrl = Type.String({
-  pattern: '^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$',
-  maxLength: 4096,
-  description: 'address of the server, http or https, without query',
-})
-/** What the server takes as the name of an index or alias; it stands in paths of requests. */
-export const ElasticsearchIndex = Type.String({
-  minLength: 1,
-  pattern: '^(?!\\.{1,2}$)[^-_+\\\\/*?"<>|\\s,#:][^\\\\/*?"<>|\\s,#:]*$',
-  maxLength: 255,
-  description: 'the name of an index: no blanks, none of \\ / * ? " < > | , # : and none of - _ + in front',
-})
-export const MeilisearchIndex = Type.String({
-  minLength: 1,
-  pattern: '^[A-Za-z0-9_-]+$',
-  maxLength: 400,
-  description: 'letters, digits, "-" and "_"',
-})
-const indexName = (name: TString) =>
-  Type.Optional(Type.Union([name, none], { description: 'index that gets the documents; a routing function may name another' }))
-const BatchSize = Type.Integer({ minimum: 1, maximum: 10_000, default: 100, description: 'most documents of one request' })
-const CaCert = Type.Optional(
-  Type.Union([Type.String({ pattern: '-----BEGIN CERTIFICATE-----', maxLength: 65_536, description: 'a certificate in PEM' }), none], {
-    description: 'authority in PEM that signs the server’s certificate, if not a common one',
-  }),
-)
-
-export const ElasticsearchDestination = Type.Object(
-  {
-    type: Type.Literal('elasticsearch'),
-    endpoint_url: EndpointUrl,
-    index_name: indexName(ElasticsearchIndex),
-    auth_type: Type.Union([Type.Literal('api_key'), Type.Literal('basic'), Type.Literal('bearer'), Type.Literal('none')], {
-      default: 'api_key',
-      description: 'how requests log in',
-    }),
-    auth_value: Type.Optional(
-      Type.Union(
-        [
-          Type.String({
-            minLength: 1,
-            maxLength: 8192,
-            pattern: '^[^\\x00-\\x1f\\x7f]+$',
-            description: 'without line breaks and other control characters',
-            ...secret,
-          }),
-          none,
-        ],
-        {
-          description: 'the encoded API key, user:password, or the token; with auth_type none nothing',
-        },
-      ),
-    ),
-    batch_size: BatchSize,
-    timeout_seconds: Type.Integer({ minimum: 1, maximum: 300, default: 60, description: 'longest wait for the answer to one request' }),
-    versioning: Type.Union([Type.Literal('external_gte'), Type.Literal('none')], {
-      default: 'external_gte',
-      description: 'external_gte: no older change overwrites a newer one, however late it arrives; none: documents have no version of ours',
-    }),
-    ca_cert: CaCert,
-  },
-  strict,
-)
-export type ElasticsearchDestination = Static<typeof ElasticsearchDestination>
-
-export const MeilisearchDestination = Type.Object(
-  {
-    type: Type.Literal('meilisearch'),
-    endpoint_url: EndpointUrl,
-    index_name: indexName(MeilisearchIndex),
-    primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that names them' }),
-    api_key: Type.String({
-      minLength: 1,
-      maxLength: 8192,
-      pattern: '^[\\x21-\\x7e]+$',
-      description: 'key with the right to add and delete documents and to read tasks and the index',
-      ...secret,
-    }),
-    batch_size: BatchSize,
-    timeout_seconds: Type.Integer({
-      minimum: 1,
-      maximum: 300,
-      default: 5,
-      description: 'longest wait for the answer to one request; tasks may take longer',
-    }),
-    ca_cert: CaCert,
-  },
-  strict,
-)
-export type MeilisearchDestination = Static<typeof MeilisearchDestination>
-
-/** By the value of `type`. */
-export const DESTINATIONS = {
-  sequin_stream: PullDestination,
-  webhook: WebhookDestination,
-  elasticsearch: ElasticsearchDestination,
-  meilisearch: MeilisearchDestination,
-} as const
-export type DestinationKind = keyof typeof DESTINATIONS
-export const Destination = Type.Union([PullDestination, WebhookDestination, ElasticsearchDestination, MeilisearchDestination])
-export type Destination = Static<typeof Destination>
+/** The settings of each type. */
+export type DestinationSchemas = ReadonlyMap<string, TObject>
 
 /** Names of the fields of a destination that hold secrets: texts, or lists of texts. */
-export function secretFields(kind: DestinationKind): readonly string[] {
-  return Object.entries(DESTINATIONS[kind].properties)
-    .filter(([, schema]) => JSON.stringify(schema).includes('"secret":true'))
+export function secretFields(schemas: DestinationSchemas, type: string): readonly string[] {
+  const schema = schemas.get(type)
+  if (!schema) throw new Error(`there is no destination of type ${type}, so nothing says what of it is secret`)
+  return Object.entries(schema.properties)
+    .filter(([, field]) => JSON.stringify(field).includes('"secret":true'))
     .map(([name]) => name)
 }
+
+/** The HTTP endpoint that a destination names; undefined: it has an address of its own, or needs none. */
+export const endpointName = ({ http_endpoint: name }: Destination): string | undefined => (typeof name === 'string' ? name : undefined)
 
 /** Where webhooks go: a URL, and headers, of which some are secrets. */
 export type HttpEndpoint = Readonly<{

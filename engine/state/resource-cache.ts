@@ -1,5 +1,5 @@
 /** The resources as the request path needs them: in memory, so that no request waits for the state database. */
-import type { HttpEndpoint } from './destinations.ts'
+import { endpointName, type HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
 import type { Account, Database, Sink } from './resources.ts'
 import type { Resources } from './resource-store.ts'
@@ -78,8 +78,8 @@ export class ResourceCache {
 
   /** The one that a sink's destination names. */
   endpointOf({ accountId, destination }: Sink): HttpEndpoint | undefined {
-    if (destination.type !== 'webhook') return undefined
-    return this.endpoints.find((endpoint) => endpoint.accountId === accountId && endpoint.name === destination.http_endpoint)
+    const wanted = endpointName(destination)
+    return wanted === undefined ? undefined : this.endpoints.find(({ accountId: owner, name }) => owner === accountId && name === wanted)
   }
 
   sink(id: string): Sink | undefined {

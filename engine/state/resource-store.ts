@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
-import { DESTINATIONS, secretFields, withoutLogin, type Destination, type HttpEndpoint } from './destinations.ts'
+import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, type Account, type Connection, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
@@ -52,6 +52,7 @@ type Stored = {
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
+  readonly #destinations: DestinationSchemas
   readonly #partitions: number
   readonly #rows = new RowMemory<Stored>({
     sinks: {
@@ -85,9 +86,10 @@ export class ResourceStore {
   /** as they were loaded last */
   #loaded: Resources | undefined
 
-  /** @param partitions of a new sink that doesn't say how many */
-  constructor(vault: Vault, { partitions = 1 }: Readonly<{ partitions?: number }> = {}) {
+  /** @param destinations the types that sinks may have. @param partitions of a new sink that doesn't say how many */
+  constructor(vault: Vault, { destinations, partitions = 1 }: Readonly<{ destinations: DestinationSchemas; partitions?: number }>) {
     this.#vault = vault
+    this.#destinations = destinations
     this.#partitions = partitions
   }
 
@@ -144,7 +146,7 @@ export class ResourceStore {
     const { name, status, database: _, ...given } = settings
     const partitions = given.partitions ?? (await this.#fittingPartitions(query, account, { settings, destination }))
     const rest = { ...given, partitions }
-    const { shown, secrets } = parted(destination)
+    const { shown, secrets } = this.#parted(destination)
     const { rows } = await query<SinkRow & { version: string }>(
       `insert into sink as s (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
        on conflict (account_id, name) do update set
@@ -300,9 +302,20 @@ export class ResourceStore {
   }
 
   #destination(shown: Destination, secrets: Buffer | null): Destination {
-    const { [shown.type]: schema } = DESTINATIONS
+    const schema = this.#destinations.get(shown.type)
     const all = secrets ? { ...shown, ...(JSON.parse(this.#vault.decrypt(secrets)) as object) } : shown
     return schema ? (withDefaults(schema.properties, all) as Destination) : all
+  }
+
+  /** What of a destination may be read by whoever reads the table, and what may not. */
+  #parted(destination: Destination): { shown: Record<string, unknown>; secrets: Record<string, unknown> | null } {
+    const hidden = new Set(secretFields(this.#destinations, destination.type))
+    const entries = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)
+    const secrets = entries.filter(([name]) => hidden.has(name))
+    return {
+      shown: Object.fromEntries(entries.filter(([name]) => !hidden.has(name))),
+      secrets: secrets.length > 0 ? Object.fromEntries(secrets) : null,
+    }
   }
 
   #endpoint({ id, account_id, name, kind, url, headers, encrypted_headers }: EndpointRow): HttpEndpoint {
@@ -365,15 +378,4 @@ type EndpointRow = {
   url: string
   headers: Record<string, string>
   encrypted_headers: Buffer
-}
-
-/** What of a destination may be read by whoever reads the table, and what may not. */
-function parted(destination: Destination): { shown: Record<string, unknown>; secrets: Record<string, unknown> | null } {
-  const hidden = new Set(secretFields(destination.type))
-  const entries = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)
-  const secrets = entries.filter(([name]) => hidden.has(name))
-  return {
-    shown: Object.fromEntries(entries.filter(([name]) => !hidden.has(name))),
-    secrets: secrets.length > 0 ? Object.fromEntries(secrets) : null,
-  }
 }

@@ -16,9 +16,10 @@ import { ResourceStore } from '../../engine/state/resource-store.ts'
 import type { Connection } from '../../engine/state/resources.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
 
 const parts = new AsyncDisposableStack()
-const resources = new ResourceStore(new Vault(Buffer.alloc(32, 7)))
+const resources = new ResourceStore(new Vault(Buffer.alloc(32, 7)), { destinations: DESTINATIONS })
 let folder: string
 let server: PostgresServer
 let store: Store

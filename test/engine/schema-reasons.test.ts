@@ -11,7 +11,7 @@ import { sinkOperations } from '../../api/sinks/sink-routes.ts'
 import { streamOperations } from '../../api/sinks/stream-routes.ts'
 import { reasonsOf } from '../../engine/schema-reasons.ts'
 import { schemaCheck } from '../../engine/schema-check.ts'
-import { DESTINATIONS } from '../../engine/state/destinations.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { SinkSettings } from '../../engine/state/resources.ts'
 
 type Node = Readonly<Record<string, unknown>>

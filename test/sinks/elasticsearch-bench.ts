@@ -1,5 +1,5 @@
 /** An Elasticsearch sink's wire and what it is given. */
-import type { ElasticsearchDestination } from '../../engine/state/destinations.ts'
+import type { ElasticsearchDestination } from '../../sinks/elasticsearch-settings.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { elasticsearch } from '../../sinks/elasticsearch.ts'
 import type { Outcome, PushOptions } from '../../sinks/push.ts'

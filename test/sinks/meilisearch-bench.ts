@@ -1,6 +1,6 @@
 /** A Meilisearch sink's wire, what it is given, and how its outcomes read. */
 import assert from 'node:assert/strict'
-import type { MeilisearchDestination } from '../../engine/state/destinations.ts'
+import type { MeilisearchDestination } from '../../sinks/meilisearch-settings.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { meilisearch } from '../../sinks/meilisearch.ts'
 import type { Failure, Load, Outcome, PushOptions } from '../../sinks/push.ts'

@@ -1,11 +1,13 @@
 /** What routing functions may say of each kind of destination, and what comes of what they leave out. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Destination, MeilisearchDestination, WebhookDestination } from '../../engine/state/destinations.ts'
-import { elasticsearchRouting } from '../../sinks/elasticsearch-routing.ts'
-import { meilisearchRouting } from '../../sinks/meilisearch-routing.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
+import type { MeilisearchDestination } from '../../sinks/meilisearch-settings.ts'
+import type { WebhookDestination } from '../../sinks/webhook-settings.ts'
+import { elasticsearchRouting } from '../../sinks/elasticsearch-settings.ts'
+import { meilisearchRouting } from '../../sinks/meilisearch-settings.ts'
 import type { Routing } from '../../sinks/routing.ts'
-import { webhookRouting } from '../../sinks/webhook-routing.ts'
+import { webhookRouting } from '../../sinks/webhook-settings.ts'
 
 const hooks: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', http_endpoint_path: '/all', batch: true, item_results: false }
 const search: MeilisearchDestination = {

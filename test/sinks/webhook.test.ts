@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
 import { test } from 'node:test'
-import type { WebhookDestination } from '../../engine/state/destinations.ts'
+import type { WebhookDestination } from '../../sinks/webhook-settings.ts'
 import { webhook } from '../../sinks/webhook.ts'
 import { Signer } from '../../sinks/webhook-signature.ts'
 import { HttpReceiver, jsonOf, type Received } from '../services/http-receiver.ts'

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
 import { STATE } from '../../transforms/stage.ts'
 import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
-import { PUSH_TYPES } from '../../sinks/push-types.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { batchOf, fn, pool } from './function-fixture.ts'
 
 const shared = pool()

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Egress } from '../../../engine/net/egress.ts'
-import type { ElasticsearchDestination } from '../../../engine/state/destinations.ts'
+import type { ElasticsearchDestination } from '../../../sinks/elasticsearch-settings.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { calmMs, CalmClock } from '../../services/calm-clock.ts'
 import { HttpReceiver, type Received, type Reply } from '../../services/http-receiver.ts'

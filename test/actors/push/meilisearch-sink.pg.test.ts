@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Egress } from '../../../engine/net/egress.ts'
-import type { MeilisearchDestination } from '../../../engine/state/destinations.ts'
+import type { MeilisearchDestination } from '../../../sinks/meilisearch-settings.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { calmMs } from '../../services/calm-clock.ts'
 import { Meilisearch, type MeilisearchOptions } from '../../services/meilisearch.ts'

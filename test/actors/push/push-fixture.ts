@@ -1,6 +1,6 @@
 /** A webhook sink on a real log and a real state database, and the HTTP server it sends to, which does as it is told. */
 import { Egress } from '../../../engine/net/egress.ts'
-import type { WebhookDestination } from '../../../engine/state/destinations.ts'
+import type { WebhookDestination } from '../../../sinks/webhook-settings.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import type { SinkOptions } from '../../../actors/sink/running-sink.ts'

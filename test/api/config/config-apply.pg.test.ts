@@ -12,6 +12,7 @@ import { hashToken } from '../../../engine/state/tokens.ts'
 import type { FunctionPool } from '../../../transforms/sandbox/pool.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
+import { DESTINATIONS } from '../../../sinks/destination-types.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
 const refused = async () => assert.fail('nothing is to be built')
@@ -25,7 +26,7 @@ async function stage() {
   const source = stack.use(await createDatabase('create table goods (id int primary key)'))
   const state = stack.use(await createState())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
-  const resources = new ResourceStore(new Vault(randomBytes(32)))
+  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
   const apply = (text: string, signal = new AbortController().signal) =>
     applyConfig(
       parseConfig(text, 'shop.yaml', {}, () => NO_QUERY),

@@ -8,6 +8,7 @@ import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore, type StateQuery } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createState } from '../../services/postgres.ts'
+import { DESTINATIONS } from '../../../sinks/destination-types.ts'
 
 const PASSWORD = 'hunter2-of-the-source'
 const input = (name: string, connection: Connection): DatabaseInput => ({
@@ -26,7 +27,7 @@ async function openResources() {
   const parts = new AsyncDisposableStack()
   const db = parts.use(await createState())
   const store = parts.use(await openStore(db.connection, 2, () => {}))
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
   return { db, store, resources, [Symbol.asyncDispose]: () => parts.disposeAsync() }
 }
 
@@ -85,8 +86,8 @@ test('who reads again gets what was written since, also within a transaction and
   await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const vault = new Vault(Buffer.alloc(32, 1))
-  const resources = new ResourceStore(vault)
-  const elsewhere = new ResourceStore(vault) // another process
+  const resources = new ResourceStore(vault, { destinations: DESTINATIONS })
+  const elsewhere = new ResourceStore(vault, { destinations: DESTINATIONS }) // another process
   const edit = (query: StateQuery, name: string, batchSize: number, by = resources) =>
     by.saveAccount(query, 'main').then(async (account) => {
       const id = await by.saveDatabase(query, account, input('shop', db.connection))
@@ -136,7 +137,7 @@ test('who reads again gets what was written since, also within a transaction and
 test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs its own row, and where another process wrote it one statement more', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
-  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
   const answers: number[] = []
   const counted: StateQuery = async (sql, params) => {
     const answer = await store.query<never>(sql, params)
@@ -180,7 +181,7 @@ test('reading what nobody has written costs one row, and gives what was read bef
 test('what is stored after an edit is known without being read, as whoever reads it has it; what others have written meanwhile is found by the next reading', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
-  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)))
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
   const account = await resources.saveAccount(store.query, 'main')
   const database = await resources.saveDatabase(store.query, account, input('shop', db.connection))
   const save = (name: string, batchSize: number, by: ResourceStore) =>
@@ -215,7 +216,7 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
   const vault = new Vault(Buffer.alloc(32, 1))
   /** @returns partitions and generation of the sink. @param log the default of the log that the process has */
   const saved = async (log: number, more: object) => {
-    const resources = new ResourceStore(vault, { partitions: log })
+    const resources = new ResourceStore(vault, { destinations: DESTINATIONS, partitions: log })
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
       const id = await resources.saveDatabase(query, account, input('shop', db.connection))
@@ -261,7 +262,9 @@ test('a state that was encrypted under another key is SECRET_UNREADABLE', async 
   await store.transaction(async (query) => {
     await resources.saveDatabase(query, await resources.saveAccount(query, 'main'), input('shop', db.connection))
   })
-  await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2))).load(store.query), { code: 'SECRET_UNREADABLE' })
+  await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2)), { destinations: DESTINATIONS }).load(store.query), {
+    code: 'SECRET_UNREADABLE',
+  })
 })
 
 test('settings that an older version did not store come with their defaults, and nothing else changes', async () => {

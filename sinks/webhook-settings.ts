@@ -1,8 +1,46 @@
-/** What a routing function may say of a webhook: method, path behind the endpoint's URL, headers beside the endpoint's. */
-import { Type } from 'typebox'
+/**
+ * The settings of a webhook sink, and what a routing function may say of a message: method, path behind the endpoint's URL,
+ * headers beside the endpoint's.
+ */
+import { Type, type Static } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../engine/net/http-header.ts'
-import { PATH_PATTERN, type WebhookDestination } from '../engine/state/destinations.ts'
+import { SECRET } from '../engine/state/destinations.ts'
 import { Routing } from './routing.ts'
+
+const PATH_PATTERN = "^(?:[/?#][A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%]*)?$"
+
+export const WebhookDestination = Type.Object(
+  {
+    type: Type.Literal('webhook'),
+    http_endpoint: Type.String({
+      pattern: '^[a-zA-Z0-9_.-]+$',
+      maxLength: 255,
+      description: 'name of the HTTP endpoint that gets the messages',
+    }),
+    http_endpoint_path: Type.Optional(
+      Type.Union([Type.String({ pattern: PATH_PATTERN, maxLength: 2000, description: 'begins with /, ? or #' }), Type.Null()], {
+        description: 'appended to the URL of the endpoint; begins with /, ? or #',
+      }),
+    ),
+    batch: Type.Boolean({ default: true, description: 'true: {"data":[…]}, also for one message; false: the message alone' }),
+    item_results: Type.Boolean({
+      default: false,
+      description: 'the answer to a batch may name messages that failed: {"failures":[{"index":0,"error":"…"}]}',
+    }),
+    signing_secrets: Type.Optional(
+      Type.Array(
+        Type.String({ pattern: '^whsec_[A-Za-z0-9+/]{32,}={0,2}$', description: 'whsec_ and base64 of 24 bytes or more', ...SECRET }),
+        {
+          minItems: 1,
+          maxItems: 4,
+          description: 'signs each request in the Standard Webhooks form, once with each secret (whsec_ and base64)',
+        },
+      ),
+    ),
+  },
+  { additionalProperties: false },
+)
+export type WebhookDestination = Static<typeof WebhookDestination>
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'] as const
 

@@ -1,7 +1,41 @@
-/** What a routing function may say of a message for Meilisearch: its index, and what is done there. */
-import { Type } from 'typebox'
-import { MeilisearchIndex, type MeilisearchDestination } from '../engine/state/destinations.ts'
+/** The settings of a Meilisearch sink, and what a routing function may say of a message: its index, and what is done there. */
+import { Type, type Static } from 'typebox'
+import { SECRET } from '../engine/state/destinations.ts'
+import { BatchSize, CaCert, EndpointUrl, indexName } from './keyed-documents.ts'
 import { Routing } from './routing.ts'
+
+const MeilisearchIndex = Type.String({
+  minLength: 1,
+  pattern: '^[A-Za-z0-9_-]+$',
+  maxLength: 400,
+  description: 'letters, digits, "-" and "_"',
+})
+
+export const MeilisearchDestination = Type.Object(
+  {
+    type: Type.Literal('meilisearch'),
+    endpoint_url: EndpointUrl,
+    index_name: indexName(MeilisearchIndex),
+    primary_key: Type.String({ minLength: 1, maxLength: 255, default: 'id', description: 'field of the documents that names them' }),
+    api_key: Type.String({
+      minLength: 1,
+      maxLength: 8192,
+      pattern: '^[\\x21-\\x7e]+$',
+      description: 'key with the right to add and delete documents and to read tasks and the index',
+      ...SECRET,
+    }),
+    batch_size: BatchSize,
+    timeout_seconds: Type.Integer({
+      minimum: 1,
+      maximum: 300,
+      default: 5,
+      description: 'longest wait for the answer to one request; tasks may take longer',
+    }),
+    ca_cert: CaCert,
+  },
+  { additionalProperties: false },
+)
+export type MeilisearchDestination = Static<typeof MeilisearchDestination>
 
 const ACTIONS = ['index', 'delete', 'function'] as const
 const OF_EDITS = ['filter', 'function', 'context'] as const
