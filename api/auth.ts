@@ -1,16 +1,16 @@
 /** Who asks: the account behind `Authorization: Bearer <token>`. Tokens are known by their sha256 only, and looked up in
  *  memory: no database stands in the way of a request. */
-import { hash } from 'node:crypto'
 import { EngineError } from '../engine/errors.ts'
 import type { Account } from '../engine/state/resources.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
+import { hashToken } from '../engine/state/tokens.ts'
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 
 /** @returns undefined: no header, another scheme, or a token that no account has */
 export function accountOf(authorization: string | undefined, resources: Pick<ResourceLookup, 'findAccount'>): Account | undefined {
   const token = tokenIn(authorization)
-  return token === undefined ? undefined : resources.findAccount(hash('sha256', token, 'hex'))
+  return token === undefined ? undefined : resources.findAccount(hashToken(token))
 }
 
 /** Why a request has no account. */

@@ -12,10 +12,10 @@ import { sinkTypeOf } from '../api/functions/function-form.ts'
 import { routeTrial } from '../api/functions/route-trial.ts'
 import { parseExact } from '../transforms/exact-json.ts'
 import { FunctionPool, type AccountPool } from '../transforms/sandbox/pool.ts'
-import { saveFunction } from './saved-function.ts'
 import { bundled, functionText, tellOutside, hasImports } from './bundle.ts'
 import { FUNCTION_OPTIONS } from './command-options.ts'
 import { databaseArgument } from './database-argument.ts'
+import { answered, service, type Access } from './running-service.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
 import { placeText } from '../transforms/source-position.ts'
 import { syntheticMessage } from '../transforms/synthetic-message.ts'
@@ -97,6 +97,35 @@ async function built(file: string, { output, minify = false }: { output?: string
   writeText(target, code)
   process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
 }
+
+/** @property kind type of the function, which is the field of a sink that has one @property routes of a routing function: type of its sinks */
+type Saved = Readonly<{ file: string; kind: string; routes: string | undefined }>
+type SaveOptions = Access & Readonly<{ name?: string | undefined; sink?: string | undefined }>
+
+/**
+ * Creates a function in a running Tailrace from a file, or updates it by its name, and gives it to a sink.
+ * @throws EngineError VALIDATION_FAILED: it can't be bundled; SERVICE_UNREACHABLE
+ */
+async function saveFunction({ file, kind, routes }: Saved, { name = nameOf(file), sink, ...access }: SaveOptions): Promise<void> {
+  const code = functionText(file, tellOutside)
+  const ask = await service('function', access)
+  if (!ask) return
+  const path = `/functions/${encodeURIComponent(name)}`
+  const form = { type: kind, code, ...(routes !== undefined && { sink_type: routes }) }
+  const isKnown = (await ask('GET', path)).status === 200
+  const answer = answered('function', isKnown ? await ask('PATCH', path, form) : await ask('POST', '/functions', { name, ...form }))
+  if (!answer) return
+  const users = answer['used_by'] as readonly string[]
+  process.stdout.write(
+    `${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}\n`,
+  )
+  for (const warning of (answer['warnings'] ?? []) as readonly string[]) process.stderr.write(`it fails ${warning}\n`)
+  if (sink === undefined || users.includes(sink)) return
+  if (answered('function', await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })))
+    process.stdout.write(`${sink}: has it now\n`)
+}
+
+const nameOf = (file: string): string => basename(file).replace(/(?:\.bundle)?\.[^.]+$/, '')
 
 /**
  * Says what to run it for: at first, and after each change of the files, and of those beside a function that imports. Folders

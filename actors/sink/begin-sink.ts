@@ -9,11 +9,13 @@ import type { Egress } from '../../engine/net/egress.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/postgres/query.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
+import { startPullSink } from '../pull/pull-sink.ts'
+import { startPushSink } from '../push/push-sink.ts'
 import type { RecentMessages } from '../recent-messages.ts'
 import type { SinkFunctions } from './sink-functions.ts'
 import { observeSink } from './sink-observer.ts'
-import type { RunningSink } from './running-sink.ts'
-import { startSink } from './sink.ts'
+import type { RunningSink, SinkOptions } from './running-sink.ts'
 
 /** What all sinks of the process share. */
 export type SinkHome = Readonly<{
@@ -66,4 +68,13 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
       warn: (text) => logger.warn({ sink: sink.name }, text),
     },
   })
+}
+
+/** Starts a sink by its kind: one whose clients ask for messages, or one that sends them. */
+export function startSink(options: SinkOptions): RunningSink {
+  const { push, sink } = options
+  const type = PUSH_TYPES.get(sink.destination.type)
+  if (!type) return startPullSink(options)
+  if (!push) throw new TypeError(`a sink of type ${type.type} needs its surroundings`)
+  return startPushSink(options, type, push)
 }

@@ -1,7 +1,7 @@
 /** API tokens: random, shown once, kept as a hash. A token has the entropy of a key, so a plain hash keeps it. */
-import { createHash, randomBytes } from 'node:crypto'
+import { hash, randomBytes } from 'node:crypto'
 
 export const newToken = (): string => `tr_${randomBytes(24).toString('base64url')}`
 
 /** @returns lower-case hexadecimal */
-export const hashToken = (token: string): string => createHash('sha256').update(token).digest('hex')
+export const hashToken = (token: string): string => hash('sha256', token, 'hex')

@@ -24,7 +24,7 @@ import { Cursor } from './cursor.ts'
 import { Flow } from './flow.ts'
 import type { ReadingGate } from './gate.ts'
 import { acceptRemedy, historyAt, identifySystem, type System } from './history.ts'
-import { formerAppend, leaveBehind } from './open-appends.ts'
+import { formerAppend, leaveBehind, within } from './open-appends.ts'
 import type { Landmark } from './landmark.ts'
 import { KnownRelations } from './decode/known-relations.ts'
 import type { Chunk } from './decode/chunk.ts'
@@ -44,7 +44,6 @@ import { toSourceError } from './connection/source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './connection/source-lock.ts'
 import type { SourceFigures, SourceObserver, SourceSettings } from './source-settings.ts'
 import type { SavedSource, SourceStore } from './source-store.ts'
-import { within } from './connection/within.ts'
 
 type SourceRunOptions = Readonly<{
   database: Database

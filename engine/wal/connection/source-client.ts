@@ -1,8 +1,24 @@
-/** Every connection to a source, replication and queries alike, with the pinned settings (correctness 10). */
+/**
+ * Every connection to a source, replication and queries alike, pins the settings that Postgres' text output follows (correctness 10).
+ * A database or a role may have others by default, and then keys of stream and page differ and digits get lost. Startup options rank
+ * above `alter database` and `alter role`.
+ */
 import type { ClientConfig } from 'pg'
 import { accountClient } from '../../postgres/client-config.ts'
 import type { Connection } from '../../state/resources.ts'
-import { PINNED_OPTIONS } from './session.ts'
+
+/** For the `options` of a connection. Offsets are +00, intervals read "1 mon -3 days +04:05:06", floats round-trip. */
+export const PINNED_OPTIONS = [
+  'DateStyle=ISO',
+  'IntervalStyle=postgres',
+  'extra_float_digits=1',
+  'bytea_output=hex',
+  'TimeZone=UTC',
+  'lc_monetary=C',
+  'client_encoding=UTF8',
+]
+  .map((setting) => `-c ${setting}`)
+  .join(' ')
 
 /** application_name is cut there. */
 const NAME_BYTES = 63

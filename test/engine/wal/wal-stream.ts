@@ -10,7 +10,7 @@ import { ChangeWriter } from '../../../engine/wal/decode/change-writer.ts'
 import { decode, type PgoutputHandler } from '../../../engine/wal/decode/pgoutput.ts'
 import { Relation, type RelationDescription } from '../../../engine/wal/decode/relation.ts'
 import type { TimestampFormat } from '../../../engine/wal/decode/render.ts'
-import { PINNED_OPTIONS } from '../../../engine/wal/connection/session.ts'
+import { PINNED_OPTIONS } from '../../../engine/wal/connection/source-client.ts'
 import { parseExact, type Json } from '../../faults/json.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 
