@@ -3,11 +3,12 @@
  * against the source database where it names tables. Whoever calls makes it take effect afterwards.
  */
 import { EngineError } from '../engine/errors.ts'
-import { missingNames, namesOf, newNames, refuseMissing } from '../engine/postgres/source-names.ts'
+import { missingNames, namesOf, newNames, refuseMissing } from '../engine/state/source-names.ts'
 import { endpointName, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import { accountLock, type EndpointInput, type ResourceStore, type Resources, type SinkInput } from '../engine/state/resource-store.ts'
-import type { Connection, Sink } from '../engine/state/resources.ts'
+import type { Sink } from '../engine/state/resources.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import type { StateQuery, Store } from '../engine/state/store.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 

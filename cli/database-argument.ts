@@ -2,7 +2,7 @@
 import { parseConfig } from '../api/config/config-document.ts'
 import { partsOfUrl } from '../api/config/configured-databases.ts'
 import { EngineError } from '../engine/errors.ts'
-import type { Connection } from '../engine/state/resources.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import { loadDemoAccess } from './demo.ts'
 import { DEMO } from './demo-database.ts'
 import { configVariables, readSettings } from './settings.ts'

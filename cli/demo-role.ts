@@ -5,9 +5,8 @@
  * pg_hba.conf can't take that back: it tells logical connections from others, and both take the command.
  */
 import { Client } from 'pg'
-import { clientConfig } from '../engine/postgres/client-config.ts'
+import { clientConfig, type Connection } from '../engine/postgres/client-config.ts'
 import type { PostgresServer } from '../engine/postgres/server.ts'
-import type { Connection } from '../engine/state/resources.ts'
 import { DEMO } from './demo-database.ts'
 
 /** Whatever an older version made as the superuser, or a user who had its password: it becomes the role's. */

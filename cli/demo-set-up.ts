@@ -1,10 +1,9 @@
 /** Makes the demo at the first start on an embedded Postgres, and tells how to play with it at every start. */
 import { Client } from 'pg'
-import { clientConfig } from '../engine/postgres/client-config.ts'
+import { clientConfig, type Connection } from '../engine/postgres/client-config.ts'
 import { provision } from '../engine/postgres/provision.ts'
 import type { PostgresServer } from '../engine/postgres/server.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
-import type { Connection } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { newToken } from '../engine/state/tokens.ts'
 import { newSink } from '../api/sinks/sink-form.ts'

@@ -12,7 +12,7 @@ import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import { Egress, type EgressMode, type EgressOptions } from '../engine/net/egress.ts'
-import type { Connection } from '../engine/state/resources.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>

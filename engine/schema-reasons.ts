@@ -4,7 +4,7 @@
  */
 import type { ErrorObject } from 'ajv'
 import { DURATION_PATTERN } from './duration.ts'
-import { NAME_FORM } from './state/resources.ts'
+import { NAME_FORM } from './resource-name.ts'
 
 /** `field` is a path with dots, such as "slot.name" or "tables.0.name". */
 export type Reason = readonly [field: string, reason: string]

@@ -3,7 +3,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import { ELIXIR, looksLikeElixir } from './elixir.ts'
 import type { AccountPool } from './sandbox/pool.ts'
-import { ownPlace, placeText, type SourcePlace } from './source-position.ts'
+import { ownPlace, placeText, type SourcePlace } from './sandbox/source-position.ts'
 
 /** Code as written (contract, rulings). */
 const MAX_CODE_BYTES = 10_000

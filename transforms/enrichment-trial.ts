@@ -1,7 +1,7 @@
 /** Tries a query that enriches, on messages that somebody has written: what it was given, and the row that it found. */
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
-import type { Connection } from '../engine/state/resources.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
 import { Enricher } from './enrichment.ts'

@@ -23,7 +23,7 @@ import type { AccountPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import type { MessageName } from './sandbox/strikes.ts'
 import { STATE } from './sandbox/wire.ts'
-import { placeText } from './source-position.ts'
+import { placeText } from './sandbox/source-position.ts'
 
 export type { Messages } from './function-lines.ts'
 export type { FunctionFailure } from './sandbox/batch-outcome.ts'

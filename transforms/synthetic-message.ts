@@ -4,8 +4,8 @@
  */
 import { escapeIdentifier, escapeLiteral } from 'pg'
 import { EngineError } from '../engine/errors.ts'
-import { qualified } from '../engine/state/table-name.ts'
-import type { Connection } from '../engine/state/resources.ts'
+import { qualified } from '../engine/postgres/table-name.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader, type ReadRows } from '../engine/wal/connection/snapshot-reader.ts'
 import { parseExact } from './exact-json.ts'
 import { rowPrinter } from './row-json.ts'

@@ -1,7 +1,7 @@
 /** Rows that a table has now, as messages would have them: for people who try a function before anything was streamed. */
 import { EngineError } from '../engine/errors.ts'
-import { qualified } from '../engine/state/table-name.ts'
-import type { Connection } from '../engine/state/resources.ts'
+import { qualified } from '../engine/postgres/table-name.ts'
+import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { Enricher } from './enrichment.ts'
 import { parseExact } from './exact-json.ts'

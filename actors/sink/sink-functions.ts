@@ -1,7 +1,8 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
 import { isDeepStrictEqual } from 'node:util'
 import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
-import type { Connection, Database, Sink } from '../../engine/state/resources.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
 import { sinkMetadata } from '../../sinks/pull.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'

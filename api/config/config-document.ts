@@ -7,7 +7,8 @@
  */
 import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
-import { Name, type Account as StoredAccount, type Database, type Sink } from '../../engine/state/resources.ts'
+import type { Account as StoredAccount, Database, Sink } from '../../engine/state/resources.ts'
+import { Name } from '../../engine/resource-name.ts'
 import { secretFields, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'

@@ -6,7 +6,7 @@
 import { Type } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
 import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
-import { Name, NAME_EXPRESSION, NAME_FORM } from '../../engine/state/resources.ts'
+import { Name, isName } from '../../engine/resource-name.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, isObject, readOnly } from '../form.ts'
@@ -51,7 +51,6 @@ export const EndpointIn = Type.Object(
 )
 
 const MAX_URL = 4096
-const isName = (text: string): boolean => text.length <= NAME_FORM.maxLength && NAME_EXPRESSION.test(text)
 /** How an older version showed encrypted headers: means those that are stored. */
 export const isSummary = (given: unknown): given is string => typeof given === 'string' && /^\(\d+ encrypted header\(s\)\)/.test(given)
 

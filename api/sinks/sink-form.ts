@@ -8,17 +8,10 @@ import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { durationMs } from '../../engine/duration.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
-import {
-  ACTIONS,
-  Name,
-  SinkSettings,
-  type SinkSettingsInput,
-  SourceFilter,
-  TableSettings,
-  type Sink,
-  PartitionsIn,
-} from '../../engine/state/resources.ts'
-import { qualified } from '../../engine/state/table-name.ts'
+import { ACTIONS, SinkSettings, type SinkSettingsInput, TableSettings, type Sink, PartitionsIn } from '../../engine/state/resources.ts'
+import { SourceFilter } from '../../engine/state/source-filter.ts'
+import { Name } from '../../engine/resource-name.ts'
+import { qualified } from '../../engine/postgres/table-name.ts'
 import { AnyDestination, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { SinkChanges } from '../../actors/resource-edits.ts'

@@ -1,7 +1,17 @@
 /** How a checked connection becomes the driver's configuration. */
 import type { ClientConfig } from 'pg'
-import type { Connection } from '../state/resources.ts'
 import { GuardedSocket } from './guarded-socket.ts'
+
+/** How to reach a Postgres: plain values once checked; the password is decrypted only in memory. */
+export type Connection = Readonly<{
+  hostname: string
+  port: number
+  database: string
+  username: string
+  password: string
+  ssl: boolean | 'disable' | 'require' | 'verify-ca' | 'verify-full'
+  caCert?: string
+}>
 
 /**
  * Of a database that an account names: reached through the guard, and with its own password alone. Where that is empty, pg would take

@@ -4,8 +4,7 @@
  */
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
-import type { Connection } from '../state/resources.ts'
-import { accountClient } from './client-config.ts'
+import { accountClient, type Connection } from './client-config.ts'
 import { tlsRefusal } from './tls-refusal.ts'
 
 type Provision = Readonly<{

@@ -21,9 +21,8 @@ import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
-import type { Connection } from '../state/resources.ts'
 import { launched, launchFor, launchServerFor, type Binaries } from './binaries.ts'
-import { clientConfig } from './client-config.ts'
+import { clientConfig, type Connection } from './client-config.ts'
 import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
 
 type ServerOptions = Readonly<{

@@ -2,9 +2,9 @@
  * What of a sink decides which stream it reads, and what a change of a key is to it: its shape. Sinks of one stream shape share
  * the stream, which is written once; a sink of another shape than before begins another generation.
  */
-import { takesTable } from '../wal/routing/routing.ts'
-import type { SinkSettings, SourceFilter } from './resources.ts'
-import { qualified } from './table-name.ts'
+import type { SinkSettings } from './resources.ts'
+import { type SourceFilter, takesTable } from './source-filter.ts'
+import { qualified } from '../postgres/table-name.ts'
 
 /** What of a sink decides which messages lie in its stream, where, in which order and in which words (correctness 43). */
 export type StreamShape = Readonly<{

@@ -5,12 +5,12 @@
  */
 import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
+import type { Connection } from '../postgres/client-config.ts'
+import { Name } from '../resource-name.ts'
 import type { Destination } from './destinations.ts'
 import type { StreamShape } from './generation-shape.ts'
+import { SourceFilter } from './source-filter.ts'
 
-export const NAME_EXPRESSION = /^[a-zA-Z0-9_.-]+$/
-export const NAME_FORM = { pattern: NAME_EXPRESSION.source, maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
-export const Name = Type.String(NAME_FORM)
 const Annotations = Type.Record(Type.String(), Type.Unknown(), {
   default: {},
   description: 'free JSON copied into each message, at most 8192 bytes',
@@ -19,21 +19,6 @@ const Annotations = Type.Record(Type.String(), Type.Unknown(), {
 const DEFAULT_REPLAY_WINDOW = '1h'
 
 export const ACTIONS = ['insert', 'update', 'delete'] as const
-
-/** Which tables a sink takes. `null` or absent: no restriction. Table names are `schema.table`. */
-export const SourceFilter = Type.Object(
-  {
-    include_schemas: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
-    exclude_schemas: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
-    include_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
-    exclude_tables: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
-  },
-  {
-    additionalProperties: false,
-    description: 'which tables it takes: include_ or exclude_schemas, include_ or exclude_tables; {} takes all that are published',
-  },
-)
-export type SourceFilter = Static<typeof SourceFilter>
 
 export const TableSettings = Type.Object(
   {
@@ -171,17 +156,6 @@ export const TlsMode = Type.Union([
   Type.Literal('verify-ca'),
   Type.Literal('verify-full'),
 ])
-
-/** How to reach a Postgres: plain values once checked; the password is decrypted only in memory. */
-export type Connection = Readonly<{
-  hostname: string
-  port: number
-  database: string
-  username: string
-  password: string
-  ssl: boolean | 'disable' | 'require' | 'verify-ca' | 'verify-full'
-  caCert?: string
-}>
 
 export type Database = Readonly<{
   id: string

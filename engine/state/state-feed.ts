@@ -5,9 +5,8 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
-import { clientConfig } from '../postgres/client-config.ts'
+import { clientConfig, type Connection } from '../postgres/client-config.ts'
 import { cut } from '../postgres/client-cut.ts'
-import type { Connection } from './resources.ts'
 
 export type Notice =
   | Readonly<{ about: 'resources' | 'nodes' | 'everything' }>

@@ -7,10 +7,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, Pool, escapeLiteral, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
-import { clientConfig } from '../postgres/client-config.ts'
+import { clientConfig, type Connection } from '../postgres/client-config.ts'
 import { tlsRefusal } from '../postgres/tls-refusal.ts'
 import { stateUnavailable } from './asking.ts'
-import type { Connection } from './resources.ts'
 
 /** Asks the state database, whose rows have the columns that a caller names: the schema is ours. */
 export type StateQuery = <R extends Record<string, unknown> = Record<string, unknown>>(

@@ -3,9 +3,9 @@
  * Postgres. Said by table, with the SQL that mends it.
  */
 import { escapeIdentifier } from 'pg'
-import type { SourceFilter } from '../state/resources.ts'
-import { qualified } from '../state/table-name.ts'
-import { INTERNAL_SCHEMA, takesTable } from './routing/routing.ts'
+import { type SourceFilter, takesTable } from '../state/source-filter.ts'
+import { qualified } from '../postgres/table-name.ts'
+import { INTERNAL_SCHEMA } from './routing/routing.ts'
 import type { Query } from '../postgres/query.ts'
 
 export type PublicationGap = Readonly<{

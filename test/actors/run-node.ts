@@ -1,6 +1,6 @@
 /** A process that a test can kill: one node on the state database that its argument names. It says when its source streams,
  *  and ends cleanly at SIGTERM. */
-import type { Connection } from '../../engine/state/resources.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
 import { startNode } from './engine-node.ts'
 
 const node = await startNode({ name: 'child', state: JSON.parse(process.argv[2] as string) as Connection })

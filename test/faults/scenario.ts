@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import type { Connection } from '../../engine/state/resources.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Consumer, now } from './consumer.ts'
 import { Cuts } from './cuts.ts'
 import { Oracle } from './oracle.ts'

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { stringify } from 'yaml'
-import type { Connection } from '../../engine/state/resources.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 import { CalmClock } from '../services/calm-clock.ts'
 

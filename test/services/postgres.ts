@@ -10,7 +10,7 @@ import { basename, dirname, join } from 'node:path'
 import { Client } from 'pg'
 import { embeddedBinaries, type Binaries } from '../../engine/postgres/binaries.ts'
 import { PostgresServer } from '../../engine/postgres/server.ts'
-import type { Connection } from '../../engine/state/resources.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
 import { openStore } from '../../engine/state/store.ts'
 import { serverFolder } from './server-folder.ts'
 

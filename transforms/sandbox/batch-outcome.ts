@@ -1,6 +1,6 @@
 /** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
 import type { ErrorCode } from '../../engine/errors.ts'
-import { ownPlace, type SourcePlace } from '../source-position.ts'
+import { ownPlace, type SourcePlace } from './source-position.ts'
 import type { FunctionKind } from './isolate.ts'
 import type { Answer } from './sandbox.ts'
 import { STATE } from './wire.ts'

@@ -4,8 +4,7 @@
  * above `alter database` and `alter role`.
  */
 import type { ClientConfig } from 'pg'
-import { accountClient } from '../../postgres/client-config.ts'
-import type { Connection } from '../../state/resources.ts'
+import { accountClient, type Connection } from '../../postgres/client-config.ts'
 
 /** For the `options` of a connection. Offsets are +00, intervals read "1 mon -3 days +04:05:06", floats round-trip. */
 export const PINNED_OPTIONS = [

@@ -2,9 +2,9 @@
  * What goes where: a routing version compiled for one relation. A pure function of (version, relation), so that every
  * run over the same log sends the same messages to the same partitions (correctness 6).
  */
+import { takesTable } from '../../state/source-filter.ts'
 import type { TopicName } from '../../log/log.ts'
-import type { ACTIONS, RoutedStream, Routing, SourceFilter } from '../../state/resources.ts'
-import { qualified } from '../../state/table-name.ts'
+import type { ACTIONS, RoutedStream, Routing } from '../../state/resources.ts'
 
 /** Tables of this schema are Tailrace's own and are never streamed. */
 export const INTERNAL_SCHEMA = 'tailrace'
@@ -58,13 +58,4 @@ export function compileTargets({ streams }: Routing, table: Readonly<{ schema: s
       splitsKeyChanges: stream.splitsKeyChanges ?? false,
       only: stream.only,
     }))
-}
-
-/** Contract 9.2: given lists restrict; a table must pass those of schemas and those of tables. */
-export function takesTable(filter: SourceFilter, schema: string, fullName: string): boolean {
-  const { include_schemas, exclude_schemas, include_tables, exclude_tables } = filter
-  if (include_schemas && !include_schemas.includes(schema)) return false
-  if (exclude_schemas?.includes(schema)) return false
-  if (include_tables && !include_tables.some((name) => qualified(name) === fullName)) return false
-  return !exclude_tables?.some((name) => qualified(name) === fullName)
 }

@@ -6,7 +6,7 @@ import { afterEach, test } from 'node:test'
 import { Egress } from '../../../engine/net/egress.ts'
 import { guardDatabases } from '../../../engine/postgres/guarded-socket.ts'
 import { provision } from '../../../engine/postgres/provision.ts'
-import type { Connection } from '../../../engine/state/resources.ts'
+import type { Connection } from '../../../engine/postgres/client-config.ts'
 import { ReplicationWire } from '../../../engine/wal/connection/replication-wire.ts'
 import { sourceClient } from '../../../engine/wal/connection/source-client.ts'
 

@@ -9,7 +9,7 @@ import { Client } from 'pg'
 import { embeddedBinaries } from '../../../engine/postgres/binaries.ts'
 import { isAlive } from '../../../engine/postgres/postmaster.ts'
 import { PostgresServer } from '../../../engine/postgres/server.ts'
-import type { Connection } from '../../../engine/state/resources.ts'
+import type { Connection } from '../../../engine/postgres/client-config.ts'
 import { createDatabase, machinePostgres, startPostgres } from '../../services/postgres.ts'
 import { until } from '../../waiting.ts'
 

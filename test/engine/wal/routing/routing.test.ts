@@ -3,7 +3,8 @@ import { test } from 'node:test'
 import type { RoutedStream } from '../../../../engine/state/resources.ts'
 import { parseRoutingMark } from '../../../../engine/wal/routing/routing-mark.ts'
 import { routingOf } from '../../../../engine/wal/routing/stored-versions.ts'
-import { compileTargets, takesTable } from '../../../../engine/wal/routing/routing.ts'
+import { compileTargets } from '../../../../engine/wal/routing/routing.ts'
+import { takesTable } from '../../../../engine/state/source-filter.ts'
 
 const stream = (over: Partial<RoutedStream>): RoutedStream => ({
   topic: 'stream.1',

@@ -11,20 +11,20 @@
  *  D4. Below the last place that a former run has saved a table keeps what was known of it, for that run has read it so. The
  *      catalogue would have a generation begin below one that has begun already.
  */
-import type { Log } from '../../log/log.ts'
-import { PART, type Position } from '../../position.ts'
-import type { RoutingVersion } from '../../state/resources.ts'
-import { describeByMessage, describeRelation, needsLookup } from './catalog.ts'
-import type { Cursor } from '../cursor.ts'
-import type { KnownRelations, SavedRelation } from './known-relations.ts'
-import type { RelationMessage } from './pgoutput.ts'
-import { Relation, type RelationDescription } from './relation.ts'
-import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './relation-grouping.ts'
-import { compileTargets } from '../routing/routing.ts'
-import type { LeftTopic, RoutingState } from '../routing/routing-state.ts'
-import { endsOf, joinReaders, topicsOf } from '../run-start.ts'
-import type { Query } from '../../postgres/query.ts'
-import type { SourceStore } from '../source-store.ts'
+import type { Log } from '../log/log.ts'
+import { PART, type Position } from '../position.ts'
+import type { RoutingVersion } from '../state/resources.ts'
+import { describeByMessage, describeRelation, needsLookup } from './decode/catalog.ts'
+import type { Cursor } from './cursor.ts'
+import type { KnownRelations, SavedRelation } from './decode/known-relations.ts'
+import type { RelationMessage } from './decode/pgoutput.ts'
+import { Relation, type RelationDescription } from './decode/relation.ts'
+import { columnsOf, sameColumns, sameGrouping, type RelationColumns } from './decode/relation-grouping.ts'
+import { compileTargets } from './routing/routing.ts'
+import type { LeftTopic, RoutingState } from './routing/routing-state.ts'
+import { endsOf, joinReaders, topicsOf } from './run-start.ts'
+import type { Query } from '../postgres/query.ts'
+import type { SourceStore } from './source-store.ts'
 
 /** @property left topics that generations leave ahead of the relation's next change */
 export type Described = Readonly<{ relation: Relation; left: readonly LeftTopic[] }>

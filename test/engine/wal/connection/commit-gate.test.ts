@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { CommitGate, snapshotOf } from '../../../engine/wal/commit-gate.ts'
+import { CommitGate, snapshotOf } from '../../../../engine/wal/connection/commit-gate.ts'
 
 test('whether a transaction is visible is told across the wrap-around of its number', () => {
   const at = snapshotOf('4294967290:4294967300:4294967295,4294967297', 6) // the second epoch begins at 4294967296; the next is its 9th

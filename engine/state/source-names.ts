@@ -5,9 +5,9 @@
  */
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
-import type { Connection, SinkSettings } from '../state/resources.ts'
-import { qualified } from '../state/table-name.ts'
-import { accountClient } from './client-config.ts'
+import type { SinkSettings } from './resources.ts'
+import { qualified } from '../postgres/table-name.ts'
+import { accountClient, type Connection } from '../postgres/client-config.ts'
 
 /**
  * `field` is that of the sink, for errors; `column` belongs to the table. `ofOldRow`: Postgres must tell the column of old

@@ -8,12 +8,12 @@ import { EngineError } from '../errors.ts'
 import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../postgres/query.ts'
-import { acceptRemedy } from '../wal/history.ts'
-import { ownerOf } from '../wal/routing/routing.ts'
-import { NEW_TOPIC } from '../wal/routing/stored-versions.ts'
-import { endsOf } from '../wal/run-start.ts'
-import type { TopicEnd } from '../wal/source-store.ts'
-import { generationRead, isCopy, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from './log.ts'
+import { acceptRemedy } from './history.ts'
+import { ownerOf } from './routing/routing.ts'
+import { NEW_TOPIC } from './routing/stored-versions.ts'
+import { endsOf } from './run-start.ts'
+import type { TopicEnd } from './source-store.ts'
+import { generationRead, isCopy, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 
 /** Partitions that are asked side by side. */
 const AT_ONCE = 16

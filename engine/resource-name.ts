@@ -1,0 +1,7 @@
+/** What users may name a database, a sink, an endpoint or a function. */
+import { Type } from 'typebox'
+
+const NAME_EXPRESSION = /^[a-zA-Z0-9_.-]+$/
+export const NAME_FORM = { pattern: NAME_EXPRESSION.source, maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
+export const Name = Type.String(NAME_FORM)
+export const isName = (text: string): boolean => text.length <= NAME_FORM.maxLength && NAME_EXPRESSION.test(text)
