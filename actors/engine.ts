@@ -111,7 +111,10 @@ export class Engine {
     this.#edits = new ResourceEdits(options.store, options.resources)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#trimming = new StreamTrimming({
-      ...{ query: options.store.query, log: options.log, holder: options.nodes.id, logger: options.logger },
+      query: options.store.query,
+      log: options.log,
+      holder: options.nodes.id,
+      logger: options.logger,
       transaction: (work) => options.store.transaction(work),
       whileStopped: (sinkId, work) => this.#replays.whileStopped(sinkId, () => this.#holders(sinkId), work),
       copied: () => this.#oldTopics.ring(),
@@ -442,17 +445,15 @@ export class Engine {
     const { log, logger, store, nodes, cache, egress, source } = this.#options
     return {
       maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
-      ...{
-        log,
-        logger,
-        query: store.query,
-        holder: nodes.id,
-        cache,
-        egress,
-        functions: this.#functions,
-        recent: this.#recent,
-        memory: this.#memory,
-      },
+      log,
+      logger,
+      query: store.query,
+      holder: nodes.id,
+      cache,
+      egress,
+      functions: this.#functions,
+      recent: this.#recent,
+      memory: this.#memory,
       sinkNow: (id) => this.#sinkNow(id),
       delivered: () => this.#oldTopics.ring(),
     }
@@ -461,7 +462,11 @@ export class Engine {
   #sourceHome(databaseId: string): SourceHome {
     const { log, logger, store, nodes, source: settings } = this.#options
     return {
-      ...{ log, logger, query: store.query, nodes, settings },
+      log,
+      logger,
+      query: store.query,
+      nodes,
+      settings,
       streaming: () => this.#publications.ring(),
       routed: () => {
         for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()

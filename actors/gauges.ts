@@ -46,9 +46,14 @@ export function sourceGauges(source: SourceActor, streams: readonly StreamStatus
   return {
     isOwner,
     streams: streams.map(({ topic, bytes, readers }) => ({
-      ...{ topic, keptBytes: bytes },
+      topic,
+      keptBytes: bytes,
       readers: readers.map(({ sinkId: id, sink: name, ...reader }) => ({
-        ...{ id, name, backlogBytes: reader.backlogBytes, othersBytes: reader.othersBytes, heldBytes: reader.heldBytes },
+        id,
+        name,
+        backlogBytes: reader.backlogBytes,
+        othersBytes: reader.othersBytes,
+        heldBytes: reader.heldBytes,
       })),
     })),
     slotHealth: state === 'failed' ? 'error' : state === 'waiting' ? 'warn' : 'ok',

@@ -104,7 +104,10 @@ async function sharedStreams(
     if (!newest || (newest.topic !== undefined && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
       generation++
       await ask(query, 'insert into tailrace.generation (sink_id, generation, shape, topic) values ($1::uuid, $2, $3::jsonb, $4)', [
-        ...[sink.id, generation, JSON.stringify(shape), topic],
+        sink.id,
+        generation,
+        JSON.stringify(shape),
+        topic,
       ])
     } else if (newest.topic === undefined)
       await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [

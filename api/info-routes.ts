@@ -7,8 +7,13 @@ import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } 
 import type { Operation } from './operation.ts'
 
 const About = Type.Object({
-  ...{ name: Type.String(), version: Type.String(), about: Type.String() },
-  ...{ api: Type.String(), openapi: Type.String(), health: Type.String(), documentation: Type.String() },
+  name: Type.String(),
+  version: Type.String(),
+  about: Type.String(),
+  api: Type.String(),
+  openapi: Type.String(),
+  health: Type.String(),
+  documentation: Type.String(),
 })
 
 const Waiting = Type.Object({
@@ -57,9 +62,18 @@ const StreamOut = Type.Object({
 function streamOut(stream: StreamStatus): Record<string, unknown> {
   const { topic, databaseId, database, selects = null, partitions, bytes, readers } = stream
   return {
-    ...{ topic, database_id: databaseId, database, selects, partitions, bytes: Math.round(bytes) },
+    topic,
+    database_id: databaseId,
+    database,
+    selects,
+    partitions,
+    bytes: Math.round(bytes),
     readers: readers.map(({ sinkId, sink, status, generation, state, partitions: rows, ...reader }) => ({
-      ...{ sink_id: sinkId, sink, status, generation, state },
+      sink_id: sinkId,
+      sink,
+      status,
+      generation,
+      state,
       ...bytesOut(reader),
       partitions: rows.map(({ partition, committed, line, ...row }) => ({ partition, committed, line, ...bytesOut(row) })),
     })),
@@ -90,8 +104,13 @@ export function infoOperations({
       auth: false,
       answer: { description: 'Its name, and its addresses.', schema: About },
       handle: () => ({
-        ...{ name: 'Tailrace', version, about: 'Postgres change data capture' },
-        ...{ api: '/api', openapi: '/api/openapi.json', health: '/health', documentation: 'the folder docs/ of the program' },
+        name: 'Tailrace',
+        version,
+        about: 'Postgres change data capture',
+        api: '/api',
+        openapi: '/api/openapi.json',
+        health: '/health',
+        documentation: 'the folder docs/ of the program',
       }),
     },
     {

@@ -72,8 +72,12 @@ export type Limits = Readonly<{
   strangeRequests: number
 }>
 const LIMITS: Limits = {
-  ...{ headersMs: 20_000, requestMs: 60_000, checkEveryMs: 5_000 },
-  ...{ connections: 20_000, strangers: 1_000, strangeRequests: 100 },
+  headersMs: 20_000,
+  requestMs: 60_000,
+  checkEveryMs: 5_000,
+  connections: 20_000,
+  strangers: 1_000,
+  strangeRequests: 100,
 }
 
 export interface ApiServer extends AsyncDisposable {

@@ -41,16 +41,23 @@ function built(
   const path = realpathSync(file)
   try {
     const { outputFiles, metafile } = buildSync({
-      ...{ entryPoints: [path], absWorkingDir: dirname(path), write: false, logLevel: 'silent', bundle: true, metafile: true, ...options },
-      ...{ format: 'esm', platform: 'neutral', mainFields: ['module', 'main'], conditions: ['module', 'import', 'default'] },
-      ...{
-        target: 'es2024',
-        charset: 'utf8',
-        legalComments: 'none',
-        sourcesContent: false,
-        banner: { js: BUNDLE_MARK },
-        define: { 'process.env.NODE_ENV': '"production"' },
-      },
+      entryPoints: [path],
+      absWorkingDir: dirname(path),
+      write: false,
+      logLevel: 'silent',
+      bundle: true,
+      metafile: true,
+      ...options,
+      format: 'esm',
+      platform: 'neutral',
+      mainFields: ['module', 'main'],
+      conditions: ['module', 'import', 'default'],
+      target: 'es2024',
+      charset: 'utf8',
+      legalComments: 'none',
+      sourcesContent: false,
+      banner: { js: BUNDLE_MARK },
+      define: { 'process.env.NODE_ENV': '"production"' },
     })
     const folder = packageOf(path)
     const files = Object.keys(metafile.inputs).map((input) => resolve(dirname(path), input))

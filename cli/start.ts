@@ -107,7 +107,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   })
   const { threads = Math.min(MAX_THREADS, Math.max(MIN_THREADS, availableParallelism())), memoryMb } = settings.functions
   const functions = new FunctionPool({
-    ...{ threads, memoryMb },
+    threads,
+    memoryMb,
     unconfined: (lacks) =>
       logger.info({ lacks }, 'this system lets functions run in processes with less than all bounds: docs/functions.md'),
   })
@@ -149,8 +150,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     settings.kafka && settings.vaultKey
       ? parts.use(
           openCluster({
-            ...{ engine, feed, logger },
-            ...{ registry: nodes, query: store.query, vaultKey: settings.vaultKey },
+            engine,
+            feed,
+            logger,
+            registry: nodes,
+            query: store.query,
+            vaultKey: settings.vaultKey,
             findSink: (id) => cache.sink(id),
           }),
         )

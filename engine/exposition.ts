@@ -16,9 +16,10 @@ export type Family = Readonly<{ name: string; help: string }> &
 export type Sample = readonly [labels: Labels, value: number | undefined]
 export type LatencySample = readonly [labels: Labels, counts: LatencyCounts]
 
+// prettier-ignore
 const LABEL_NAMES = [
-  ...['consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name', 'stream'],
-  ...['entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node'],
+  'consumer_id', 'consumer_name', 'partition', 'replication_slot_id', 'slot_name', 'database_id', 'database_name', 'stream',
+  'entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node',
 ]
 
 /** @param ofProcess Node's own figures as well, measured from now on */

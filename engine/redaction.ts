@@ -29,9 +29,10 @@ const MAX_DEPTH = 8
 const MAX_ITEMS = 100
 const MAX_TEXT = 8_192
 /** The fields of an error that say what failed and where; everything else stays out (Postgres puts row values in `detail`). */
+// prettier-ignore
 const ERROR_FIELDS = [
-  ...['code', 'errno', 'syscall', 'address', 'port', 'status', 'statusCode'],
-  ...['severity', 'schema', 'table', 'column', 'dataType', 'constraint', 'routine'],
+  'code', 'errno', 'syscall', 'address', 'port', 'status', 'statusCode',
+  'severity', 'schema', 'table', 'column', 'dataType', 'constraint', 'routine',
 ] as const
 /** SQLSTATE classes whose message quotes a value: data exceptions, and what a user's own function raises. */
 const MESSAGE_HOLDS_VALUES = /^(?:22|P0)...$/

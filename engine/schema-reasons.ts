@@ -96,8 +96,13 @@ const WORDS: Readonly<Record<string, (error: ErrorObject) => Words>> = {
 }
 
 const KINDS: Readonly<Record<string, string>> = {
-  ...{ string: 'a text', integer: 'a whole number', number: 'a number', boolean: BOOLEAN },
-  ...{ object: 'an object', array: 'a list', null: 'null' },
+  string: 'a text',
+  integer: 'a whole number',
+  number: 'a number',
+  boolean: BOOLEAN,
+  object: 'an object',
+  array: 'a list',
+  null: 'null',
 }
 /** What an expression asks for, where its field alone doesn't say. */
 const PATTERNS: Readonly<Record<string, string>> = {

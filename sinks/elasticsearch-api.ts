@@ -53,7 +53,10 @@ export class ElasticsearchApi {
   async bulk(index: string, operations: readonly Operation[], body: Buffer, signal: AbortSignal): Promise<BulkEnd> {
     const keepBytes = bytesAbout(operations.length)
     const { answer, failure } = await this.#call(`/${encodeURIComponent(index)}/_bulk?${WANTED}`, {
-      ...{ type: 'application/x-ndjson', body, keepBytes, signal },
+      type: 'application/x-ndjson',
+      body,
+      keepBytes,
+      signal,
     })
     if (failure === 'aborted') return { kind: 'aborted' }
     if (failure) return { kind: 'failed', failure }
@@ -91,9 +94,12 @@ export class ElasticsearchApi {
     { type, body, keepBytes = KEPT_BYTES, signal }: Readonly<{ type: string; body?: Buffer; keepBytes?: number; signal: AbortSignal }>,
   ): Promise<Readonly<{ answer: HttpAnswer; failure?: undefined }> | Readonly<{ answer?: undefined; failure: Failure | 'aborted' }>> {
     const { answer, failure } = await this.#pool.request({
-      ...{ path: `${this.#base}${path}`, headers: [...this.#headers, 'content-type', type] },
+      path: `${this.#base}${path}`,
+      headers: [...this.#headers, 'content-type', type],
       ...(body ? { method: 'POST', body } : { method: 'GET' }),
-      ...{ timeoutMs: this.#timeoutMs, keepBytes, signal },
+      timeoutMs: this.#timeoutMs,
+      keepBytes,
+      signal,
     })
     if (failure) return { failure: failure.phase === 'aborted' ? 'aborted' : this.verbatim.unanswered(failure) }
     if (answer.status >= 200 && answer.status <= 299) return { answer }
@@ -146,8 +152,9 @@ function wordsOf(fault: Fault | string): string {
 }
 
 /** Whatever is sent, it is not the documents that are wrong. */
+// prettier-ignore
 const REFUSED_TYPES = new Set([
-  ...['index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception'],
+  'index_not_found_exception', 'index_closed_exception', 'invalid_index_name_exception', 'security_exception',
   'cluster_block_exception', // with 429 too, when its disk is full: that lasts, and sending less is no cure
 ])
 

@@ -123,8 +123,13 @@ export class MeilisearchApi {
   }): Promise<Readonly<{ answer: HttpAnswer; refusal?: undefined }> | Readonly<{ answer?: undefined; refusal: Refusal }>> {
     const { method, path, headers = [], body = null, keepBytes = KEPT_BYTES, signal } = request
     const { answer, failure } = await this.#pool.request({
-      ...{ method, path: `${this.#base}${path}`, headers: [...this.#headers, ...headers], body },
-      ...{ timeoutMs: this.timeoutMs, keepBytes, signal },
+      method,
+      path: `${this.#base}${path}`,
+      headers: [...this.#headers, ...headers],
+      body,
+      timeoutMs: this.timeoutMs,
+      keepBytes,
+      signal,
     })
     if (failure) {
       const phase = failure.phase === 'connect' ? 'never' : failure.phase === 'aborted' ? 'aborted' : 'unknown'
@@ -197,10 +202,11 @@ function membersOf<Place extends string = never>(body: Buffer, at: number, names
 }
 
 /** Whatever is sent, it is not the documents that are wrong: as an answer, or as the end of a task. */
+// prettier-ignore
 const REFUSED = new Set([
-  ...['index_not_found', 'invalid_index_uid', 'index_primary_key_already_exists', 'invalid_index_primary_key', 'feature_not_enabled'],
-  ...['index_primary_key_multiple_candidates_found', 'index_primary_key_no_candidate_found', 'unsupported_media_type'],
-  ...['missing_authorization_header', 'invalid_api_key', 'missing_master_key'],
+  'index_not_found', 'invalid_index_uid', 'index_primary_key_already_exists', 'invalid_index_primary_key', 'feature_not_enabled',
+  'index_primary_key_multiple_candidates_found', 'index_primary_key_no_candidate_found', 'unsupported_media_type',
+  'missing_authorization_header', 'invalid_api_key', 'missing_master_key',
 ])
 const FULL = new Set(['no_space_left_on_device', 'database_size_limit_reached', 'too_many_open_files', 'too_many_tasks', 'io_error'])
 

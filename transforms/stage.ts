@@ -150,7 +150,10 @@ export class FunctionStage {
       const isTransformed = transform !== undefined && !(isDelete && deletes === 'keyed')
       const kind = Number(isAsked) + 2 * Number(isTransformed) + 4 * Number(isDelete)
       const part = (kinds[kind] ??= {
-        ...{ filter: isAsked ? filter : undefined, routing, transform: isTransformed ? transform : undefined, isDelete },
+        filter: isAsked ? filter : undefined,
+        routing,
+        transform: isTransformed ? transform : undefined,
+        isDelete,
         chosen: [],
       })
       part.chosen.push(i)
@@ -177,7 +180,8 @@ export class FunctionStage {
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
     const { memory, ...batch } = linesOf(messages, {
       ...(isAll ? {} : { chosen }),
-      ...{ metadata, memory: lineMemory },
+      metadata,
+      memory: lineMemory,
       ...(enriched && { enrichment: (i: number) => enriched.rows[i] }),
     })
     try {
@@ -295,7 +299,9 @@ export function attemptOf(failure: FunctionFailure, logs: readonly string[]): Re
   return {
     at: new Date().toISOString(),
     counts: true,
-    ...{ code, message: failureText(failure), function: name },
+    code,
+    message: failureText(failure),
+    function: name,
     ...(line !== undefined && { line, column }),
     ...(file !== undefined && { file }),
     ...(logs.length > 0 && { logs }),

@@ -15,13 +15,14 @@ import { trialInsert, type TrialMessage } from './trial.ts'
 type Column = Readonly<{ name: string; type: string; kind: string; element: string | null; modifier: number; label: string | null }>
 
 /** Postgres' texts, by the names of types. */
+// prettier-ignore
 const VALUES: Readonly<Record<string, string>> = {
-  ...{ bool: 't', int2: '1', int4: '1', int8: '1', oid: '1', float4: '1.5', float8: '1.5', money: '1' },
-  ...{ uuid: '00000000-0000-4000-8000-000000000001', json: '{}', jsonb: '{}', bytea: String.raw`\x00`, bit: '1', varbit: '1' },
-  ...{ date: '2025-02-03', time: '04:05:06', timetz: '04:05:06+00', interval: '1 day' },
-  ...{ timestamp: '2025-02-03 04:05:06', timestamptz: '2025-02-03 04:05:06+00' },
-  ...{ inet: '192.0.2.1', cidr: '192.0.2.0/24', macaddr: '08:00:2b:01:02:03', point: '(1,2)', tsvector: 'example', pg_lsn: '16/B374D848' },
-  ...{ int4range: '[1,10)', int8range: '[1,10)', numrange: '[1,10)', daterange: '[2025-02-03,2025-02-04)' },
+  bool: 't', int2: '1', int4: '1', int8: '1', oid: '1', float4: '1.5', float8: '1.5', money: '1',
+  uuid: '00000000-0000-4000-8000-000000000001', json: '{}', jsonb: '{}', bytea: String.raw`\x00`, bit: '1', varbit: '1',
+  date: '2025-02-03', time: '04:05:06', timetz: '04:05:06+00', interval: '1 day',
+  timestamp: '2025-02-03 04:05:06', timestamptz: '2025-02-03 04:05:06+00',
+  inet: '192.0.2.1', cidr: '192.0.2.0/24', macaddr: '08:00:2b:01:02:03', point: '(1,2)', tsvector: 'example', pg_lsn: '16/B374D848',
+  int4range: '[1,10)', int8range: '[1,10)', numrange: '[1,10)', daterange: '[2025-02-03,2025-02-04)',
 }
 const TEXTS = new Set(['text', 'varchar', 'bpchar', 'name', 'citext'])
 /** What columns of such names hold most likely: functions look at it. */
@@ -80,8 +81,12 @@ async function columnsOf(read: ReadRows, schema: string, table: string): Promise
   )
   if (rows.length === 0) throw new EngineError('ARGUMENT_INVALID', `the database has no table ${schema}.${table}`)
   const columns = rows.map(([name, type, kind, element, modifier, label]): Column => ({
-    ...{ name: name as string, type: type as string, kind: kind as string },
-    ...{ element: element ?? null, modifier: Number(modifier), label: label ?? null },
+    name: name as string,
+    type: type as string,
+    kind: kind as string,
+    element: element ?? null,
+    modifier: Number(modifier),
+    label: label ?? null,
   }))
   const keyed = rows.flatMap(([name, , , , , , at]) => (name && at ? [{ name, at: Number(at) }] : []))
   return { columns, keys: keyed.toSorted((a, b) => a.at - b.at).map(({ name }) => name) }

@@ -32,12 +32,13 @@ export type RouteTrial = (
 const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
 const TAIL = { database_name: 'example', consumer: NAMED, database: { ...NAMED, database: 'example', hostname: 'localhost' } }
 const ACTIONS: readonly unknown[] = ['insert', 'update', 'delete', 'read']
+// prettier-ignore
 export const EXAMPLE: TrialMessage = {
   record: {
     id: 1,
-    ...{ tenant_id: 3, name: 'Example', title: 'Example', email: 'ada@example.com', phone: '+1 555 0100', status: 'active' },
-    ...{ price: '19.90', quantity: 2, tags: ['new'], details: {}, deleted_at: null },
-    ...{ inserted_at: '2025-02-03T04:05:06.000000Z', updated_at: '2025-02-03T04:05:06.000000Z' },
+    tenant_id: 3, name: 'Example', title: 'Example', email: 'ada@example.com', phone: '+1 555 0100', status: 'active',
+    price: '19.90', quantity: 2, tags: ['new'], details: {}, deleted_at: null,
+    inserted_at: '2025-02-03T04:05:06.000000Z', updated_at: '2025-02-03T04:05:06.000000Z',
   },
   changes: { name: 'Before' },
   action: 'update',

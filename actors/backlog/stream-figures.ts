@@ -160,10 +160,15 @@ export class StreamFigures implements Disposable {
     }
     const sum = (i: number, of: (row: ReaderPartition) => number) => (rows[i] ?? []).reduce((total, row) => total + of(row), 0)
     return {
-      ...{ topic, databaseId: first.databaseId, partitions: first.shape.partitions, bytes },
+      topic,
+      databaseId: first.databaseId,
+      partitions: first.shape.partitions,
+      bytes,
       selects: first.shape.stream && describeStream(first.shape.stream),
       readers: stored.map(({ sinkId, generation, endsAt, drained, parkedBytes }, i) => ({
-        ...{ sinkId, generation, state: drained ? 'kept' : endsAt ? 'leaving' : 'reading' },
+        sinkId,
+        generation,
+        state: drained ? 'kept' : endsAt ? 'leaving' : 'reading',
         backlogBytes: sum(i, (row) => row.backlogBytes) + parkedBytes,
         othersBytes: sum(i, (row) => row.othersBytes),
         heldBytes: sum(i, (row) => row.heldBytes),
@@ -202,9 +207,16 @@ export class StreamFigures implements Disposable {
       if (topic === undefined) return []
       return [
         {
-          ...{ sinkId, topic, databaseId: String(row.database_id), generation: Number(row.generation) },
-          ...{ shape: row.shape as GenerationShape, endsAt: toPosition(row), takes: takesOf(row.takes), drained: row.drained === true },
-          ...{ parkedBytes: Number(row.parked), lines: (row.lines as readonly number[] | null) ?? [] },
+          sinkId,
+          topic,
+          databaseId: String(row.database_id),
+          generation: Number(row.generation),
+          shape: row.shape as GenerationShape,
+          endsAt: toPosition(row),
+          takes: takesOf(row.takes),
+          drained: row.drained === true,
+          parkedBytes: Number(row.parked),
+          lines: (row.lines as readonly number[] | null) ?? [],
         },
       ]
     })

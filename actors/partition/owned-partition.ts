@@ -71,7 +71,12 @@ export class OwnedPartition {
     const changed = () => this.#changed()
     const home = { log, topic, reader, partition: this.partition, dispatcher, deliverable }
     this.#reading = new PartitionReading({
-      ...{ ...home, trimming, drops, span, splitsKeyChanges, changed },
+      ...home,
+      trimming,
+      drops,
+      span,
+      splitsKeyChanges,
+      changed,
       sends: sends === true,
       isAlone: topic === reader,
       passed: () => this.#commits.passed(),
@@ -86,16 +91,13 @@ export class OwnedPartition {
     })
     this.#lapses = new EarliestTimer(clock, () => this.#onTime())
     this.#parked = new ParkedTending({
-      ...{
-        dispatcher,
-        store,
-        observer,
-        clock,
-        drained,
-        drainAfterMs,
-        sends: sends === true,
-        parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS,
-      },
+      dispatcher,
+      store,
+      observer,
+      clock,
+      drained,
+      drainAfterMs,
+      parkAfterMs: sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS,
       isClosed: () => this.#closed,
       commit: () => this.#commits.next(),
       moved: () => this.#moved(),

@@ -36,7 +36,14 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   await log.commit(reader, key.partition, taken)
   dispatcher.committed(taken)
   const trimming = await Trimming.begin({
-    ...{ log, topic, reader, query, key, clock, begins, line },
+    log,
+    topic,
+    reader,
+    query,
+    key,
+    clock,
+    begins,
+    line,
     bounds: options.replay,
     leftAt: () => (dispatcher.drained ? dispatcher.window.nextOffset : undefined),
     term: store.term,

@@ -168,7 +168,12 @@ class PushSink implements RunningSink {
     this.#retire()
     try {
       const wire = this.#type.open({
-        ...{ sink, database, egress, warn, endpoint: endpoint(sink), heard: () => this.#destination.heard() },
+        sink,
+        database,
+        egress,
+        warn,
+        endpoint: endpoint(sink),
+        heard: () => this.#destination.heard(),
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
       })
       this.#use = new WireUse(wire)
@@ -222,8 +227,12 @@ class PushSink implements RunningSink {
     const isShared = kept === this.#lastKept
     this.#lastKept = kept
     const facts = {
-      ...{ generation: origin ? origin.generation : this.#host.mustServe().generation, partition: origin ? origin.partition : partition },
-      ...{ status, tookMs, answer: kept, answerBytes: kept && !isShared ? kept.bytes : 0 },
+      generation: origin ? origin.generation : this.#host.mustServe().generation,
+      partition: origin ? origin.partition : partition,
+      status,
+      tookMs,
+      answer: kept,
+      answerBytes: kept && !isShared ? kept.bytes : 0,
     }
     const { delivered } = this.#host
     if (!former) delivered.add(piece, new SentTogether(undefined, facts))

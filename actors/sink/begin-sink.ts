@@ -43,7 +43,9 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     sink,
     database,
     generations: new StoredGenerations({
-      ...{ sinkId: sink.id, log, query },
+      sinkId: sink.id,
+      log,
+      query,
       ackWaitMs: () => sinkNow(sink.id).ack_wait_ms,
       handedOver: (generation) => {
         logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
@@ -63,7 +65,8 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     functions: (now, its, former) => functions.stageOf(now, its, former),
     read: (now, pack) => recent.note(now, pack),
     push: {
-      ...{ egress, maxMessageBytes },
+      egress,
+      maxMessageBytes,
       endpoint: (now) => cache.endpointOf(now),
       warn: (text) => logger.warn({ sink: sink.name }, text),
     },

@@ -389,8 +389,16 @@ export class SinkHost<P extends HostedPartition> {
       takeOver: async () =>
         begin(
           await OwnedPartition.takeOver({
-            ...{ log, query, holder, observer, clock, grouping, opensAt, ...(drainAfterMs === undefined ? {} : { drainAfterMs }) },
-            ...{ topic, reader },
+            log,
+            query,
+            holder,
+            observer,
+            clock,
+            grouping,
+            opensAt,
+            ...(drainAfterMs === undefined ? {} : { drainAfterMs }),
+            topic,
+            reader,
             key: { sinkId, generation, partition },
             span: () => this.#options.generations.span(generation),
             keyed,

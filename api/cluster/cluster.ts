@@ -49,7 +49,12 @@ export function openCluster({ engine, findSink, registry, feed, query, vaultKey,
   })
   return {
     engine: new ClusterEngine({
-      ...{ engine, findSink, registry, owners, peers, logger },
+      engine,
+      findSink,
+      registry,
+      owners,
+      peers,
+      logger,
       findOlder: (sinkId, refs) => findParked(query, sinkId, refs),
     }),
     served: {

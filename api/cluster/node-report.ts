@@ -62,7 +62,10 @@ export const NodeOut = Type.Object({
 })
 
 export const aboutSelf = ({ version, nodeId, nodeName }: Identity): Omit<KnownNode, 'reachable' | 'report'> => ({
-  ...{ id: nodeId, name: nodeName, address: null, version },
+  id: nodeId,
+  name: nodeName,
+  address: null,
+  version,
 })
 
 /** What this process says of itself. */
@@ -97,7 +100,11 @@ export function nodeOut({ report, ...node }: KnownNode, accountId: string): Reco
   const actors = report?.actors.filter(({ account }) => account === null || account === accountId) ?? []
   const { id, name, address, version, reachable } = node
   return {
-    ...{ id, name, address, version, reachable },
+    id,
+    name,
+    address,
+    version,
+    reachable,
     ready: report?.ready ?? null,
     sources: actors
       .filter(({ kind, state }) => kind === 'source' && HELD.has(state))
@@ -119,7 +126,9 @@ const idOf = ({ id }: ReportedActor): string => id.slice(id.indexOf('/') + 1)
 
 function reported({ id, kind, name, accountId, state, since, lastError, details, partitions }: ActorStatus): ReportedActor {
   return {
-    ...{ id, kind, state },
+    id,
+    kind,
+    state,
     name: name ?? null,
     account: accountId ?? null,
     since: since?.toISOString() ?? null,

@@ -212,9 +212,7 @@ export class PeerClient implements AsyncDisposable {
       throw new EngineError(
         'PEER_REFUSED',
         `what answers at ${node.address} (status ${status}) does not share the key of node ${node.name}`,
-        {
-          ...{ node: node.name, address: node.address, status },
-        },
+        { node: node.name, address: node.address, status },
       )
     }
     if (status === 200) return answer

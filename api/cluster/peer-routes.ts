@@ -61,8 +61,12 @@ export function addPeerRoutes(
     const forget = calls.add(asked.call, call)
     try {
       const receipt = await sink.receive({
-        ...{ batchSize: asked.batch_size, waitMs: asked.wait_ms, shape: asked.shape, ackToken: asked.ack_token === true },
-        ...{ signal: call.signal, isCounted: true },
+        batchSize: asked.batch_size,
+        waitMs: asked.wait_ms,
+        shape: asked.shape,
+        ackToken: asked.ack_token === true,
+        signal: call.signal,
+        isCounted: true,
       })
       if (!call.took(receipt)) return void reply.hijack() // who asked has gone
       reply.header(COUNT_HEADER, receipt.count)

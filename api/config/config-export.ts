@@ -58,7 +58,13 @@ export const yamlOf = (value: unknown): string => stringify(value, { lineWidth: 
 function databaseForm({ name, connection, poolSize, annotations, slot }: Database, secret: (text: string) => string): Form {
   const { hostname, port, database, username, password, ssl, caCert } = connection
   return {
-    ...{ name, hostname, port, database, username, password: secret(password), ssl },
+    name,
+    hostname,
+    port,
+    database,
+    username,
+    password: secret(password),
+    ssl,
     ...(caCert !== undefined && { ca_cert: caCert }),
     ...(poolSize !== 10 && { pool_size: poolSize }),
     ...(Object.keys(annotations).length > 0 && { annotations }),
@@ -79,7 +85,8 @@ function endpointForm({ name, kind, url, headers, encryptedHeaders }: HttpEndpoi
 
 function functionForm({ name, type, description, sinkType, code }: StoredFunction): Form {
   return {
-    ...{ name, type },
+    name,
+    type,
     ...(description !== null && { description }),
     ...(sinkType !== null && { sink_type: sinkType }),
     ...(type === 'path' ? { path: code } : { code }),
@@ -94,7 +101,8 @@ function sinkForm(sink: Sink, secret: (text: string) => string): Form {
     ([field, value]) => value !== undefined && (field === 'partitions' || !isDefault(SinkSettings.properties, field, value)),
   )
   return {
-    ...{ name, database },
+    name,
+    database,
     ...(status !== 'active' && { status }),
     source: {
       ...(schemas && { include_schemas: schemas }),

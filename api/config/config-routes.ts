@@ -90,7 +90,9 @@ export function configOperations(port: ConfigPort): Operation[] {
         const { resources, changes, actions, notices } = await port.apply(account, given(request), goneWith(reply))
         return {
           resources: resources.map(({ type, id, shown }) => ({ resource_type: type, id, ...shown })),
-          ...{ changes, actions: described(actions), notices },
+          changes,
+          actions: described(actions),
+          notices,
         }
       },
     },

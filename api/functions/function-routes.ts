@@ -148,7 +148,10 @@ const checkStoredTest = checker(StoredTestIn)
 
 export function functionOperations(port: FunctionPort): Operation[] {
   const shown = (fn: StoredFunction) => ({
-    ...{ id: fn.id, name: fn.name, type: fn.type, description: fn.description },
+    id: fn.id,
+    name: fn.name,
+    type: fn.type,
+    description: fn.description,
     ...(fn.type === 'path' ? { path: fn.code } : { code: fn.code }),
     ...(fn.sinkType !== null && { sink_type: fn.sinkType }),
     used_by: usersOf(fn, port.sinks()).map(({ name }) => name),

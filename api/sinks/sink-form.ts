@@ -102,9 +102,7 @@ export function idleHealth(sink: Sink): Health {
 }
 
 /** Parts of an output, and keys of older versions: taken in and left out. */
-const LEFT_OUT = readOnly(
-  ...['active_backfill', 'active_backfills', 'replication_slot_id', 'sequence_id', 'consumer_start', 'message_kind'],
-)
+const LEFT_OUT = readOnly('active_backfill', 'active_backfills', 'replication_slot_id', 'sequence_id', 'consumer_start', 'message_kind')
 const ATTACHED = ['filter', 'transform', 'routing', 'enrichment'] as const
 const MAX_ANNOTATION_BYTES = 8_192
 const MAX_DEPTH = 64

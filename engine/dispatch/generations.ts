@@ -174,7 +174,10 @@ export class StoredGenerations implements Generations {
          where r.g = p.generation and r.p = p.partition and r.o = p.record_offset and r.i = p.record_index) end
        where sink_id = $1::text::uuid and owner_generation = $2 and owner_partition = $3 and state = 'open'`,
       [
-        ...[generation, partition, held === undefined, this.#options.ackWaitMs()],
+        generation,
+        partition,
+        held === undefined,
+        this.#options.ackWaitMs(),
         origins.map((origin) => origin.generation),
         origins.map((origin) => origin.partition),
         held?.map(({ message }) => message.offset) ?? [],

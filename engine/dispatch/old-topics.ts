@@ -86,7 +86,10 @@ async function generationsOf(query: Query): Promise<readonly Generation[]> {
     if (topic === undefined) return []
     const keptMs = replayWindowMs(row.replay_window as number | string | null) - Number(row.age)
     return {
-      ...{ sinkId, generation, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) },
+      sinkId,
+      generation,
+      topic,
+      reader: readerOf(topic, ownTopic({ sinkId, generation })),
       partitions: (row.shape as { partitions: number }).partitions,
       lines: (row.lines as readonly number[] | null) ?? [],
       ended: row.drained === true ? { passed: row.passed === true, dropped: row.dropped === true, keptMs } : undefined,

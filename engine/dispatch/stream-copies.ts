@@ -141,7 +141,11 @@ export class StreamCopies {
     return rows.map((row) => {
       const [sinkId, generation, topic] = [String(row.sink_id), Number(row.generation), String(row.topic)]
       return {
-        ...{ sinkId, generation, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })), sink: String(row.name) },
+        sinkId,
+        generation,
+        topic,
+        reader: readerOf(topic, ownTopic({ sinkId, generation })),
+        sink: String(row.name),
         partitions: (row.shape as GenerationShape).partitions,
         endsAt: toPosition(row) as Position,
         isDisabled: row.status === 'disabled',
@@ -302,7 +306,9 @@ async function moveTo(
     [sinkId, generation, [...copy.ends.keys()], copy.ends],
   )
   await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::text::uuid and generation = $2', [
-    ...[sinkId, generation, copy.topic],
+    sinkId,
+    generation,
+    copy.topic,
   ])
   return true
 }

@@ -3,10 +3,11 @@ import { validateHeaderName, validateHeaderValue } from './http.ts'
 
 const MAX_BYTES = 8_192
 /** They are the connection's own, name another host than the one that was checked, or sign what is sent. */
+// prettier-ignore
 const FORBIDDEN = new Set([
-  ...['connection', 'content-length', 'expect', 'keep-alive', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
-  ...['host', 'proxy-authorization', 'proxy-connection'],
-  ...['webhook-id', 'webhook-signature', 'webhook-timestamp'],
+  'connection', 'content-length', 'expect', 'keep-alive', 'te', 'trailer', 'transfer-encoding', 'upgrade',
+  'host', 'proxy-authorization', 'proxy-connection',
+  'webhook-id', 'webhook-signature', 'webhook-timestamp',
 ])
 export const MAX_HEADERS = 100
 

@@ -35,11 +35,7 @@ type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> 
 export function shapeOf(id: string, sink: Shaping): GenerationShape {
   const stream = streamShapeOf(id, sink)
   const { partitions, grouping, groupColumns } = stream
-  return {
-    ...{ partitions, grouping, groupColumns },
-    ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }),
-    stream,
-  }
+  return { partitions, grouping, groupColumns, ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }), stream }
 }
 
 function streamShapeOf(id: string, sink: Shaping): StreamShape {

@@ -228,7 +228,12 @@ export class SourceRun {
     this.#receivedLsn = confirmed
     const known = new KnownRelations(relations)
     this.#describer = new RelationDescriber({
-      ...{ store, log, cursor: this.#cursor, routing: this.#routing, known, query: this.query },
+      store,
+      log,
+      cursor: this.#cursor,
+      routing: this.#routing,
+      known,
+      query: this.query,
       onNotice: (notice) => observer.notice?.(notice),
     })
     this.#packer = new ChangePacker({

@@ -244,9 +244,16 @@ export class SourceStore {
              from reader r left join begun b on b.sink_id::text = r.sink_id left join renewed n on n.topic = r.topic
            ) as readers from version v`,
           [
-            ...[relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
-            ...[opensAt.history, formatLsn(opensAt.lsn), opensAt.idx],
-            ...[sinks, JSON.stringify({ relation, key })],
+            relation,
+            position.history,
+            formatLsn(position.lsn),
+            position.idx,
+            JSON.stringify(saved),
+            opensAt.history,
+            formatLsn(opensAt.lsn),
+            opensAt.idx,
+            sinks,
+            JSON.stringify({ relation, key }),
             ...columnsOf(ends),
           ],
         )

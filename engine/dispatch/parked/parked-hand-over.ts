@@ -89,7 +89,8 @@ async function regroupAll(
          and p.history = r.history and p.lsn = r.lsn and p.idx = r.idx and p.part = r.part returning 1 as one`,
       [
         ...of,
-        ...[to.generation, to.shape.partitions],
+        to.generation,
+        to.shape.partitions,
         ...['history', 'lsn', 'idx', 'part'].map((column) => rows.map((row) => row[column])),
         groups.map(({ hash }) => hash),
         groups.map(({ groupKey }) => groupKey),

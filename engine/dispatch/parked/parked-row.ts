@@ -13,11 +13,19 @@ export function columnsOf(moves: readonly Move[]): unknown[] {
     const { history, lsn, idx, part } = view.position(index)
     const text = (start: number, end: number) => view.buffer.toString('utf8', start, end)
     const row = [
-      ...[history, formatLsn(lsn), idx, part, offset, index, view.group(index)],
+      history,
+      formatLsn(lsn),
+      idx,
+      part,
+      offset,
+      index,
+      view.group(index),
       text(view.keyStart(index), view.keyEnd(index)),
       text(view.groupKeyStart(index), view.groupKeyEnd(index)),
       view.buffer.subarray(view.bodyStart(index), view.bodyEnd(index)),
-      ...[view.action(index), view.flags(index), view.relation(index)],
+      view.action(index),
+      view.flags(index),
+      view.relation(index),
       new Date(view.commitTimeUs(index) / 1000).toISOString(),
       deliveries,
       failed?.error ?? null,

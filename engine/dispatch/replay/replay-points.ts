@@ -33,8 +33,16 @@ const COLUMNS =
 const WRITTEN =
   'sink_id, generation, partition, record_offset, needed_from, history, lsn, idx, part, latest_commit, messages, bytes, reached_ms'
 const valuesOf = ({ offset, neededFrom, position, latestUs, messages, bytes, reachedMs }: ReplayPoint): unknown[] => [
-  ...[offset, neededFrom, position.history, formatLsn(position.lsn), position.idx, position.part],
-  ...[latestUs / 1_000_000, messages, bytes, reachedMs],
+  offset,
+  neededFrom,
+  position.history,
+  formatLsn(position.lsn),
+  position.idx,
+  position.part,
+  latestUs / 1_000_000,
+  messages,
+  bytes,
+  reachedMs,
 ]
 const MINE = 'sink_id = $3::text::uuid and generation = $4::int and partition = $5::int'
 

@@ -65,7 +65,9 @@ export async function knownGenerations(query: Query, sinkId: string, lock = fals
     })
     return {
       ...owner,
-      ...{ topic, reader: readerOf(topic, ownTopic({ sinkId, generation })), points },
+      topic,
+      reader: readerOf(topic, ownTopic({ sinkId, generation })),
+      points,
       begins: points.map((_, partition) => begins.get(`${generation}/${partition}`) ?? 0),
       endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
       takes: takesOf(row.takes),

@@ -35,7 +35,12 @@ type Read = Readonly<{
 }>
 
 const beginning = (offset: number): Omit<ReplayPoint, 'position'> => ({
-  ...{ offset, neededFrom: offset, latestUs: 0, messages: 0, bytes: 0, reachedMs: 0 },
+  offset,
+  neededFrom: offset,
+  latestUs: 0,
+  messages: 0,
+  bytes: 0,
+  reachedMs: 0,
 })
 /** Whether nothing of the generation comes from this record on. */
 const isEnd = ({ topic, reader, endsAt }: Read, { isMarker, first }: PackHeader): boolean =>

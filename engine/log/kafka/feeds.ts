@@ -117,7 +117,7 @@ export class Feeds {
     const found = this.#best(partition, at)
     if (found) return found
     const { connection, brokers } = this.#options
-    const feed = new Feed({ ...{ connection, brokers, partition, at }, feeds: this })
+    const feed = new Feed({ connection, brokers, partition, at, feeds: this })
     const key = keyOf(partition)
     const feeds = this.#partitions.get(key) ?? new Set()
     this.#partitions.set(key, feeds.add(feed))

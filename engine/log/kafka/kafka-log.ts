@@ -200,7 +200,10 @@ class KafkaLog implements Log {
     await this.#progress.flush(source)
     const { connection, appendTimeoutMs } = this.#options
     const producer = await Producer.begin({
-      ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
+      connection,
+      timeoutMs: appendTimeoutMs,
+      topics: this.#topics,
+      sizes: this.#sizes,
       ends: (topic, partition, next) => this.#progress.ends(source, topic, partition, next),
       lastTotal: async (topic, partition) => {
         const { first, next } = await this.#stored(topic, partition)
@@ -267,7 +270,9 @@ class KafkaLog implements Log {
   #readStored(topic: TopicName, partition: number, from: number, signal: AbortSignal, before: number): AsyncIterable<LogRecord> {
     const name = this.#topics.nameOf(topic)
     const fed = {
-      ...{ topic: name, partition, places: this.#placesOf(topic, partition) },
+      topic: name,
+      partition,
+      places: this.#placesOf(topic, partition),
       bounds: () => this.#stored(topic, partition),
       recordAt: (offset: number) => this.#recordAt(topic, partition, offset),
       fetched: (offset: number, counted: Counted) => this.#sizes.read(topic, partition, offset, counted),
@@ -317,12 +322,18 @@ class KafkaLog implements Log {
     await this.#memory.saveBase(to, partition, base)
     const { connection, appendTimeoutMs } = this.#options
     const producer = await Producer.begin({
-      ...{ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes },
+      connection,
+      timeoutMs: appendTimeoutMs,
+      topics: this.#topics,
+      sizes: this.#sizes,
       ends: () => undefined,
       lastTotal: async () => NO_WEIGHT,
     })
     const fetching = new Fetching({
-      ...{ connection, brokers: this.#brokers, topic: this.#topics.nameOf(from), partition },
+      connection,
+      brokers: this.#brokers,
+      topic: this.#topics.nameOf(from),
+      partition,
       bounds: () => this.#stored(from, partition),
     })
     const stop = () => fetching.close()
@@ -414,11 +425,15 @@ class KafkaLog implements Log {
     if (this.#members.has(reader)) throw new EngineError('INTERNAL', `this process has subscribed to ${reader} already`, { reader })
     const { connection, sessionTimeoutMs, notice } = this.#options
     const member = new Membership({
-      ...{ connection, sessionTimeoutMs, notice, brokers: this.#groupBrokers },
+      connection,
+      sessionTimeoutMs,
+      notice,
+      brokers: this.#groupBrokers,
       topic: this.#topics.nameOf(topicRead(reader)),
       groupId: this.#topics.nameOf(reader),
       formerMembers: this.#formerMembers,
-      ...{ node: this.#node, served: this.#servedOf(topicRead(reader)) },
+      node: this.#node,
+      served: this.#servedOf(topicRead(reader)),
       listener: {
         assigned: (partition) => listener.assigned(partition),
         revoked: (partition) => {

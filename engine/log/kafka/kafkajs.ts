@@ -212,7 +212,11 @@ export function makeBroker(
 ): { broker: Broker; sessionLifetimeMs: () => number } {
   const { host, port, clientId, socketFactory, sasl, connectTimeoutMs } = options
   const connectionPool = new PoolClass({
-    ...{ host, port, clientId, socketFactory, sasl },
+    host,
+    port,
+    clientId,
+    socketFactory,
+    sasl,
     logger: SILENT,
     ssl: null, // the socket factory knows
     connectionTimeout: connectTimeoutMs,
@@ -240,7 +244,9 @@ export function makeBroker(
     describe: (all: boolean) =>
       connectionPool.send<Metadata>({
         request: {
-          ...{ apiKey: METADATA, apiVersion: 6, apiName: 'Metadata' },
+          apiKey: METADATA,
+          apiVersion: 6,
+          apiName: 'Metadata',
           encode: async () => new EncoderClass().writeInt32(all ? -1 : 0).writeBoolean(false),
         },
         response: { decode: decodeMetadata, parse: async (data: Metadata) => data },

@@ -91,7 +91,8 @@ function dial({ tls }: KafkaConnection, { host, port }: BrokerAddress, onConnect
   const socket = tls
     ? connectTls(
         {
-          ...{ host, port },
+          host,
+          port,
           ...(isIP(host) ? {} : { servername: host }),
           ...(tls.ca === undefined ? {} : { ca: tls.ca }),
           ...(tls.cert === undefined ? {} : { cert: tls.cert }),

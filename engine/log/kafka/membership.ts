@@ -232,7 +232,10 @@ export class Membership {
       const joined = await link.call(
         (broker) =>
           broker.joinGroup({
-            ...{ groupId, sessionTimeout: sessionTimeoutMs, rebalanceTimeout: REBALANCE_TIMEOUT_MS, memberId: this.#memberId },
+            groupId,
+            sessionTimeout: sessionTimeoutMs,
+            rebalanceTimeout: REBALANCE_TIMEOUT_MS,
+            memberId: this.#memberId,
             groupProtocols: [{ name: PROTOCOL, metadata }],
           }),
         REBALANCE_TIMEOUT_MS + sessionTimeoutMs,

@@ -98,7 +98,8 @@ export class Offsets {
   /** @param partitions of one leader @returns in their order; -1: none */
   async #list(topic: string, partitions: readonly number[], timestamp: number): Promise<number[]> {
     const request = {
-      ...{ replicaId: NO_REPLICA, isolationLevel: READ_UNCOMMITTED },
+      replicaId: NO_REPLICA,
+      isolationLevel: READ_UNCOMMITTED,
       topics: [{ topic, partitions: partitions.map((partition) => ({ partition, timestamp })) }],
     }
     const { responses } = await patiently(() => this.#brokers.leader(topic, partitions[0] ?? 0, (broker) => broker.listOffsets(request)))

@@ -105,8 +105,17 @@ export class SecondMemory {
              xid = excluded.xid, commit_us = excluded.commit_us, saved_at = now()
          where (p.history, p.lsn, p.idx, p.part) < (excluded.history, excluded.lsn, excluded.idx, excluded.part)`,
       [
-        ...[this.#log, source, history, formatLsn(lsn), idx, part, transaction?.xid, transaction?.commitTimeUs],
-        ...[partitions.map(({ topic }) => topic), partitions.map(({ key }) => Number(key)), [...ends.values()]],
+        this.#log,
+        source,
+        history,
+        formatLsn(lsn),
+        idx,
+        part,
+        transaction?.xid,
+        transaction?.commitTimeUs,
+        partitions.map(({ topic }) => topic),
+        partitions.map(({ key }) => Number(key)),
+        [...ends.values()],
       ],
     )
   }
@@ -114,7 +123,10 @@ export class SecondMemory {
   /** Says once for all which offset the first record of a partition stands for. */
   async saveBase(topic: TopicName, partition: number, base: number): Promise<void> {
     await ask(this.#query, 'insert into tailrace.log_base (log, topic, partition, base) values ($1, $2, $3, $4)', [
-      ...[this.#log, topic, partition, base],
+      this.#log,
+      topic,
+      partition,
+      base,
     ])
   }
 

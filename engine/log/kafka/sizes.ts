@@ -146,7 +146,8 @@ export class Sizes {
       of = {
         next: { offset: -1, total: NO_WEIGHT },
         points: new Map(),
-        ...{ lookUps: 0, lookingSince: -Infinity },
+        lookUps: 0,
+        lookingSince: -Infinity,
         offsets: new Float64Array(REMEMBERED).fill(-1),
         before: new Float64Array(REMEMBERED * COUNTERS),
       }
@@ -177,5 +178,8 @@ function estimate({ points, next }: Partition, offset: number): Weight {
 }
 
 const partOf = ({ bytes, insert, update, delete: deleted }: Weight, share: number): Weight => ({
-  ...{ bytes: bytes * share, insert: insert * share, update: update * share, delete: deleted * share },
+  bytes: bytes * share,
+  insert: insert * share,
+  update: update * share,
+  delete: deleted * share,
 })

@@ -38,7 +38,9 @@ export class SnapshotReader {
   constructor(connection: Connection, name: string) {
     this.#pool = new Pool({
       ...sourceClient(connection, name, { statement_timeout: STATEMENT_MS, default_transaction_read_only: 'on' }),
-      ...{ max: CONNECTIONS, idleTimeoutMillis: IDLE_MS, allowExitOnIdle: true },
+      max: CONNECTIONS,
+      idleTimeoutMillis: IDLE_MS,
+      allowExitOnIdle: true,
     })
     this.#pool.on('error', () => {}) // an idle one was ended: the next is a new one
     this.#pool.on('connect', (client) => client.on('error', () => {})) // of one that is cut off, whoever reads is told by the query
