@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { StateFeed } from '../engine/state/state-feed.ts'
-import { Bell } from './bell.ts'
+import { Bell } from '../engine/bell.ts'
 
 const LOOK_EVERY_MS = 5_000
 /** after a failure */

@@ -14,6 +14,7 @@ import {
   type MessagePage,
   type MessageRecord,
   type MessagesAsked,
+  type MessageEdit,
 } from '../engine/dispatch/parked/message-records.ts'
 import { READ_MEMORY_BYTES, ReadMemory } from '../engine/dispatch/read-memory.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
@@ -31,7 +32,7 @@ import type { Store } from '../engine/state/store.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
-import { beginSink, type SinkHome } from './sink/begin-sink.ts'
+import { beginSink, type SinkHome } from './begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
 import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
@@ -46,10 +47,9 @@ import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-m
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
 import type { SourceActor, SourceOutcome } from './source/source-actor.ts'
-import type { MessageEdit } from './partition/parked-edits.ts'
 import type { EditedMessages, HeldSink, MessageChoice, PulledSink, RunningSink } from './sink/running-sink.ts'
 import type { StreamStatus } from './backlog/stream-figures.ts'
-import { worst, type ActorStatus, type Health } from './status.ts'
+import { worst, type ActorStatus, type Health } from '../engine/status.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'

@@ -5,12 +5,12 @@ import type { Sink } from '../engine/state/resources.ts'
 import type { SourceActor } from './source/source-actor.ts'
 import type { RunningSink } from './sink/running-sink.ts'
 import type { StreamStatus } from './backlog/stream-figures.ts'
-import type { EntityStatus } from './status.ts'
+import type { HealthStatus } from '../engine/status.ts'
 
 const MB = 1024 * 1024
 
 /** @param besides what the sink itself doesn't know: its health with what its backlog says, and the messages dropped in front of it */
-export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{ health: EntityStatus; dropped: number }>): SinkGauges {
+export function sinkGauges(running: RunningSink, sink: Sink, besides: Readonly<{ health: HealthStatus; dropped: number }>): SinkGauges {
   const { details, partitions = [] } = running.status()
   const number = (value: unknown): number => (typeof value === 'number' ? value : 0)
   const sum = (name: string) => partitions.reduce((total, figures) => total + number(figures[name]), 0)
@@ -70,7 +70,7 @@ export function sourceGauges(source: SourceActor, streams: readonly StreamStatus
 const answers = ({ lag, error }: SourceActor['slot']): boolean =>
   lag !== undefined || (error instanceof EngineError && error.code === 'SLOT_MISSING')
 
-const GAUGE_STATUS: Readonly<Record<EntityStatus, SinkGauges['health']>> = {
+const GAUGE_STATUS: Readonly<Record<HealthStatus, SinkGauges['health']>> = {
   healthy: 'ok',
   initializing: 'ok',
   warning: 'warn',

@@ -4,8 +4,8 @@ import type { Log, TopicName } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Query } from '../engine/postgres/query.ts'
 import { MAX_REPLAY_BYTES } from '../engine/dispatch/replay/replay-window.ts'
-import { Bell } from './bell.ts'
-import type { HealthCheck } from './status.ts'
+import { Bell } from '../engine/bell.ts'
+import type { HealthCheck } from '../engine/status.ts'
 
 const RETRY_MS = 2_000
 

@@ -9,7 +9,7 @@ import { BacklogSizes } from './backlog-sizes.ts'
 import { DroppedMessages } from './dropped-messages.ts'
 import { StreamFigures, type Stream } from './stream-figures.ts'
 import type { SourceActor } from '../source/source-actor.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 type BacklogsOptions = Readonly<{
   cache: Pick<ResourceCache, 'sinks' | 'sink'>

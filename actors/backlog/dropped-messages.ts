@@ -7,7 +7,7 @@ import type { Logger } from '../../engine/logger.ts'
 import type { Shedding } from '../../engine/wal/routing/shedding.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import type { Relief } from './backlog.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 const EVERY_MS = 1_000
 /** How long health goes on telling of messages that were dropped. */

@@ -3,7 +3,7 @@
  * as it happens. The record itself, message by message, is in the parked store.
  */
 import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
-import type { Discarded } from '../sink/sink-observer.ts'
+import type { Discarded } from './sink-observer.ts'
 
 const TOLD_MS = 24 * 3_600_000
 const NONE: Discards = { messages: 0, lastAt: new Date(0) }

@@ -6,15 +6,13 @@ import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import { MAX_ENDED, type Chosen, type ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
-import type { SinkObserver } from '../sink/sink-observer.ts'
+import type { SinkObserver } from './sink-observer.ts'
 
 /**
  *  redeliver     tried at once: a back-off ends, and what was discarded is open again, as if it had never failed
  *  acknowledge   done, as if it had been delivered
  *  discard       given up, on record
  */
-const MESSAGE_EDITS = ['redeliver', 'acknowledge', 'discard'] as const
-export type MessageEdit = (typeof MESSAGE_EDITS)[number]
 
 type Parts = Readonly<{
   dispatcher: Dispatcher

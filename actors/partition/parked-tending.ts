@@ -22,10 +22,11 @@ import type { Failed, Move } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
 import { mayBeDone } from '../../engine/postgres/sqlstate.ts'
-import { Bell } from '../bell.ts'
-import { endParked, redeliver, redelivery, type MessageEdit, type Redelivery } from './parked-edits.ts'
+import { Bell } from '../../engine/bell.ts'
+import { endParked, redeliver, redelivery, type Redelivery } from './parked-edits.ts'
+import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
-import type { Discarded, SinkObserver } from '../sink/sink-observer.ts'
+import type { Discarded, SinkObserver } from './sink-observer.ts'
 
 type TendingOptions = Readonly<{
   dispatcher: Dispatcher

@@ -4,7 +4,7 @@
  */
 import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import type { Commit, Log, MessageRef, ReaderName } from '../../engine/log/log.ts'
-import { Bell } from '../bell.ts'
+import { Bell } from '../../engine/bell.ts'
 import { GroupCommit } from './group-commit.ts'
 
 type PartitionCommitsOptions = Readonly<{

@@ -10,7 +10,7 @@ import type { Log, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Pack } from '../../engine/log/pack.ts'
 import type { Position } from '../../engine/position.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import type { SinkObserver } from '../sink/sink-observer.ts'
+import type { SinkObserver } from './sink-observer.ts'
 
 export type PartitionOptions = Readonly<{
   log: Log

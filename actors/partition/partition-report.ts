@@ -4,7 +4,7 @@ import { EngineError, type ErrorCode } from '../../engine/errors.ts'
 import type { MessageRef } from '../../engine/log/log.ts'
 import type { DiscardedMessages } from './discarded-messages.ts'
 import type { ParkedTending } from './parked-tending.ts'
-import type { Figures } from '../status.ts'
+import type { Figures } from '../../engine/status.ts'
 import type { Trimming } from './trimming.ts'
 
 type Reported = Readonly<{

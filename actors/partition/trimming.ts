@@ -12,7 +12,7 @@ import { EngineError } from '../../engine/errors.ts'
 import { NOTHING_NEEDED, storeLine } from '../../engine/dispatch/stream-trim.ts'
 import type { Commit, Log, PartitionStats, ReaderName, TopicName } from '../../engine/log/log.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { Bell } from '../bell.ts'
+import { Bell } from '../../engine/bell.ts'
 
 type TrimmingOptions = Readonly<{
   log: Log

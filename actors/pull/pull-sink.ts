@@ -20,7 +20,7 @@ import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
 import type { HeldSink, PulledSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
-import type { ActorStatus, HealthCheck } from '../status.ts'
+import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
 import { Waiters } from './waiters.ts'
 
 /** A receive that could wait is held so long by a sink that is off, so that a client in a loop doesn't spin. */

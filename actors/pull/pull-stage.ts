@@ -10,9 +10,9 @@ import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
-import { messageBackOff } from '../back-off.ts'
+import { messageBackOff } from '../../engine/back-off.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 /** Batches and the partitions they are of. */
 export type Taken = readonly Readonly<{ batch: Batch; owned: OwnedPartition }>[]

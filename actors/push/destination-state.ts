@@ -17,7 +17,7 @@
  */
 import { Bag, NOWHERE, type Member } from '../../engine/bag.ts'
 import type { Failure } from '../../sinks/push.ts'
-import { jittered } from '../back-off.ts'
+import { jittered } from '../../engine/back-off.ts'
 
 type Phase = 'up' | 'probing' | 'down'
 /** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */

@@ -10,9 +10,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { Failed } from '../../engine/dispatch/parked/parking.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
-import { MESSAGE_LONGEST_MS, messageBackOff } from '../back-off.ts'
+import { MESSAGE_LONGEST_MS, messageBackOff } from '../../engine/back-off.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 import { refsOf, type Piece } from './pieces.ts'
 
 /**

@@ -8,7 +8,7 @@ import type { MessageView } from '../../engine/log/message-view.ts'
 import type { Load } from '../../sinks/push.ts'
 import { attemptOf, failureText, STATE, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
 import { groupsOf, partOf, type Piece } from './pieces.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 import { areWhole, type Whole } from './whole-messages.ts'
 
 export type PreparationOptions = Readonly<{

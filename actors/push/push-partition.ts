@@ -13,7 +13,7 @@ import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
 import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'
 import type { Failure, Outcome } from '../../sinks/push.ts'
 import type { Ticket } from './destination-state.ts'
-import { EarliestTimer } from '../earliest-timer.ts'
+import { EarliestTimer } from '../../engine/earliest-timer.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { judgedBy } from './judged-messages.ts'
 import { PieceEndings, type Attempt } from './piece-endings.ts'
@@ -24,7 +24,7 @@ import { RetryBatch } from './retry-batch.ts'
 import { Suspects } from './suspects.ts'
 import { bytesOf, firstOf, groupsOf, halvesOf, partOf, type Piece } from './pieces.ts'
 import type { HostedPartition } from '../sink/sink-host.ts'
-import type { Figures, HealthCheck } from '../status.ts'
+import type { Figures, HealthCheck } from '../../engine/status.ts'
 
 /** A stop waits so long for answers. */
 const DRAIN_MS = 7_000

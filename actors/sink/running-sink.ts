@@ -10,9 +10,9 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import type { Shape } from '../../sinks/pull.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
-import type { MessageEdit } from '../partition/parked-edits.ts'
-import type { SinkObserver } from './sink-observer.ts'
-import type { ActorStatus, HealthCheck } from '../status.ts'
+import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
+import type { SinkObserver } from '../partition/sink-observer.ts'
+import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
 
 /** Messages taken from a sink for one client. */
 export interface Receipt {

@@ -11,7 +11,7 @@ import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
 import type { ReadRoute } from '../../transforms/routes.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction, type StageOptions } from '../../transforms/stage.ts'
-import type { HealthCheck } from '../status.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 export class SinkFunctions {
   readonly #pool: FunctionPool

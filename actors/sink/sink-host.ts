@@ -20,11 +20,11 @@ import { replayWindowMs, type Database, type Sink } from '../../engine/state/res
 import type { FunctionStage } from '../../transforms/stage.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
 import { ReadyShare } from './ready-share.ts'
-import type { MessageEdit } from '../partition/parked-edits.ts'
+import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { EditedMessages, HeldSink, MessageChoice, SinkOptions } from './running-sink.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
 import type { Owned, PartitionWork } from '../partition/sink-partition.ts'
-import type { ActorStatus, Figures, HealthCheck } from '../status.ts'
+import type { ActorStatus, Figures, HealthCheck } from '../../engine/status.ts'
 
 /** A partition as its sink has it: the owned one, or what wraps it. */
 export interface HostedPartition extends Owned {

@@ -9,8 +9,8 @@ import { cut } from '../../engine/postgres/client-cut.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { publicationGaps, type PublicationGap } from '../../engine/wal/publication-gaps.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
-import { Bell } from '../bell.ts'
-import type { HealthCheck } from '../status.ts'
+import { Bell } from '../../engine/bell.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 /** Every so often; sooner while something is missing, for someone may be mending it. */
 const EVERY_MS = 300_000

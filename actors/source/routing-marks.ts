@@ -6,8 +6,8 @@
 import { emitRoutingMark } from '../../engine/wal/routing/routing-mark.ts'
 import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { Bell } from '../bell.ts'
-import type { HealthCheck } from '../status.ts'
+import { Bell } from '../../engine/bell.ts'
+import type { HealthCheck } from '../../engine/status.ts'
 
 const FIRST_RETRY_MS = 500
 const MAX_RETRY_MS = 30_000

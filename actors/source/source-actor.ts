@@ -21,8 +21,7 @@ import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/sourc
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
-import type { ActorStatus, HealthCheck } from '../status.ts'
-import type { Running } from '../supervised.ts'
+import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
 
 export type SourceActorOptions = Readonly<{
   database: Database
@@ -58,7 +57,7 @@ export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | '
 /** How a source is after another try; `code` and `reason` when it does not stream. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
 
-export class SourceActor implements Running {
+export class SourceActor {
   readonly gate: ReadingGate
   /** the sinks whose messages are dropped, because they are full */
   readonly shedding = new Shedding()

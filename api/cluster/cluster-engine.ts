@@ -8,7 +8,7 @@
  *  I3. A client is counted (max_waiting) where it came in, and nowhere else.
  *  I4. With the state database out of reach the last known owners are asked; who they are is decided by themselves.
  */
-import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
+import type { MessageRecord, MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
@@ -16,14 +16,13 @@ import type { EndpointInput, SinkInput } from '../../engine/state/resource-store
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type { StreamStatus } from '../../actors/backlog/stream-figures.ts'
 import type { EngineVerbs, LocalEngine } from '../../actors/engine.ts'
-import type { MessageEdit } from '../../actors/partition/parked-edits.ts'
 import type { Readiness } from '../../actors/readiness.ts'
 import type { SinkChanges } from '../../actors/resource-edits.ts'
 import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Holder, Replayed } from '../../actors/sink/replays.ts'
 import type { EditedMessages, MessageChoice, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 import type { SourceOutcome } from '../../actors/source/source-actor.ts'
-import type { ActorStatus, Health } from '../../actors/status.ts'
+import type { ActorStatus, Health } from '../../engine/status.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import { newest, type RecentAsked, type RecentMessage } from '../../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'

@@ -2,7 +2,7 @@
  * How a sink is, put together from what each process says of its own part of it: of every check the worst answer counts,
  * and says which process gave it. A process that doesn't answer is a warning of its own. Pure.
  */
-import type { CheckStatus, Health } from '../../actors/status.ts'
+import type { CheckStatus, Health } from '../../engine/status.ts'
 
 /** `health` undefined: the process doesn't answer. */
 type PartialHealth = Readonly<{ node: string; health: Health | undefined }>

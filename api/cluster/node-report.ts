@@ -8,7 +8,7 @@ import type { Logger } from '../../engine/logger.ts'
 import { redactError, redactText } from '../../engine/redaction.ts'
 import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
-import type { ActorStatus } from '../../actors/status.ts'
+import type { ActorStatus } from '../../engine/status.ts'
 import type { PeerClient } from './peer-client.ts'
 
 export type Identity = Readonly<{ version: string; nodeId: string; nodeName: string }>

@@ -15,7 +15,7 @@ import { qualified } from '../../engine/postgres/table-name.ts'
 import { AnyDestination, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import type { SinkChanges } from '../../actors/resource-edits.ts'
-import type { Health } from '../../actors/status.ts'
+import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, readOnly } from '../form.ts'
 

@@ -2,7 +2,7 @@
  *  watch of what is stored. */
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
-import type { Health } from '../../actors/status.ts'
+import type { Health } from '../../engine/status.ts'
 import { applyConfig } from '../../api/config/config-apply.ts'
 import { parseConfig } from '../../api/config/config-document.ts'
 import { createLogger } from '../../engine/logger.ts'

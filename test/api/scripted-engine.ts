@@ -15,7 +15,7 @@ import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
 import type { EditedMessages, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 import type { SourceOutcome } from '../../actors/source/source-actor.ts'
-import type { ActorStatus, Health } from '../../actors/status.ts'
+import type { ActorStatus, Health } from '../../engine/status.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 

@@ -36,6 +36,9 @@ export const bodyOf = ({ content }: Partial<RecordedMessage> = {}): Buffer | und
 const ACTIONS = new Map(Object.entries(ACTION).map(([name, code]) => [code as number, name]))
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
 
+/** What people decide of messages that wait, or were given up. */
+export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
+
 /** `open`: all that wait; `failing`: those that have failed at least once; absent: those that wait and those that were given up */
 type RecordedState = 'open' | 'failing' | 'discarded'
 export type MessagesAsked = Readonly<{

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { mock, test } from 'node:test'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
-import { worst } from '../../../actors/status.ts'
+import { worst } from '../../../engine/status.ts'
 import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK, tokenIn, type Element } from '../sink-fixture.ts'

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { wholeHealth } from '../../../api/cluster/cluster-health.ts'
-import type { CheckStatus, Health } from '../../../actors/status.ts'
+import type { CheckStatus, Health } from '../../../engine/status.ts'
 import { ClusterFixture } from './cluster-fixture.ts'
 
 const part = (node: string, status: CheckStatus): { node: string; health: Health } => ({

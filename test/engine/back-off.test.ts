@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { messageBackOff } from '../../actors/back-off.ts'
+import { messageBackOff } from '../../engine/back-off.ts'
 
 test('a message is tried again after 1 s, then twice as long each time up to 3 min, give or take 15 %', () => {
   const seconds = (random: number) => [1, 2, 3, 8, 9, 10, 1_000].map((attempts) => messageBackOff(attempts, random) / 1_000)

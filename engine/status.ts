@@ -8,10 +8,10 @@ export type HealthCheck = Readonly<{
   error?: Readonly<{ code: string; message: string; node?: string }>
 }>
 
-export type EntityStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
+export type HealthStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
 
 /** How a sink is as a whole, with what was looked at for that. */
-export type Health = Readonly<{ name: string; status: EntityStatus; checks: readonly HealthCheck[] }>
+export type Health = Readonly<{ name: string; status: HealthStatus; checks: readonly HealthCheck[] }>
 
 /** Names and numbers only; never row values or secrets. */
 export type Figures = Readonly<Record<string, string | number | boolean | null>>
@@ -34,13 +34,13 @@ export type ActorStatus = Readonly<{
   partitions?: readonly Figures[]
 }>
 
-const RANK: Readonly<Record<EntityStatus, number>> = { error: 4, warning: 3, paused: 2, initializing: 1, healthy: 0 }
+const RANK: Readonly<Record<HealthStatus, number>> = { error: 4, warning: 3, paused: 2, initializing: 1, healthy: 0 }
 
 /** The worst check wins; notices and waiting checks don't degrade, a stale one is a warning. */
-export function worst(checks: readonly HealthCheck[]): EntityStatus {
-  let status: EntityStatus = 'healthy'
+export function worst(checks: readonly HealthCheck[]): HealthStatus {
+  let status: HealthStatus = 'healthy'
   for (const check of checks) {
-    const as: EntityStatus =
+    const as: HealthStatus =
       check.status === 'notice' || check.status === 'waiting' ? 'healthy' : check.status === 'stale' ? 'warning' : check.status
     if (RANK[as] > RANK[status]) status = as
   }
