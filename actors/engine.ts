@@ -39,7 +39,7 @@ import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './source/publication-watch.ts'
 import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './sink/replays.ts'
-import { changesBetween, type Known } from './resource-changes.ts'
+import { changesBetween, type KnownResources } from './resource-changes.ts'
 import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { StreamTrimming } from './stream-trimming.ts'
@@ -93,7 +93,7 @@ export class Engine {
   readonly #memory = new ReadMemory(READ_MEMORY_BYTES)
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
-  #applied: Known = { databases: [], sinks: [], endpoints: [] }
+  #applied: KnownResources = { databases: [], sinks: [], endpoints: [] }
   #appliedPrint: string | undefined
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
@@ -339,7 +339,7 @@ export class Engine {
 
   async #apply({ print, databases, sinks, endpoints, functions }: ResourceCache): Promise<void> {
     if (print === this.#appliedPrint) return
-    const now: Known = { databases, sinks, endpoints, functions }
+    const now: KnownResources = { databases, sinks, endpoints, functions }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()

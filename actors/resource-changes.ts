@@ -5,7 +5,7 @@ import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { isRoutedAlike } from './routing-of-sinks.ts'
 
-export type Known = Readonly<{
+export type KnownResources = Readonly<{
   databases: readonly Database[]
   sinks: readonly Sink[]
   endpoints?: readonly HttpEndpoint[]
@@ -27,7 +27,7 @@ type ResourceChanges = Readonly<{
   reselected: boolean
 }>
 
-export function changesBetween(before: Known, after: Known): ResourceChanges {
+export function changesBetween(before: KnownResources, after: KnownResources): ResourceChanges {
   const oldSinks = new Map(before.sinks.map((sink) => [sink.id, sink]))
   const newSinks = new Map(after.sinks.map((sink) => [sink.id, sink]))
   const oldDatabases = new Map(before.databases.map((database) => [database.id, database]))

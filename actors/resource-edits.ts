@@ -7,14 +7,13 @@ import { missingNames, namesOf, newNames, refuseMissing } from '../engine/state/
 import { endpointName, type HttpEndpoint } from '../engine/state/destinations.ts'
 import { refuseMissingFunctions } from '../engine/state/functions.ts'
 import { accountLock, type EndpointInput, type ResourceStore, type Resources, type SinkInput } from '../engine/state/resource-store.ts'
-import type { Sink } from '../engine/state/resources.ts'
+import type { Account, Sink } from '../engine/state/resources.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import type { StateQuery, Store } from '../engine/state/store.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 
 export type SinkChanges = Readonly<Partial<Omit<SinkInput['settings'], 'database'>> & { destination?: SinkInput['destination'] }>
 export type EndpointChanges = Readonly<Partial<EndpointInput>>
-type Account = Readonly<{ id: string; name: string }>
 
 export class ResourceEdits {
   readonly #store: Store

@@ -8,7 +8,7 @@ import { EngineError } from '../engine/errors.ts'
 import { configFile, configRequest, interpolatedText } from './config-file.ts'
 import { isEmpty, planText, type Paint, type Plan } from './config-plan.ts'
 import { CONFIG_OPTIONS } from './command-options.ts'
-import { answered, service, type Access, type Answer } from './running-service.ts'
+import { answered, service, type Access, type ServiceAnswer } from './running-service.ts'
 import { writeText } from './text-file.ts'
 
 const USAGE = 'usage: tailrace config plan | apply | export | interpolate [FILE] [options]   (tailrace config --help says more)'
@@ -76,7 +76,7 @@ async function approved(isInputUsed: boolean): Promise<boolean> {
 }
 
 /** @throws EngineError CONFIG_INVALID: told as at the start */
-function checked(answer: Answer): Answer['body'] | undefined {
+function checked(answer: ServiceAnswer): ServiceAnswer['body'] | undefined {
   if (answer.body['code'] === 'CONFIG_INVALID') throw new EngineError('CONFIG_INVALID', String(answer.body['summary']))
   return answered('config', answer)
 }

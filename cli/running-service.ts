@@ -4,8 +4,8 @@ import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
 
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
-export type Answer = Readonly<{ status: number; body: Readonly<Record<string, unknown>> }>
-type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Answer>
+export type ServiceAnswer = Readonly<{ status: number; body: Readonly<Record<string, unknown>> }>
+type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<ServiceAnswer>
 
 /**
  * Posts to the API; says what is wrong, and sets the exit code, when that can't be done or is refused.
@@ -13,14 +13,14 @@ type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Pr
  * @returns undefined: it was said
  * @throws EngineError SERVICE_UNREACHABLE
  */
-export async function post(command: string, access: Access, path: string, body?: object): Promise<Answer['body'] | undefined> {
+export async function post(command: string, access: Access, path: string, body?: object): Promise<ServiceAnswer['body'] | undefined> {
   const ask = await service(command, access)
   const answer = await ask?.('POST', path, body)
   return answer && answered(command, answer)
 }
 
 /** What came of a call; a refusal is said, and sets the exit code. @returns undefined: it was refused */
-export function answered(command: string, { status, body }: Answer): Answer['body'] | undefined {
+export function answered(command: string, { status, body }: ServiceAnswer): ServiceAnswer['body'] | undefined {
   if (status < 300) return body
   process.stderr.write(`tailrace ${command}: ${String(body['summary'] ?? JSON.stringify(body))}\n`)
   process.exitCode = 1
@@ -42,7 +42,7 @@ export async function service(command: string, access: Access): Promise<Ask | un
   return (method, path, body) => ask(method, base + path, token, body)
 }
 
-async function ask(method: string, url: string, token: string, body: object | undefined): Promise<Answer> {
+async function ask(method: string, url: string, token: string, body: object | undefined): Promise<ServiceAnswer> {
   const headers = { authorization: `Bearer ${token}`, ...(body ? { 'content-type': 'application/json' } : {}) }
   try {
     const answer = await fetch(url, { method, headers, ...(body ? { body: JSON.stringify(body) } : {}) })

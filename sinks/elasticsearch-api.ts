@@ -7,7 +7,7 @@ import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { ElasticsearchDestination } from './elasticsearch-settings.ts'
 import { loginOf } from './elasticsearch-auth.ts'
-import { idOf, type Operation } from './elasticsearch-documents.ts'
+import { idOf, type BulkOperation } from './elasticsearch-documents.ts'
 import { beginningOf, bytesAbout, elementsOf, jsonOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Failure } from './push.ts'
 import { Verbatim } from './verbatim.ts'
@@ -50,7 +50,7 @@ export class ElasticsearchApi {
   }
 
   /** @param operations those of the body, in its order */
-  async bulk(index: string, operations: readonly Operation[], body: Buffer, signal: AbortSignal): Promise<BulkEnd> {
+  async bulk(index: string, operations: readonly BulkOperation[], body: Buffer, signal: AbortSignal): Promise<BulkEnd> {
     const keepBytes = bytesAbout(operations.length)
     const { answer, failure } = await this.#call(`/${encodeURIComponent(index)}/_bulk?${WANTED}`, {
       type: 'application/x-ndjson',
@@ -109,14 +109,14 @@ export class ElasticsearchApi {
   }
 
   /** @returns undefined: it is no answer to a bulk request */
-  #failures(answer: HttpAnswer, operations: readonly Operation[]): readonly (Failure | undefined)[] | undefined {
+  #failures(answer: HttpAnswer, operations: readonly BulkOperation[]): readonly (Failure | undefined)[] | undefined {
     const items = elementsOf(answer, 'items', operations.length) as readonly Item[] | 'unreadable' | undefined
     if (!items || items === 'unreadable') return undefined
     // a truncated request is answered for its whole lines only
     return operations.map((operation, n) => this.#failure(operation, items[n]))
   }
 
-  #failure(operation: Operation, item: Item | undefined): Failure | undefined {
+  #failure(operation: BulkOperation, item: Item | undefined): Failure | undefined {
     const { kind } = operation
     const said = item?.[kind]
     if (!said) return this.verbatim.about('unavailable', 200, `${kind} of document ${idOf(operation)}: the answer does not tell of it`)

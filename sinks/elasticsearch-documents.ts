@@ -14,7 +14,7 @@ import { Messages } from './messages.ts'
 import type { Load } from './push.ts'
 
 /** One operation of a bulk request: its action line is `head`, the identifier, `tail`. */
-export type Operation = Readonly<{
+export type BulkOperation = Readonly<{
   /** of its message in the load */
   i: number
   kind: 'index' | 'delete'
@@ -28,7 +28,7 @@ export type Operation = Readonly<{
   bytes: number
 }>
 /** What the action lines of one index begin with. */
-type Heads = Readonly<Record<Operation['kind'], Buffer>>
+type Heads = Readonly<Record<BulkOperation['kind'], Buffer>>
 
 /** Elasticsearch refuses a whole request for a longer one. */
 const MAX_ID_BYTES = 512
@@ -68,7 +68,7 @@ export class ElasticsearchDocuments {
     this.overheadBytes = this.#messages.overheadBytes + indexBytes + MAX_ID_BYTES + LINE_BYTES
   }
 
-  operation(load: Load, i: number, heads: Heads): Operation | Refused {
+  operation(load: Load, i: number, heads: Heads): BulkOperation | Refused {
     const view = load.views[i] as Load['views'][number]
     const place = load.places[i] as number
     const tail = this.#isVersioned ? this.#versioned(view.position(place)) : PLAIN_TAIL
@@ -93,7 +93,7 @@ export class ElasticsearchDocuments {
   }
 
   /** @param body as long as all of them, and written to its end. @returns it */
-  write(load: Load, operations: readonly Operation[], body: Buffer): Buffer {
+  write(load: Load, operations: readonly BulkOperation[], body: Buffer): Buffer {
     let at = 0
     for (const { i, kind, head, id, idStart, idEnd, tail } of operations) {
       body.set(head, at)
@@ -132,11 +132,11 @@ export class ElasticsearchDocuments {
 }
 
 export const headsOf = (index: string): Heads => {
-  const of = (kind: Operation['kind']) => Buffer.from(`{"${kind}":{"_index":${JSON.stringify(index)},"_id":`)
+  const of = (kind: BulkOperation['kind']) => Buffer.from(`{"${kind}":{"_index":${JSON.stringify(index)},"_id":`)
   return { index: of('index'), delete: of('delete') }
 }
 
-export const idOf = ({ id, idStart, idEnd }: Operation): string => id.toString('utf8', idStart, idEnd)
+export const idOf = ({ id, idStart, idEnd }: BulkOperation): string => id.toString('utf8', idStart, idEnd)
 
 /** Whether a text that isn't empty, short enough and without escapes, is all there is between the brackets of a key. */
 function isPlainText(bytes: Buffer, start: number, end: number): boolean {

@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox'
 import { SECRET } from '../engine/state/destinations.ts'
 import { BatchSize, CaCert, EndpointUrl, indexName } from './keyed-documents.ts'
-import { Routing, type RoutedMessage } from './routing.ts'
+import { DestinationRouting, type RoutedMessage } from './routing.ts'
 
 /** What the server takes as the name of an index or alias; it stands in paths of requests. */
 const ElasticsearchIndex = Type.String({
@@ -57,7 +57,7 @@ const PREFIX = 'sequin'
 export const builtInIndex = ({ database, schema, table }: Omit<RoutedMessage, 'action'>): string =>
   `${PREFIX}.${database}.${schema}.${table}`
 
-export const elasticsearchRouting = new Routing<ElasticsearchDestination>({
+export const elasticsearchRouting = new DestinationRouting<ElasticsearchDestination>({
   result: Type.Object({ index_name: Type.Optional(ElasticsearchIndex) }, { additionalProperties: false }),
   effective: ({ index_name }, destination, message) => ({ index_name: index_name ?? destination?.index_name ?? builtInIndex(message) }),
 })

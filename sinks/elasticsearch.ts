@@ -5,7 +5,7 @@
 import { ElasticsearchDestination } from './elasticsearch-settings.ts'
 import { bodyMemory } from './body-memory.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
-import { ElasticsearchDocuments, headsOf, tableOf, type Operation } from './elasticsearch-documents.ts'
+import { ElasticsearchDocuments, headsOf, tableOf, type BulkOperation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-settings.ts'
 import { loginProblem } from './elasticsearch-auth.ts'
 import { indexMissing, MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
@@ -83,7 +83,7 @@ class Elasticsearch implements PushWire {
   /** A failure that isn't about single documents ends it for all: what was done will be done again, to the same effect. */
   async #deliver(load: Load, index: string, signal: AbortSignal): Promise<Outcome> {
     const failures: (Failure | undefined)[] = []
-    const operations: Operation[] = []
+    const operations: BulkOperation[] = []
     const heads = headsOf(index)
     for (let i = 0; i < load.views.length; i++) {
       const operation = this.#documents.operation(load, i, heads)
@@ -109,7 +109,7 @@ function outcomeOf({ views: { length } }: Load, failures: readonly (Failure | un
   return { kind: 'each', status, failures: Array.from({ length }, (_, i) => failures[i]) }
 }
 
-const bytesOf = (operations: readonly Operation[]): number => operations.reduce((sum, { bytes }) => sum + bytes, 0)
+const bytesOf = (operations: readonly BulkOperation[]): number => operations.reduce((sum, { bytes }) => sum + bytes, 0)
 
 function partOf({ views, places, payloads, enrichments }: Load, chosen: readonly number[]): Load {
   const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
@@ -122,8 +122,8 @@ function partOf({ views, places, payloads, enrichments }: Load, chosen: readonly
 }
 
 /** What goes in one request: functions, and values that were looked up, may have made more of messages than was foreseen. */
-function partsOf(operations: readonly Operation[]): readonly (readonly Operation[])[] {
-  const parts: Operation[][] = []
+function partsOf(operations: readonly BulkOperation[]): readonly (readonly BulkOperation[])[] {
+  const parts: BulkOperation[][] = []
   let bytes = Infinity
   for (const operation of operations) {
     if (bytes + operation.bytes > MAX_BODY_BYTES) {

@@ -14,7 +14,7 @@ const CLOSE_LIST = 0x5d
 /** Shorter digits without an exponent are below the largest float64. */
 const SAFE_NUMBER_LENGTH = 300
 
-export type Span = Readonly<{ start: number; end: number }>
+export type ByteSpan = Readonly<{ start: number; end: number }>
 
 export class JsonMembers {
   readonly #bytes: Buffer
@@ -40,7 +40,7 @@ export class JsonMembers {
   }
 
   /** @returns the name with its quotes, or undefined at the end; its value has to be read before the next name */
-  name(): Span | undefined {
+  name(): ByteSpan | undefined {
     let byte = this.#space()
     if (byte === COMMA) {
       this.#at++
@@ -62,13 +62,13 @@ export class JsonMembers {
   }
 
   /** The next element of a list, or undefined at its end. @throws RangeError: it is longer than so many bytes */
-  element(most?: number): Span | undefined {
+  element(most?: number): ByteSpan | undefined {
     if (this.#space() === COMMA) this.#at++
     return this.#space() === CLOSE_LIST ? undefined : this.value(most)
   }
 
   /** The value that stands here. @throws RangeError: it is longer than so many bytes */
-  value(most = Infinity): Span {
+  value(most = Infinity): ByteSpan {
     this.#space()
     const start = this.#at
     do {
@@ -91,7 +91,7 @@ export class JsonMembers {
     return this.#at
   }
 
-  is(name: Span, text: string): boolean {
+  is(name: ByteSpan, text: string): boolean {
     const raw = this.#bytes.toString('utf8', name.start, name.end)
     return raw.includes('\\') ? JSON.parse(raw) === text : raw.length === text.length + 2 && raw.startsWith(text, 1)
   }
@@ -120,7 +120,7 @@ export class JsonMembers {
     this.#scalar()
   }
 
-  #string(): Span {
+  #string(): ByteSpan {
     const bytes = this.#bytes
     const start = this.#at
     let at = start + 1

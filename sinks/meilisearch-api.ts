@@ -30,7 +30,7 @@ export type Refusal = Readonly<{
   /** what it answered is more than was to be expected of so many tasks: of fewer it may not be */
   isTooLong?: boolean
 }>
-export type Taken = Readonly<{ uid: number; refusal?: undefined }> | Readonly<{ uid?: undefined; refusal: Refusal }>
+export type TakenTask = Readonly<{ uid: number; refusal?: undefined }> | Readonly<{ uid?: undefined; refusal: Refusal }>
 export type TaskPage =
   | Readonly<{ tasks: readonly TaskView[]; next: number | null; refusal?: undefined }>
   | Readonly<{ tasks?: undefined; next?: undefined; refusal: Refusal }>
@@ -59,7 +59,7 @@ export class MeilisearchApi {
   }
 
   /** Enqueues a task. @param path behind the index, with its query */
-  async write(index: string, path: string, body: Buffer, options: Readonly<{ type: string; signal: AbortSignal }>): Promise<Taken> {
+  async write(index: string, path: string, body: Buffer, options: Readonly<{ type: string; signal: AbortSignal }>): Promise<TakenTask> {
     this.#largestBody = Math.max(this.#largestBody, body.length)
     const { answer, refusal } = await this.#call({
       method: 'POST',

@@ -10,7 +10,7 @@
  *  I3. What Meilisearch most likely refuses goes in a request of its own, for its words, beside the others.
  *  I4. A failure that isn't about documents ends it for all of them: what was done will be done again, to the same effect.
  */
-import { blameOfCode, JSON_TYPE, NDJSON_TYPE, type MeilisearchApi, type Refusal, type Taken } from './meilisearch-api.ts'
+import { blameOfCode, JSON_TYPE, NDJSON_TYPE, type MeilisearchApi, type Refusal, type TakenTask } from './meilisearch-api.ts'
 import type { Item, MeilisearchDocuments } from './meilisearch-documents.ts'
 import type { MeilisearchTasks, TaskEnd } from './meilisearch-tasks.ts'
 import type { Failure, Load } from './push.ts'
@@ -123,7 +123,7 @@ async function sendAll(delivery: Delivery, parts: readonly Part[]): Promise<Part
   return ends
 }
 
-function enqueue({ api, documents, load, index, primaryKey, signal }: Delivery, { items }: Part): Promise<Taken> {
+function enqueue({ api, documents, load, index, primaryKey, signal }: Delivery, { items }: Part): Promise<TakenTask> {
   const last = [...new Map(items.map((item) => [item.id, item])).values()]
   if (last[0]?.kind === 'delete') {
     const body = Buffer.from(`[${last.map(({ idJson }) => idJson).join(',')}]`)

@@ -6,7 +6,7 @@
  * the row has no such column, or neither it nor the function tells of a deleted row, it is the row's primary key, joined with "-".
  */
 import type { Database, Sink } from '../engine/state/resources.ts'
-import { JsonMembers, type Span } from './json-members.ts'
+import { JsonMembers, type ByteSpan } from './json-members.ts'
 import { documentName, effectOf, isTombstone, keyValues, NO_OBJECT, once, type Refused } from './keyed-documents.ts'
 import { Messages } from './messages.ts'
 import type { Load } from './push.ts'
@@ -107,7 +107,7 @@ export class MeilisearchDocuments {
     // the default message has its brace put in front at delivery
     const members = payload ? JsonMembers.of(bytes, 0) : new JsonMembers(bytes, view.bodyStart(places[i] as number))
     if (!members) return NOT_AN_OBJECT
-    let id: Span | undefined
+    let id: ByteSpan | undefined
     let hasBadVectors = false
     for (let name = members.name(); name; name = members.name()) {
       if (!payload && members.is(name, 'metadata')) break // ours, and left open
@@ -126,7 +126,7 @@ type Look = Readonly<{ isObject: boolean; idJson: string | undefined; hasBadVect
 const NOT_AN_OBJECT: Look = { isObject: false, idJson: undefined, hasBadVectors: false, depth: 0, isOutOfRange: false }
 
 /** The value of a column of the row that stands at `start`. */
-function columnOf(bytes: Buffer, start: number, column: string): Span | undefined {
+function columnOf(bytes: Buffer, start: number, column: string): ByteSpan | undefined {
   const row = JsonMembers.of(bytes, start)
   if (!row) return undefined
   for (let name = row.name(); name; name = row.name()) {

@@ -13,7 +13,15 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { formatLsn } from '../engine/lsn.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { blameOfCode, JSON_TYPE, type MeilisearchApi, type Refusal, type Taken, type TaskPage, type TaskView } from './meilisearch-api.ts'
+import {
+  blameOfCode,
+  JSON_TYPE,
+  type MeilisearchApi,
+  type Refusal,
+  type TakenTask,
+  type TaskPage,
+  type TaskView,
+} from './meilisearch-api.ts'
 import type { MeilisearchTasks, TaskEnd } from './meilisearch-tasks.ts'
 import type { Failure, Load, Outcome } from './push.ts'
 
@@ -125,7 +133,7 @@ export class MeilisearchEdits {
     if (known === undefined || typeof known === 'object') this.#note(customMetadata, status === 'succeeded' ? 'done' : uid)
   }
 
-  async #post(name: string, index: string, body: Buffer, signal: AbortSignal): Promise<Taken> {
+  async #post(name: string, index: string, body: Buffer, signal: AbortSignal): Promise<TakenTask> {
     const { api, warn } = this.#options
     const write = (query: string) => api.write(index, `/edit${query}`, body, { type: JSON_TYPE, signal })
     this.#note(name, { lostAt: performance.now() }) // until it is answered

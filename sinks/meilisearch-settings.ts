@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox'
 import { SECRET } from '../engine/state/destinations.ts'
 import { BatchSize, CaCert, EndpointUrl, indexName } from './keyed-documents.ts'
-import { Routing } from './routing.ts'
+import { DestinationRouting } from './routing.ts'
 
 const MeilisearchIndex = Type.String({
   minLength: 1,
@@ -41,7 +41,7 @@ const ACTIONS = ['index', 'delete', 'function'] as const
 const OF_EDITS = ['filter', 'function', 'context'] as const
 const expression = Type.String({ minLength: 1, maxLength: 10_000 })
 
-export const meilisearchRouting = new Routing<MeilisearchDestination>({
+export const meilisearchRouting = new DestinationRouting<MeilisearchDestination>({
   result: Type.Object(
     {
       action: Type.Optional(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),

@@ -9,7 +9,7 @@ import type { Egress } from '../engine/net/egress.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Reason } from '../engine/schema-reasons.ts'
-import type { Routing } from './routing.ts'
+import type { DestinationRouting } from './routing.ts'
 
 /** Messages to send together, in order: message i stands in `views[i]` at `places[i]`. */
 export type Load = Readonly<{
@@ -124,7 +124,7 @@ export interface PushType {
   /** of one that is keyed: what names a document is in what the transform makes, so it is asked of deleted rows too */
   readonly namesByTransform?: boolean
   /** what a routing function may say; absent: there is nothing to route */
-  readonly routing?: Routing
+  readonly routing?: DestinationRouting
   /** requests at once, when the sink doesn't say */
   readonly concurrency: number
   /** What rules there are across the settings of a sink. @returns fields, each with what is wrong with it */

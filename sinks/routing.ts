@@ -27,7 +27,7 @@ type RoutingOptions<D extends Destination> = Readonly<{
 /** of a value, characters of its JSON */
 const MAX_SHOWN = 80
 
-export class Routing<D extends Destination = Destination> {
+export class DestinationRouting<D extends Destination = Destination> {
   readonly #options: RoutingOptions<D>
   readonly #check: SchemaCheck
 

@@ -5,7 +5,7 @@
 import { Type, type Static } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../engine/net/http-header.ts'
 import { SECRET } from '../engine/state/destinations.ts'
-import { Routing } from './routing.ts'
+import { DestinationRouting } from './routing.ts'
 
 const PATH_PATTERN = "^(?:[/?#][A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%]*)?$"
 
@@ -51,7 +51,7 @@ function hasDotSegment(path: string): boolean {
   return plain.split('/').some((part) => /^\.{1,2}(?:;|$)/.test(part)) // some servers take what follows ";" for a parameter of the part
 }
 
-export const webhookRouting = new Routing<WebhookDestination>({
+export const webhookRouting = new DestinationRouting<WebhookDestination>({
   result: Type.Object(
     {
       method: Type.Optional(Type.Union(METHODS.map((method) => Type.Literal(method)))),

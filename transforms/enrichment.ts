@@ -11,7 +11,7 @@ import { EngineError } from '../engine/errors.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { ReadRows, Rows, SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import type { ValueType } from '../engine/wal/decode/value-type.ts'
-import type { Messages } from './function-lines.ts'
+import type { FunctionMessages } from './function-lines.ts'
 import { rowPrinter } from './row-json.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 
@@ -42,7 +42,7 @@ export class Enricher {
   }
 
   /** @throws EngineError SOURCE_UNREACHABLE …: nothing is known of any message */
-  async enrich(messages: Messages): Promise<Enriched> {
+  async enrich(messages: FunctionMessages): Promise<Enriched> {
     const rows: (Buffer | undefined)[] = messages.views.map(() => undefined)
     const failures = new Map<number, FunctionFailure>()
     for (const [relation, table] of tablesOf(messages))
@@ -106,7 +106,7 @@ export class Enricher {
 }
 
 /** What stands for a key of the stream has none of its parts missing. */
-function tablesOf({ views, places }: Messages): ReadonlyMap<number, Table> {
+function tablesOf({ views, places }: FunctionMessages): ReadonlyMap<number, Table> {
   const tables = new Map<number, Table>()
   for (const [i, view] of views.entries()) {
     const place = places[i] as number
@@ -127,10 +127,10 @@ function tablesOf({ views, places }: Messages): ReadonlyMap<number, Table> {
   return tables
 }
 
-function commitsOf({ views, places }: Messages, table: Table): ReadonlySet<number> {
+function commitsOf({ views, places }: FunctionMessages, table: Table): ReadonlySet<number> {
   const xids = new Set<number>()
   for (const those of table.places.values())
-    for (const i of those) xids.add((views[i] as Messages['views'][number]).xid(places[i] as number))
+    for (const i of those) xids.add((views[i] as FunctionMessages['views'][number]).xid(places[i] as number))
   xids.delete(0)
   return xids
 }

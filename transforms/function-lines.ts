@@ -8,7 +8,7 @@ import type { MessageView } from '../engine/log/message-view.ts'
 import type { LineMemory } from './line-memory.ts'
 import { MESSAGE_END } from './sandbox/wire.ts'
 
-export type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
+export type FunctionMessages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
 /** @property memory what they lie in, to be given back */
 type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array; memory: Buffer }>
 
@@ -32,7 +32,7 @@ type LineOptions = Readonly<{
   memory: LineMemory
 }>
 
-export function linesOf({ views, places }: Messages, { chosen, metadata, enrichment, memory }: LineOptions): Lines {
+export function linesOf({ views, places }: FunctionMessages, { chosen, metadata, enrichment, memory }: LineOptions): Lines {
   const count = chosen?.length ?? views.length
   let bytes = 0
   for (let k = 0; k < count; k++) {

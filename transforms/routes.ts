@@ -3,16 +3,18 @@ import { parseExact } from './exact-json.ts'
 import type { BatchOutcome } from './sandbox/batch-outcome.ts'
 import { STATE } from './sandbox/wire.ts'
 
-export type Route = Readonly<Record<string, unknown>>
+export type RouteFields = Readonly<Record<string, unknown>>
 /** Checks what a function returned: a route to send by, or the reason why it is none. */
-export type ReadRoute = (said: Route) => Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
+export type ReadRoute = (
+  said: RouteFields,
+) => Readonly<{ route: RouteFields; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
 
-type Known = ReturnType<ReadRoute>
+type CheckedRoute = ReturnType<ReadRoute>
 
-export class Routes {
+export class RouteMemory {
   readonly #read: ReadRoute
-  readonly #byText = new Map<string, Known>()
-  readonly #byForm = new Map<string, Known>()
+  readonly #byText = new Map<string, CheckedRoute>()
+  readonly #byForm = new Map<string, CheckedRoute>()
 
   constructor(read: ReadRoute) {
     this.#read = read
@@ -23,7 +25,7 @@ export class Routes {
    * @param step place of the routing function among those that ran
    * @returns the route of each message that is kept
    */
-  of(outcome: BatchOutcome, step: number): readonly (Route | undefined)[] {
+  of(outcome: BatchOutcome, step: number): readonly (RouteFields | undefined)[] {
     return Array.from({ length: outcome.count }, (_, i) => {
       if (outcome.states[i] !== STATE.kept) return undefined
       const { route, reason } = this.#known(outcome.resultText(step, i))
@@ -32,10 +34,10 @@ export class Routes {
     })
   }
 
-  #known(text: string): Known {
+  #known(text: string): CheckedRoute {
     let known = this.#byText.get(text)
     if (known) return known
-    known = this.#read(parseExact(text) as Route)
+    known = this.#read(parseExact(text) as RouteFields)
     if (known.route) {
       const form = JSON.stringify(known.route)
       const same = this.#byForm.get(form)

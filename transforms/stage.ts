@@ -14,18 +14,18 @@
  */
 import type { MessageView } from '../engine/log/message-view.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { linesOf, type Messages } from './function-lines.ts'
+import { linesOf, type FunctionMessages } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
 import { LineMemory } from './line-memory.ts'
-import { Routes, type ReadRoute, type Route } from './routes.ts'
+import { RouteMemory, type ReadRoute, type RouteFields } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
-import type { MessageName } from './sandbox/strikes.ts'
+import type { NamedMessage } from './sandbox/strikes.ts'
 import { STATE } from './sandbox/wire.ts'
 import { placeText } from './sandbox/source-position.ts'
 
-export type { Messages } from './function-lines.ts'
+export type { FunctionMessages } from './function-lines.ts'
 export type { FunctionFailure } from './sandbox/batch-outcome.ts'
 export { STATE } from './sandbox/wire.ts'
 
@@ -71,7 +71,7 @@ export interface StageOutcome {
   /** the same as a place in a larger text, for many: a view of each would cost more than its copy */
   payloadAt(i: number): ResultPlace | undefined
   /** what the routing function said of a message that is kept, the same object for the same; undefined: there is none */
-  routeOf(i: number): Route | undefined
+  routeOf(i: number): RouteFields | undefined
   /** JSON of the row that enriches it; undefined: there is none */
   enrichmentOf(i: number): Uint8Array | undefined
   /** what functions printed */
@@ -132,7 +132,7 @@ export class FunctionStage {
   }
 
   /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
-  async run(messages: Messages): Promise<StageOutcome> {
+  async run(messages: FunctionMessages): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
     const { deletes, enricher, readRoute, isSensitive = false } = this.#options
     const enriched = await enricher?.enrich(messages)
@@ -160,18 +160,18 @@ export class FunctionStage {
     }
     const parts = kinds.filter((part) => part !== undefined)
     const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part, enriched)))
-    const reader = routing && readRoute && new Routes(readRoute)
+    const reader = routing && readRoute && new RouteMemory(readRoute)
     const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
     return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched, isSensitive })
   }
 
-  #named(view: MessageView, place: number): MessageName {
+  #named(view: MessageView, place: number): NamedMessage {
     const { sinkName = '' } = this.#options
     const { lsn, idx } = view.position(place)
     return { text: `commit_lsn ${lsn}, commit_idx ${idx} of sink "${sinkName}"`, group: `${sinkName} ${view.group(place)}` }
   }
 
-  async #runPart(messages: Messages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
+  async #runPart(messages: FunctionMessages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
     const { filter, routing, transform, isDelete, chosen } = part
     const { pool, tail } = this.#options
     const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
@@ -211,7 +211,7 @@ type PartOutcomes = Readonly<{
   parts: readonly Part[]
   outcomes: readonly (BatchOutcome | undefined)[]
   /** of each message of a part */
-  routes: readonly (readonly (Route | undefined)[] | undefined)[]
+  routes: readonly (readonly (RouteFields | undefined)[] | undefined)[]
   enriched: Enriched | undefined
   isSensitive: boolean
 }>
@@ -261,7 +261,7 @@ class Outcomes implements StageOutcome {
     if (!transform || this.#of(i)?.failures.has(this.#at(i))) return undefined
     return (this.#of(i) as BatchOutcome).result(Number(filter !== undefined) + Number(routing !== undefined), this.#at(i))
   }
-  routeOf(i: number): Route | undefined {
+  routeOf(i: number): RouteFields | undefined {
     return this.#routes[this.#part[i] as number]?.[this.#at(i)]
   }
 

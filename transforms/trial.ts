@@ -4,7 +4,7 @@ import type { FunctionInput } from '../engine/state/functions.ts'
 import { parseExact } from './exact-json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
-import type { Route } from './routes.ts'
+import type { RouteFields } from './routes.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import { STATE } from './sandbox/wire.ts'
 
@@ -17,7 +17,7 @@ export type TrialResult = Readonly<{
   /** of an enrichment: what its query was given */
   parameters?: readonly (readonly string[])[]
   /** of a routing function: its result with all that it leaves out */
-  routing?: Route
+  routing?: RouteFields
   error?: FunctionFailure
   timeUs: number
   logs: readonly string[]
@@ -25,9 +25,9 @@ export type TrialResult = Readonly<{
 
 /** What a routing function's result comes to; the reason: it can't be used. */
 export type RouteTrial = (
-  said: Route,
+  said: RouteFields,
   message: Readonly<{ action: string; database: string; schema: string; table: string }>,
-) => Readonly<{ routing: Route; reason?: undefined }> | Readonly<{ routing?: undefined; reason: string }>
+) => Readonly<{ routing: RouteFields; reason?: undefined }> | Readonly<{ routing?: undefined; reason: string }>
 
 const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
 const TAIL = { database_name: 'example', consumer: NAMED, database: { ...NAMED, database: 'example', hostname: 'localhost' } }
@@ -113,7 +113,7 @@ export async function tryCompiled(
       const output = thrown ? undefined : made()
       const { table_schema: schema, table_name: table } = own as Readonly<Record<string, unknown>>
       const about = { action: input.action, database: String(database_name), schema: String(schema), table: String(table) }
-      const { routing, reason } = thrown ? {} : (routed?.(parseExact(outcome.resultText(0, 0)) as Route, about) ?? {})
+      const { routing, reason } = thrown ? {} : (routed?.(parseExact(outcome.resultText(0, 0)) as RouteFields, about) ?? {})
       const error = thrown ?? (reason === undefined ? undefined : { code: 'FUNCTION_FAILED' as const, name, kind, text: reason })
       results.push({
         input,

@@ -17,7 +17,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, PullAnswers } from '../../sinks/pull.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
-import { giveBack, MAX_ANSWER_BYTES, PullStage, type Taken } from './pull-stage.ts'
+import { giveBack, MAX_ANSWER_BYTES, PullStage, type TakenBatches } from './pull-stage.ts'
 import type { HeldSink, PulledSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../sink/running-sink.ts'
 import { SinkHost } from '../sink/sink-host.ts'
 import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
@@ -39,7 +39,7 @@ class PullSink implements RunningSink, PulledSink {
   readonly #options: SinkOptions
   readonly #host: SinkHost<OwnedPartition>
   readonly #waiters = new Waiters<Receipt>()
-  readonly #takers = new Waiters<Taken>()
+  readonly #takers = new Waiters<TakenBatches>()
   readonly #clock: () => number
   #answers: PullAnswers
   /** the partition that is asked first next time */
@@ -172,7 +172,7 @@ class PullSink implements RunningSink, PulledSink {
     return taken && this.#receipt(taken, form)
   }
 
-  #receipt(taken: Taken, { shape, ackToken }: AnswerForm): Receipt {
+  #receipt(taken: TakenBatches, { shape, ackToken }: AnswerForm): Receipt {
     this.#everDelivered = true
     const answers = this.#answers
     const body = answers.encode(
@@ -189,7 +189,7 @@ class PullSink implements RunningSink, PulledSink {
   }
 
   /** Takes from all partitions, another one first each time. */
-  #takeAny(max: number): Taken | undefined {
+  #takeAny(max: number): TakenBatches | undefined {
     if (!this.#host.isActive) return undefined
     const { live } = this.#host
     const batches: { batch: Batch; owned: OwnedPartition }[] = []

@@ -15,7 +15,7 @@ import type { OwnedPartition } from '../partition/owned-partition.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 
 /** Batches and the partitions they are of. */
-export type Taken = readonly Readonly<{ batch: Batch; owned: OwnedPartition }>[]
+export type TakenBatches = readonly Readonly<{ batch: Batch; owned: OwnedPartition }>[]
 type Trouble = HealthCheck['error']
 
 /** Functions can't be run at the moment: so long before they are tried again. */
@@ -43,7 +43,7 @@ export class PullStage {
   }
 
   /** @returns what is to be handed out now; undefined: nothing of it, and all of it is settled or given back */
-  async run(taken: Taken): Promise<Taken | undefined> {
+  async run(taken: TakenBatches): Promise<TakenBatches | undefined> {
     let isGivenBack = false
     const returned = () => {
       if (!isGivenBack) giveBack(taken, true)
@@ -146,7 +146,7 @@ export class PullStage {
 type Settled = Readonly<{ batch: Batch; owned: OwnedPartition; outcome: StageOutcome; base: number; maxBytes: number; first: boolean }>
 
 /** @param isUnseen no client has had it */
-export function giveBack(taken: Taken, isUnseen = false): void {
+export function giveBack(taken: TakenBatches, isUnseen = false): void {
   for (const { batch, owned } of taken) putBack(owned, batch, batch, isUnseen)
 }
 

@@ -13,10 +13,10 @@ import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
 import type { TimestampFormat } from '../../engine/wal/decode/render.ts'
 import type { FoundRow, RowLookup, WantedRow } from '../../engine/wal/row-lookup.ts'
-import { JsonMembers, type Span } from '../../sinks/json-members.ts'
+import { JsonMembers, type ByteSpan } from '../../sinks/json-members.ts'
 
 type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
-type Member = Readonly<{ name: Span; value: Span }>
+type Member = Readonly<{ name: ByteSpan; value: ByteSpan }>
 
 const OPEN = Buffer.from('"record":{')
 const CLOSE = Buffer.from('}')

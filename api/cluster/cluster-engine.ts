@@ -27,7 +27,7 @@ import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import { newest, type RecentAsked, type RecentMessage } from '../../actors/recent-messages.ts'
 import { wholeHealth } from './cluster-health.ts'
 import { ClusterAcks, type ClusterAcksOptions } from './cluster-acks.ts'
-import { takeInTurn, waitEverywhere, type Place } from './fan-out.ts'
+import { takeInTurn, waitEverywhere, type ReceivePlace } from './fan-out.ts'
 
 type ClusterOptions = ClusterAcksOptions &
   Readonly<{
@@ -281,7 +281,7 @@ export class ClusterEngine implements EngineVerbs {
     }
   }
 
-  #localPlace(sinkId: string): Place[] {
+  #localPlace(sinkId: string): ReceivePlace[] {
     const { engine, registry } = this.#options
     if (!engine.sink(sinkId)) return []
     const receive = async (request: ReceiveRequest): Promise<Receipt> => {
@@ -293,7 +293,7 @@ export class ClusterEngine implements EngineVerbs {
   }
 
   /** The other live processes that own partitions of the sink. */
-  async #peersOf({ id: sinkId, ack_wait_ms: ackWaitMs }: Sink): Promise<Place[]> {
+  async #peersOf({ id: sinkId, ack_wait_ms: ackWaitMs }: Sink): Promise<ReceivePlace[]> {
     const { registry, peers } = this.#options
     const owners = await this.#acks.ownersOf(sinkId)
     const giveBack = (ids: readonly string[]) => this.#acks.giveBack(sinkId, ids)

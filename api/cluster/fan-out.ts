@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 
 /** Where messages of a sink may be. */
-export type Place = Readonly<{
+export type ReceivePlace = Readonly<{
   id: string
   /** Settles soon after its signal is aborted; an error is worth another try. */
   receive: (request: ReceiveRequest) => Promise<Receipt>
@@ -48,7 +48,7 @@ class Answers {
   }
 
   /** @returns true: the place has answered, with or without messages */
-  async ask(place: Place, request: ReceiveRequest): Promise<boolean> {
+  async ask(place: ReceivePlace, request: ReceiveRequest): Promise<boolean> {
     try {
       const receipt = await place.receive(request)
       this.heard = true
@@ -71,7 +71,7 @@ class Answers {
  * @returns undefined: nothing is there
  * @throws what the last place threw, when not one has answered
  */
-export async function takeInTurn(places: readonly Place[], request: ReceiveRequest): Promise<Receipt | undefined> {
+export async function takeInTurn(places: readonly ReceivePlace[], request: ReceiveRequest): Promise<Receipt | undefined> {
   if (places.length === 0) return undefined
   const over = new AbortController()
   const signal = AbortSignal.any([request.signal, over.signal])
@@ -96,7 +96,7 @@ export async function takeInTurn(places: readonly Place[], request: ReceiveReque
 
 type Wait = Readonly<{
   /** where to ask at the moment */
-  places: () => Promise<readonly Place[]>
+  places: () => Promise<readonly ReceivePlace[]>
   /** Calls back when the places may have changed. @returns ends the subscription */
   watch: (listener: () => void) => () => void
   /** the places are looked at so often even when nothing calls back */
@@ -116,7 +116,7 @@ export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, reque
   const asked = new Map<string, Readonly<{ end: AbortController; ended: Promise<void> }>>()
 
   /** One place: asked again until the time is over, for it may only have begun anew. */
-  async function waitAt(place: Place, signal: AbortSignal): Promise<void> {
+  async function waitAt(place: ReceivePlace, signal: AbortSignal): Promise<void> {
     for (let againMs = AGAIN_FIRST_MS; !signal.aborted; againMs = Math.min(againMs * 2, AGAIN_MAX_MS)) {
       const waitMs = leftMs()
       if (waitMs <= 0) return

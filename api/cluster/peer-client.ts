@@ -58,7 +58,7 @@ type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
 export type PeerMessage = Readonly<{ id: string }> & MessageLook
 export type PeerEdit = Readonly<{ sinkId: string; edit: MessageEdit; choice: MessageChoice }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
-type Answer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
+type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
 export class PeerClient implements AsyncDisposable {
   readonly #key: PeerKey
@@ -182,12 +182,12 @@ export class PeerClient implements AsyncDisposable {
     this.#pools.clear()
   }
 
-  async #call(node: Node, { path: below, body = '', deadlineMs, signal }: Call): Promise<Answer> {
+  async #call(node: Node, { path: below, body = '', deadlineMs, signal }: Call): Promise<PeerAnswer> {
     const path = PEER_PATH + below
     const { header, mac } = this.#key.sign({ method: 'POST', path, to: node.id }, body)
     const deadline = AbortSignal.timeout(deadlineMs)
     let status: number
-    let answer: Answer
+    let answer: PeerAnswer
     try {
       const response = await this.#pool(node.address).request({
         method: 'POST',

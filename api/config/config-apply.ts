@@ -55,7 +55,7 @@ export type ConfigOutcome = Readonly<{
   notices: readonly string[]
   resources: readonly ExportedResource[]
 }>
-type Place = Readonly<{ store: Store; resources: ResourceStore; signal: AbortSignal; pool: Sandboxes | undefined }>
+type ApplyHome = Readonly<{ store: Store; resources: ResourceStore; signal: AbortSignal; pool: Sandboxes | undefined }>
 
 /** What would be stored, and isn't. */
 class Undone extends Error {
@@ -74,7 +74,7 @@ class Undone extends Error {
 export async function changeByConfig(
   document: ConfigDocument,
   account: Account,
-  { isTrial, logger, ...place }: Place & Readonly<{ isTrial: boolean; logger: Pick<Logger, 'warn'> }>,
+  { isTrial, logger, ...place }: ApplyHome & Readonly<{ isTrial: boolean; logger: Pick<Logger, 'warn'> }>,
 ): Promise<ConfigOutcome> {
   const { store, resources } = place
   const application = new Application(document, resources, { account, isTrial, logger })
@@ -102,7 +102,7 @@ export async function changeByConfig(
 }
 
 /** @throws EngineError CONFIG_INVALID, STOPPING: then nothing of it stays */
-async function applied<T>(application: Application, { store, resources, signal, pool }: Place, write: () => Promise<T>): Promise<T> {
+async function applied<T>(application: Application, { store, resources, signal, pool }: ApplyHome, write: () => Promise<T>): Promise<T> {
   const { account } = application
   try {
     await application.provision(await resources.connections(store.query, account), signal)

@@ -6,7 +6,7 @@ import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, typ
 import { EngineError } from '../../engine/errors.ts'
 
 /** Both from 1. */
-export type Place = Readonly<{ line: number; column: number }>
+export type FilePlace = Readonly<{ line: number; column: number }>
 type Path = readonly (string | number)[]
 export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
 
@@ -45,13 +45,13 @@ export class ConfigReader {
     return this.#lines.linePos(offset).line
   }
 
-  place(offset: number): Place {
+  place(offset: number): FilePlace {
     const { line, col: column } = this.#lines.linePos(offset)
     return { line, column }
   }
 
   /** Where the text of a value begins, if each of its lines stands in the file as it is: in a block (`|`), or on one line. */
-  textStart(...path: Path): Place | undefined {
+  textStart(...path: Path): FilePlace | undefined {
     const node: unknown = this.document.getIn(path, true)
     if (!isScalar(node) || !node.range || typeof node.value !== 'string') return undefined
     const source = this.#source.slice(node.range[0], node.range[1])

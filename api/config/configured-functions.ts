@@ -8,7 +8,7 @@ import { compileFunction, mistakeIn, type Written } from '../../transforms/compi
 import { looksLikeElixir } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { checked, fits } from './config-forms.ts'
-import type { ConfigReader, Place, Problem } from './config-reader.ts'
+import type { ConfigReader, FilePlace, Problem } from './config-reader.ts'
 import { readOnly, withoutNulls } from '../form.ts'
 import { flatFunction, sinkTypeOf } from '../functions/function-form.ts'
 
@@ -35,7 +35,7 @@ const checkFunction = schemaCheck(FunctionForm)
  * @property exact `at` is where the code begins, and each of its lines stands there as it is
  * @property file that the code stands in, as the document names it
  */
-export type ConfiguredFunction = Written & Readonly<{ line: number; at: Place; exact: boolean; file?: string | undefined }>
+export type ConfiguredFunction = Written & Readonly<{ line: number; at: FilePlace; exact: boolean; file?: string | undefined }>
 
 /** @returns undefined: something is wrong with it, which is told */
 export function configuredFunction(

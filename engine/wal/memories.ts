@@ -23,7 +23,7 @@ export type RememberedLog = Readonly<{ identity: string; appends: number }>
 
 type Read = Readonly<{ reader: ReaderName; partition: number }>
 type Partition = Readonly<{ topic: TopicName; partition: number }>
-type SavedSource = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
+type SourceMemory = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
 
 /** Of a source that is about to stream, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
 export async function mustFitSource(query: Query, log: Log, databaseId: string): Promise<void> {
@@ -58,7 +58,7 @@ export async function mustFitPartition(
 }
 
 /** Copies are counted by no append: the state knows where each ended. @param only this partition, else all of the source's */
-async function mustHaveCopies(query: Query, log: Log, { database, name }: SavedSource, only?: Partition): Promise<void> {
+async function mustHaveCopies(query: Query, log: Log, { database, name }: SourceMemory, only?: Partition): Promise<void> {
   const { rows } = await ask(
     query,
     `select g.sink_id || '.' || g.generation as name, g.topic, l.partition, l.copied_to
@@ -84,7 +84,7 @@ const NOTHING_WRITTEN: Owned = { term: 0, parked: 0 }
 
 const writtenBy = (key: string, { term, parked = 0 }: Commit): Written => ({ key, term, parked })
 
-async function mustKnow(query: Query, log: Log, source: SavedSource, { key, term, parked }: Written, known: Owned): Promise<void> {
+async function mustKnow(query: Query, log: Log, source: SourceMemory, { key, term, parked }: Written, known: Owned): Promise<void> {
   if (term > known.term) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known.term}`)
   if (parked > known.parked)
     throw await stateWentBack(query, log, source, `messages of ${key} were parked ${parked} times, the state knows of ${known.parked}`)
@@ -142,7 +142,7 @@ async function savedSource(
   which: string,
   id: string,
   partition?: string,
-): Promise<(SavedSource & Readonly<{ partition: Owned }>) | undefined> {
+): Promise<(SourceMemory & Readonly<{ partition: Owned }>) | undefined> {
   const { rows } = await ask(
     query,
     `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term,
@@ -164,7 +164,7 @@ async function savedSource(
   }
 }
 
-async function mustFit(query: Query, log: Log, source: SavedSource, only?: Partition): Promise<void> {
+async function mustFit(query: Query, log: Log, source: SourceMemory, only?: Partition): Promise<void> {
   const { database, name, term, log: saved } = source
   if (saved.identity !== log.identity)
     throw new EngineError(
@@ -188,7 +188,7 @@ const logWentBack = (name: string, lacking: string) =>
     { database: name },
   )
 
-async function stateWentBack(query: Query, log: Log, { database, name }: SavedSource, why: string): Promise<EngineError> {
+async function stateWentBack(query: Query, log: Log, { database, name }: SourceMemory, why: string): Promise<EngineError> {
   const unknown = [...new Set((await forgottenGenerations(query, log, database)).map(({ topic }) => topic))]
   const topics = unknown.length === 0 ? '' : `; topics of generations that it does not know: ${unknown.slice(0, 5).join(', ')}`
   return new EngineError(

@@ -17,7 +17,7 @@ import type { LeavingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
 import type { PlacedVersion } from './routing/stored-versions.ts'
-import type { Origin, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
+import type { SourceOrigin, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
 
 type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
@@ -100,7 +100,7 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
 }
 
 /** Another slot of one database goes on where the former one was; of which database that was, an older version didn't save. */
-function isElsewhere(saved: Origin, now: Origin): boolean {
+function isElsewhere(saved: SourceOrigin, now: SourceOrigin): boolean {
   return saved.databaseOid === undefined ? saved.slotName !== now.slotName : saved.databaseOid !== now.databaseOid
 }
 

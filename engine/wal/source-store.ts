@@ -21,14 +21,14 @@ export type SavedSource = Readonly<{
   /** undefined before the first run */
   confirmed: Lsn | undefined
   /** what was read; undefined before the first run */
-  origin: Origin | undefined
+  origin: SourceOrigin | undefined
   acceptedGap: Lsn | undefined
   /** oldest first */
   incarnations: readonly Incarnation[]
 }>
 
 /** What a source reads. The oids are undefined where a version saved it that didn't keep them. */
-export type Origin = Readonly<{ slotName: string; databaseOid: number | undefined; publicationOid: number | undefined }>
+export type SourceOrigin = Readonly<{ slotName: string; databaseOid: number | undefined; publicationOid: number | undefined }>
 
 /** Where a partition of a topic ends. @property next the offset of the record that is appended next */
 export type TopicEnd = Readonly<{ topic: string; partition: number; next: number }>
@@ -89,7 +89,12 @@ export class SourceStore {
    * Saves from where a run goes on, with its new incarnations, in one step: before the first append.
    * @param phantoms how many messages of the incarnation before never happened for the server that now leads
    */
-  async saveStart(start: Start, { slotName, databaseOid, publicationOid }: Origin, log: RememberedLog, phantoms: number): Promise<void> {
+  async saveStart(
+    start: Start,
+    { slotName, databaseOid, publicationOid }: SourceOrigin,
+    log: RememberedLog,
+    phantoms: number,
+  ): Promise<void> {
     await this.#write(
       `, added as (
          insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at, phantom_messages)

@@ -6,7 +6,7 @@ import type { MeilisearchDestination } from '../../sinks/meilisearch-settings.ts
 import type { WebhookDestination } from '../../sinks/webhook-settings.ts'
 import { elasticsearchRouting } from '../../sinks/elasticsearch-settings.ts'
 import { meilisearchRouting } from '../../sinks/meilisearch-settings.ts'
-import type { Routing } from '../../sinks/routing.ts'
+import type { DestinationRouting } from '../../sinks/routing.ts'
 import { webhookRouting } from '../../sinks/webhook-settings.ts'
 
 const hooks: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', http_endpoint_path: '/all', batch: true, item_results: false }
@@ -15,9 +15,9 @@ const search: MeilisearchDestination = {
 }
 const message = { action: 'delete', database: 'shop', schema: 'public', table: 'goods' }
 
-const refused = (routing: Routing, said: object, destination?: Destination) =>
+const refused = (routing: DestinationRouting, said: object, destination?: Destination) =>
   routing.read(said as Record<string, unknown>, destination).reason ?? assert.fail('it was taken')
-const effective = (routing: Routing, said: object, destination?: Destination) => {
+const effective = (routing: DestinationRouting, said: object, destination?: Destination) => {
   const { route, reason } = routing.read(said as Record<string, unknown>, destination)
   return routing.effective(route ?? assert.fail(reason), destination, message)
 }

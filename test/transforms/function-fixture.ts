@@ -1,5 +1,5 @@
 /** Functions to run in a real sandbox: one pool for a test file, and what a message is to it. */
-import type { AccountPool, Batch } from '../../transforms/sandbox/pool.ts'
+import type { AccountPool, FunctionBatch } from '../../transforms/sandbox/pool.ts'
 import { FunctionPool, type PoolSettings } from '../../transforms/sandbox/pool.ts'
 import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
@@ -27,7 +27,7 @@ export const TAIL = {
 
 export type Given = Readonly<{ record?: unknown; changes?: unknown; action?: string; metadata?: unknown }>
 
-export function batch(messages: readonly Given[]): Batch {
+export function batch(messages: readonly Given[]): FunctionBatch {
   return batchOf(
     messages.map(({ record = {}, changes = null, action = 'insert', metadata = { table_name: 'goods' } }) =>
       JSON.stringify({ record, changes, action, metadata }),
@@ -36,7 +36,7 @@ export function batch(messages: readonly Given[]): Batch {
 }
 
 /** @param texts messages as JSON, for what JSON.stringify can't write */
-export function batchOf(texts: readonly string[]): Batch {
+export function batchOf(texts: readonly string[]): FunctionBatch {
   const lines = Buffer.from(texts.map((text) => `${text}\u001e`).join(''))
   const lineEnds = new Uint32Array(texts.length)
   for (let i = 0, at = 0; i < texts.length; i++) at = lineEnds[i] = lines.indexOf(0x1e, at) + 1

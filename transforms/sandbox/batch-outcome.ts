@@ -2,7 +2,7 @@
 import type { ErrorCode } from '../../engine/errors.ts'
 import { ownPlace, type SourcePlace } from './source-position.ts'
 import type { FunctionKind } from './isolate.ts'
-import type { Answer } from './sandbox.ts'
+import type { RunAnswer } from './sandbox.ts'
 import { STATE } from './wire.ts'
 
 /** Why a function could not finish one message. */
@@ -94,7 +94,7 @@ export class BatchOutcome {
    * @param part which of the `asked` messages of the call are these: `count` of them, from `at` on; `firstStep`: which of
    * the functions was the first of the call
    */
-  add({ header, body }: Answer, { asked, at, count, firstStep }: AnswerPart): void {
+  add({ header, body }: RunAnswer, { asked, at, count, firstStep }: AnswerPart): void {
     const { done: answered, failures, logs, tookUs, textBytes } = header
     const from = this.done
     const done = Math.min(count, answered - at)

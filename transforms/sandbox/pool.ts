@@ -22,11 +22,11 @@ import { EngineError } from '../../engine/errors.ts'
 import { BatchOutcome } from './batch-outcome.ts'
 import { heldResults } from './held-results.ts'
 import { Sandbox, SandboxEnded, type Callable, type Checked, type EndReason, type SandboxSettings } from './sandbox.ts'
-import { StrikeBook, type MessageName, type Strikes } from './strikes.ts'
+import { StrikeBook, type NamedMessage, type Strikes } from './strikes.ts'
 import { STATE } from './wire.ts'
 
 /** Messages on their way to functions. */
-export type Batch = Readonly<{
+export type FunctionBatch = Readonly<{
   count: number
   /** `{…}` and MESSAGE_END for each */
   lines: Uint8Array
@@ -34,7 +34,7 @@ export type Batch = Readonly<{
   /** rest of their metadata, JSON */
   tail: string
   /** which message it is; absent: each is one of its own, that nobody can look up */
-  named?: (i: number) => MessageName
+  named?: (i: number) => NamedMessage
 }>
 
 export type PoolSettings = SandboxSettings &
@@ -50,9 +50,9 @@ export type AccountPool = Readonly<{
    * not the first, when what was said of the others is much: they are asked about when they are taken again.
    * @throws EngineError SANDBOX_UNAVAILABLE, STOPPING: nothing is known of any message
    */
-  run: (functions: readonly Callable[], batch: Batch) => Promise<BatchOutcome>
+  run: (functions: readonly Callable[], batch: FunctionBatch) => Promise<BatchOutcome>
   /** Runs functions on trial, for code that is being written. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
-  test: (functions: readonly Callable[], batch: Batch) => Promise<BatchOutcome>
+  test: (functions: readonly Callable[], batch: FunctionBatch) => Promise<BatchOutcome>
   /** Builds a function and says what is wrong with it. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
   check: (fn: Omit<Callable, 'key'>) => Promise<Checked>
   /** Drops code that is not in use any more. */
@@ -62,7 +62,7 @@ export type AccountPool = Readonly<{
 type Job = {
   readonly account: string
   readonly functions: readonly Callable[]
-  readonly batch: Batch
+  readonly batch: FunctionBatch
   readonly outcome: BatchOutcome
   readonly done: (outcome: BatchOutcome) => void
   readonly failed: (error: unknown) => void
@@ -149,7 +149,7 @@ export class FunctionPool {
     await Promise.all([this.#main?.sandbox.stop(), this.#trial?.stop()])
   }
 
-  #run(account: string, functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+  #run(account: string, functions: readonly Callable[], batch: FunctionBatch): Promise<BatchOutcome> {
     const outcome = new BatchOutcome(functions, batch.count)
     return new Promise((done, failed) => {
       if (this.#stopped) return failed(stopping())
@@ -297,7 +297,7 @@ export class FunctionPool {
 
   // ── on trial ──────────────────────────────────────────────────────────────────────────────────────
 
-  #test(account: string, functions: readonly Callable[], batch: Batch): Promise<BatchOutcome> {
+  #test(account: string, functions: readonly Callable[], batch: FunctionBatch): Promise<BatchOutcome> {
     const outcome = new BatchOutcome(functions, batch.count)
     return new Promise((done, failed) => this.#try({ account, functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }))
   }
@@ -409,7 +409,7 @@ const WORDS: Readonly<Record<EndReason, string>> = {
 }
 
 /** How many messages go out together, from one on. */
-function callFrom({ count, lineEnds }: Batch, from: number): number {
+function callFrom({ count, lineEnds }: FunctionBatch, from: number): number {
   const start = from === 0 ? 0 : (lineEnds[from - 1] as number)
   let end = from + 1
   while (end < count && end - from < MAX_CALL && (lineEnds[end] as number) - start <= MAX_CALL_BYTES) end++
@@ -417,7 +417,8 @@ function callFrom({ count, lineEnds }: Batch, from: number): number {
 }
 
 /** Of all messages from one on. */
-const bytesOf = ({ lines, lineEnds }: Batch, from: number): number => lines.length - (from === 0 ? 0 : (lineEnds[from - 1] as number))
+const bytesOf = ({ lines, lineEnds }: FunctionBatch, from: number): number =>
+  lines.length - (from === 0 ? 0 : (lineEnds[from - 1] as number))
 
 /** What an answer to these may have. */
 const roomOf = (shares: readonly Share[]): number =>
@@ -432,10 +433,10 @@ const isSameCall = (one: Job, other: Job): boolean =>
   one.functions.length === other.functions.length &&
   one.functions.every(({ key }, i) => key === other.functions[i]?.key)
 
-const linesOf = ({ lines, lineEnds }: Batch, from: number, count: number): Uint8Array =>
+const linesOf = ({ lines, lineEnds }: FunctionBatch, from: number, count: number): Uint8Array =>
   lines.subarray(from === 0 ? 0 : lineEnds[from - 1], lineEnds[from + count - 1])
 
-const unnamed = (n: number): MessageName => ({ text: `message ${n} of those on trial`, group: `trial ${n}` })
+const unnamed = (n: number): NamedMessage => ({ text: `message ${n} of those on trial`, group: `trial ${n}` })
 
 const stopping = () => new EngineError('STOPPING', 'functions are stopping')
 const unavailable = ({ words }: SandboxEnded) =>

@@ -42,7 +42,7 @@ type Call = Readonly<{
   /** the answer is of fewer messages when it has so many */
   maxBytes: number
 }>
-export type Answer = Readonly<{ header: RunResponse; body: Uint8Array<ArrayBuffer> }>
+export type RunAnswer = Readonly<{ header: RunResponse; body: Uint8Array<ArrayBuffer> }>
 export type Checked = Readonly<{ failure: BuildFailure } | { failure?: undefined; code: string }>
 
 export type EndReason = 'time' | 'memory' | 'crash' | 'not started' | 'stopped'
@@ -185,7 +185,7 @@ export class Sandbox {
   }
 
   /** Needs a thread that isn't busy; one that has run these functions goes first. @throws SandboxEnded */
-  async run({ functions, count, lines, tail, maxBytes }: Call): Promise<Answer> {
+  async run({ functions, count, lines, tail, maxBytes }: Call): Promise<RunAnswer> {
     const thread = this.#idleThread(functions)
     for (const { key, name, kind, code } of functions) {
       if (thread.defined.has(key)) continue

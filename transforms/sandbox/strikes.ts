@@ -6,7 +6,7 @@
 import type { EndReason } from './sandbox.ts'
 
 /** A message as people can find it, and its group. */
-export type MessageName = Readonly<{ text: string; group: string }>
+export type NamedMessage = Readonly<{ text: string; group: string }>
 /** What a function has done that it should not. @property messages since it last came to the end of one */
 export type Strikes = Readonly<{ reason: EndReason; messages: readonly string[]; isOff: boolean }>
 
@@ -36,7 +36,7 @@ export class StrikeBook {
   }
 
   /** The function ended its sandbox at this message. */
-  ended(key: string, { text, group }: MessageName, reason: EndReason): void {
+  ended(key: string, { text, group }: NamedMessage, reason: EndReason): void {
     const record = this.#byKey.get(key) ?? { reason, messages: new Map(), groups: new Set() }
     this.#byKey.set(key, record)
     record.reason = reason
@@ -46,7 +46,7 @@ export class StrikeBook {
   }
 
   /** The function came to the end of this message. */
-  passed(key: string, { group }: MessageName): void {
+  passed(key: string, { group }: NamedMessage): void {
     const record = this.#byKey.get(key)
     if (!record) return
     meet(record, group)

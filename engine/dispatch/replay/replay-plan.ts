@@ -10,7 +10,7 @@ import { belowTransaction, comparePositions, endOfTransaction, positionBefore, t
 import { replayWindowMs, type Sink } from '../../state/resources.ts'
 import { historyAt, type Incarnation } from '../../wal/history.ts'
 import type { KnownGeneration, Reach } from './replay-reach.ts'
-import { firstAt, seek, type FirstMessage, type Place, type Sought } from './replay-search.ts'
+import { firstAt, seek, type FirstMessage, type ReplayPlace, type Sought } from './replay-search.ts'
 
 /**
  * What was committed there comes again too. @property fromUs commit time in µs since the epoch
@@ -24,7 +24,7 @@ export type ReplayPlan = Readonly<{
   /** the number of the generation that it lies in */
   generation: number
   /** in each of its partitions */
-  places: readonly Place[]
+  places: readonly ReplayPlace[]
   /** the first message that comes again */
   first: FirstMessage
 }>
@@ -103,9 +103,9 @@ async function positionOfRecord(
 
 const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}.`, { [field]: reason })
 
-async function seekAll(of: PlanOf, generation: KnownGeneration, sought: Sought): Promise<Place[]> {
+async function seekAll(of: PlanOf, generation: KnownGeneration, sought: Sought): Promise<ReplayPlace[]> {
   const { points } = generation
-  const places: Place[] = []
+  const places: ReplayPlace[] = []
   for (let from = 0; from < points.length; from += AT_ONCE) {
     const some = points.slice(from, from + AT_ONCE)
     places.push(
@@ -123,7 +123,7 @@ async function firstOf(of: PlanOf, generations: readonly KnownGeneration[], soug
   return undefined
 }
 
-const lowest = (places: readonly Place[]): FirstMessage | undefined =>
+const lowest = (places: readonly ReplayPlace[]): FirstMessage | undefined =>
   places.map(({ first }) => first).reduce((a, b) => (!a || (b && comparePositions(b.position, a.position) < 0) ? b : a), undefined)
 
 /** Says where the window begins, by the first transaction that is whole. */

@@ -13,7 +13,7 @@ export type Sought = Readonly<{ position: Position } | { fromUs: number }>
 
 export type FirstMessage = Readonly<{ position: Position; commitTimeUs: number }>
 
-export type Place = Readonly<{
+export type ReplayPlace = Readonly<{
   /** the first message that comes, or, when there is none yet, the next one */
   ref: MessageRef
   /** of the first message that comes */
@@ -56,7 +56,7 @@ export async function seek(
   generation: Read,
   { partition, points }: Readonly<{ partition: number; points: readonly ReplayPoint[] }>,
   sought: Sought,
-): Promise<Place> {
+): Promise<ReplayPlace> {
   const { topic, reader, begins, shape } = generation
   const isBelow = (point: ReplayPoint) =>
     'position' in sought ? comparePositions(point.position, sought.position) <= 0 : point.latestUs < sought.fromUs

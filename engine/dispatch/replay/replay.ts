@@ -22,7 +22,7 @@ import { handParkedOver } from '../parked/parked-hand-over.ts'
 import type { ReplayPlan } from './replay-plan.ts'
 import { insertPoint, type ReplayPoint } from './replay-points.ts'
 import { knownGenerations, reachOf, type KnownGeneration } from './replay-reach.ts'
-import type { Place } from './replay-search.ts'
+import type { ReplayPlace } from './replay-search.ts'
 import { compareRefs, laterRef } from '../restored.ts'
 
 /** A generation of which every partition has stopped: the term of each, and the last commit. */
@@ -84,7 +84,7 @@ export async function rewind(query: Query, sinkId: string, plan: ReplayPlan, sto
 }
 
 /** Where a partition of an ended generation begins. */
-function begunAgain({ ref }: Place, position: Position, held: readonly InFlight[] | undefined, term: number): Commit {
+function begunAgain({ ref }: ReplayPlace, position: Position, held: readonly InFlight[] | undefined, term: number): Commit {
   return { next: ref, filter: position, finished: [], handedOut: ref, ...(held ? { inFlight: held } : {}), term }
 }
 
@@ -111,7 +111,7 @@ function withClients(
 }
 
 /** Where a partition goes on: at the place sought, or where it is, if it has not come to it. */
-function rewound({ ref }: Place, position: Position, committed: Commit, term: number): Commit {
+function rewound({ ref }: ReplayPlace, position: Position, committed: Commit, term: number): Commit {
   const { next, filter, finished, handedOut, inFlight } = committed
   const isBelow = (place: MessageRef) => compareRefs(place, ref) < 0
   return {
@@ -220,7 +220,10 @@ export async function saveCommit(
 }
 
 /** Points above the commit tell of what is unfinished now; one at the place where it goes on says how much lies before it. */
-async function movePoints(query: Query, of: OfPartition & Readonly<{ commit: Commit; place: Place; position: Position }>): Promise<void> {
+async function movePoints(
+  query: Query,
+  of: OfPartition & Readonly<{ commit: Commit; place: ReplayPlace; position: Position }>,
+): Promise<void> {
   const { sinkId, generation, partition, commit, place, position } = of
   const key = [sinkId, generation, partition]
   await ask(

@@ -6,7 +6,7 @@
 import { EngineError } from '../../errors.ts'
 import { addressOf, type BrokerAddress, type KafkaConnection } from './connection.ts'
 import { kafkaCode } from './failure.ts'
-import type { Broker, Metadata } from './kafkajs.ts'
+import type { Broker, ClusterMetadata } from './kafkajs.ts'
 import { Link } from './link.ts'
 
 const FIRST_PAUSE_MS = 100
@@ -112,7 +112,7 @@ export class Brokers {
   }
 
   /** What the cluster says of itself; with `all`, of every topic. */
-  async describe(all = false): Promise<Metadata> {
+  async describe(all = false): Promise<ClusterMetadata> {
     return this.#learn(await this.any((broker) => broker.describe(all)))
   }
 
@@ -128,7 +128,7 @@ export class Brokers {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  #learn(metadata: Metadata): Metadata {
+  #learn(metadata: ClusterMetadata): ClusterMetadata {
     this.#nodes = new Map(metadata.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
     return metadata
   }

@@ -11,7 +11,7 @@ import { EngineError, isFenced } from '../../errors.ts'
 import { topicRead, type Commit, type ReaderName, type TopicName } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import { commitFromText, commitToText, type Numbered } from './commit-text.ts'
-import type { Generation } from './membership.ts'
+import type { GroupGeneration } from './membership.ts'
 import { patiently } from './patience.ts'
 import type { SecondMemory } from './second-memory.ts'
 
@@ -21,7 +21,7 @@ type CommitsOptions = Readonly<{
   /** of a topic in Kafka, or of a reader's group */
   nameOf: (name: TopicName | ReaderName) => string
   /** what a commit goes out under: `outside` when nobody here is a member of the group; undefined: the partition is not ours */
-  generationOf: (reader: ReaderName, partition: number) => Generation | 'outside' | undefined
+  generationOf: (reader: ReaderName, partition: number) => GroupGeneration | 'outside' | undefined
   /** characters that brokers take beside an offset */
   maxTextLength: number
   notice: (text: string, error?: unknown) => void

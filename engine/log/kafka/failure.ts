@@ -1,6 +1,6 @@
 /** What kafkajs and the brokers fail with, as errors of the engine. Chosen by the protocol's codes, never by text. */
 import { EngineError, type ErrorCode, type ErrorContext } from '../../errors.ts'
-import type { Failure } from './kafkajs.ts'
+import type { KafkaFailure } from './kafkajs.ts'
 
 /** The error codes of the protocol that mean something of their own here; all others can be tried again. */
 const CODES: Readonly<Record<string, ErrorCode>> = {
@@ -40,7 +40,7 @@ export const kafkaCode = (error: unknown): string | undefined =>
  */
 export function toLogError(error: unknown, context: ErrorContext = {}): EngineError {
   if (error instanceof EngineError) return error
-  const failure = innermost(error as Failure)
+  const failure = innermost(error as KafkaFailure)
   const { type } = failure
   const code = type === undefined ? codeOf(failure) : (CODES[type] ?? 'LOG_UNREACHABLE')
   const where = typeof context.broker === 'string' ? ` (${context.broker})` : ''
@@ -48,7 +48,7 @@ export function toLogError(error: unknown, context: ErrorContext = {}): EngineEr
   return new EngineError(code, text, type === undefined ? context : { ...context, kafka: type }, { cause: error })
 }
 
-function codeOf({ name, code }: Failure): ErrorCode {
+function codeOf({ name, code }: KafkaFailure): ErrorCode {
   if (name === 'KafkaJSSASLAuthenticationError') return 'LOG_REFUSED'
   const text = String(code)
   if (/^(CERT_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_|ERR_TLS|ERR_SSL|ERR_OSSL|HOSTNAME_MISMATCH)/.test(text)) return 'LOG_REFUSED'
@@ -56,8 +56,8 @@ function codeOf({ name, code }: Failure): ErrorCode {
 }
 
 /** kafkajs wraps: several topics' errors in one, a cause in a retry. */
-function innermost(failure: Failure): Failure {
+function innermost(failure: KafkaFailure): KafkaFailure {
   const inner =
-    failure.errors?.[0] ?? (failure.type === undefined && failure.cause instanceof Error ? (failure.cause as Failure) : undefined)
+    failure.errors?.[0] ?? (failure.type === undefined && failure.cause instanceof Error ? (failure.cause as KafkaFailure) : undefined)
   return inner ? innermost(inner) : failure
 }

@@ -8,7 +8,7 @@ import type { Socket } from 'node:net'
 
 const require = createRequire(import.meta.url)
 
-export type Failure = Error & { name: string; type?: string; code?: string | number; errors?: Failure[]; cause?: unknown }
+export type KafkaFailure = Error & { name: string; type?: string; code?: string | number; errors?: KafkaFailure[]; cause?: unknown }
 
 export type ProducedMessage = Readonly<{
   key: Buffer | null
@@ -26,7 +26,7 @@ export type FetchedMessage = Readonly<{
   isControlRecord: boolean
 }>
 type FetchedPartition = Readonly<{ partition: number; highWatermark: string; messages: readonly FetchedMessage[] }>
-export type Metadata = Readonly<{
+export type ClusterMetadata = Readonly<{
   brokers: readonly Readonly<{ nodeId: number; host: string; port: number }>[]
   clusterId: string | null
   controllerId: number
@@ -48,8 +48,8 @@ export type JoinedGroup = Readonly<{
 export interface Broker {
   connect(): Promise<void>
   /** Brokers and ids of the cluster; with `all` every topic too. One that is in trouble fails nothing, unlike in `metadata`. */
-  describe(all: boolean): Promise<Metadata>
-  metadata(topics: readonly string[]): Promise<Metadata>
+  describe(all: boolean): Promise<ClusterMetadata>
+  metadata(topics: readonly string[]): Promise<ClusterMetadata>
   fetch(
     request: Readonly<{
       isolationLevel: number
@@ -169,7 +169,7 @@ interface Encoder {
 }
 const EncoderClass = require('kafkajs/src/protocol/encoder') as new () => Encoder
 const { decode: decodeMetadata } = require('kafkajs/src/protocol/requests/metadata/v6/response') as {
-  decode(answer: Buffer): Promise<Metadata>
+  decode(answer: Buffer): Promise<ClusterMetadata>
 }
 const { AssignerProtocol } = require('kafkajs') as {
   AssignerProtocol: {
@@ -242,14 +242,14 @@ export function makeBroker(
   })
   const broker = Object.assign(plain, {
     describe: (all: boolean) =>
-      connectionPool.send<Metadata>({
+      connectionPool.send<ClusterMetadata>({
         request: {
           apiKey: METADATA,
           apiVersion: 6,
           apiName: 'Metadata',
           encode: async () => new EncoderClass().writeInt32(all ? -1 : 0).writeBoolean(false),
         },
-        response: { decode: decodeMetadata, parse: async (data: Metadata) => data },
+        response: { decode: decodeMetadata, parse: async (data: ClusterMetadata) => data },
       }),
   })
   return { broker, sessionLifetimeMs: () => Number(connection.sessionLifetime.toString()) }

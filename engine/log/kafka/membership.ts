@@ -45,9 +45,9 @@ type MembershipOptions = Readonly<{
   notice: (text: string, error?: unknown) => void
 }>
 /** What a commit is sent under. */
-export type Generation = Readonly<{ generationId: number; memberId: string }>
+export type GroupGeneration = Readonly<{ generationId: number; memberId: string }>
 
-type Current = Generation & Readonly<{ partitions: readonly number[] }>
+type Current = GroupGeneration & Readonly<{ partitions: readonly number[] }>
 
 const PROTOCOL = 'tailrace-sticky-1'
 const PROTOCOL_VERSION = 0
@@ -100,7 +100,7 @@ export class Membership {
   }
 
   /** What a commit of a partition goes out under; undefined: it is not ours, or perhaps no longer. */
-  generationOf(partition: number): Generation | undefined {
+  generationOf(partition: number): GroupGeneration | undefined {
     return this.#announced.has(partition) && this.holds ? this.#current : undefined
   }
 
