@@ -1,11 +1,11 @@
 /** What the line to a destination goes through in a round of a fault test: all of it in two rounds. */
-import { setTimeout as sleep } from 'node:timers/promises'
 import { CALM, type NetProxy } from './net-proxy.ts'
 import type { Random } from './random.ts'
+import { pass } from '../waiting.ts'
 
 /** Settles when the line is as it was; connections that fell silent stay so. */
 export async function badLine(proxy: NetProxy, round: number, random: Random): Promise<void> {
-  const wait = () => sleep(random.int(100, 300))
+  const wait = () => pass(random.int(100, 300), 'the line is bad for a while')
   if (round % 2 === 0) {
     proxy.reset()
     await wait()

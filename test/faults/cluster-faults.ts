@@ -2,11 +2,11 @@
  * What may befall a cluster of processes on Kafka, each fault with its end: what is away takes over nothing, the others go
  * on without it, and it comes back. Who holds what is asked of the processes themselves.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { TestBroker } from '../services/kafka.ts'
 import type { Random } from './random.ts'
 import type { Scenario } from './scenario.ts'
 import type { Service } from './service.ts'
+import { pass, until } from '../waiting.ts'
 
 export const FAULTS = {
   sourceKilled: 'SIGKILL of the process that holds the source',
@@ -18,9 +18,6 @@ export const FAULTS = {
 } as const
 export type Fault = keyof typeof FAULTS
 
-/** Longer than any take-over takes. */
-const TAKE_OVER_MS = 60_000
-const ASK_EVERY_MS = 50
 /** Messages that each sink has to deliver while something is away. */
 const MEANWHILE = 20
 
@@ -57,7 +54,7 @@ export class ClusterFaults {
       case 'brokerKilled':
         this.#note('kill the broker')
         await this.#broker.kill()
-        if (random.chance(0.5)) await sleep(random.int(50, 1_000))
+        if (random.chance(0.5)) await pass(random.int(50, 1_000), 'it is away for a while')
         return this.#broker.start()
       case 'sourceFrozen': {
         const source = await this.#source()
@@ -90,7 +87,7 @@ export class ClusterFaults {
     await node.startReady()
   }
 
-  async #frozen(node: Service, meanwhile: (others: readonly Service[]) => Promise<void>): Promise<void> {
+  async #frozen(node: Service, meanwhile: (others: readonly Service[]) => Promise<unknown>): Promise<void> {
     this.#note(`freeze ${this.#nameOf(node)}`)
     node.freeze()
     await meanwhile(this.#scenario.nodes.filter((other) => other !== node))
@@ -165,12 +162,4 @@ export async function holdings(services: readonly Service[], sink?: string): Pro
 
 async function partitions(services: readonly Service[]): Promise<number> {
   return (await holdings(services)).reduce((sum, one) => sum + one.partitions, 0)
-}
-
-export async function until(what: string, condition: () => Promise<boolean>, withinMs = TAKE_OVER_MS): Promise<void> {
-  const deadline = performance.now() + withinMs
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`)
-    await sleep(ASK_EVERY_MS)
-  }
 }

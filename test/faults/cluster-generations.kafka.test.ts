@@ -5,15 +5,15 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { openStore } from '../../engine/state/store.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
-import { holdings, until } from './cluster-faults.ts'
+import { holdings } from './cluster-faults.ts'
 import { MEANWHILE, ReaderEdits } from './reader-edits.ts'
 import { Scenario, withSeed, type ScenarioSink } from './scenario.ts'
 import { LONG, seeds } from './size.ts'
 import { CAPTURED, TABLES } from './workload-tables.ts'
+import { pass, until } from '../waiting.ts'
 
 const NODES = 3
 
@@ -129,7 +129,7 @@ class FormerNode implements AsyncDisposable {
     await beat()
     return new FormerNode(async (signal) => {
       while (!signal.aborted) {
-        await sleep(1_000, undefined, { signal }).catch(() => undefined)
+        await pass(1_000, 'as often as a node tells that it lives', signal)
         if (!signal.aborted) await beat()
       }
     })

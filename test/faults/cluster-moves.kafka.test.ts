@@ -8,10 +8,11 @@ import { test } from 'node:test'
 import { msBetween, type Moment } from '../services/calm-clock.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
-import { holdings, until } from './cluster-faults.ts'
+import { holdings } from './cluster-faults.ts'
 import { Pulse, PULSE_TABLE } from './pulse.ts'
 import { Service } from './service.ts'
 import { LONG } from './size.ts'
+import { until } from '../waiting.ts'
 
 const PARTITIONS = 6
 /** What is promised: with margin where a busy machine runs other tests beside. */
@@ -89,7 +90,7 @@ test('a killed process is missed in time, one that is added or stopped is hardly
 })
 
 /** Settles when each process serves its share of the partitions. */
-const spread = (nodes: readonly Service[]): Promise<void> =>
+const spread = (nodes: readonly Service[]): Promise<boolean> =>
   until(
     'the partitions are spread',
     async () => (await holdings(nodes)).filter((one) => one.partitions === PARTITIONS / nodes.length).length === nodes.length,

@@ -3,10 +3,10 @@
  * acks most, some late or twice, nacks some and forgets some. It survives what a client has to survive and tells the
  * oracle of every answer and every ack.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Message, Oracle } from './oracle.ts'
 import type { Random } from './random.ts'
 import { Passing, type SinkClient } from './sink-client.ts'
+import { pass } from '../waiting.ts'
 
 export type ConsumerOptions = Readonly<{
   name: string
@@ -59,18 +59,18 @@ export class Consumer {
       } catch (error) {
         if (signal.aborted) break
         if (!(error instanceof Passing)) throw error
-        await sleep(RETRY_AFTER_MS)
+        await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
         continue
       }
       oracle.delivered(messages, { client: name, requestedAt, receivedAt: now() })
       if (isSlow) await this.#pause(SLOW_MS, signal)
-      else if (messages.length === 0 && request.waitMs === 0) await sleep(RETRY_AFTER_MS)
+      else if (messages.length === 0 && request.waitMs === 0) await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
       const habits = Map.groupBy(messages, () => (this.#steady ? 'ack' : random.weighted(HABITS)))
       // several clients of one program: the next receive need not wait for the acks of this one
       const handling = Promise.all([...habits].map(([habit, some]) => this.#handle(habit, some, signal))).then(() => {})
       const handled = this.#track(handling)
       if (random.chance(0.7)) await handled
-      else await sleep(random.int(0, 5))
+      else await pass(random.int(0, 5), 'the next receive overtakes some of the acks')
     }
     await Promise.all(this.#pending)
     if (this.#failure !== undefined) throw this.#failure
@@ -115,13 +115,13 @@ export class Consumer {
         return oracle.ackAnswered(ids, now())
       } catch (error) {
         if (!(error instanceof Passing)) throw error
-        await sleep(RETRY_AFTER_MS)
+        await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
       }
     }
   }
 
   async #pause(ms: number, signal: AbortSignal): Promise<void> {
-    if (!this.#steady) await sleep(ms, undefined, { signal }).catch(() => {})
+    if (!this.#steady) await pass(ms, 'it works on the messages', signal)
   }
 
   /** @returns settles with the handling, and never rejects: the failure waits for `run` */

@@ -5,7 +5,6 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { parseLsn } from '../../engine/lsn.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
@@ -19,6 +18,7 @@ import { seeds } from './size.ts'
 import { judge } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
+import { pass, until } from '../waiting.ts'
 
 const CUTS = 3
 const ACK_WAIT_MS = 500
@@ -57,13 +57,12 @@ for (const seed of seeds(1)) {
       }
       for (let cut = 0; cut < CUTS; cut++) {
         const begun = workload.committed.length
-        const deadline = performance.now() + COMES_WITHIN_MS
-        for (let from = await confirmed(); ; from = await confirmed()) {
-          if (workload.committed.slice(begun).some(({ before }) => before <= from)) break
-          if (performance.now() > deadline) throw service.failure('the slot is not confirmed any further')
-          await sleep(20)
+        const isFurther = async () => {
+          const from = await confirmed()
+          return workload.committed.slice(begun).some(({ before }) => before <= from)
         }
-        await sleep(random.int(0, 1_000)) // any point in the stream; nobody receives, so the log holds it all
+        await until('the slot is confirmed further', isFurther, { service })
+        await pass(random.int(0, 1_000), 'any point in the stream; nobody receives, so the log holds it all')
         await service.kill()
         proxy.cut()
         const known = await confirmed()
@@ -109,7 +108,7 @@ async function drain<T>(client: HttpSinkClient, delivered: Map<string, Message>,
       await client.ack(messages.map((message) => message.ackId))
     } catch (error) {
       if (!(error instanceof Passing) || performance.now() > deadline) throw error
-      await sleep(50)
+      await pass(50, 'it tries again, as a client does')
     }
   }
 }

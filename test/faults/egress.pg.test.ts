@@ -1,10 +1,10 @@
 /** A service that others say to where it sends: nothing goes into the network it stands in, whatever a name or a redirect leads to. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { freePort, Service } from './service.ts'
+import { until } from '../waiting.ts'
 
 test('with EGRESS=public sinks send to public addresses and to what is on the allow list, and a redirect leads nowhere', async () => {
   await using source = await createDatabase('create table goods (id int primary key)')
@@ -29,13 +29,7 @@ test('with EGRESS=public sinks send to public addresses and to what is on the al
     const { checks } = (body as { health: { checks: { name: string; error?: { code: string; message: string } }[] } }).health
     return checks.find((check) => check.name === 'Message delivery')?.error
   }
-  const untilFailed = async (name: string) => {
-    for (;;) {
-      const failure = await failureOf(name)
-      if (failure) return failure
-      await sleep(20)
-    }
-  }
+  const untilFailed = (name: string) => until(`${name} fails`, () => failureOf(name))
   for (const name of ['inside', 'metadata']) {
     assert.equal((await untilFailed(name)).code, 'EGRESS_REFUSED', name)
     const { body } = await service.post(`/api/sinks/${name}/test_connection`, {})

@@ -8,7 +8,6 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { elasticsearch, startElasticsearch, type TestElasticsearch } from '../services/elasticsearch.ts'
 import { SearchIndex } from '../services/elasticsearch-client.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
@@ -22,6 +21,7 @@ import { Service } from './service.ts'
 import { LONG, seeds } from './size.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
+import { pass, until } from '../waiting.ts'
 
 const WITHIN_MS = 120_000
 const ROUNDS = LONG ? 9 : 2
@@ -57,10 +57,10 @@ for (const seed of seeds(1))
       const written = workload.run(writing.signal)
       for (let round = 0; round < ROUNDS; round++) {
         const line = badLine(proxy, round, random)
-        await sleep(random.int(100, 400))
+        await pass(random.int(100, 400), 'the line is bad for a while')
         if (own && round % 3 === 1) {
           await own.kill()
-          await sleep(random.int(100, 400))
+          await pass(random.int(100, 400), 'the server is away for a while')
           await own.start()
         } else if (round % 3 === 1) {
           await toAll(indexes, '/_close')
@@ -73,20 +73,23 @@ for (const seed of seeds(1))
         }
         await line
       }
-      await sleep(100)
+      await pass(100, 'a little more is written')
       writing.abort()
       await written
-      const deadline = performance.now() + WITHIN_MS
       for (const { table, rows } of await workload.tables()) {
         const index = indexes.get(`public.${table}`)
         if (!index) continue
         const wanted = rows.map(({ row }) => canonical(row)).sort()
-        for (;;) {
-          const held = (await index.documents()).map(({ source: { record } }) => canonical(record as Json)).sort()
-          if (held.join('\n') === wanted.join('\n')) break
-          if (performance.now() > deadline) assert.deepEqual(held, wanted, service.failure(table).message)
-          await sleep(50)
+        let held: readonly string[] = []
+        const differs = () => {
+          assert.deepEqual(held, wanted, service.failure(table).message)
+          return table
         }
+        const isSame = async () => {
+          held = (await index.documents()).map(({ source: { record } }) => canonical(record as Json)).sort()
+          return held.join('\n') === wanted.join('\n')
+        }
+        await until(differs, isSame, { withinMs: WITHIN_MS })
       }
       context.diagnostic(`${workload.changes} changes, ${service.starts} starts`)
     })

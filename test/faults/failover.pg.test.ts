@@ -6,15 +6,12 @@
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { createDatabase, machinePostgres, startPostgres, createState, type TestServer } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import { Service, SLOT } from './service.ts'
 import { Tally } from './tally.ts'
-
-const REPLAYED_WITHIN_MS = 60_000
-const WAITING_WITHIN_MS = 60_000
+import { until } from '../waiting.ts'
 
 for (const binaries of machinePostgres().slice(-1)) {
   test(`after a failover that lost commits (PostgreSQL ${binaries.version}) every commit of the new primary comes, and once`, async () => {
@@ -80,28 +77,26 @@ test('a state database that is read-only for a while, as after a switchover, sto
 
 async function untilReplayed(primary: TestServer): Promise<void> {
   await using client = await connect(primary, 'postgres')
-  const deadline = performance.now() + REPLAYED_WITHIN_MS
-  for (;;) {
+  await until('the standby follows', async () => {
     const { rows } = await client.query<{ done: boolean }>(
       'select bool_and(replay_lsn >= pg_current_wal_flush_lsn()) as done from pg_stat_replication where application_name = $1',
       ['walreceiver'],
     )
-    if (rows[0]?.done) return
-    if (performance.now() > deadline) throw new Error('the standby does not follow')
-    await sleep(50)
-  }
+    return rows[0]?.done
+  })
 }
 
 async function untilWaitingFor(service: Service, code: string): Promise<void> {
-  const deadline = performance.now() + WAITING_WITHIN_MS
   let last: unknown
-  while (performance.now() < deadline) {
-    const { waiting = [] } = (await service.get('/health/ready')).body as { waiting?: { state: string; code: string | null }[] }
-    last = waiting[0]
-    if (waiting[0]?.code === code && waiting[0].state === 'waiting') return
-    await sleep(20)
-  }
-  throw service.failure(`not waiting for ${code}: ${JSON.stringify(last)}`)
+  await until(
+    () => `it waits for ${code}: ${JSON.stringify(last)}`,
+    async () => {
+      const { waiting = [] } = (await service.get('/health/ready')).body as { waiting?: { state: string; code: string | null }[] }
+      last = waiting[0]
+      return waiting[0]?.code === code && waiting[0].state === 'waiting'
+    },
+    { service },
+  )
 }
 
 async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {

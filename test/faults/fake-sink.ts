@@ -3,12 +3,12 @@
  * for a check that has never caught anything proves nothing. It knows a crash too: after one, what was handed out stays
  * invisible for the visibility time, and the memory of acks is what it was.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import { groupOf, PLACEHOLDER, type Transaction } from './journal.ts'
 import type { Message } from './oracle.ts'
 import { now } from './consumer.ts'
 import type { Random } from './random.ts'
 import { Passing, type SinkClient } from './sink-client.ts'
+import { pass } from '../waiting.ts'
 
 export const FAULTS = {
   none: 'none',
@@ -57,20 +57,20 @@ export class FakeSink implements SinkClient {
     for (;;) {
       if (this.#away) throw new Passing('away')
       const taken = this.#take(request.batchSize)
-      await sleep(1) // the way of the answer
+      await pass(1, 'the way of the answer')
       if (taken.length > 0 || now() >= deadline) return taken
     }
   }
 
   async ack(ids: readonly string[]): Promise<void> {
-    await sleep(1)
+    await pass(1, 'the way of the request')
     if (this.#away && this.#random.chance(0.5)) throw new Passing('away') // before it took effect
     for (const entry of this.#entries) if (ids.includes(entry.message.ackId)) entry.acked = true
     if (this.#away) throw new Passing('away') // after
   }
 
   async nack(ids: readonly string[]): Promise<void> {
-    await sleep(1)
+    await pass(1, 'the way of the request')
     if (this.#away) throw new Passing('away')
     for (const entry of this.#entries) if (ids.includes(entry.message.ackId)) entry.invisibleUntil = 0
   }
@@ -78,9 +78,9 @@ export class FakeSink implements SinkClient {
   /** Comes while a client has a message, if that happens soon: a crash that meets nothing shows nothing. */
   async crash(): Promise<void> {
     const deadline = now() + this.#ackWaitMs
-    while (now() < deadline && !this.#entries.some((entry) => this.#isHeld(entry))) await sleep(1)
+    while (now() < deadline && !this.#entries.some((entry) => this.#isHeld(entry))) await pass(1, 'a client may have a message soon')
     this.#away = true
-    await sleep(20)
+    await pass(20, 'it is away for a while')
     for (const entry of this.#entries) {
       if (entry.deliveries > 0) entry.invisibleUntil = this.#fault === 'handsOutTwice' ? 0 : now() + this.#ackWaitMs
       if (entry.acked && this.#fault === 'forgetsAcks' && this.#random.chance(0.1))

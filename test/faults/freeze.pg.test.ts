@@ -1,8 +1,8 @@
 /** A process that stands still (a paused container, a swapping machine) and goes on has missed its leases. */
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Scenario, withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
+import { pass } from '../waiting.ts'
 
 /** longer than Postgres keeps the session of a silent owner (3 s) */
 const FROZEN_MS = 5_000
@@ -18,7 +18,7 @@ for (const seed of seeds(1)) {
       for (let times = 0; times < 2; times++) {
         await scenario.untilMore(100)
         service.freeze()
-        await sleep(FROZEN_MS) // the fault itself
+        await pass(FROZEN_MS, 'the fault lasts')
         service.thaw()
         await scenario.untilMore(100)
       }

@@ -5,15 +5,14 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
 import { seeds } from './size.ts'
+import { pass, until } from '../waiting.ts'
 
-const WITHIN_MS = 60_000
 const SINKS = [{ name: 'one', ack_wait_ms: 1_000, partitions: 1 }]
 
 for (const seed of seeds(1)) {
@@ -28,7 +27,7 @@ for (const seed of seeds(1)) {
       await scenario.untilMore(random.int(20, 200))
       for (const partitions of [4, 2]) {
         await setPartitions(service, partitions)
-        await sleep(random.int(0, 1_500))
+        await pass(random.int(0, 1_500), 'the process dies at any moment of the change')
         await service.kill()
         scenario.checkSoFar()
         await service.startReady()
@@ -90,25 +89,23 @@ async function setPartitions(service: Service, partitions: number): Promise<void
 }
 
 async function untilLogged(service: Service, text: string, times: number): Promise<void> {
-  const deadline = performance.now() + WITHIN_MS
-  while (service.log().split(text).length <= times) {
-    if (performance.now() > deadline) throw service.failure(`"${text}" was logged ${service.log().split(text).length - 1} times`)
-    await sleep(50)
-  }
+  await until(`"${text}" is logged ${times} times`, () => service.log().split(text).length > times, { service })
 }
 
 type Actor = Readonly<{ kind: string; state: string; details: { generation?: number; partitions?: number } }>
 
 /** @returns how many partitions it has. @throws Error it isn't delivered within a minute */
 async function untilGeneration(service: Service, generation: number): Promise<number> {
-  const deadline = performance.now() + WITHIN_MS
   let last: unknown
-  while (performance.now() < deadline) {
-    const { body } = await service.get('/info')
-    last = body
-    const sink = (body as { nodes: { actors: Actor[] }[] }).nodes.flatMap(({ actors }) => actors).find(({ kind }) => kind === 'sink')
-    if (sink?.details.generation === generation && sink.state === 'active') return sink.details.partitions ?? 0
-    await sleep(50)
-  }
-  throw service.failure(`generation ${generation} is not delivered: ${JSON.stringify(last)}`)
+  const { details } = await until(
+    () => `generation ${generation} is delivered: ${JSON.stringify(last)}`,
+    async () => {
+      const { body } = await service.get('/info')
+      last = body
+      const sink = (body as { nodes: { actors: Actor[] }[] }).nodes.flatMap(({ actors }) => actors).find(({ kind }) => kind === 'sink')
+      return sink?.details.generation === generation && sink.state === 'active' && sink
+    },
+    { service },
+  )
+  return details.partitions ?? 0
 }

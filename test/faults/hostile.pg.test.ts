@@ -4,10 +4,10 @@
  */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { BUNDLE_MARK } from '../../transforms/compile.ts'
 import { HostileService } from './hostile.ts'
+import { until } from '../waiting.ts'
 
 const SCHEMA = ['large', 'pushed', 'searched'].map((name) => `create table ${name} (id int primary key)`).join(';')
 /** JSON that takes twenty times as much memory as there are bytes of it. */
@@ -94,15 +94,12 @@ test('what a transform makes of messages is pushed a few at a time', async (cont
 })
 
 test('destinations that answer at length are refused', async (context) => {
-  const refusalOf = async (sink: string) => {
-    for (;;) {
+  const refusalOf = (sink: string) =>
+    until(`${sink} is refused`, async () => {
       const { body } = await hostile.service.get(`/api/sinks/${sink}`)
       const { checks } = (body as { health: { checks: { error?: { code: string; message: string } }[] } }).health
-      const found = checks.find(({ error }) => error?.code === 'DESTINATION_REFUSED')?.error
-      if (found) return found.message
-      await sleep(100)
-    }
-  }
+      return checks.find(({ error }) => error?.code === 'DESTINATION_REFUSED')?.error?.message
+    })
   await hostile.proof(context, async () => {
     await hostile.source.query('insert into searched select generate_series(1, 49)')
     for (const sink of ['elasticsearch', 'meilisearch']) assert.match(await refusalOf(sink), /the answer is longer than \d+ bytes/)

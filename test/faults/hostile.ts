@@ -6,12 +6,12 @@ import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { UsageMeter, childrenOf } from '../../bench/process-usage.ts'
 import { CalmClock } from '../services/calm-clock.ts'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { configFile, Service, SLOT, type ServiceOptions } from './service.ts'
+import { pass } from '../waiting.ts'
 
 const MEMORY_MB = 700
 const HEALTH_WITHIN_MS = 1_000
@@ -109,7 +109,7 @@ export class HostileService implements AsyncDisposable {
       await response.arrayBuffer()
       assert.equal(response.status, 200)
       figures.healthMs = Math.max(figures.healthMs, clock.since(at))
-      await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => undefined)
+      await pass(LOOK_EVERY_MS, 'it is asked now and then', signal)
     }
   }
 
@@ -124,7 +124,7 @@ export class HostileService implements AsyncDisposable {
       this.#arrived.delete(id)
       figures.rowMs = Math.max(figures.rowMs, clock.since(at))
       figures.rows++
-      await sleep(ROW_EVERY_MS, undefined, { signal }).catch(() => undefined)
+      await pass(ROW_EVERY_MS, 'the neighbour writes now and then', signal)
     } while (!signal.aborted)
   }
 }

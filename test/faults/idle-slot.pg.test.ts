@@ -4,11 +4,11 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { CalmClock } from '../services/calm-clock.ts'
 import { createDatabase, startPostgres, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
+import { pass, until } from '../waiting.ts'
 
 const MB = 1024 * 1024
 const WRITTEN_BYTES = (LONG ? 1_024 : 120) * MB
@@ -50,19 +50,14 @@ for (const where of ['the same database', 'another database of the server'] as c
     for (let written = 0; written < WRITTEN_BYTES; written = (await position()) - from) {
       await busy.query(`insert into noise (filler) select repeat(md5(g::text), 32) from generate_series(1, 1000) g`)
       await measure()
-      while ((written * 1_000) / BYTES_PER_SECOND > clock.since(started)) await sleep(20) // the pace of the load, not a wait for an outcome
+      while ((written * 1_000) / BYTES_PER_SECOND > clock.since(started)) await pass(20, 'the pace of the load')
     }
-    const ended = clock.now()
-    let last = await measure()
-    while (last.restart >= LAG_LIMIT_BYTES && clock.since(ended) < RELEASED_WITHIN_MS) {
-      await sleep(200)
-      last = await measure()
-    }
+    await until(
+      () => `restart_lsn follows, now ${Math.round((lags.at(-1)?.restart ?? 0) / MB)} MB behind`,
+      async () => (await measure()).restart < LAG_LIMIT_BYTES,
+      { withinMs: RELEASED_WITHIN_MS, clock, service },
+    )
     const greatest = Math.max(...lags.map(({ confirmed }) => confirmed))
     assert.ok(greatest < LAG_LIMIT_BYTES, service.failure(`the confirmed position fell ${Math.round(greatest / MB)} MB behind`).message)
-    assert.ok(
-      last.restart < LAG_LIMIT_BYTES,
-      service.failure(`restart_lsn is ${Math.round(last.restart / MB)} MB behind after 30 s`).message,
-    )
   })
 }

@@ -6,9 +6,9 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { HttpReceiver, jsonOf } from '../services/http-receiver.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { until } from './cluster-faults.ts'
 import { Random } from './random.ts'
 import { Service } from './service.ts'
+import { until } from '../waiting.ts'
 
 type Row = Readonly<{ id: number; stamp: number }>
 type Message = Readonly<{

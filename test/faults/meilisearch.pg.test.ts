@@ -6,7 +6,6 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Meilisearch, type Fault } from '../services/meilisearch.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { untilAtRest } from './at-rest.ts'
@@ -19,6 +18,7 @@ import { Service } from './service.ts'
 import { seeds } from './size.ts'
 import { DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
+import { pass, until } from '../waiting.ts'
 
 const TABLES = ['account', 'document', 'item', 'member']
 const WITHIN_MS = 120_000
@@ -57,7 +57,7 @@ for (const seed of seeds(1))
         const goal = server.tasks.length + random.int(5, 30)
         await server.until(() => server.tasks.length >= goal)
         await (ends === 1 ? server.kill() : random.int(0, 1) === 0 ? service.kill() : service.stop())
-        await sleep(random.int(0, 300))
+        await pass(random.int(0, 300), 'it is away for a while')
         await (ends === 1 ? server.start() : service.startReady())
         await line
       }
@@ -76,11 +76,13 @@ for (const seed of seeds(1))
             .sort(),
         ]),
       )
-      const deadline = performance.now() + WITHIN_MS
       for (const [table, rows] of wanted) {
         const held = () => [...server.documents(table).values()].map(({ record }) => canonical(record as Json)).sort()
-        while (held().join('\n') !== rows.join('\n') && performance.now() < deadline) await sleep(50)
-        assert.deepEqual(held(), rows, service.failure(table).message)
+        const differs = () => {
+          assert.deepEqual(held(), rows, service.failure(table).message)
+          return table
+        }
+        await until(differs, () => held().join('\n') === rows.join('\n'), { withinMs: WITHIN_MS })
       }
       await untilAtRest(service, TABLES, { mayBackOff: true })
       context.diagnostic(`${workload.changes} changes, ${server.tasks.length} tasks, ${service.starts} starts`)

@@ -4,12 +4,11 @@
  */
 import { cp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import type { Service } from './service.ts'
+import { until } from '../waiting.ts'
 
-const TOLD_WITHIN_MS = 60_000
 /** What a source says on its way to what it stops at. */
 const PASSING = ['SOURCE_UNREACHABLE', 'STATE_UNAVAILABLE', 'STOPPING']
 
@@ -91,13 +90,11 @@ export class StateCopies implements AsyncDisposable {
 
 /** What the service's one source has stopped at. */
 export async function untilRefused(service: Service): Promise<string> {
-  const deadline = performance.now() + TOLD_WITHIN_MS
-  while (performance.now() < deadline) {
+  const refusal = async () => {
     const { body } = await service.get('/health/ready').catch(() => ({ body: {} })) // not listening yet
     const { waiting = [] } = body as { waiting?: { code: string | null }[] }
     const code = waiting[0]?.code
-    if (code && !PASSING.includes(code)) return code
-    await sleep(50)
+    return code && !PASSING.includes(code) && code
   }
-  throw service.failure('the source was to be refused, and nobody said so')
+  return until('it says that the source is refused', refusal, { service })
 }

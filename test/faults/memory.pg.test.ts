@@ -7,11 +7,11 @@ import { randomBytes } from 'node:crypto'
 import { readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
 import { Tally } from './tally.ts'
+import { until } from '../waiting.ts'
 
 const MB = 1024 * 1024
 const RSS_LIMIT_KB = 400 * 1024
@@ -95,16 +95,14 @@ async function write(source: Source, from: number, to: number): Promise<void> {
 /** Everything written so far is durable in the log. */
 async function untilConfirmed(source: Source, service: Service): Promise<void> {
   const target = (await source.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn'))[0]!.lsn
-  const deadline = performance.now() + CONFIRMED_WITHIN_MS
-  for (;;) {
+  const isConfirmed = async () => {
     const [slot] = await source.query<{ done: boolean }>(
       'select confirmed_flush_lsn >= $2::pg_lsn as done from pg_replication_slots where slot_name = $1',
       [SLOT, target],
     )
-    if (slot?.done) return
-    if (performance.now() > deadline) throw service.failure(`the slot was not confirmed up to ${target} in ${CONFIRMED_WITHIN_MS} ms`)
-    await sleep(100)
+    return slot?.done
   }
+  await until(`the slot is confirmed up to ${target}`, isConfirmed, { withinMs: CONFIRMED_WITHIN_MS, service })
 }
 
 /** What the data folder takes on the disk. */
@@ -116,17 +114,11 @@ async function logBytes(service: Service): Promise<number> {
 
 /** Reads the private memory all the time, across restarts. */
 function watchMemory(service: Service): { assertBelow: (limitKb: number) => Promise<void> } {
-  const stop = new AbortController()
-  const watching = (async () => {
-    while (!stop.signal.aborted) {
-      await service.rssAnonKb().catch(() => {}) // between two processes
-      await sleep(SAMPLE_EVERY_MS, undefined, { signal: stop.signal, ref: false }).catch(() => {})
-    }
-  })()
+  const look = () => void service.rssAnonKb().catch(() => {}) // between two processes
+  const looking = setInterval(look, SAMPLE_EVERY_MS).unref()
   return {
     assertBelow: async (limitKb) => {
-      stop.abort()
-      await watching
+      clearInterval(looking)
       assert.ok(service.peakRssAnonKb > 0, 'memory was never read')
       assert.ok(service.peakRssAnonKb < limitKb, `private memory reached ${mb(service.peakRssAnonKb * 1024)} MB`)
     },

@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import { connect, createServer, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { CALM, NetProxy } from './net-proxy.ts'
+import { pass } from '../waiting.ts'
 
 test('what goes in comes out, both ways, also a lot of it', async () => {
   await using echo = await startEcho()
@@ -27,6 +27,8 @@ test('reset and cut end connections; a cut refuses new ones until it is healed',
   ;(await connected(proxy)).destroy()
 })
 
+const nothing = () => pass(100, 'what a line lets through has come by then').then(() => 'nothing')
+
 test('a silent line passes nothing and ends nothing, and stays so after it is healed; a new one works', async () => {
   await using echo = await startEcho()
   await using proxy = await NetProxy.start(echo)
@@ -35,10 +37,10 @@ test('a silent line passes nothing and ends nothing, and stays so after it is he
   socket.write('lost')
   const news = once(socket, 'data').then(() => 'data')
   const end = once(socket, 'close').then(() => 'close')
-  assert.equal(await Promise.race([news, end, sleep(100, 'nothing')]), 'nothing')
+  assert.equal(await Promise.race([news, end, nothing()]), 'nothing')
   proxy.heal()
   socket.write('lost as well')
-  assert.equal(await Promise.race([news, end, sleep(100, 'nothing')]), 'nothing')
+  assert.equal(await Promise.race([news, end, nothing()]), 'nothing')
   ;(await connected(proxy)).destroy()
   socket.destroy()
 })
@@ -49,7 +51,7 @@ test('what is on its way over a line that falls silent does not arrive once it i
   const socket = await connected(proxy)
   proxy.weather = { delayMs: 50, bytesPerSecond: Infinity }
   socket.write('lost')
-  await sleep(10) // it is with the proxy by then; if it isn't, it is not read any more
+  await pass(10, 'it is with the proxy by then; if it is not, it is not read any more')
   proxy.fallSilent()
   proxy.heal()
   const later = await connected(proxy) // there and back takes longer than what is on its way

@@ -1,11 +1,11 @@
 /** What networks do between the service and its source, under load: nothing is lost and reading goes on by itself. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase } from '../services/postgres.ts'
 import { CALM, NetProxy } from './net-proxy.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { LONG, seeds } from './size.ts'
+import { pass } from '../waiting.ts'
 
 /** by then a connection that says nothing must have been given up and replaced */
 const NOTICED_WITHIN_MS = 90_000
@@ -25,26 +25,26 @@ for (const seed of seeds(1)) {
 
       for (let times = 0; times < 5; times++) {
         proxy.reset()
-        await sleep(random.int(10, 600)) // in the middle of whatever the service does about it
+        await pass(random.int(10, 600), 'the next fault meets it in the middle of what it does about this one')
       }
       await service.untilReady()
       await scenario.untilMore(50)
 
       proxy.cut()
-      await sleep(LONG ? 10_000 : 2_000)
+      await pass(LONG ? 10_000 : 2_000, 'the fault lasts')
       assert.equal((await service.get('/health')).status, 200, 'alive while its source is out of reach')
       proxy.heal()
       await service.untilReady()
       await scenario.untilMore(50)
 
       proxy.weather = { delayMs: 200, bytesPerSecond: 200_000 }
-      await sleep(LONG ? 20_000 : 3_000)
+      await pass(LONG ? 20_000 : 3_000, 'the fault lasts')
       proxy.weather = CALM
       await scenario.untilMore(50)
 
       const before = proxy.connections
       proxy.fallSilent()
-      await sleep(LONG ? 30_000 : 5_000)
+      await pass(LONG ? 30_000 : 5_000, 'the fault lasts')
       proxy.heal()
       await scenario.untilMore(50)
       await service.untilReady(NOTICED_WITHIN_MS)

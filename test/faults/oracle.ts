@@ -14,6 +14,7 @@
  */
 import { canonical, type Json, type Row } from './json.ts'
 import { groupOf } from './journal.ts'
+import { until } from '../waiting.ts'
 
 export type Message = Readonly<{
   ackId: string
@@ -151,17 +152,14 @@ export class Oracle {
    * @throws Error no ack was answered for `idleMs`
    */
   async untilAcked(count: () => number, idleMs: number): Promise<void> {
-    while (this.#acked < count() && this.violations.length === 0) {
+    const isOver = () => this.#acked >= count() || this.violations.length > 0
+    while (!isOver()) {
       const before = this.#acked
-      const { promise, resolve } = Promise.withResolvers<'progress' | 'idle'>()
-      const wake = () => resolve('progress')
-      const timer = setTimeout(() => resolve('idle'), idleMs)
-      this.#waiting.add(wake)
-      const outcome = await promise
-      clearTimeout(timer)
-      this.#waiting.delete(wake)
-      if (outcome === 'idle' && this.#acked === before)
-        throw new Error(`${this.#acked} of ${count()} messages acked, and none more in ${idleMs} ms`)
+      const { promise, resolve } = Promise.withResolvers<void>()
+      this.#waiting.add(resolve)
+      const more = () => `more than ${before} of ${count()} messages are acked`
+      const progress = until(more, () => this.#acked > before || isOver(), { withinMs: idleMs })
+      await Promise.race([promise, progress]).finally(() => this.#waiting.delete(resolve)) // the next one begins at once, not at a look
     }
   }
 

@@ -3,12 +3,12 @@
  * and what was answered to its ack. Each process has clients that ack whatever they get, again and again until the ack is
  * answered; in between they may be told to try again and nothing else, and a message whose ack was answered may not come again.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { TestDatabase } from '../services/postgres.ts'
 import { CalmClock, msBetween, type Moment } from '../services/calm-clock.ts'
 import { now } from './consumer.ts'
 import { TOKEN, type Service } from './service.ts'
 import { HttpSinkClient, Passing } from './sink-client.ts'
+import { pass, until } from '../waiting.ts'
 
 /** The table that is written. */
 export const PULSE_TABLE = 'create table pulse (id int primary key)'
@@ -16,7 +16,6 @@ const ROWS = 5
 const EVERY_MS = 20
 const CLIENTS_PER_NODE = 2
 const RETRY_AFTER_MS = 20
-const ASK_EVERY_MS = 20
 
 type Arrival = Readonly<{ id: number; partition: number; at: Moment }>
 
@@ -69,12 +68,11 @@ export class Pulse implements AsyncDisposable {
   async inHand(partitions: number, withinMs: number): Promise<() => void> {
     const held = Promise.withResolvers<void>()
     this.#acking = held
-    const deadline = now() + withinMs
-    while (this.#inHand.size < partitions) {
+    const isInHand = () => {
       this.#check()
-      if (now() > deadline) throw new Error(`not within ${withinMs} ms: messages of ${partitions} partitions in hand`)
-      await sleep(ASK_EVERY_MS)
+      return this.#inHand.size >= partitions
     }
+    await until(`messages of ${partitions} partitions in hand`, isInHand, { withinMs })
     return held.resolve
   }
 
@@ -117,12 +115,11 @@ export class Pulse implements AsyncDisposable {
   async finish(withinMs: number): Promise<void> {
     this.#stopWriting.abort()
     await this.#working[0]
-    const deadline = now() + withinMs
-    while (this.#came.size < this.rows) {
+    const haveAllCome = () => {
       this.#check()
-      if (now() > deadline) throw new Error(`${this.rows - this.#came.size} of ${this.rows} rows never came`)
-      await sleep(ASK_EVERY_MS)
+      return this.#came.size >= this.rows
     }
+    await until(() => `all ${this.rows} rows come; ${this.rows - this.#came.size} have not`, haveAllCome, { withinMs })
     this.#stop.abort()
     await Promise.all(this.#working)
     this.#check()
@@ -138,14 +135,12 @@ export class Pulse implements AsyncDisposable {
   }
 
   async #until(at: Moment, withinMs: number, what: string, find: (since: readonly Arrival[]) => Arrival | undefined): Promise<number> {
-    const deadline = at.wallMs + withinMs
-    for (;;) {
+    const arrival = () => {
       this.#check()
-      const found = find(this.#arrivals.filter(({ id }) => this.#committed[id]!.from.wallMs >= at.wallMs))
-      if (found) return msBetween(at, found.at)
-      if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`)
-      await sleep(ASK_EVERY_MS)
+      return find(this.#arrivals.filter(({ id }) => this.#committed[id]!.from.wallMs >= at.wallMs))
     }
+    const found = await until(what, arrival, { withinMs: at.wallMs + withinMs - performance.now() })
+    return msBetween(at, found.at)
   }
 
   #check(): void {
@@ -161,7 +156,7 @@ export class Pulse implements AsyncDisposable {
       await client.query('insert into pulse select generate_series($1::int, $2::int)', [first, first + ROWS - 1])
       const to = this.now()
       for (let n = 0; n < ROWS; n++) this.#committed[first + n] = { from, to }
-      await sleep(EVERY_MS)
+      await pass(EVERY_MS, 'the pace of the pulse')
     }
     await client.end()
   }
@@ -190,7 +185,7 @@ export class Pulse implements AsyncDisposable {
       } catch (error) {
         if (signal.aborted) break
         if (!(error instanceof Passing)) throw error
-        await sleep(RETRY_AFTER_MS)
+        await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
       }
     }
     await Promise.all(acks)
@@ -218,7 +213,7 @@ export class Pulse implements AsyncDisposable {
         if (!(error instanceof Passing)) throw error
         if (error.answered) this.putOff++
         else turn += CLIENTS_PER_NODE
-        await sleep(RETRY_AFTER_MS)
+        await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
       }
     }
   }

@@ -17,8 +17,7 @@ import { messageOf, type Wire } from './sink-client.ts'
 import { judge } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
-
-const IDLE_MS = 60_000
+import { until } from '../waiting.ts'
 
 /**
  * What the server does with a request that brings these messages; `lost`: it takes them, and its answer never arrives; `refuseItems`: it
@@ -145,18 +144,27 @@ export class PushScenario implements AsyncDisposable {
 
   async #until(condition: () => boolean): Promise<void> {
     while (!condition()) {
-      const { promise, resolve } = Promise.withResolvers<boolean>()
-      this.#wake = () => resolve(true)
-      const timer = setTimeout(() => resolve(false), IDLE_MS)
-      const came = await promise
-      clearTimeout(timer)
-      if (came || condition()) continue
-      const info = await this.service.get('/info').catch((reason: Error) => reason.message)
-      const missing = judge([...this.messages.values()], this.workload.committed, await this.workload.tables())
-      throw this.service.failure(
-        `${this.messages.size} of ${this.workload.changes} messages came, and none more in ${IDLE_MS} ms\n${missing.slice(0, 5).join('\n')}\n${JSON.stringify(info)}`,
-      )
+      const { promise, resolve } = Promise.withResolvers<void>()
+      let isMore = false
+      this.#wake = () => {
+        isMore = true
+        resolve()
+      }
+      await Promise.race([
+        promise,
+        until(
+          () => this.#lacking(),
+          () => isMore || condition(),
+          { service: this.service },
+        ),
+      ])
     }
+  }
+
+  async #lacking(): Promise<string> {
+    const info = await this.service.get('/info').catch((reason: Error) => reason.message)
+    const missing = judge([...this.messages.values()], this.workload.committed, await this.workload.tables())
+    return `more than ${this.messages.size} of ${this.workload.changes} messages\n${missing.slice(0, 5).join('\n')}\n${JSON.stringify(info)}`
   }
 }
 

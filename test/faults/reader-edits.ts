@@ -3,17 +3,14 @@
  * it has done, so that the sink comes back to the stream of the others.
  */
 import assert from 'node:assert/strict'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { until } from './cluster-faults.ts'
 import { comparePlaces } from './oracle.ts'
 import type { Scenario, ScenarioSink } from './scenario.ts'
 import type { Service } from './service.ts'
 import { CAPTURED } from './workload-tables.ts'
+import { pass, until } from '../waiting.ts'
 
 /** what the others take between one edit and the next */
 export const MEANWHILE = 10
-const WITHIN_MS = 60_000
-const RETRY_AFTER_MS = 50
 /** about twice as long as an edit takes */
 const CUT_OFF_WITHIN_MS = 60
 
@@ -125,7 +122,7 @@ export class ReaderEdits {
       () => this.kills.answered++,
       () => this.kills.unanswered++,
     )
-    await sleep(random.int(0, CUT_OFF_WITHIN_MS))
+    await pass(random.int(0, CUT_OFF_WITHIN_MS), 'a process dies at any moment of it')
     const victim = random.pick(nodes)
     await victim.kill()
     await asked
@@ -136,13 +133,16 @@ export class ReaderEdits {
   /** @returns the status, when it is no longer to try again */
   async #untilAnswered(ask: Ask): Promise<number> {
     const { nodes, random } = this.#scenario
-    const deadline = performance.now() + WITHIN_MS
-    for (;;) {
-      const { status, body } = await ask(random.pick(nodes))
-      if (status === 200) return status
-      if ((status !== 503 && status !== 409) || performance.now() > deadline) assert.fail(`${status} ${JSON.stringify(body)}`)
-      await sleep(RETRY_AFTER_MS)
-    }
+    let last = ''
+    return until(
+      () => `an answer other than to try again: ${last}`,
+      async () => {
+        const { status, body } = await ask(random.pick(nodes))
+        last = `${status} ${JSON.stringify(body)}`
+        assert.ok([200, 409, 503].includes(status), last)
+        return status === 200 && status
+      },
+    )
   }
 
   /** A process may die, or be stopped, and the others go on. */
@@ -151,7 +151,7 @@ export class ReaderEdits {
     const fault = random.weighted({ kill: 1, stop: 1, none: 3 })
     if (fault !== 'none') {
       const victim = random.pick(nodes)
-      await sleep(random.int(0, 300))
+      await pass(random.int(0, 300), 'a process ends at any moment of it')
       if (fault === 'kill') await victim.kill()
       else await victim.stop()
       this.#scenario.checkSoFar()

@@ -8,7 +8,6 @@ import { execFile, spawn } from 'node:child_process'
 import { rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
 import { AGAIN, LOST, type Again, type Cell, type Lost } from '../../docs/recovery-cells.ts'
@@ -21,9 +20,10 @@ import { parseExact } from './json.ts'
 import type { Message } from './oracle.ts'
 import { Service, TOKEN } from './service.ts'
 import { HttpSinkClient, messageOf, Passing, type Wire } from './sink-client.ts'
+import { pass, until } from '../waiting.ts'
 
 const COMES_WITHIN_MS = 60_000
-const ASK_EVERY_MS = 50
+const RETRY_AFTER_MS = 50
 /** so that what a client holds comes again soon */
 const ACK_WAIT_MS = 1_000
 const BATCH = 100
@@ -137,7 +137,7 @@ export class Life implements AsyncDisposable {
       await until(
         `a replay of ${sink}`,
         async () => (await this.service.post(`/api/sinks/${sink}/replay`, { lsn: Number(lsn) })).status === 200,
-        this.service,
+        { service: this.service },
       )
     }
     await this.receive(40 - REPLAYED_FROM + 1, 'ack')
@@ -235,7 +235,7 @@ export class Life implements AsyncDisposable {
         else if (!(told = lastWords(this.service.log().slice(this.#told)))) throw this.service.failure('it ended without a word')
         return told !== undefined
       },
-      this.service,
+      { service: this.service },
     )
     this.#told = this.service.log().length
     return told as Told
@@ -250,7 +250,7 @@ export class Life implements AsyncDisposable {
         assert.notEqual(waiting?.state, 'failed', waiting?.code ?? '')
         return codes.includes(waiting?.code as ErrorCode)
       },
-      this.service,
+      { service: this.service },
     )
   }
 
@@ -369,12 +369,13 @@ export class Life implements AsyncDisposable {
   }
 
   async #until(condition: () => boolean, lacking: () => string): Promise<void> {
-    const deadline = performance.now() + COMES_WITHIN_MS
-    while (!condition()) {
-      if (performance.now() > deadline) throw this.service.failure(lacking())
+    const look = async () => {
+      if (condition()) return true
       await this.service.post('/api/sinks/hooks/messages/redeliver', { state: 'failing' }).catch(() => undefined)
       await this.#receive(BATCH, 'ack', 100)
+      return false
     }
+    await until(() => `everything that comes; ${lacking()}`, look, { service: this.service })
   }
 
   /** @returns how many came, and were acknowledged if they were to be; none while the service is away or moves the sink */
@@ -389,7 +390,7 @@ export class Life implements AsyncDisposable {
       return messages.length
     } catch (error) {
       if (!(error instanceof Passing)) throw error
-      await sleep(ASK_EVERY_MS)
+      await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
       return 0 // what came without an answer to its ack comes again
     }
   }
@@ -406,11 +407,9 @@ export class Life implements AsyncDisposable {
   async #untilTaken(): Promise<void> {
     const due = [...this.#written].filter((id) => !isRefused(id))
     const refused = [...this.#written].filter((id) => isRefused(id) && !this.#givenUp.has(id)).length
-    await until(
-      'everything was sent',
-      async () => this.hooks.missing(due).length === 0 && (await this.#failing()).length >= refused,
-      this.service,
-    )
+    await until('everything was sent', async () => this.hooks.missing(due).length === 0 && (await this.#failing()).length >= refused, {
+      service: this.service,
+    })
   }
 
   async #failing(): Promise<readonly Readonly<{ id: string; record_pks: readonly string[] }>[]> {
@@ -441,7 +440,7 @@ export class Life implements AsyncDisposable {
           )
           return parseLsn(rows[0]?.lsn ?? '0/0') >= end
         },
-        this.service,
+        { service: this.service },
       )
     } finally {
       await client.end().catch(() => undefined)
@@ -463,14 +462,6 @@ export async function session({ hostname: host, port, username: user, password, 
 /** With its owners: the embedded PostgreSQL may run as another user. */
 export async function copyFolder(from: string, to: string): Promise<void> {
   await promisify(execFile)('cp', ['-a', from, to])
-}
-
-export async function until(what: string, condition: () => Promise<boolean>, service?: Service): Promise<void> {
-  const deadline = performance.now() + COMES_WITHIN_MS
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw service ? service.failure(`not within ${COMES_WITHIN_MS} ms: ${what}`) : new Error(what)
-    await sleep(ASK_EVERY_MS)
-  }
 }
 
 /** What a process that ended has said last: a line for people, or one of its log. */

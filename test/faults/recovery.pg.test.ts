@@ -12,7 +12,8 @@ import { CELLS, type Cell } from '../../docs/recovery-cells.ts'
 import { createDatabase, startPostgres, createState, type TestDatabase, type TestServer } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import { TOKEN } from './service.ts'
-import { copyFolder, DDL, Life, nextSlot, session, until } from './recovery-run.ts'
+import { copyFolder, DDL, Life, nextSlot, session } from './recovery-run.ts'
+import { until } from '../waiting.ts'
 
 const AT_ONCE = 3
 /** so little that the log has no page to write to */
@@ -228,7 +229,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
     const first = await pid()
     process.kill(first, 'SIGKILL')
     await life.write('after')
-    await until('another server runs', async () => (await pid().catch(() => first)) !== first, life.service)
+    await until('another server runs', async () => (await pid().catch(() => first)) !== first, { service: life.service })
     await life.service.untilReady()
     return life
   },

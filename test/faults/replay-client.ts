@@ -1,8 +1,8 @@
 /** A client of a pull sink of small messages that acks what it gets, and sets the sink back. */
 import assert from 'node:assert/strict'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { TestDatabase } from '../services/postgres.ts'
 import type { Service } from './service.ts'
+import { until } from '../waiting.ts'
 
 export type Item = Readonly<{
   ack_id: string
@@ -12,7 +12,6 @@ export type Item = Readonly<{
 type Replayed = Readonly<{ partitions: number; messages: number; from: Readonly<{ lsn: string; commit_lsn: number; time: string }> }>
 
 const IDLE_MS = 60_000
-const RETRY_AFTER_MS = 20
 
 export class ReplayClient {
   readonly #nodes: readonly Service[]
@@ -56,13 +55,15 @@ export class ReplayClient {
   /** Settles when the sink keeps so many messages to be replayed, over all nodes. */
   async untilKept(messages: number): Promise<void> {
     type Actor = { name: string | null; kind: string; details: { keptMessages?: number } }
-    for (const until = performance.now() + IDLE_MS; ; await sleep(50)) {
+    let last = 0
+    const isKept = async () => {
       const { nodes } = (await this.#next().get('/info')).body as { nodes: { actors: Actor[] }[] }
       const sinks = nodes.flatMap(({ actors }) => actors).filter(({ kind, name }) => kind === 'sink' && name === this.#sink)
       const kept = sinks.reduce((sum, { details: { keptMessages = 0 } }) => sum + keptMessages, 0)
-      if (sinks.length > 0 && kept === messages) return
-      assert.ok(performance.now() < until, `${kept} messages are kept`)
+      last = kept
+      return sinks.length > 0 && kept === messages
     }
+    await until(() => `${messages} messages are kept, now ${last}`, isKept)
   }
 
   /** Once, whatever it is answered. */
@@ -73,12 +74,16 @@ export class ReplayClient {
 
   /** Again for as long as the answer is to try again, as it may be for a while after a process has died, or was taken for dead. */
   async replayWhenPossible(to: object): Promise<Awaited<ReturnType<ReplayClient['replay']>> & { tries: number }> {
-    const until = performance.now() + IDLE_MS
-    for (let tries = 1; ; tries++) {
+    let tries = 0
+    let last = ''
+    const done = async () => {
+      tries++
       const answer = await this.replay(to)
-      if ((answer.status !== 503 && answer.status !== 409) || performance.now() > until) return { ...answer, tries }
-      await sleep(RETRY_AFTER_MS * 10)
+      last = JSON.stringify(answer)
+      return answer.status !== 503 && answer.status !== 409 && answer
     }
+    const answer = await until(() => `an answer other than to try again: ${last}`, done)
+    return { ...answer, tries }
   }
 
   #next(): Service {
@@ -87,11 +92,14 @@ export class ReplayClient {
 
   /** Tries again what a client is to try again. */
   async #post(operation: string, body: object): Promise<unknown> {
-    for (const until = performance.now() + IDLE_MS; ; await sleep(RETRY_AFTER_MS)) {
+    let last = ''
+    const taken = async () => {
       const answer = await this.#next().post(`${this.#path}/${operation}`, body)
-      if (answer.status === 200) return answer.body
-      if (answer.status !== 503 || performance.now() > until) assert.fail(`${operation}: ${answer.status} ${JSON.stringify(answer.body)}`)
+      last = `${operation}: ${answer.status} ${JSON.stringify(answer.body)}`
+      assert.ok(answer.status === 200 || answer.status === 503, last)
+      return answer.status === 200 && answer
     }
+    return (await until(() => last, taken)).body
   }
 }
 

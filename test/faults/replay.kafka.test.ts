@@ -1,11 +1,11 @@
 /** With the log in Kafka any process of a cluster sets a sink back, and all of them deliver it from there. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { kafkaBrokers } from '../services/kafka.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { ReplayClient, versionsOf, writeVersions, type Item } from './replay-client.ts'
 import { Service } from './service.ts'
+import { pass } from '../waiting.ts'
 
 const ROWS = 12
 const upTo = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)
@@ -56,7 +56,7 @@ test('three processes go back together: over a change of partitions, asked at an
   const left = new ReplayClient([asked, other], 'items')
   const target = { lsn: lsnOf(first, 6) }
   const replaying = new ReplayClient(asked, 'items').replay(target)
-  await sleep(30)
+  await pass(30, 'the process dies in the middle of it')
   await dying.kill()
   const { status } = await replaying
   if (status !== 200) assert.equal((await left.replayWhenPossible(target)).status, 200)

@@ -4,11 +4,11 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { inOrder, ReplayClient, versionsOf, writeVersions, type Item } from './replay-client.ts'
 import { Service, type SinkOptions } from './service.ts'
 import { LONG } from './size.ts'
+import { pass } from '../waiting.ts'
 
 async function open(...sinks: SinkOptions[]) {
   await using parts = new AsyncDisposableStack()
@@ -80,7 +80,7 @@ test('over changes of partitions a replay goes back generation by generation, an
       ({ status }) => status,
       () => undefined, // the process was killed before it answered
     )
-    await sleep(killAfterMs)
+    await pass(killAfterMs, 'the process dies in the middle of it')
     await service.kill()
     const status = await replaying
     await service.startReady()

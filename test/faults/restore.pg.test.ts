@@ -1,12 +1,10 @@
 /** A source that was restored from an older copy has forgotten what it had sent: that must be told, never passed over. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, startPostgres } from '../services/postgres.ts'
 import { Service } from './service.ts'
 import { Tally } from './tally.ts'
-
-const TOLD_WITHIN_MS = 60_000
+import { until } from '../waiting.ts'
 
 test('a source restored from a copy older than what it had sent is refused by name, and the messages it sent stay', async () => {
   await using server = await startPostgres()
@@ -38,13 +36,11 @@ test('a source restored from a copy older than what it had sent is refused by na
 })
 
 async function untilRefused(service: Service): Promise<string> {
-  const deadline = performance.now() + TOLD_WITHIN_MS
-  while (performance.now() < deadline) {
+  const refusal = async () => {
     const { body } = await service.get('/health/ready')
     const { waiting = [] } = body as { waiting?: { code: string | null }[] }
     const code = waiting[0]?.code
-    if (code && !['SOURCE_UNREACHABLE', 'STOPPING'].includes(code)) return code
-    await sleep(50)
+    return code && !['SOURCE_UNREACHABLE', 'STOPPING'].includes(code) && code
   }
-  throw service.failure('the source went back, and nobody said so')
+  return until('it says that the source went back', refusal, { service })
 }

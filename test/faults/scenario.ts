@@ -3,7 +3,6 @@
  * them meanwhile is the test's business; at the end everything comes to rest and is judged, exactly.
  */
 import assert from 'node:assert/strict'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Consumer, now } from './consumer.ts'
@@ -15,6 +14,7 @@ import { HttpSinkClient, Passing } from './sink-client.ts'
 import { commitsOf, judge, reduced, type Commits } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
+import { until } from '../waiting.ts'
 
 /** Nothing may stand still longer than this while something is to do. */
 const IDLE_MS = 60_000
@@ -359,14 +359,17 @@ export class Scenario implements AsyncDisposable {
 
 /** Asks again while partitions move, as a client does. */
 async function answered<T>(ask: () => Promise<T>): Promise<T> {
-  for (const deadline = now() + IDLE_MS; ;) {
+  let last = ''
+  const asked = async () => {
     try {
-      return await ask()
+      return { answer: await ask() }
     } catch (error) {
-      if (!(error instanceof Passing) || now() > deadline) throw error
-      await sleep(50)
+      if (!(error instanceof Passing)) throw error
+      last = error.message
+      return undefined
     }
   }
+  return (await until(() => `an answer: ${last}`, asked)).answer
 }
 
 /** Runs a seed; a failure says how to run it again. */

@@ -9,17 +9,15 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { stringify } from 'yaml'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 import { CalmClock } from '../services/calm-clock.ts'
+import { until } from '../waiting.ts'
 
 /** A start that takes longer of what time the machine has to spare is itself a failure. */
 const READY_WITHIN_MS = 60_000
 const LOG_TAIL_LINES = 40
-/** Each question costs 3 ms of CPU time here and there together, while what is awaited needs it too. */
-const ASK_EVERY_MS = 100
 
 export const TOKEN = 'fault-test-token'
 
@@ -127,18 +125,18 @@ export class Service implements AsyncDisposable {
     let ended: Exit | undefined
     void exited.then((exit) => (ended = exit))
     using clock = new CalmClock()
-    const from = clock.now()
     let last = 'no answer'
-    while (clock.since(from) < withinMs) {
+    const isReady = async () => {
       if (ended) throw this.failure(`ended with ${ended.signal ?? ended.code} before it was ready`)
       try {
         const response = await fetch(`${this.origin}/health/ready`)
         last = await response.text()
-        if (response.ok) return
-      } catch {} // not listening yet
-      await sleep(ASK_EVERY_MS)
+        return response.ok
+      } catch {
+        return false // not listening yet
+      }
     }
-    throw this.failure(`not ready within ${withinMs} ms: ${last}`)
+    await until(() => `ready: ${last}`, isReady, { withinMs, clock, service: this })
   }
 
   async startReady(): Promise<void> {
@@ -158,9 +156,9 @@ export class Service implements AsyncDisposable {
   async stop(signal: 'SIGTERM' | 'SIGINT' = 'SIGTERM', withinMs = 60_000): Promise<Exit> {
     const { child, exited } = this.#alive()
     child.kill(signal)
-    const exit = await Promise.race([exited, sleep(withinMs, undefined, { ref: false })])
-    if (!exit) throw this.failure(`still there ${withinMs} ms after ${signal}`)
-    return exit
+    let exit: Exit | undefined
+    void exited.then((it) => (exit = it))
+    return until(`an end after ${signal}`, () => exit, { withinMs, service: this })
   }
 
   freeze(): void {
@@ -179,12 +177,11 @@ export class Service implements AsyncDisposable {
   /** A second process on the same folder. @returns what it said and how it ended */
   async startSecond(): Promise<Exit & { output: string }> {
     const env = { ...this.#env, SERVER_PORT: '0' }
-    const child = spawn(process.execPath, [COMMAND, 'start'], { cwd: this.folder, env, stdio: ['ignore', 'pipe', 'pipe'] })
+    const limit = { timeout: READY_WITHIN_MS, killSignal: 'SIGKILL' } as const
+    const child = spawn(process.execPath, [COMMAND, 'start'], { cwd: this.folder, env, stdio: ['ignore', 'pipe', 'pipe'], ...limit })
     let output = ''
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => (output += text))
-    const timer = setTimeout(() => child.kill('SIGKILL'), READY_WITHIN_MS)
     const [code, signal] = (await once(child, 'close')) as [number | null, NodeJS.Signals | null]
-    clearTimeout(timer)
     return { code, signal, output }
   }
 

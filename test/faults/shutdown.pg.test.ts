@@ -2,13 +2,13 @@
  *  of its slot. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { calmMs } from '../services/calm-clock.ts'
 import { createDatabase, startPostgres, createState, type TestDatabase } from '../services/postgres.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { Service, SLOT, TOKEN } from './service.ts'
 import { Tally } from './tally.ts'
+import { until } from '../waiting.ts'
 
 const STOPPED_WITHIN_MS = 10_000
 const SERVER_STOPPED_WITHIN_MS = 5_000
@@ -150,34 +150,30 @@ type ActorError = Readonly<{ code: string | null; message: string }>
 
 async function dropSlot(source: TestDatabase): Promise<void> {
   // the reader comes back at once: end it and drop in one go until that succeeds
-  for (let tries = 0; tries < 5_000; tries++) {
+  await until('the slot is free, and dropped', async () => {
     await source.query(
       'select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null',
       [SLOT],
     )
     try {
       await source.query('select pg_drop_replication_slot($1)', [SLOT])
-      return
+      return true
     } catch (error) {
       if ((error as { code?: string }).code !== '55006') throw error // still in use
-      await sleep(5)
+      return false
     }
-  }
-  throw new Error('the slot was never free')
+  })
 }
 
 async function untilSourceError(service: Service, code: string): Promise<ActorError> {
-  const deadline = performance.now() + 60_000
   let last: unknown
-  while (performance.now() < deadline) {
+  const found = async () => {
     const answer = await service.get('/info').catch(() => undefined)
     last = answer?.body
     const { nodes = [] } = (last ?? {}) as { nodes?: { actors: { kind: string; last_error: ActorError | null }[] }[] }
-    const found = nodes.flatMap(({ actors }) => actors).find(({ last_error: error }) => error?.code === code)
-    if (found?.last_error) return found.last_error
-    await sleep(50)
+    return nodes.flatMap(({ actors }) => actors).find(({ last_error: error }) => error?.code === code)?.last_error
   }
-  throw service.failure(`/info never showed ${code}, but ${JSON.stringify(last)}`)
+  return until(() => `/info shows ${code}: ${JSON.stringify(last)}`, found, { service })
 }
 
 /** Another program that reads the slot, as some other tool would. */

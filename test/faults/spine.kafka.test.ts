@@ -4,10 +4,10 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { startKafka } from '../services/kafka.ts'
 import { Scenario, withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
+import { pass } from '../waiting.ts'
 
 const KILLS = 4
 const SESSION_MS = 1_500
@@ -28,7 +28,7 @@ for (const seed of seeds(1)) {
         await scenario.untilMore(random.int(1, 200))
         if (kills % 3 === 1) {
           await broker.kill()
-          if (random.chance(0.5)) await sleep(random.int(50, 1_000))
+          if (random.chance(0.5)) await pass(random.int(50, 1_000), 'it is away for a while')
           await broker.start()
         } else {
           await service.kill()

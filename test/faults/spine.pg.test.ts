@@ -7,9 +7,9 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Scenario, withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
+import { pass } from '../waiting.ts'
 
 const KILLS = 10
 
@@ -25,7 +25,7 @@ for (const seed of seeds(3)) {
         await reachKillPoint(scenario)
         await service.kill()
         scenario.checkSoFar()
-        if (random.chance(0.2)) await sleep(random.int(50, 500)) // changes gather
+        if (random.chance(0.2)) await pass(random.int(50, 500), 'changes gather')
         service.start()
       }
       await service.untilReady()
@@ -42,12 +42,12 @@ async function reachKillPoint(scenario: Scenario): Promise<void> {
   const { service, random } = scenario
   switch (random.weighted({ starting: 3, acked: 3, streaming: 4 })) {
     case 'starting':
-      return sleep(random.int(10, 1_200))
+      return pass(random.int(10, 1_200), 'anywhere in a start')
     case 'acked':
       await service.untilReady()
       return scenario.untilMore(random.int(1, 200))
     case 'streaming':
       await service.untilReady()
-      return sleep(random.int(1, 900))
+      return pass(random.int(1, 900), 'anywhere in the stream')
   }
 }

@@ -6,7 +6,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HttpReceiver, type Received } from '../services/http-receiver.ts'
-import { until } from './cluster-faults.ts'
 import { parseExact } from './json.ts'
 import { groupOf } from './journal.ts'
 import { comparePlaces, type Message } from './oracle.ts'
@@ -16,6 +15,7 @@ import { messageOf, type Wire } from './sink-client.ts'
 import { LONG, seeds } from './size.ts'
 import { judge } from './verdict.ts'
 import { CAPTURED, TABLES } from './workload-tables.ts'
+import { until } from '../waiting.ts'
 
 const SHAPE = { tables: CAPTURED, partitions: 4, ack_wait_ms: 1_000 }
 const EDITED: ScenarioSink = {

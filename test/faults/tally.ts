@@ -3,9 +3,9 @@
  * ack whatever they get at once.
  */
 import assert from 'node:assert/strict'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Pool } from 'undici'
 import { TOKEN, type Service } from './service.ts'
+import { pass, until } from '../waiting.ts'
 
 const CLIENTS = 2
 const RETRY_AFTER_MS = 50
@@ -51,12 +51,12 @@ export class Tally implements AsyncDisposable {
     await this.#pool.destroy()
   }
 
-  async #client(until: number): Promise<void> {
+  async #client(goal: number): Promise<void> {
     let idleSince = performance.now()
-    while (this.#count < until) {
+    while (this.#count < goal) {
       const text = await this.#post('receive', { batch_size: 1_000, wait_for: 500 })
       if (text === undefined) {
-        await sleep(RETRY_AFTER_MS)
+        await pass(RETRY_AFTER_MS, 'it tries again, as a client does')
         continue
       }
       this.#bytes += text.length
@@ -68,11 +68,11 @@ export class Tally implements AsyncDisposable {
         this.#seen[record.id] = 1
       }
       if (ids.length === 0) {
-        assert.ok(performance.now() - idleSince < IDLE_MS, `${this.#count} of ${until} messages came, and none more in ${IDLE_MS} ms`)
+        assert.ok(performance.now() - idleSince < IDLE_MS, `${this.#count} of ${goal} messages came, and none more in ${IDLE_MS} ms`)
         continue
       }
       this.#count += ids.length
-      while ((await this.#post('ack', { ack_ids: ids })) === undefined) await sleep(RETRY_AFTER_MS)
+      await until('the ack is taken', () => this.#post('ack', { ack_ids: ids }))
       idleSince = performance.now()
     }
   }

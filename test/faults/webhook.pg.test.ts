@@ -7,11 +7,11 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { CALM, type NetProxy } from './net-proxy.ts'
 import { PushScenario, type Whim } from './push-scenario.ts'
 import { withSeed } from './scenario.ts'
 import { seeds } from './size.ts'
+import { pass } from '../waiting.ts'
 
 /** A receiver in a bad way: about one request in seven goes wrong, each in its own way; and of single messages, if it judges them, one in twenty. */
 function badMood({ random }: PushScenario, count: number, judgesEach: boolean): Whim {
@@ -33,7 +33,7 @@ function badMood({ random }: PushScenario, count: number, judgesEach: boolean): 
 /** Nobody is there for a while. */
 async function goesAway(proxy: NetProxy, forMs: number): Promise<void> {
   proxy.cut()
-  await sleep(forMs)
+  await pass(forMs, 'the fault lasts')
   proxy.heal()
 }
 
@@ -50,7 +50,7 @@ for (const [judgesEach, seed] of [false, true].flatMap((each) => seeds(1).map((o
       for (let ends = 0; ends < 4; ends++) {
         await scenario.untilMore(random.int(1, 150))
         const away = goesAway(proxy, random.int(0, 1_000))
-        await sleep(random.int(0, 1_500))
+        await pass(random.int(0, 1_500), 'the service ends at any moment of it')
         await (random.int(0, 1) === 0 ? service.kill() : service.stop())
         await service.startReady()
         await away
@@ -70,7 +70,7 @@ test('nothing is lost when the line to the receiver is cut, slow, throttled and 
   scenario.write()
   await scenario.untilMore(50)
   proxy.cut()
-  await sleep(700)
+  await pass(700, 'the fault lasts')
   proxy.heal()
   await scenario.untilMore(50)
   proxy.weather = { delayMs: 100, bytesPerSecond: Infinity }
@@ -79,7 +79,7 @@ test('nothing is lost when the line to the receiver is cut, slow, throttled and 
   await scenario.untilMore(20)
   proxy.weather = CALM
   proxy.fallSilent()
-  await sleep(2_500)
+  await pass(2_500, 'the fault lasts')
   proxy.heal()
   await scenario.untilMore(50)
   await scenario.settle()

@@ -7,7 +7,6 @@
  * A lost connection (the server was stopped) is part of life: open transactions are gone, and of one whose COMMIT got
  * no answer the server is asked for its outcome.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { parseLsn } from '../../engine/lsn.ts'
 import { parseExact, type Row } from './json.ts'
@@ -17,6 +16,7 @@ import type { TableContent } from './verdict.ts'
 import { annotate, changeMany, deleteRow, insertMany, insertRow, updateRow, type Writer } from './workload-changes.ts'
 import { OpenTransaction, Rows } from './workload-model.ts'
 import { TABLES } from './workload-tables.ts'
+import { pass, until } from '../waiting.ts'
 
 export type WorkloadOptions = Readonly<{
   seed: number
@@ -32,7 +32,6 @@ export type WorkloadOptions = Readonly<{
 }>
 
 const WEIGHTS = { insert: 30, update: 38, move: 8, delete: 10, savepoint: 5, rollbackTo: 4, annotate: 4, many: 1, commit: 16, rollback: 2 }
-const RECONNECT_WITHIN_MS = 60_000
 /** More than are written while a service starts on a quiet machine. Without a bound a busy one, where a start takes ten times as long, would have ten times as much to do. */
 const MAX_AHEAD = 3_000
 const LOOK_EVERY_MS = 20
@@ -68,14 +67,14 @@ export class Workload {
     for (let due = performance.now(); !signal.aborted;) {
       if (taken !== undefined && this.#changes - taken() > MAX_AHEAD) {
         await this.#surviving(() => this.#commitAll()) // who makes a slot on this server waits for whatever is open
-        await sleep(LOOK_EVERY_MS)
+        await pass(LOOK_EVERY_MS, 'it writes no faster than is read')
         due = performance.now()
         continue
       }
       await this.#surviving(() => this.#step())
       due += 1_000 / pace
       const early = due - performance.now()
-      if (early > 0) await sleep(early)
+      if (early > 0) await pass(early, 'its pace')
     }
     await this.#surviving(() => this.#commitAll())
     await Promise.all(this.#sessions.map(({ client }) => client.end()))
@@ -201,17 +200,13 @@ export class Workload {
   }
 
   async #connect(): Promise<Session> {
-    const deadline = performance.now() + RECONNECT_WITHIN_MS
-    for (;;) {
-      try {
-        const client = await this.#options.connect()
-        client.on('error', () => {}) // the next statement tells
-        return { client, open: undefined }
-      } catch (error) {
-        if (performance.now() > deadline) throw error
-        await sleep(50)
-      }
-    }
+    let last: unknown
+    const client = await until(
+      () => `a connection: ${String(last)}`,
+      () => this.#options.connect().catch((error: unknown) => void (last = error)),
+    )
+    client.on('error', () => {}) // the next statement tells
+    return { client, open: undefined }
   }
 
   async #surviving(work: () => Promise<void>): Promise<void> {
