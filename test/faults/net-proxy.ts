@@ -4,6 +4,7 @@
  */
 import { once } from 'node:events'
 import { connect, createServer, type Server, type Socket } from 'node:net'
+import { pass } from '../waiting.ts'
 
 export type Weather = Readonly<{
   /** added to each chunk on its way, either direction */
@@ -121,18 +122,12 @@ export class NetProxy implements AsyncDisposable {
         return
       }
       from.pause()
-      last = last.then(
-        () =>
-          new Promise((resolve) => {
-            setTimeout(() => {
-              if (!line.isSilent && !to.destroyed) {
-                to.write(chunk)
-                from.resume()
-              }
-              resolve()
-            }, wait)
-          }),
-      )
+      last = last.then(async () => {
+        await pass(wait, 'the weather')
+        if (line.isSilent || to.destroyed) return
+        to.write(chunk)
+        from.resume()
+      })
     })
     from.on('end', () => void last.then(() => to.end()))
     from.on('close', () => {

@@ -13,9 +13,9 @@ import { cp, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'no
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import { run } from './java.ts'
 import { SEARCH } from './search-flavor.ts'
+import { until } from '../waiting.ts'
 
 const WITHOUT = 'an Elasticsearch for tests needs Java 17 and Maven, or name one by TEST_ELASTICSEARCH_URL'
 
@@ -81,9 +81,13 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
     let log = ''
     for (const stream of [child.stdout, child.stderr])
       stream.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-20_000)))
-    const late = setTimeout(() => killGroup(group as number), START_LIMIT_MS)
-    const [code] = (await once(child, 'exit')) as [number | null]
-    clearTimeout(late)
+    let exit: { code: number | null } | undefined
+    child.once('exit', (code) => (exit = { code }))
+    const { code } = await until(
+      () => `${SEARCH.name} starts:\n${log}`,
+      () => exit,
+      { withinMs: START_LIMIT_MS },
+    )
     for (const stream of [child.stdout, child.stderr]) stream.destroy() // the server holds them too
     if (code !== 0) throw new Error(`${SEARCH.name} ended at its start (${code}):\n${log}`)
     if (SEARCH.isReadyLate) await untilReady(port)
@@ -91,7 +95,7 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
   const kill = async () => {
     if (group === undefined) return
     killGroup(group)
-    while (killGroup(group)) await delay(20)
+    await until(`${SEARCH.name} has ended`, () => !killGroup(group as number))
     group = undefined
   }
   started.defer(kill)
@@ -150,13 +154,13 @@ async function configure({ home, folder, port, transportPort, options }: Layout)
 async function untilReady(port: number): Promise<void> {
   const { username, password } = ELASTIC_USER
   const headers = { authorization: `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}` }
-  const deadline = performance.now() + START_LIMIT_MS
-  for (;;) {
+  let status: number | undefined
+  const isReady = async () => {
     const answer = await fetch(`http://127.0.0.1:${port}/_cluster/health`, { headers }).catch(() => undefined)
-    if (answer?.ok) return
-    if (performance.now() > deadline) throw new Error(`${SEARCH.name} does not answer: status ${answer?.status}`)
-    await delay(100)
+    status = answer?.status
+    return answer?.ok
   }
+  await until(() => `${SEARCH.name} answers, now with status ${status}`, isReady, { withinMs: START_LIMIT_MS })
 }
 
 /** The server's files, fetched by Maven the first time; several processes may ask at once. */

@@ -9,6 +9,7 @@ import { createServer as createTlsServer } from 'node:https'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import { createServer } from '../../engine/net/http.ts'
+import { pass } from '../waiting.ts'
 
 export type Received = Readonly<{
   method: string
@@ -109,7 +110,7 @@ export class HttpReceiver implements AsyncDisposable {
       return
     }
     const { status = 200, headers = {}, body = '', delayMs = 0 } = reply
-    if (delayMs > 0) await new Promise((resolve) => setTimeout(resolve, delayMs))
+    if (delayMs > 0) await pass(delayMs, 'the answer is to be late')
     if (!response.destroyed) response.writeHead(status, headers).end(body)
   }
 }

@@ -11,9 +11,9 @@ import { existsSync, readFileSync } from 'node:fs'
 import { rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Socket } from 'node:net'
 import { join } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import { jarFolder, run } from './java.ts'
 import { serverFolder } from './server-folder.ts'
+import { until } from '../waiting.ts'
 
 const WITHOUT = 'a broker for tests needs Java 17 and Maven, or name one by TEST_KAFKA_BROKERS'
 
@@ -31,7 +31,6 @@ export interface TestBroker extends AsyncDisposable {
 }
 
 const POM = join(import.meta.dirname, 'kafka', 'pom.xml')
-const START_LIMIT_MS = 60_000
 
 /** Who may log in to a secured broker, by each mechanism. */
 export const KAFKA_USER = { username: 'tailrace', password: 'a test=secret' } as const
@@ -221,12 +220,11 @@ function endWithProcess(pid: number, folder: string): void {
 }
 
 async function untilAnswering(port: number, server: ChildProcess, log: () => string): Promise<void> {
-  const until = performance.now() + START_LIMIT_MS
-  while (!(await answers(port))) {
+  const isAnswering = () => {
     if (server.exitCode !== null || server.signalCode !== null) throw new Error(`the broker ended at its start:\n${log()}`)
-    if (performance.now() > until) throw new Error(`the broker doesn't answer after ${START_LIMIT_MS} ms:\n${log()}`)
-    await delay(50)
+    return answers(port)
   }
+  await until(() => `the broker answers:\n${log()}`, isAnswering)
 }
 
 /** Whether something answers ApiVersions there. */

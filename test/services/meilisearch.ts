@@ -8,13 +8,13 @@
  */
 import { once } from 'node:events'
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
-import { setTimeout as delay } from 'node:timers/promises'
 import { gzipSync } from 'node:zlib'
 import { createServer } from '../../engine/net/http.ts'
 import type { Row } from './meilisearch/edit.ts'
 import { printJson, type Value } from './meilisearch/json.ts'
 import { answer, type Answered, type Asked, type Key } from './meilisearch/routes.ts'
 import { Disk, TaskQueue, type Manner, type Task } from './meilisearch/tasks.ts'
+import { pass } from '../waiting.ts'
 
 export type { Key, Task }
 export type Pace = Omit<Manner, 'poison'>
@@ -174,7 +174,7 @@ export class Meilisearch implements AsyncDisposable {
     if (fault === 'hang') return
     if (fault === 'cut' || fault === 'cutAfter') return void request.socket.destroy()
     if (typeof fault === 'object' && 'status' in fault) return void response.writeHead(fault.status, fault.headers).end(fault.body)
-    if (fault) await delay(fault.delayMs)
+    if (fault) await pass(fault.delayMs, 'the answer is to be late')
     if (!response.destroyed) send(request, response, answered as Answered)
   }
 }

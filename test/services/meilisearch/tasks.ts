@@ -3,10 +3,10 @@
  * id of one index share a batch; edits, creations, deletions of an index and settings run alone. What is enqueued and what has
  * ended is kept in `Disk`, which outlives a kill; a batch that was under way is not, and runs again.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import { Failure, type ErrorBody } from './failure.ts'
 import type { Document } from './json.ts'
 import { openDetails, perform, poisonOf, voidDetails, type Details, type Index, type Work } from './store.ts'
+import { pass } from '../../waiting.ts'
 
 export type Status = 'enqueued' | 'processing' | 'succeeded' | 'failed' | 'canceled'
 export type Task = {
@@ -148,7 +148,7 @@ export class TaskQueue {
       this.#changed()
       const { batchMs, documentMs } = this.#manner()
       const documents = batch.reduce((sum, { work }) => sum + (work?.type === 'documentAdditionOrUpdate' ? work.documents.length : 1), 0)
-      await delay(batchMs + documentMs * documents, undefined, { signal: this.#interrupt.signal }).catch(() => undefined)
+      await pass(batchMs + documentMs * documents, 'its pace', this.#interrupt.signal)
       if (this.#stop.signal.aborted) return
       if (this.#interrupt.signal.aborted) for (const task of batch) reset(task)
       else this.#apply(batch, startedAt)
