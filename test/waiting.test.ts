@@ -1,6 +1,7 @@
 /** How tests wait. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { refusalsOf } from './lint.ts'
 import { pass, until } from './waiting.ts'
 
 test('a wait ends with the first answer that is truthy, and gives it', async () => {
@@ -39,4 +40,21 @@ test('time passes until it is over, or until it is ended', async () => {
   end.abort()
   await passing
   await pass(600_000, 'it has ended', end.signal)
+})
+
+test('the linter refuses waits by the clock in tests, and nowhere else', async () => {
+  const waits = {
+    'promise.ts': 'await new Promise((resolve) => setTimeout(resolve, 1))\n',
+    'sleep.ts': `import { setTimeout as sleep } from 'node:timers/promises'\nawait sleep(1)\n`,
+    'timers.ts': `import { setTimeout as later } from 'node:timers'\nlater(() => undefined, 1)\n`,
+    'turn.ts': `import { setImmediate as turn } from 'node:timers/promises'\nawait turn()\n`,
+    'sample.ts': 'setInterval(() => performance.now(), 1).unref()\n',
+  }
+  const files: Record<string, string> = {}
+  for (const folder of ['engine', 'test', 'test/faults'])
+    for (const [name, content] of Object.entries(waits)) files[`${folder}/${name}`] = content
+  for (const own of ['test/waiting.ts', 'test/file-limit.ts', 'test/api/scripted-engine.ts'])
+    files[own] = waits['sleep.ts'] + waits['promise.ts']
+  const refused = ['test', 'test/faults'].flatMap((folder) => ['promise.ts', 'sleep.ts', 'timers.ts'].map((name) => `${folder}/${name}`))
+  assert.deepEqual((await refusalsOf(files)).map(({ filename }) => filename).sort(), refused.sort())
 })

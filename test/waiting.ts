@@ -1,4 +1,7 @@
-/** The two ways in which tests wait: until something is so, and for time itself. */
+/**
+ * The two ways in which tests wait: until something is so, and for time itself. The linter refuses timers in all other files here
+ * but two: file-limit.ts, which ends what hangs, and the scripted engine, whose receives end in their time.
+ */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CalmClock } from './services/calm-clock.ts'
 
