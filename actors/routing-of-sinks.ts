@@ -72,11 +72,14 @@ function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: Gen
 /**
  * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
  * topic never had that name before (correctness 43).
+ * @param unrouted generations that the newest version does not have yet, and those of sinks that read nothing in it; any other sink
+ *   goes on as that version says
+ * @param former the newest version
  */
 async function sharedStreams(
   query: StateQuery,
   sinks: readonly Sink[],
-  known: ReadonlyMap<string, Newest>,
+  unrouted: ReadonlyMap<string, Newest>,
   former: Routing | undefined,
 ): Promise<Routing> {
   const read = new Map((former?.readers ?? []).map((reader) => [reader.sinkId, reader]))
@@ -86,7 +89,7 @@ async function sharedStreams(
   const streams = new Map<string, RoutedStream>()
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
-    const newest = known.get(sink.id)
+    const newest = unrouted.get(sink.id)
     const reader = newest ? undefined : read.get(sink.id)
     const kept = reader && byTopic.get(reader.topic)
     if (kept) {
