@@ -60,14 +60,15 @@ export class Switching implements AsyncDisposable {
 
   /** Acknowledges as a client does: while the sink moves it is told to try again, and does. */
   async ack(elements: readonly Element[]): Promise<void> {
-    for (;;) {
+    await until('the ack is taken', async () => {
       try {
-        return await this.f.sink.ack(acksOf(elements))
+        await this.f.sink.ack(acksOf(elements))
+        return true
       } catch (error) {
         if (!isRetryable(error)) throw error
-        await this.f.running()
+        return false
       }
-    }
+    })
   }
 
   /** What the source does when it meets the mark of the next generation. */

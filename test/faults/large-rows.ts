@@ -61,12 +61,10 @@ export class LargeRows implements AsyncDisposable {
 
   /** Receives and acks the next message. */
   async next(): Promise<Message> {
-    for (;;) {
-      const [message] = await this.#client.receive({ batchSize: 1, waitMs: WAIT_MS })
-      assert.ok(message, this.service.failure('nothing came').message)
-      await this.#client.ack([message.ackId])
-      return message
-    }
+    const [message] = await this.#client.receive({ batchSize: 1, waitMs: WAIT_MS })
+    assert.ok(message, this.service.failure('nothing came').message)
+    await this.#client.ack([message.ackId])
+    return message
   }
 
   async check(code: string): Promise<Check | undefined> {

@@ -13,6 +13,7 @@ import { PostgresServer } from '../../engine/postgres/server.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { openStore } from '../../engine/state/store.ts'
 import { serverFolder } from './server-folder.ts'
+import { until } from '../waiting.ts'
 
 type Row = Record<string, unknown>
 
@@ -265,15 +266,16 @@ export async function createDatabase(ddl?: string, options: DatabaseOptions = {}
 async function dropDatabase(serverUrl: string, name: string): Promise<void> {
   const client = await connect(serverUrl)
   try {
-    for (;;) {
+    await until('no slot of the database is in use', async () => {
       await client.query('select pg_terminate_backend(active_pid) from pg_replication_slots where database = $1 and active', [name])
       try {
         await client.query('select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = $1', [name])
-        break
+        return true
       } catch (error) {
-        if ((error as { code?: string }).code !== OBJECT_IN_USE) throw error // the terminated session has not let go yet
+        if ((error as { code?: string }).code !== OBJECT_IN_USE) throw error
+        return false // the terminated session has not let go yet
       }
-    }
+    })
     await client.query(`drop database if exists ${name} with (force)`)
   } finally {
     await client.end().catch(() => undefined)

@@ -11,7 +11,7 @@ import type { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { NetProxy } from '../../../faults/net-proxy.ts'
 import { withMoreTime } from '../../../services/more-time.ts'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
-import { pass } from '../../../waiting.ts'
+import { pass, until } from '../../../waiting.ts'
 
 const slotOf = (db: TestDatabase) => `r_${db.name}`
 
@@ -79,17 +79,16 @@ test('the server takes the confirmed LSN as it is, and its clock agrees with our
   const stream = connection(db, { confirmed: () => confirmed })
   await stream.open()
   stream.sendStatus()
-  for (;;) {
-    const [slot] = await db.query<{ lsn: string; lag: number }>(
+  const slot = await until('it is confirmed', async () => {
+    const [found] = await db.query<{ lsn: string; lag: number }>(
       `select (confirmed_flush_lsn - '0/0')::text as lsn, abs(extract(epoch from now() - reply_time))::float8 as lag
        from pg_replication_slots join pg_stat_replication on pid = active_pid where slot_name = $1`,
       [slotOf(db)],
     )
-    if (BigInt(slot!.lsn) < confirmed) continue
-    assert.equal(BigInt(slot!.lsn), confirmed)
-    assert.ok(slot!.lag < 5, `reply_time is ${slot!.lag} s off`)
-    break
-  }
+    return BigInt(found!.lsn) >= confirmed && found
+  })
+  assert.equal(BigInt(slot.lsn), confirmed)
+  assert.ok(slot.lag < 5, `reply_time is ${slot.lag} s off`)
   stream.stop()
   assert.equal(await stream.ended, undefined)
 })
