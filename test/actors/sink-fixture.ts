@@ -245,11 +245,10 @@ export class Fixture implements AsyncDisposable {
     await this.running()
   }
 
-  /** Settles when every partition runs, never at once: whoever tries again in a loop lets others have their turn. */
+  /** Settles when every partition runs. */
   async running(): Promise<void> {
     const runs = ({ state, partitions = [] }: ReturnType<RunningSink['status']>) =>
       state !== 'choosing' && partitions.length > 0 && partitions.every((p) => p['state'] === 'running')
-    await new Promise<void>((resolve) => void setImmediate(resolve))
     await until('every partition runs', () => runs(this.sink.status()))
   }
 
