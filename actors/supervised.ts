@@ -12,6 +12,7 @@
  *  I4. `lastError` stays visible after a restart, until the next crash replaces it.
  */
 import { assign, fromPromise, setup } from 'xstate'
+import { backOff } from '../engine/back-off.ts'
 
 /** What runs: `ended` resolves when it ended on purpose and rejects when it crashed. */
 export interface Running {
@@ -26,8 +27,7 @@ export interface Child {
 }
 type Crash = Readonly<{ error: unknown; at: Date }>
 
-const FIRST_MS = 250
-const MAX_MS = 30_000
+const BACK_OFF = { firstMs: 250, maxMs: 30_000 }
 const STABLE_MS = 60_000
 
 type Context = { child: Child; running: Running | undefined; attempt: number; stopAsked: boolean; lastError: Crash | undefined }
@@ -50,7 +50,7 @@ export const supervisedMachine = setup({
     stop: fromPromise<void, Running>(({ input }) => input.stop()),
   },
   delays: {
-    backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
+    backOff: ({ context }) => backOff(BACK_OFF, context.attempt),
     stable: STABLE_MS,
   },
   guards: { stopAsked: ({ context }) => context.stopAsked },

@@ -1,13 +1,17 @@
 /** How long something waits for its next try. Pure, given a random number. */
 
+/** Doubles with each try that has failed. @param attempt how many have, 1 or more */
+export const backOff = ({ firstMs, maxMs }: Readonly<{ firstMs: number; maxMs: number }>, attempt: number): number =>
+  Math.min(firstMs * 2 ** (attempt - 1), maxMs)
+
 /** A message that failed: about 1 s, doubling, at most 3 min (contract 12.3). */
-const MESSAGE_FIRST_MS = 1_000
-export const MESSAGE_LONGEST_MS = 180_000
+const MESSAGE = { firstMs: 1_000, maxMs: 180_000 }
+export const MESSAGE_LONGEST_MS = MESSAGE.maxMs
 const JITTER = 0.15
 
 /** @param attempts that have failed, 1 or more. @param random from 0 up to before 1 */
 export function messageBackOff(attempts: number, random: number): number {
-  return jittered(Math.min(MESSAGE_FIRST_MS * 2 ** Math.min(attempts - 1, 30), MESSAGE_LONGEST_MS), random)
+  return jittered(backOff(MESSAGE, attempts), random)
 }
 
 /** So that what failed together is not tried together. */

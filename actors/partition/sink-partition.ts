@@ -13,6 +13,7 @@
  *  I4. Only `draining` writes the exact set of messages in flight: after any other end a restart presumes them.
  */
 import { assign, fromPromise, setup } from 'xstate'
+import { backOff } from '../../engine/back-off.ts'
 
 export interface Owned {
   read(signal: AbortSignal): Promise<void>
@@ -35,8 +36,7 @@ export interface PartitionWork<O extends Owned = Owned> {
   failed(error: unknown): void
 }
 
-const FIRST_MS = 100
-const MAX_MS = 30_000
+const BACK_OFF = { firstMs: 100, maxMs: 30_000 }
 const STABLE_MS = 60_000
 
 type Context = {
@@ -81,7 +81,7 @@ export const sinkPartitionMachine = setup({
     void: ({ context }) => context.owned?.close(new Error('the partition has moved')),
   },
   delays: {
-    backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
+    backOff: ({ context }) => backOff(BACK_OFF, context.attempt),
     stable: STABLE_MS,
   },
 }).createMachine({

@@ -17,7 +17,7 @@
  */
 import { Bag, NOWHERE, type Member } from '../../engine/bag.ts'
 import type { Failure } from '../../sinks/push.ts'
-import { jittered } from '../../engine/back-off.ts'
+import { backOff, jittered } from '../../engine/back-off.ts'
 
 type Phase = 'up' | 'probing' | 'down'
 /** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */
@@ -68,11 +68,9 @@ const MAX_PROBES = 3
 /** Probes on top while others hang. */
 const MAX_HANGING = 12
 const STALL_MS = 2_500
-const FIRST_PAUSE_MS = 250
-const LONGEST_PAUSE_MS = 3_000
+const PAUSE = { firstMs: 250, maxMs: 3_000 }
 const LONGEST_ASKED_PAUSE_MS = 600_000
-const FIRST_THROTTLE_MS = 100
-const LONGEST_THROTTLE_MS = 5_000
+const THROTTLE = { firstMs: 100, maxMs: 5_000 }
 
 /** Asked for each request. */
 const LANES = {
@@ -357,7 +355,7 @@ export class DestinationState {
 
   #goDown(failure: Failure): void {
     const now = this.#options.clock()
-    const pause = Math.min(FIRST_PAUSE_MS * 2 ** Math.min(this.#pauses++, 10), LONGEST_PAUSE_MS)
+    const pause = backOff(PAUSE, ++this.#pauses)
     const asked = Math.min(failure.retryAfterMs ?? 0, LONGEST_ASKED_PAUSE_MS)
     this.#notBefore = now + Math.max(jittered(pause, this.#options.random()), asked)
     this.#phase = 'down'
@@ -373,7 +371,7 @@ export class DestinationState {
     this.#limit = Math.max(1, Math.floor(this.#limit / 2))
     this.#isSlowStart = false
     this.#round = 0
-    const pause = Math.min(FIRST_THROTTLE_MS * 2 ** Math.min(this.#throttles++, 10), LONGEST_THROTTLE_MS)
+    const pause = backOff(THROTTLE, ++this.#throttles)
     const asked = Math.min(failure.retryAfterMs ?? 0, LONGEST_ASKED_PAUSE_MS)
     this.#notBefore = Math.max(this.#notBefore, now + Math.max(jittered(pause, this.#options.random()), asked))
   }

@@ -29,6 +29,7 @@
 import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom } from 'xstate'
 import type { GenerationState } from '../../engine/dispatch/generations.ts'
 import { sinkPartitionMachine, type PartitionWork } from '../partition/sink-partition.ts'
+import { backOff } from '../../engine/back-off.ts'
 
 type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
 export type SinkStatus = 'active' | 'paused' | 'disabled'
@@ -92,11 +93,9 @@ const HOLD_MS = 10_000
 const WATCH_MS = 1_000
 /** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
 const LOOK_MS = 15_000
-const FIRST_MS = 100
+const BACK_OFF = { firstMs: 100, maxMs: 30_000 }
 /** Whether a source in another process has met the mark of the first generation is asked after this, and later now and then. */
-const FIRST_IDLE_MS = 500
-const MAX_IDLE_MS = 5_000
-const MAX_MS = 30_000
+const IDLE = { firstMs: 500, maxMs: 5_000 }
 /** the longest that a timer takes */
 const NEVER_MS = 2 ** 31 - 1
 const servedBy = (context: Context): Served => context.served as Served
@@ -188,8 +187,8 @@ export const sinkMachine = setup({
     watch: ({ context }) => (context.status === 'disabled' ? LOOK_MS : WATCH_MS),
     look: ({ context }) => (context.partitions.size === 0 ? LOOK_MS : NEVER_MS), // there may be hundreds of sinks
     hold: HOLD_MS,
-    idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : Math.min(FIRST_IDLE_MS * 2 ** (context.attempt - 1), MAX_IDLE_MS)),
-    backOff: ({ context }) => Math.min(FIRST_MS * 2 ** (context.attempt - 1), MAX_MS),
+    idle: ({ context }) => (context.status === 'disabled' ? LOOK_MS : backOff(IDLE, context.attempt)),
+    backOff: ({ context }) => backOff(BACK_OFF, context.attempt),
   },
 }).createMachine({
   id: 'sink',

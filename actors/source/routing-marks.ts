@@ -8,9 +8,9 @@ import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/st
 import type { Query } from '../../engine/postgres/query.ts'
 import { Bell } from '../../engine/bell.ts'
 import type { HealthCheck } from '../../engine/status.ts'
+import { backOff } from '../../engine/back-off.ts'
 
-const FIRST_RETRY_MS = 500
-const MAX_RETRY_MS = 30_000
+const RETRY = { firstMs: 500, maxMs: 30_000 }
 /** What another process saved, and could not mark, is found by a look so often. */
 const LOOK_EVERY_MS = 30_000
 /** A mark that was written is met at once, unless the source is behind: that is told after this. */
@@ -100,7 +100,7 @@ export class RoutingMarks implements Disposable {
     }
     const isWritten = unplaced !== undefined && (await this.#write(unplaced.filter((version) => !this.#written.has(version))))
     this.#failures = isWritten ? 0 : this.#failures + 1
-    return isWritten ? MET_WITHIN_MS : Math.min(FIRST_RETRY_MS * 2 ** (this.#failures - 1), MAX_RETRY_MS)
+    return isWritten ? MET_WITHIN_MS : backOff(RETRY, this.#failures)
   }
 
   async #write(versions: readonly number[]): Promise<boolean> {

@@ -17,6 +17,7 @@
 import { assign, fromPromise, setup } from 'xstate'
 import { EngineError, ERRORS } from '../../engine/errors.ts'
 import { courseAfter, type Course } from '../../engine/wal/connection/source-error.ts'
+import { backOff } from '../../engine/back-off.ts'
 
 export interface HeldLock {
   release(): Promise<void>
@@ -75,7 +76,7 @@ export const sourceMachine = setup({
   },
   delays: {
     backOff: ({ context: { attempt, lastError } }) =>
-      Math.min(FIRST_MS * 2 ** (attempt - 1), MAX_MS[lastError?.course === 'later' ? 'later' : 'soon']),
+      backOff({ firstMs: FIRST_MS, maxMs: MAX_MS[lastError?.course === 'later' ? 'later' : 'soon'] }, attempt),
     drain: DRAIN_MS,
   },
 }).createMachine({

@@ -5,6 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import { backOff } from '../../engine/back-off.ts'
 
 /** Where messages of a sink may be. */
 export type ReceivePlace = Readonly<{
@@ -18,8 +19,7 @@ const HEDGE_MS = 25
 /** Places that have nothing answer in this time, or count as out of reach. */
 const ANSWER_WITHIN_MS = 1_000
 /** A place that failed, or ended its wait early, is asked again after this. */
-const AGAIN_FIRST_MS = 100
-const AGAIN_MAX_MS = 2_000
+const AGAIN = { firstMs: 100, maxMs: 2_000 }
 /** Waits of other processes end with ours: their answers may take so long to come. */
 const GRACE_MS = 250
 
@@ -117,12 +117,12 @@ export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, reque
 
   /** One place: asked again until the time is over, for it may only have begun anew. */
   async function waitAt(place: ReceivePlace, signal: AbortSignal): Promise<void> {
-    for (let againMs = AGAIN_FIRST_MS; !signal.aborted; againMs = Math.min(againMs * 2, AGAIN_MAX_MS)) {
+    for (let attempt = 1; !signal.aborted; attempt++) {
       const waitMs = leftMs()
       if (waitMs <= 0) return
       await answers.ask(place, { ...request, waitMs, signal })
       if (leftMs() <= 0) return
-      await sleep(Math.min(againMs, leftMs()), undefined, { signal }).catch(() => undefined)
+      await sleep(Math.min(backOff(AGAIN, attempt), leftMs()), undefined, { signal }).catch(() => undefined)
     }
   }
 

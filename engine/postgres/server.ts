@@ -24,6 +24,7 @@ import { EngineError } from '../errors.ts'
 import { launched, launchFor, launchServerFor, type Binaries } from './binaries.ts'
 import { clientConfig, type Connection } from './client-config.ts'
 import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
+import { backOff } from '../back-off.ts'
 
 type ServerOptions = Readonly<{
   binaries: Binaries
@@ -137,7 +138,7 @@ export class PostgresServer {
       let failure: unknown
       for (;;) {
         if (restarts === MAX_RESTARTS) throw failure ?? this.#failed(`it ended again and again, ${restarts + 1} times in all`)
-        await wait(Math.min(firstPauseMs * 2 ** restarts++, MAX_PAUSE_MS))
+        await wait(backOff({ firstMs: firstPauseMs, maxMs: MAX_PAUSE_MS }, ++restarts))
         if (signal.aborted) return
         try {
           await this.#start(async () => (await listensOn(port)) ?? Promise.reject(this.#failed(`its port ${port} is taken`)))

@@ -8,13 +8,13 @@ import { addressOf, type BrokerAddress, type KafkaConnection } from './connectio
 import { kafkaCode } from './failure.ts'
 import type { Broker, ClusterMetadata } from './kafkajs.ts'
 import { Link } from './link.ts'
+import { backOff } from '../../back-off.ts'
 
-const FIRST_PAUSE_MS = 100
-const MAX_PAUSE_MS = 3_000
+const PAUSE = { firstMs: 100, maxMs: 3_000 }
 const GROUP = 0
 
 type TopicLayout = Readonly<{ topic: string; leaders: readonly number[]; replicas: number }>
-type Refusal = { until: number; pauseMs: number; error: EngineError }
+type Refusal = { until: number; failures: number; error: EngineError }
 
 export class Brokers {
   readonly #connection: KafkaConnection
@@ -180,8 +180,8 @@ export class Brokers {
       this.#refusals.delete(key)
       return link
     } catch (error) {
-      const pauseMs = Math.min(refusal ? refusal.pauseMs * 2 : FIRST_PAUSE_MS, MAX_PAUSE_MS)
-      if (error instanceof EngineError) this.#refusals.set(key, { until: performance.now() + pauseMs, pauseMs, error })
+      const failures = (refusal?.failures ?? 0) + 1
+      if (error instanceof EngineError) this.#refusals.set(key, { until: performance.now() + backOff(PAUSE, failures), failures, error })
       throw error
     }
   }

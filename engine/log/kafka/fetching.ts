@@ -10,6 +10,7 @@ import { kafkaCode, toLogError } from './failure.ts'
 import type { FetchedMessage } from './kafkajs.ts'
 import { Link } from './link.ts'
 import { patiently } from './patience.ts'
+import { backOff } from '../../back-off.ts'
 
 type FetchingOptions = Readonly<{
   connection: KafkaConnection
@@ -24,8 +25,7 @@ type FetchingOptions = Readonly<{
 
 /** The broker answers an idle partition so often. */
 const MAX_WAIT_MS = 10_000
-const FIRST_PAUSE_MS = 50
-const MAX_PAUSE_MS = 1_000
+const PAUSE = { firstMs: 50, maxMs: 1_000 }
 /** A partition that can't be read for so long is a failure to be told; until then it is waited out. */
 const PATIENCE_MS = 30_000
 /** A topic that is unknown for so long has been deleted: brokers that start know their topics a little late. */
@@ -63,14 +63,14 @@ export class Fetching {
    */
   async fetch(from: number, maxBytes: number): Promise<Answer | undefined> {
     let offset = from
-    let pauseMs = FIRST_PAUSE_MS
+    let failures = 0
     let failingSince: number | undefined
     while (!this.#closed.signal.aborted) {
       try {
         const answer = await this.#fetch(offset, maxBytes)
         if (answer.messages.length > 0 || answer.next > offset) return answer
         failingSince = undefined
-        pauseMs = FIRST_PAUSE_MS
+        failures = 0
       } catch (error) {
         if (this.#closed.signal.aborted) return undefined
         const { brokers, topic } = this.#options
@@ -85,8 +85,7 @@ export class Fetching {
         const passes = isUnknown || (error instanceof EngineError && error.code === 'LOG_UNREACHABLE' && failingMs < PATIENCE_MS)
         if (!passes) throw toLogError(error)
         brokers.forget(topic)
-        await delay(pauseMs, undefined, { signal: this.#closed.signal }).catch(() => undefined)
-        pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
+        await delay(backOff(PAUSE, ++failures), undefined, { signal: this.#closed.signal }).catch(() => undefined)
       }
     }
     return undefined

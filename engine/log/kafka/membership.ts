@@ -20,6 +20,7 @@ import { kafkaCode } from './failure.ts'
 import type { FormerMembers } from './former-members.ts'
 import { MemberAssignment, MemberMetadata, type JoinedGroup } from './kafkajs.ts'
 import { Link } from './link.ts'
+import { backOff } from '../../back-off.ts'
 
 /** What this process serves of one topic, by group, and since when that is so. */
 export type ServedTopic = { readonly groups: Map<string, readonly number[]>; changes: number; changedAt: number }
@@ -58,8 +59,7 @@ const HELD_FOR = 2 / 3
 const REBALANCE_TIMEOUT_MS = 10_000
 /** What can't be handed over cleanly in this time is handed over as after a crash. */
 const HAND_OVER_LIMIT_MS = 3_000
-const FIRST_PAUSE_MS = 100
-const MAX_PAUSE_MS = 2_000
+const PAUSE = { firstMs: 100, maxMs: 2_000 }
 /** When nothing has changed for so long, in session times, a group that is spread unlike the first one of its topic is spread anew. */
 const ALIKE_AFTER = 2
 const LEAVE_LIMIT_MS = 2_000
@@ -128,7 +128,7 @@ export class Membership {
   async #run(): Promise<void> {
     const { signal } = this.#stop
     const { brokers, groupId } = this.#options
-    let pauseMs = FIRST_PAUSE_MS
+    let failures = 0
     while (!signal.aborted) {
       const startedAt = performance.now()
       try {
@@ -137,15 +137,14 @@ export class Membership {
         if (signal.aborted) break
         brokers.forgetCoordinator(groupId)
         if (!mayPass(error)) this.#joined.reject(error)
-        if (performance.now() - startedAt > MAX_PAUSE_MS) pauseMs = FIRST_PAUSE_MS
+        if (performance.now() - startedAt > PAUSE.maxMs) failures = 0
         this.#failingSince ??= startedAt
         if (!this.#told && performance.now() - this.#failingSince > TELL_AFTER_MS) {
           this.#told = true
           this.#options.notice(`the group ${groupId} can't be joined at the moment`, error)
           this.#options.listener.trouble?.(error)
         }
-        await delay(pauseMs, undefined, { signal }).catch(() => undefined)
-        pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)
+        await delay(backOff(PAUSE, ++failures), undefined, { signal }).catch(() => undefined)
       }
     }
     this.#joined.reject(new EngineError('STOPPING', `the group ${groupId} was left`))

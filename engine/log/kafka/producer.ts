@@ -19,13 +19,13 @@ import type { ProducedMessage } from './kafkajs.ts'
 import { patiently } from './patience.ts'
 import { countedOf, counters, type Sizes } from './sizes.ts'
 import type { Topics } from './topics.ts'
+import { backOff } from '../../back-off.ts'
 
 /** What a request carries at most over all partitions: brokers take 100 MB. */
 const MAX_REQUEST_BYTES = 16 * 1024 * 1024
 /** What a record and its batch cost beside the pack. */
 const RECORD_OVERHEAD_BYTES = 256
-const FIRST_PAUSE_MS = 20
-const MAX_PAUSE_MS = 1_000
+const PAUSE = { firstMs: 20, maxMs: 1_000 }
 const NO_TRANSACTION_MS = 60_000
 const MAX_SEQUENCE = 0x7fff_ffff
 const ALL_REPLICAS = -1
@@ -146,7 +146,8 @@ export class Producer {
   async #send(round: Batch[], until: number): Promise<void> {
     let left = round
     const sent = new Set<Batch>()
-    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)) {
+    for (let attempt = 1; ; attempt++) {
+      const pauseMs = backOff(PAUSE, attempt)
       const ends = await Promise.allSettled(
         (await this.#byLeader(left)).map(({ node, batches }) => this.#produce(node, batches, until, sent)),
       )
