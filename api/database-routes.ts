@@ -6,7 +6,7 @@ import { redactText } from '../engine/redaction.ts'
 import type { Account, Database } from '../engine/state/resources.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
-import { pathParameter, type Operation } from './operation.ts'
+import { pathParameter, type Operation } from './http/operation.ts'
 
 /** A source that is mended streams within a second or two; one that can't reach its server says so within 10. */
 const RETRY_WAIT_MS = 12_000

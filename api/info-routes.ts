@@ -4,7 +4,7 @@ import { Type } from 'typebox'
 import type { StreamStatus } from '../actors/backlog/stream-figures.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
-import type { Operation } from './operation.ts'
+import type { Operation } from './http/operation.ts'
 
 const About = Type.Object({
   name: Type.String(),

@@ -7,8 +7,8 @@ import type { AddressInfo } from 'node:net'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import { createServer } from '../engine/net/http.ts'
-import { portUnavailable } from './error-answers.ts'
-import { Strangers } from './strangers.ts'
+import { portUnavailable } from './http/error-answers.ts'
+import { Strangers } from './http/strangers.ts'
 
 type MetricsServerOptions = Readonly<{
   host: string

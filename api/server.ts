@@ -15,26 +15,26 @@ import { parseExact } from '../transforms/exact-json.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
-import { accountOf, tokenInvalid } from './auth.ts'
+import { accountOf, tokenInvalid } from './http/auth.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
-import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './error-answers.ts'
-import { FailedRequests } from './failed-requests.ts'
-import { withoutNulls } from './form.ts'
+import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './http/error-answers.ts'
+import { FailedRequests } from './http/failed-requests.ts'
+import { withoutNulls } from './http/form.ts'
 import { configOperations, type ConfigPort } from './config/config-routes.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPort } from './functions/function-routes.ts'
 import { endpointOperations } from './sinks/endpoint-routes.ts'
 import { infoOperations } from './info-routes.ts'
-import type { Identity, KnownNode } from './cluster/node-report.ts'
+import type { Identity } from './cluster/node-report.ts'
 import { messageOperations } from './sinks/message-routes.ts'
-import { openapiDocument } from './openapi.ts'
-import { JSON_TYPE, type Operation, type RouteConfig } from './operation.ts'
-import { addPeerRoutes, type PeerService } from './cluster/peer-routes.ts'
+import { openapiDocument } from './http/openapi.ts'
+import { JSON_TYPE, type Operation, type RouteConfig } from './http/operation.ts'
+import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { streamOperations } from './sinks/stream-routes.ts'
-import { Strangers } from './strangers.ts'
+import { Strangers } from './http/strangers.ts'
 
 export type ApiOptions = Readonly<{
   host: string
@@ -51,8 +51,7 @@ export type ApiOptions = Readonly<{
   identity: Identity
   /** an address at a public test service, for whoever asks for one; absent: there is none to be had */
   makeTestUrl?: () => Promise<string>
-  /** of a cluster: what this process does for the others, and how all of them are */
-  cluster?: Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
+  cluster?: ServedCluster
   limits?: Partial<Limits>
 }>
 

@@ -13,8 +13,8 @@ import { ClusterEngine } from './cluster-engine.ts'
 import type { LocalEngine } from '../../actors/engine.ts'
 import { clusterNodes, reportOf } from './node-report.ts'
 import { PeerClient } from './peer-client.ts'
+import type { ServedCluster } from './peer-routes.ts'
 import { PeerKey } from './peer-key.ts'
-import type { ApiOptions } from '../server.ts'
 
 type ClusterParts = Readonly<{
   /** of this process */
@@ -33,7 +33,7 @@ interface Cluster extends AsyncDisposable {
   /** what the API asks */
   readonly engine: ClusterEngine
   /** goes to the API server as it is */
-  readonly served: NonNullable<ApiOptions['cluster']>
+  readonly served: ServedCluster
 }
 
 export function openCluster({ engine, findSink, registry, feed, query, vaultKey, logger }: ClusterParts): Cluster {

@@ -9,13 +9,14 @@ import type { LocalEngine } from '../../actors/engine.ts'
 import type { RecentAsked } from '../../actors/recent-messages.ts'
 import type { PulledSink } from '../../actors/sink/running-sink.ts'
 import type { Shape } from '../../sinks/pull.ts'
+import type { KnownNode } from './node-report.ts'
 import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
 import { PEER_HEADER, TakenRequests, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
-import { JSON_TYPE, type RouteConfig } from '../operation.ts'
-import type { Strangers } from '../strangers.ts'
+import { JSON_TYPE, type RouteConfig } from '../http/operation.ts'
+import type { Strangers } from '../http/strangers.ts'
 
-export type PeerService = Readonly<{
+type PeerService = Readonly<{
   key: PeerKey
   nodeId: string
   /** of this process alone */
@@ -23,6 +24,9 @@ export type PeerService = Readonly<{
   /** what this process says of itself: plain JSON */
   report: () => unknown
 }>
+
+/** Of a cluster: what this process does for the others, and how all of them are. */
+export type ServedCluster = Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
 
 const MAX_BODY_BYTES = 32 * 1_048_576
 const EMPTY = Buffer.from('{"data":[]}')

@@ -1,7 +1,7 @@
 /** What differs between two states of an account, told in the entries of a configuration file. Nothing here does I/O. */
 import { isDeepStrictEqual } from 'node:util'
 import type { ExportedResource, ResourceType } from './config-export.ts'
-import { isObject } from '../form.ts'
+import { isObject } from '../http/form.ts'
 
 type Form = Readonly<Record<string, unknown>>
 /**

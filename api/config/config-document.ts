@@ -20,7 +20,7 @@ import { kindOf } from '../sinks/destination-form.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { flatFunction } from '../functions/function-form.ts'
 import { EndpointIn, isSummary, newEndpoint } from '../sinks/endpoint-form.ts'
-import { isObject, readOnly, withoutNulls } from '../form.ts'
+import { isObject, readOnly, withoutNulls } from '../http/form.ts'
 import { newSink, SinkPatch } from '../sinks/sink-form.ts'
 
 const strict = { additionalProperties: false } as const

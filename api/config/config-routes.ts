@@ -5,9 +5,9 @@ import { schemaCheck } from '../../engine/schema-check.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { ConfigEdits } from './config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from './config-reading.ts'
-import { objectBody, type Operation } from '../operation.ts'
+import { objectBody, type Operation } from '../http/operation.ts'
 import { reasonsOf } from '../../engine/schema-reasons.ts'
-import { invalid } from '../form.ts'
+import { invalid } from '../http/form.ts'
 
 export type ConfigPort = Pick<ConfigEdits, 'plan' | 'apply' | 'export'>
 

@@ -9,7 +9,7 @@ import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import { fits } from './config-forms.ts'
 import type { ConfigReader } from './config-reader.ts'
 import { secretsMeant } from '../sinks/secret-form.ts'
-import { isObject, readOnly } from '../form.ts'
+import { isObject, readOnly } from '../http/form.ts'
 
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })

@@ -9,7 +9,7 @@ import { looksLikeElixir } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { checked, fits } from './config-forms.ts'
 import type { ConfigReader, FilePlace, Problem } from './config-reader.ts'
-import { readOnly, withoutNulls } from '../form.ts'
+import { readOnly, withoutNulls } from '../http/form.ts'
 import { flatFunction, sinkTypeOf } from '../functions/function-form.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })

@@ -3,7 +3,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { FunctionType } from '../../engine/state/functions.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { kindOf, unknownType } from '../sinks/destination-form.ts'
-import { isObject } from '../form.ts'
+import { isObject } from '../http/form.ts'
 
 const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
 

@@ -18,10 +18,10 @@ import { usersOf, type FunctionEdits } from './function-edits.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import { codeOf, sinkTypeOf } from './function-form.ts'
 import { enriched, rehearsalOf } from './function-rehearsal.ts'
-import { objectBody, pathParameter, type Operation } from '../operation.ts'
+import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
 import { routeTrial } from './route-trial.ts'
 import { reasonsOf } from '../../engine/schema-reasons.ts'
-import { invalid, readOnly } from '../form.ts'
+import { invalid, readOnly } from '../http/form.ts'
 
 export type FunctionPort = Pick<FunctionEdits, 'create' | 'update' | 'delete' | 'test' | 'rehearse'> &
   Readonly<{

@@ -1,7 +1,7 @@
 /** The answer of a connection test: success, or the reason in the destination's own words. */
 import type { FastifyReply } from 'fastify'
 import { Type } from 'typebox'
-import type { Operation } from '../operation.ts'
+import type { Operation } from '../http/operation.ts'
 
 const NO = 422
 

@@ -7,7 +7,7 @@ import { schemaCheck } from '../../engine/schema-check.ts'
 import { secretFields, type Destination } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
-import { isObject } from '../form.ts'
+import { isObject } from '../http/form.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
 /** Spellings of a type that are taken in. */

@@ -9,7 +9,7 @@ import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations
 import { Name, isName } from '../../engine/resource-name.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
-import { invalid, isObject, readOnly } from '../form.ts'
+import { invalid, isObject, readOnly } from '../http/form.ts'
 import { obfuscated, secretsMeant, shownUrl, urlMeant } from './secret-form.ts'
 
 const HeaderMap = Type.Record(Type.String(), Type.String())

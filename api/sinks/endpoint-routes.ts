@@ -8,7 +8,7 @@ import { TestOut, tested } from './connection-test.ts'
 import { endpointChanges, EndpointIn, endpointOut, EndpointOut, newEndpoint } from './endpoint-form.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
-import { objectBody, pathParameter, type Operation } from '../operation.ts'
+import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
 
 const LIST = '/api/destinations/http_endpoints'
 const ONE = '/api/destinations/http_endpoints/{id_or_name}'

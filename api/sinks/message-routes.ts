@@ -6,7 +6,7 @@ import type { EngineVerbs } from '../../actors/engine.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { MessageChoice } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
-import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../http/operation.ts'
 
 const MAX_LIMIT = 1_000
 const MAX_IDS = 1_000

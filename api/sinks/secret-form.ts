@@ -2,7 +2,7 @@
  * Secrets on the wire: shown so that their owner knows which one it is, and nobody learns it. A value that is sent back as
  * it was shown means the one that is stored (contract 9.1).
  */
-import { isObject } from '../form.ts'
+import { isObject } from '../http/form.ts'
 
 /** Most of what hides a long one. */
 const MOST_STARS = 20

@@ -17,7 +17,7 @@ import { DestinationIn, destinationOf, destinationOut } from './destination-form
 import type { SinkChanges } from '../../actors/resource-edits.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
-import { invalid, readOnly } from '../form.ts'
+import { invalid, readOnly } from '../http/form.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 

@@ -6,7 +6,7 @@ import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { TestOut, tested } from './connection-test.ts'
-import { objectBody, pathParameter, type Operation } from '../operation.ts'
+import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
 import { ReplayBody, ReplayOut, replayOut, replayTarget } from './replay-form.ts'
 import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from './sink-form.ts'
 

@@ -14,7 +14,7 @@ import type { EngineVerbs } from '../../actors/engine.ts'
 import type { PulledSink, Receipt } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { Shape } from '../../sinks/pull.ts'
-import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../http/operation.ts'
 import type { OpenReceives, ReceiveCall } from '../cluster/receive-call.ts'
 
 const MAX_BATCH = 1_000

@@ -4,8 +4,8 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { TSchema } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
-import type { Account } from '../engine/state/resources.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Account } from '../../engine/state/resources.ts'
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 

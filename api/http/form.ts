@@ -1,7 +1,7 @@
 /** Forms, as requests and the configuration file bring them: what is taken as absent, and what one is refused for. Nothing here does I/O. */
 import { Type, type TSchema } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
-import type { Reason } from '../engine/schema-reasons.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Reason } from '../../engine/schema-reasons.ts'
 
 /** What an answer or an export has beside what is set, here or where a file comes from: taken in and left out, so that it can be sent back. */
 const READ_ONLY = ['id', 'account_id', 'inserted_at', 'updated_at', 'health'] as const

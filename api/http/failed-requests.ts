@@ -3,8 +3,8 @@
  * partition or restarts a database has thousands of them: one short line for each code every few seconds, with how many
  * there were, and the rest for those who debug. What nobody expects has its stack.
  */
-import { isRetryable } from '../engine/errors.ts'
-import type { Logger } from '../engine/logger.ts'
+import { isRetryable } from '../../engine/errors.ts'
+import type { Logger } from '../../engine/logger.ts'
 import type { ErrorBody } from './error-answers.ts'
 
 const TOLD_EVERY_MS = 10_000

@@ -1,7 +1,7 @@
 /** The OpenAPI 3.1 document, printed from the operations that are served: TypeBox schemas are JSON schemas, which 3.1 takes
  *  as they are. Nothing here does I/O. */
 import { Type, type TSchema } from 'typebox'
-import { ERRORS, type ErrorCode } from '../engine/errors.ts'
+import { ERRORS, type ErrorCode } from '../../engine/errors.ts'
 import type { Operation } from './operation.ts'
 
 const ErrorOut = Type.Object({

@@ -3,8 +3,8 @@
  * of contract 3.7 and 9.1. An error of ours speaks for itself; any other is an internal one, of which the client learns
  * nothing. Nothing here does I/O.
  */
-import { EngineError, ERRORS, type ErrorCode } from '../engine/errors.ts'
-import { redactText } from '../engine/redaction.ts'
+import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
+import { redactText } from '../../engine/redaction.ts'
 
 export type ErrorBody = Readonly<{
   summary: string

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { Writable } from 'node:stream'
 import { test } from 'node:test'
-import { FailedRequests } from '../../api/failed-requests.ts'
-import { EngineError } from '../../engine/errors.ts'
-import { createLogger } from '../../engine/logger.ts'
+import { FailedRequests } from '../../../api/http/failed-requests.ts'
+import { EngineError } from '../../../engine/errors.ts'
+import { createLogger } from '../../../engine/logger.ts'
 
 function bench() {
   const lines: Record<string, unknown>[] = []

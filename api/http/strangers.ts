@@ -6,7 +6,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { clientNetwork } from '../engine/net/ip-address.ts'
+import { clientNetwork } from '../../engine/net/ip-address.ts'
 
 /** Both of one client. */
 type Most = Readonly<{ connections: number; requests: number }>

@@ -1,9 +1,9 @@
 /** Who asks: the account behind `Authorization: Bearer <token>`. Tokens are known by their sha256 only, and looked up in
  *  memory: no database stands in the way of a request. */
-import { EngineError } from '../engine/errors.ts'
-import type { Account } from '../engine/state/resources.ts'
-import type { ResourceLookup } from '../engine/state/resource-cache.ts'
-import { hashToken } from '../engine/state/tokens.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Account } from '../../engine/state/resources.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+import { hashToken } from '../../engine/state/tokens.ts'
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { EventEmitter } from 'node:events'
 import type { Socket } from 'node:net'
 import { test } from 'node:test'
-import { Strangers } from '../../api/strangers.ts'
+import { Strangers } from '../../../api/http/strangers.ts'
 
 test('whoever has a network of IPv6 is one client, and an IPv4 address is one however it is written', () => {
   const strangers = new Strangers({ connections: 2, requests: 9 })
