@@ -33,6 +33,8 @@ export class HttpReceiver implements AsyncDisposable {
   open = 0
   mostOpen = 0
   connections = 0
+  /** requests that have begun to come, and may never come whole */
+  begun = 0
   readonly #server: ReturnType<typeof createServer>
   readonly #scheme: 'http' | 'https'
   readonly #waiting = new Set<() => void>()
@@ -85,9 +87,14 @@ export class HttpReceiver implements AsyncDisposable {
   }
 
   async #take(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    this.begun++
     const chunks: Buffer[] = []
     request.on('error', () => undefined)
-    for await (const chunk of request) chunks.push(chunk as Buffer)
+    try {
+      for await (const chunk of request) chunks.push(chunk as Buffer)
+    } catch {
+      return // the line broke: nobody waits for an answer
+    }
     const received: Received = {
       method: request.method ?? '',
       path: request.url ?? '',
