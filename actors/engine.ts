@@ -73,9 +73,9 @@ type EngineOptions = Readonly<{
 
 const FORMER_LOOK_MS = 1_000
 
-/** What a process asks of its own engine for the rest of its cluster. */
+/** The calls that a process passes to its own engine when another process of the cluster makes them. */
 export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>
-/** What the API asks of an engine: of this process alone, or of a whole cluster. */
+/** The calls that the API makes to an engine, which serves one process or a whole cluster. */
 export type EngineVerbs = Omit<LocalEngine, 'reload' | 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged'>
 
 export class Engine {

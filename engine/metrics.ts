@@ -125,7 +125,7 @@ const STREAM: readonly Row<StreamGauges>[] = [
   ['gauge', 'tailrace_stream_readers', ({ readers }) => new Set(readers.map(({ id }) => id)).size, 'Sinks that read it, or may be replayed from it'],
 ]
 
-/** What the generations of one sink are together. */
+/** Adds up a figure over the generations of one sink, each of which reads the stream by itself. */
 const sumOf = (readers: readonly ReaderGauges[], bytes: 'backlogBytes' | 'othersBytes' | 'heldBytes'): number =>
   readers.reduce((sum, reader) => sum + reader[bytes], 0)
 

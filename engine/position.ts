@@ -41,7 +41,7 @@ export function positionBefore({ history, lsn, idx, part }: Position): Position 
   return idx > 0 ? { history, lsn, idx: idx - 1, part: PART.row } : belowTransaction(history, lsn)
 }
 
-/** Of a row with history, lsn and idx; undefined while it has none. */
+/** Reads the position from the columns history, lsn and idx of a row. @returns undefined: the row has no position yet */
 export function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
   if (row.lsn === null || row.lsn === undefined) return undefined
   return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }

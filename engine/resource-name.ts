@@ -1,4 +1,4 @@
-/** What users may name a database, a sink, an endpoint or a function. */
+/** The form of the names that users give to databases, sinks, endpoints and functions. */
 import { Type } from 'typebox'
 
 const NAME_EXPRESSION = /^[a-zA-Z0-9_.-]+$/

@@ -46,7 +46,7 @@ export const NO_OBJECT = 'the function made no object of it: a document is an ob
 export const isTombstone = ({ views, places }: Load, i: number): boolean =>
   ((views[i]?.flags(places[i] ?? 0) ?? 0) & MESSAGE_FLAG.tombstone) !== 0
 
-/** What message i does to its document when no function says otherwise. */
+/** Says whether message i puts its document into the index or takes it out, unless a function decides. */
 export const effectOf = (load: Load, i: number): 'index' | 'delete' =>
   isTombstone(load, i) || load.views[i]?.action(load.places[i] ?? 0) === ACTION.delete ? 'delete' : 'index'
 

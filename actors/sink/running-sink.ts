@@ -52,7 +52,7 @@ export type EditedMessages = Readonly<{
   edited: number
 }>
 
-/** What clients of a pull sink ask of it. */
+/** The calls of a pull sink’s clients: receive, ack and nack. */
 export interface PulledSink {
   /** @throws EngineError TOO_MANY_WAITING, STOPPING */
   receive(request: ReceiveRequest): Promise<Receipt>

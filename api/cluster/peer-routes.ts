@@ -25,7 +25,7 @@ type PeerService = Readonly<{
   report: () => unknown
 }>
 
-/** Of a cluster: what this process does for the others, and how all of them are. */
+/** The part that a process plays in a cluster: it answers its peers, and knows how they are. */
 export type ServedCluster = Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
 
 const MAX_BODY_BYTES = 32 * 1_048_576

@@ -4,7 +4,7 @@ import type { TObject } from 'typebox'
 /** The type of a destination, and what its schema says. */
 export type Destination = Readonly<{ type: string; [setting: string]: unknown }>
 
-/** Of a setting: it is stored encrypted, never logged, and shown only in part. */
+/** Marks a setting in its schema as secret: it is stored encrypted, never logged, and shown only in part. */
 export const SECRET = { secret: true } as const
 
 /** The settings of each type. */

@@ -6,7 +6,7 @@ import type { Resources } from './resource-store.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
-/** What requests look up. */
+/** The part of the resource cache in which requests look up accounts, databases, sinks and endpoints. */
 export type ResourceLookup = Pick<
   ResourceCache,
   'findAccount' | 'findSink' | 'listSinks' | 'findDatabase' | 'findEndpoint' | 'listEndpoints'

@@ -308,7 +308,7 @@ export class ResourceStore {
     return schema ? (withDefaults(schema.properties, all) as Destination) : all
   }
 
-  /** What of a destination may be read by whoever reads the table, and what may not. */
+  /** Separates the settings of a destination that are stored as they are from its secrets, which are stored encrypted. */
   #parted(destination: Destination): { shown: Record<string, unknown>; secrets: Record<string, unknown> | null } {
     const hidden = new Set(secretFields(this.#destinations, destination.type))
     const entries = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)

@@ -36,7 +36,7 @@ export const bodyOf = ({ content }: Partial<RecordedMessage> = {}): Buffer | und
 const ACTIONS = new Map(Object.entries(ACTION).map(([name, code]) => [code as number, name]))
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
 
-/** What people decide of messages that wait, or were given up. */
+/** The edits that people make of parked and discarded messages. */
 export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
 
 /** `open`: all that wait; `failing`: those that have failed at least once; absent: those that wait and those that were given up */
