@@ -6,28 +6,32 @@ import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { SinkMeter } from '../engine/meters.ts'
 import type { Egress } from '../engine/net/egress.ts'
+import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
-import type { Query } from '../engine/postgres/query.ts'
+import type { Store } from '../engine/state/store.ts'
+import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { PUSH_TYPES } from '../sinks/destination-types.ts'
-import { startPullSink } from './pull/pull-sink.ts'
-import { startPushSink } from './push/push-sink.ts'
+import { PullSink } from './pull/pull-sink.ts'
+import { PushSink } from './push/push-sink.ts'
 import type { RecentMessages } from './recent-messages.ts'
 import type { SinkFunctions } from './sink/sink-functions.ts'
 import { observeSink } from './partition/sink-observer.ts'
-import type { RunningSink, SinkOptions } from './sink/running-sink.ts'
+import type { SinkOptions } from './sink/running-sink.ts'
+import { SinkHost } from './sink/sink-host.ts'
 
 /** What all sinks of the process share. */
 export type SinkHome = Readonly<{
   log: Log
   logger: Logger
-  query: Query
-  /** names this process in the state database */
-  holder: string
+  /** the state database */
+  store: Pick<Store, 'query'>
+  /** names this process there */
+  nodes: Pick<NodeRegistry, 'id'>
   cache: Pick<ResourceCache, 'endpointOf'>
   egress: Egress
-  /** of one message */
-  maxMessageBytes: number
+  /** settings of sources that are not as usual */
+  source?: Partial<SourceSettings>
   functions: SinkFunctions
   recent: RecentMessages
   memory: ReadMemory
@@ -37,15 +41,16 @@ export type SinkHome = Readonly<{
   delivered: () => void
 }>
 
-export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): RunningSink {
-  const { log, logger, query, holder, cache, egress, maxMessageBytes, functions, recent, memory, sinkNow, delivered } = home
+/** Starts a sink with all that it is given in this process. */
+export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): SinkHost {
+  const { log, logger, store, nodes, cache, egress, source, functions, recent, memory, sinkNow, delivered } = home
   return startSink({
     sink,
     database,
     generations: new StoredGenerations({
       sinkId: sink.id,
       log,
-      query,
+      query: store.query,
       ackWaitMs: () => sinkNow(sink.id).ack_wait_ms,
       handedOver: (generation) => {
         logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
@@ -53,20 +58,20 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
       },
     }),
     log,
-    query,
-    holder,
+    query: store.query,
+    holder: nodes.id,
     memory,
     onFailure: (err, partition) => {
       if (isGone(err)) logger.debug({ sink: sink.name, partition }, 'a partition of a deleted sink ends')
-      else if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: (err as Error).message }, 'a partition has another owner')
+      else if (isFenced(err)) logger.info({ sink: sink.name, partition, reason: err.message }, 'a partition has another owner')
       else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
     },
     observer: observeSink(sink, meter, logger),
     functions: (now, its, former) => functions.stageOf(now, its, former),
-    read: (now, pack) => recent.note(now, pack),
+    recent,
     push: {
       egress,
-      maxMessageBytes,
+      maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
       endpoint: (now) => cache.endpointOf(now),
       warn: (text) => logger.warn({ sink: sink.name }, text),
     },
@@ -74,10 +79,10 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
 }
 
 /** Starts a sink by its kind: one whose clients ask for messages, or one that sends them. */
-export function startSink(options: SinkOptions): RunningSink {
+export function startSink(options: SinkOptions): SinkHost {
   const { push, sink } = options
   const type = PUSH_TYPES.get(sink.destination.type)
-  if (!type) return startPullSink(options)
+  if (!type) return new SinkHost(options, (host) => new PullSink(host, options))
   if (!push) throw new TypeError(`a sink of type ${type.type} needs its surroundings`)
-  return startPushSink(options, type, push)
+  return new SinkHost(options, (host) => new PushSink(host, type, push, options))
 }

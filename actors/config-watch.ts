@@ -1,5 +1,5 @@
 /**
- * Keeps the running engine to what is stored, whoever stored it: told by a notice of the state database, and by a look
+ * Keeps the running engine to what is stored, by this process or another one: at a notice of the state database, and by a look
  * every few seconds, because a notice can be lost. What could not be taken in is tried again a second later.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,7 +9,7 @@ import { Bell } from '../engine/bell.ts'
 const LOOK_EVERY_MS = 5_000
 /** after a failure */
 const RETRY_MS = 1_000
-/** Edits often come one after the other, and whoever makes one here takes it in by himself. */
+/** Edits often come one after the other, and one that is made here is taken in by its own request. */
 const GATHER_MS = 50
 
 type ConfigWatch = Readonly<{

@@ -14,7 +14,6 @@ import {
   type MessagePage,
   type MessageRecord,
   type MessagesAsked,
-  type MessageEdit,
 } from '../engine/dispatch/parked/message-records.ts'
 import { READ_MEMORY_BYTES, ReadMemory } from '../engine/dispatch/read-memory.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
@@ -24,36 +23,36 @@ import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
-import type { EndpointInput, ResourceStore, Resources, SinkInput } from '../engine/state/resource-store.ts'
+import { NO_RESOURCES, type ResourceLists, type ResourceStore, type Resources } from '../engine/state/resource-store.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
-import type { Account, Database, Sink } from '../engine/state/resources.ts'
+import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Store } from '../engine/state/store.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
-import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
+import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { beginSink, type SinkHome } from './begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
-import { sinkGauges, sourceGauges } from './gauges.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import { PublicationWatch } from './source/publication-watch.ts'
 import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './sink/replays.ts'
-import { changesBetween, type KnownResources } from './resource-changes.ts'
-import { ResourceEdits, type EndpointChanges, type SinkChanges } from './resource-edits.ts'
+import { changesBetween } from './resource-changes.ts'
 import { saveRouting } from './routing-of-sinks.ts'
 import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
 import type { SourceActor, SourceOutcome } from './source/source-actor.ts'
-import type { EditedMessages, HeldSink, MessageChoice, PulledSink, RunningSink } from './sink/running-sink.ts'
-import type { StreamStatus } from './backlog/stream-figures.ts'
-import { worst, type ActorStatus, type Health } from '../engine/status.ts'
+import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
+import type { SinkHost } from './sink/sink-host.ts'
+import { worst, type ActorStatus, type Health, type StreamStatus } from '../engine/status.ts'
+import type { Child, Running } from './supervised.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
+/** What the engine of a process is made of. */
 type EngineOptions = Readonly<{
   store: Store
   resources: ResourceStore
@@ -61,7 +60,7 @@ type EngineOptions = Readonly<{
   log: Log
   metrics: Metrics
   logger: Logger
-  /** what runs functions; whoever made it stops it after the engine */
+  /** what runs functions; it is stopped after the engine, by the code that made it */
   functions: FunctionPool
   /** where sinks may send */
   egress: Egress
@@ -76,14 +75,14 @@ const FORMER_LOOK_MS = 1_000
 /** The calls that a process passes to its own engine when another process of the cluster makes them. */
 export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>
 /** The calls that the API makes to an engine, which serves one process or a whole cluster. */
-export type EngineVerbs = Omit<LocalEngine, 'reload' | 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged'>
+export type EngineVerbs = Omit<LocalEngine, 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged'>
 
+/** Runs the sources and sinks of this process, and answers what is asked of them. */
 export class Engine {
   readonly #options: EngineOptions
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
-  readonly #sinks = new Map<string, RunningSink>()
+  readonly #sinks = new Map<string, SinkHost>()
   readonly #sources = new Map<string, SourceActor>()
-  readonly #edits: ResourceEdits
   readonly #oldTopics: OldTopicsSweep
   readonly #trimming: StreamTrimming
   readonly #replays: Replays
@@ -93,13 +92,13 @@ export class Engine {
   readonly #memory = new ReadMemory(READ_MEMORY_BYTES)
   #backlogs: Backlogs | undefined
   /** the resources that have taken effect here */
-  #applied: KnownResources = { databases: [], sinks: [], endpoints: [] }
+  #applied: ResourceLists = NO_RESOURCES
   #appliedPrint: string | undefined
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
-  /** databases whose sinks keep topics of their own, because a process of a former version lives */
   /** by database */
   readonly #versions = new Map<string, StoredVersions>()
+  /** databases whose sinks keep topics of their own, because a process of a former version lives */
   readonly #amongFormer = new Set<string>()
   #formerTimer: NodeJS.Timeout | undefined
   /** of a sink, the other processes that live */
@@ -108,7 +107,6 @@ export class Engine {
   constructor(options: EngineOptions) {
     this.#options = options
     this.#functions = new SinkFunctions(options.functions, () => options.cache.functions)
-    this.#edits = new ResourceEdits(options.store, options.resources)
     this.#oldTopics = new OldTopicsSweep({ query: options.store.query, log: options.log, logger: options.logger })
     this.#trimming = new StreamTrimming({
       query: options.store.query,
@@ -151,15 +149,15 @@ export class Engine {
 
   /** @returns undefined: no actor of that pull sink runs here at the moment */
   sink(id: string): PulledSink | undefined {
-    return this.#sinks.get(id)?.pulled
+    return this.#sinks.get(id)?.transport.pulled
   }
 
   /** How these sinks are; one that does not run is left out. */
-  async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
-    return new Map(
+  async sinkHealth(ids: readonly string[]): Promise<Readonly<Record<string, Health>>> {
+    return Object.fromEntries(
       ids.flatMap((id) => {
         const running = this.#sinks.get(id)
-        return running ? [[id, this.#health(id, running)] as const] : []
+        return running ? [[id, this.#health(id, running)]] : []
       }),
     )
   }
@@ -171,7 +169,7 @@ export class Engine {
   /** Each stream with its readers and the bytes that it takes, as this process looked at them some seconds ago. */
   streams(): readonly StreamStatus[] {
     const { cache } = this.#options
-    return (this.#backlogs?.streams ?? []).flatMap((stream) => {
+    return (this.#backlogs?.figures.streams ?? []).flatMap((stream) => {
       const database = cache.database(stream.databaseId)
       if (!database) return []
       const readers = stream.readers.flatMap((reader) => {
@@ -186,38 +184,21 @@ export class Engine {
     return readinessOf(this.#options.cache.databases, this.#sources, this.#options.nodes)
   }
 
-  /** Each of these settles when it has taken effect here. @throws EngineError VALIDATION_FAILED, NOT_FOUND, RESOURCE_IN_USE */
-  async createSink(account: Account, database: Database, input: SinkInput): Promise<Sink> {
-    const id = await this.#edits.createSink(account, input, { databaseId: database.id, connection: database.connection })
-    await this.reload()
-    return this.#sinkNow(id)
-  }
-  async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
-    const known = this.#sinkNow(sinkId)
-    const stored = await this.#edits.updateSink(known, changes, this.#database(known.databaseId).connection)
-    await (stored ? this.#take(stored) : this.reload())
-    return this.#sinkNow(sinkId)
-  }
-  async deleteSink(sinkId: string): Promise<void> {
-    await this.#edits.deleteSink(sinkId)
-    await this.reload()
-    this.#oldTopics.ring()
-  }
   /** Tries what a delivery needs. @returns what is wrong, in the destination's own words; undefined: nothing */
   async testSink(sink: Sink): Promise<string | undefined> {
     const { cache, egress } = this.#options
     return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
   }
-  /** Those that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
+  /** Lists messages that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
   messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage> {
     return messageRecords(this.#options.store.query, sinkId, asked)
   }
-  /** The newest that were delivered by this process, newest first. */
-  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+  /** Lists the newest messages that this process has delivered, newest first. */
+  async delivered(sinkId: string, { limit }: Readonly<{ limit: number }>): Promise<readonly MessageRecord[]> {
     return this.#sinks.get(sinkId)?.delivered.list(limit) ?? []
   }
-  /** One of either. @throws EngineError STATE_UNAVAILABLE */
-  async message(sinkId: string, id: string, { withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
+  /** Shows one message that waits, was discarded, or was delivered here. @throws EngineError STATE_UNAVAILABLE */
+  async message(sinkId: string, { id, withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
     const found = (await messageRecord(this.#options.store.query, sinkId, id)) ?? this.#sinks.get(sinkId)?.delivered.find(id)
     if (!found) return undefined
     const sink = this.#sinkNow(sinkId)
@@ -228,27 +209,12 @@ export class Engine {
   async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
     return this.#recent.of(asked, this.#options.cache.sinks)
   }
-  /** What somebody decided of some of them, as far as their owners live here. @throws EngineError STATE_UNAVAILABLE */
-  async editMessages(sinkId: string, edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
+  /** Redelivers, acknowledges or discards messages, as far as the owners of their partitions live here. @throws EngineError STATE_UNAVAILABLE */
+  async editMessages(sinkId: string, { edit, choice }: EditOfMessages): Promise<EditedMessages> {
     return (await this.#sinks.get(sinkId)?.edit(edit, choice)) ?? { known: 0, served: 0, edited: 0 }
   }
   async testEndpoint(endpoint: HttpEndpoint): Promise<string | undefined> {
     return testEndpoint(endpoint, this.#options.egress)
-  }
-  async createEndpoint(account: Account, input: EndpointInput): Promise<HttpEndpoint> {
-    const id = await this.#edits.createEndpoint(account, input)
-    await this.reload()
-    return this.#endpointNow(id)
-  }
-  /** Reaches the sinks that send to it before it settles. */
-  async updateEndpoint(endpoint: HttpEndpoint, changes: EndpointChanges): Promise<HttpEndpoint> {
-    await this.#edits.updateEndpoint(endpoint, changes)
-    await this.reload()
-    return this.#endpointNow(endpoint.id)
-  }
-  async deleteEndpoint(endpoint: HttpEndpoint): Promise<void> {
-    await this.#edits.deleteEndpoint(endpoint)
-    await this.reload()
   }
 
   /**
@@ -264,7 +230,7 @@ export class Engine {
     this.#peers = peers
   }
 
-  /** @see RunningSink.hold */
+  /** @see SinkHost.hold */
   async holdSink(sinkId: string, by: string): Promise<HeldSink> {
     const running = this.#sinks.get(sinkId)
     if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
@@ -275,7 +241,7 @@ export class Engine {
     await this.#sinks.get(sinkId)?.release(by)
   }
 
-  /** @see RunningSink.ownersChanged */
+  /** @see SinkHost.ownersChanged */
   ownersChanged(sinkId?: string): void {
     for (const sink of sinkId === undefined ? this.#sinks.values() : [this.#sinks.get(sinkId)]) sink?.ownersChanged()
   }
@@ -283,28 +249,26 @@ export class Engine {
   /**
    * Settles when what the state database holds at this moment has taken effect here; callers that come while one waits
    * for its turn share it. What fails is tried again by the next one, and touches nothing else.
+   * @param stored what that is known to be, unless something was read since; absent: it is read
    */
-  reload(): Promise<void> {
+  async reload(stored?: Resources): Promise<void> {
+    const { cache, resources, store } = this.#options
+    const take = async (newest: Resources) => {
+      cache.replace(newest)
+      await this.#apply(cache)
+    }
+    let isTaken = false
+    if (stored)
+      await this.#inTurn(async () => {
+        isTaken = resources.isNewest(stored)
+        if (isTaken) await take(stored)
+      })
+    if (isTaken) return
     this.#nextReload ??= this.#inTurn(async () => {
-      this.#nextReload = undefined // who comes from here on may have stored something that is not read any more
-      const { cache, resources, store } = this.#options
-      cache.replace(await resources.load(store.query))
-      await this.#apply(cache)
+      this.#nextReload = undefined // a later caller may have stored something that this reading misses
+      await take(await resources.load(store.query))
     })
-    return this.#nextReload
-  }
-
-  /** Settles when what is known to be stored has taken effect here. */
-  async #take(stored: Resources): Promise<void> {
-    const { cache, resources } = this.#options
-    let isNewest = false
-    await this.#inTurn(async () => {
-      isNewest = resources.isNewest(stored)
-      if (!isNewest) return
-      cache.replace(stored)
-      await this.#apply(cache)
-    })
-    if (!isNewest) await this.reload()
+    await this.#nextReload
   }
 
   /** Names the state of the resources that has taken effect here last; undefined: none has. */
@@ -312,14 +276,14 @@ export class Engine {
     return this.#appliedPrint
   }
 
-  /** A source that has given up, or waits, tries again at once. @returns how it is then, at the latest after `waitMs` */
-  async retrySource(databaseId: string, waitMs: number): Promise<SourceOutcome> {
-    return (await this.#sources.get(databaseId)?.tryAgain(waitMs)) ?? { state: 'stopped' }
+  /** A source that has given up, or waits, tries again at once. @returns how it is then, at the latest after `wait_ms` */
+  async retrySource(databaseId: string, { wait_ms }: Readonly<{ wait_ms: number }>): Promise<SourceOutcome> {
+    return (await this.#sources.get(databaseId)?.tryAgain(wait_ms)) ?? { state: 'stopped' }
   }
 
   /** Lets a source that stopped at missing changes go on without them. @returns what it had stopped at
    *  @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
-  async acceptGap(databaseId: string): Promise<string> {
+  async acceptGap(databaseId: string): Promise<Readonly<{ accepted: string }>> {
     const source = this.#sources.get(databaseId)
     if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
     const accepted = await source.acceptGap()
@@ -327,7 +291,7 @@ export class Engine {
     this.#options.logger.warn({ database: database.name, accepted }, 'a gap was accepted')
     // its sinks may go on, and look sooner than by themselves
     for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.update(sink, database)
-    return accepted
+    return { accepted }
   }
 
   /** One at a time, so that an older reading never replaces a newer one. */
@@ -339,7 +303,7 @@ export class Engine {
 
   async #apply({ print, databases, sinks, endpoints, functions }: ResourceCache): Promise<void> {
     if (print === this.#appliedPrint) return
-    const now: KnownResources = { databases, sinks, endpoints, functions }
+    const now: ResourceLists = { databases, sinks, endpoints, functions }
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()
@@ -349,6 +313,7 @@ export class Engine {
     for (const database of changes.begunSources) this.#superviseSource(database)
     const marks = [...versions].map(([id, version]) => this.#sources.get(id)?.mark(version))
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
+    if (changes.goneSinks.length > 0) this.#oldTopics.ring()
     await Promise.all(marks)
     this.#applied = now
     this.#appliedPrint = print
@@ -384,73 +349,57 @@ export class Engine {
     await waitFor(this.#supervisor, ({ context }) => !context.children.has(key), { timeout: Infinity })
   }
 
-  #superviseSink(sink: Sink): void {
-    const key = `sink/${sink.id}`
-    this.#supervisor.send({
-      type: 'supervise',
-      child: {
-        key,
-        kind: 'sink',
-        start: async () => {
-          const now = this.#sinkNow(sink.id)
-          const meter = this.#options.metrics.sink({ id: now.id, name: now.name }, () => {
-            const sinkActor = this.#sinks.get(now.id)
-            if (!sinkActor) return undefined
-            const health = this.#health(now.id, sinkActor).status
-            return sinkGauges(sinkActor, this.#sinkNow(now.id), { health, dropped: this.#backlogs?.dropped(now.id) ?? 0 })
-          })
-          const running = beginSink(now, this.#database(now.databaseId), meter, this.#sinkHome())
-          this.#sinks.set(now.id, running)
-          return {
-            ended: running.ended.finally(() => {
-              this.#sinks.delete(now.id)
-              meter[Symbol.dispose]()
-            }),
-            stop: () => running.stop(),
-          }
-        },
-      },
+  #superviseSink({ id, name }: Sink): void {
+    this.#supervise('sink', id, this.#sinks, () => {
+      const sink = this.#sinkNow(id)
+      const meter = this.#options.metrics.sink({ id, name }, () => {
+        const current = this.#sinks.get(id)
+        if (!current) return undefined
+        const { max_memory_mb: maxMemoryMb } = this.#sinkNow(id)
+        const { status: health } = this.#health(id, current)
+        return { status: current.status(), health, maxMemoryMb, dropped: this.#backlogs?.dropped(id) ?? 0 }
+      })
+      return { meter, actor: beginSink(sink, this.#database(sink.databaseId), meter, this.#sinkHome()) }
     })
   }
 
   #superviseSource(database: Database): void {
-    const { metrics } = this.#options
     const { id: databaseId, name: databaseName, slot } = database
-    this.#supervisor.send({
-      type: 'supervise',
-      child: {
-        key: `source/${databaseId}`,
-        kind: 'source',
-        start: async () => {
-          const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
-          const meter = metrics.source(labels, () => {
-            const source = this.#sources.get(databaseId)
-            return source && sourceGauges(source, this.streams().filter((stream) => stream.databaseId === databaseId)) // prettier-ignore
-          })
-          const running = beginSource(database, meter, this.#sourceHome(databaseId))
-          this.#sources.set(databaseId, running)
-          return {
-            ended: running.ended.finally(() => {
-              this.#sources.delete(databaseId)
-              meter[Symbol.dispose]()
-            }),
-            stop: () => running.stop(),
-          }
-        },
-      },
+    this.#supervise('source', databaseId, this.#sources, () => {
+      const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
+      const meter = this.#options.metrics.source(labels, () => {
+        const current = this.#sources.get(databaseId)
+        if (!current) return undefined
+        const { figures, slot: found, state, standby } = current
+        const streams = this.streams().filter((stream) => stream.databaseId === databaseId)
+        return { state: standby ? 'standby' : state, figures, slot: found, streams }
+      })
+      return { meter, actor: beginSource(database, meter, this.#sourceHome(databaseId)) }
     })
   }
 
+  /** Keeps an actor alive under its id: another one begins when it has failed. */
+  #supervise<T extends Running>(
+    kind: Child['kind'],
+    id: string,
+    actors: Map<string, T>,
+    begin: () => Readonly<{ actor: T; meter: Disposable }>,
+  ): void {
+    const start = async (): Promise<Running> => {
+      const { actor, meter } = begin()
+      actors.set(id, actor)
+      const ended = actor.ended.finally(() => {
+        actors.delete(id)
+        meter[Symbol.dispose]()
+      })
+      return { ended, stop: () => actor.stop() }
+    }
+    this.#supervisor.send({ type: 'supervise', child: { key: `${kind}/${id}`, kind, start } })
+  }
+
   #sinkHome(): SinkHome {
-    const { log, logger, store, nodes, cache, egress, source } = this.#options
     return {
-      maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
-      log,
-      logger,
-      query: store.query,
-      holder: nodes.id,
-      cache,
-      egress,
+      ...this.#options,
       functions: this.#functions,
       recent: this.#recent,
       memory: this.#memory,
@@ -460,13 +409,8 @@ export class Engine {
   }
 
   #sourceHome(databaseId: string): SourceHome {
-    const { log, logger, store, nodes, source: settings } = this.#options
     return {
-      log,
-      logger,
-      query: store.query,
-      nodes,
-      settings,
+      ...this.#options,
       streaming: () => this.#publications.ring(),
       routed: () => {
         for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()
@@ -474,7 +418,7 @@ export class Engine {
     }
   }
 
-  #health(id: string, running: RunningSink): Health {
+  #health(id: string, running: SinkHost): Health {
     const sink = this.#sinkNow(id)
     const source = this.#sources.get(sink.databaseId)
     const published = this.#publications.check(id)
@@ -496,20 +440,16 @@ export class Engine {
   }
 
   #sinkNow(id: string): Sink {
-    const sink = this.#options.cache.sinks.find((candidate) => candidate.id === id)
-    if (!sink) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
-    return sink
-  }
-
-  #endpointNow(id: string): HttpEndpoint {
-    const endpoint = this.#options.cache.endpoints.find((candidate) => candidate.id === id)
-    if (!endpoint) throw new EngineError('NOT_FOUND', 'the HTTP endpoint does not exist any more')
-    return endpoint
+    return stillThere('sink', this.#options.cache.sink(id))
   }
 
   #database(id: string): Database {
-    const database = this.#options.cache.database(id)
-    if (!database) throw new EngineError('NOT_FOUND', 'the database does not exist any more')
-    return database
+    return stillThere('database', this.#options.cache.database(id))
   }
+}
+
+/** @throws EngineError NOT_FOUND */
+function stillThere<T>(kind: string, found: T | undefined): T {
+  if (!found) throw new EngineError('NOT_FOUND', `the ${kind} does not exist any more`)
+  return found
 }

@@ -4,11 +4,13 @@ import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { Database } from '../engine/state/resources.ts'
 import type { SourceActor } from './source/source-actor.ts'
 
+/** Whether every source streams, and those that don't, with the code and words of what stops them. */
 export type Readiness = Readonly<{
   ready: boolean
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]
 }>
 
+/** Tells whether the sources that are switched on stream, here or in another process that lives. */
 export function readinessOf(
   databases: readonly Database[],
   sources: ReadonlyMap<string, Pick<SourceActor, 'status' | 'standby'>>,

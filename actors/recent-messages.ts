@@ -5,8 +5,7 @@
  * A sink under load is looked at now and then: at its first pack, and then at the newest packs of each tenth of a second, of
  * whichever partitions they are, so that the last changes before it falls silent are there.
  */
-import type { Pack } from '../engine/log/pack.ts'
-import { MESSAGE_FLAG } from '../engine/log/pack.ts'
+import { type Pack, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import { comparePositions, type Position } from '../engine/position.ts'
 import type { Sink } from '../engine/state/resources.ts'
 
@@ -20,6 +19,9 @@ export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } |
 /** @property body JSON of the message without its outer braces, its metadata left open */
 type Kept = Readonly<{ sinkIds: Set<string>; body: Buffer }>
 
+/** A sink that is not looked at for a moment, and the newest packs that it read meanwhile, oldest first. */
+type Resting = { sink: Sink; readonly packs: Pack[] }
+
 /** The last messages of one table in a pack. @property messages where each stands among all, as text, and in the pack */
 type NewestOfTable = Readonly<{ relation: number; messages: readonly Readonly<{ at: string; place: number }>[] }>
 
@@ -30,13 +32,14 @@ const EVERY_MS = 100
 /** of a pack with many tables */
 const MAX_LOOKED_AT = 1_000
 
+/** Keeps the last messages of each table that sinks of this process have read. */
 export class RecentMessages {
   /** by database and oid of the table, the table that was seen last at the end; messages by their position */
   readonly #tables = new Map<string, Map<string, Kept>>()
   /** the sinks of a stream read the same packs: each is looked through once */
   readonly #newest = new WeakMap<Pack, readonly NewestOfTable[]>()
-  /** by sink: the newest packs that it read while it was not looked at, oldest first */
-  readonly #resting = new Map<string, { sink: Sink; readonly packs: Pack[] }>()
+  /** by sink */
+  readonly #resting = new Map<string, Resting>()
 
   /** A pack was read for a sink. */
   note(sink: Sink, pack: Pack): void {
@@ -45,9 +48,7 @@ export class RecentMessages {
     if (!resting) return this.#take(sink, [pack])
     resting.sink = sink
     const { packs } = resting
-    let at = packs.length
-    while (at > 0 && comparePositions(endOf(packs[at - 1] as Pack), endOf(pack)) > 0) at--
-    packs.splice(at, 0, pack)
+    packs.splice(packs.findLastIndex((other) => comparePositions(endOf(other), endOf(pack)) <= 0) + 1, 0, pack)
     if (packs.length > PER_TABLE) packs.shift()
   }
 
@@ -68,9 +69,13 @@ export class RecentMessages {
 
   #take(sink: Sink, packs: readonly Pack[]): void {
     if (!sink.sensitive) for (const pack of packs) this.#keep(sink, pack)
-    while (this.#tables.size > MAX_TABLES) this.#tables.delete(this.#tables.keys().next().value as string)
-    this.#resting.set(sink.id, { sink, packs: [] })
-    setTimeout(() => this.#rested(sink.id), EVERY_MS).unref()
+    for (const table of this.#tables.keys()) {
+      if (this.#tables.size <= MAX_TABLES) break
+      this.#tables.delete(table)
+    }
+    const resting: Resting = { sink, packs: [] }
+    this.#resting.set(sink.id, resting)
+    setTimeout(() => this.#rested(resting), EVERY_MS).unref()
   }
 
   #keep({ id, databaseId }: Sink, pack: Pack): void {
@@ -98,9 +103,8 @@ export class RecentMessages {
     return found
   }
 
-  #rested(id: string): void {
-    const { sink, packs } = this.#resting.get(id) as { sink: Sink; packs: Pack[] }
-    this.#resting.delete(id)
+  #rested({ sink, packs }: Resting): void {
+    this.#resting.delete(sink.id)
     if (packs.length > 0) this.#take(sink, packs)
   }
 }

@@ -1,16 +1,10 @@
 /** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
 import { isDeepStrictEqual as same } from 'node:util'
-import { endpointName, type HttpEndpoint } from '../engine/state/destinations.ts'
-import { FUNCTION_FIELDS, type StoredFunction } from '../engine/state/functions.ts'
+import { endpointName } from '../engine/state/destinations.ts'
+import { FUNCTION_FIELDS } from '../engine/state/function-kinds.ts'
+import type { ResourceLists } from '../engine/state/resource-store.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { isRoutedAlike } from './routing-of-sinks.ts'
-
-export type KnownResources = Readonly<{
-  databases: readonly Database[]
-  sinks: readonly Sink[]
-  endpoints?: readonly HttpEndpoint[]
-  functions?: readonly StoredFunction[]
-}>
 
 type ResourceChanges = Readonly<{
   /** ids of sinks that are gone */
@@ -27,7 +21,8 @@ type ResourceChanges = Readonly<{
   reselected: boolean
 }>
 
-export function changesBetween(before: KnownResources, after: KnownResources): ResourceChanges {
+/** Compares the resources that have taken effect with those that are stored now. */
+export function changesBetween(before: ResourceLists, after: ResourceLists): ResourceChanges {
   const oldSinks = new Map(before.sinks.map((sink) => [sink.id, sink]))
   const newSinks = new Map(after.sinks.map((sink) => [sink.id, sink]))
   const oldDatabases = new Map(before.databases.map((database) => [database.id, database]))
@@ -35,7 +30,7 @@ export function changesBetween(before: KnownResources, after: KnownResources): R
   const goneSinks = before.sinks.filter(({ id }) => !newSinks.has(id))
   const addedSinks = after.sinks.filter(({ id }) => !oldSinks.has(id))
   const changedSinks = after.sinks.filter((sink) => oldSinks.has(sink.id) && !same(sink, oldSinks.get(sink.id)))
-  const reroutedSinks = changedSinks.filter((sink) => !isRoutedAlike(oldSinks.get(sink.id) as Sink, sink))
+  const reroutedSinks = changedSinks.filter((sink) => !isRoutedAlike(oldSinks.get(sink.id), sink))
   const rerouted = new Set([...goneSinks, ...addedSinks, ...reroutedSinks].map(({ databaseId }) => databaseId))
   const edited = new Set(changedSinks)
   const databases = new Set(after.databases.filter((now) => !same(now, oldDatabases.get(now.id))).map(({ id }) => id))
@@ -65,7 +60,7 @@ type Named = Readonly<{ accountId: string; name: string }>
 const keyOf = (accountId: string, name: string | null | undefined): string => `${accountId} ${name}`
 
 /** Under which names, of which accounts, there is something else than before. */
-function changedNames(before: readonly Named[] = [], after: readonly Named[] = []): ReadonlySet<string> {
+function changedNames(before: readonly Named[], after: readonly Named[]): ReadonlySet<string> {
   const changed = new Map(before.map((one) => [keyOf(one.accountId, one.name), one]))
   for (const one of after) {
     const key = keyOf(one.accountId, one.name)

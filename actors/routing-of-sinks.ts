@@ -2,12 +2,13 @@
 import { isDeepStrictEqual as same } from 'node:util'
 import { topicOfGeneration } from '../engine/dispatch/generations.ts'
 import { ask } from '../engine/state/asking.ts'
-import { shapeOf, streamText, type GenerationShape, type StreamShape } from '../engine/state/generation-shape.ts'
+import { readShape, shapeOf, streamText, type GenerationShape, type StreamShape } from '../engine/state/generation-shape.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { RoutedReader, RoutedStream, Routing, Sink } from '../engine/state/resources.ts'
 import { LIVE_MS } from '../engine/state/node-registry.ts'
 import type { Query } from '../engine/postgres/query.ts'
-import type { StateQuery, Store } from '../engine/state/store.ts'
+import { rowOf, rowsOf } from '../engine/postgres/rows.ts'
+import type { Store } from '../engine/state/store.ts'
 import { ownTopic } from '../engine/wal/routing/routing.ts'
 import { isOvertaken, NEW_TOPIC, type SavedVersion, type StoredVersions } from '../engine/wal/routing/stored-versions.ts'
 
@@ -35,11 +36,7 @@ export async function saveRouting(
   }
 }
 
-async function nextRouting(
-  query: StateQuery,
-  resources: Pick<ResourceStore, 'load'>,
-  { databaseId, versions }: Routed,
-): Promise<SavedRouting> {
+async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>, { databaseId, versions }: Routed): Promise<SavedRouting> {
   const { sinks } = await resources.load(query) // before their generations, so that each of them has one
   const [known, waits, newest] = await Promise.all([
     unroutedGenerations(query, databaseId),
@@ -52,8 +49,9 @@ async function nextRouting(
 }
 
 /** Whether a source need not know that one has become the other. */
-export function isRoutedAlike(before: Sink, after: Sink): boolean {
-  const routing = (sink: Sink) => (sink.status === 'disabled' ? undefined : { shape: shapeOf(sink.id, sink), actions: sink.actions })
+export function isRoutedAlike(before: Sink | undefined, after: Sink): boolean {
+  const routing = (sink: Sink | undefined) =>
+    !sink || sink.status === 'disabled' ? undefined : { shape: shapeOf(sink.id, sink), actions: sink.actions }
   return same(routing(before), routing(after))
 }
 
@@ -65,8 +63,10 @@ type Newest = Readonly<{ generation: number; shape: GenerationShape; topic: stri
  * sinks were read and before their generations were.
  */
 function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: GenerationShape; stream: StreamShape }> {
-  const now = newest?.shape.stream ? newest.shape : shapeOf(sink.id, sink)
-  return { shape: now, stream: now.stream as StreamShape }
+  const { shape } = newest ?? {}
+  if (shape?.stream) return { shape, stream: shape.stream }
+  const own = shapeOf(sink.id, sink)
+  return { shape: own, stream: own.stream }
 }
 
 /**
@@ -77,7 +77,7 @@ function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: Gen
  * @param former the newest version
  */
 async function sharedStreams(
-  query: StateQuery,
+  query: Query,
   sinks: readonly Sink[],
   unrouted: ReadonlyMap<string, Newest>,
   former: Routing | undefined,
@@ -150,7 +150,7 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
  * that version says it.
  */
 async function unroutedGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, Newest>> {
-  const { rows } = await ask(
+  const answer = await ask(
     query,
     `select g.sink_id, g.generation, g.shape, g.topic from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
      where s.database_id = $1::uuid and g.topic is null
@@ -162,18 +162,14 @@ async function unroutedGenerations(query: Query, databaseId: string): Promise<Re
        and s.id not in (select r.sink_id from tailrace.routed_reader r where r.database_id = $1::uuid and r.until is null)`,
     [databaseId],
   )
-  return new Map(
-    rows.map((row) => {
-      const sinkId = String(row.sink_id)
-      return [sinkId, { generation: Number(row.generation), shape: row.shape as GenerationShape, topic: topicOfGeneration(sinkId, row) }]
-    }),
-  )
+  const rows = rowsOf({ sink_id: 'text', generation: 'int', shape: readShape, topic: 'text?' }, answer)
+  return new Map(rows.map(({ sink_id, ...row }) => [sink_id, { ...row, topic: topicOfGeneration(sink_id, row) }]))
 }
 
 /** A number that no topic ever had, and a tag that tells it from those of a state database that was put back. */
 async function newTopic(query: Query): Promise<string> {
   const { rows } = await ask(query, `select ${NEW_TOPIC} as topic`, [])
-  return String(rows[0]?.topic)
+  return rowOf({ topic: 'text' }, rows[0]).topic
 }
 
 /**
@@ -190,5 +186,5 @@ async function waitsForFormer(query: Query, databaseId: string): Promise<boolean
        ) as waits`,
     [databaseId],
   )
-  return rows[0]?.waits === true
+  return rowOf({ waits: 'boolean' }, rows[0]).waits
 }

@@ -1,11 +1,11 @@
 /**
  * A message as people look at it: what it says, and what the functions of its sink, as they are now, make of it. JSON text, for
- * numbers may have more digits than a JavaScript number keeps. Nothing of it is told for a sensitive sink.
+ * numbers may have more digits than a JavaScript number keeps. Nothing of it is shown for a sensitive sink.
  */
 import { actionName, bodyOf, type MessageRecord, type RecordedMessage } from '../engine/dispatch/parked/message-records.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
-import { ENRICHMENT, metadataEnd } from '../sinks/pull.ts'
+import { ENRICHMENT, metadataEnd } from '../engine/message-metadata.ts'
 import { PUSH_TYPES } from '../sinks/destination-types.ts'
 import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 
@@ -15,28 +15,29 @@ import { failureText, STATE, type FunctionFailure, type FunctionStage, type Stag
  */
 export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>
 
-/** @property withFunctions the functions of the sink, as they are now, are run on the message */
-export type MessageLook = Readonly<{ withFunctions: boolean }>
+/** Which message is asked for. @property withFunctions the functions of the sink, as they are now, are run on it */
+export type MessageLook = Readonly<{ id: string; withFunctions: boolean }>
 
 /** Runs work on a stage of the sink's functions. */
 type Tried = (work: (stage: FunctionStage) => Promise<StageOutcome | undefined>) => Promise<StageOutcome | undefined>
 
+/** Makes of a recorded message what people see of it, running the functions of its sink when a stage for that is given. */
 export async function shownMessage(found: RecordedMessage, sink: Sink, database: Database, tried?: Tried): Promise<ShownMessage> {
   const { record, content } = found
   if (!content || sink.sensitive) return { record, message: null, functions: null }
   const { view, place } = content
   const body = String(bodyOf(found))
   const messageWith = (row?: Uint8Array) =>
-    `{${body}${ENRICHMENT.toString()}${row ? Buffer.from(row).toString() : 'null'}${metadataEnd(sink, database)}`
+    `{${body}${ENRICHMENT}${row ? Buffer.from(row).toString() : 'null'}${metadataEnd(sink, database)}`
   try {
-    const outcome = await tried?.(async (stage) => (stage.isIdle ? undefined : stage.run({ views: [view], places: [place] })))
+    const outcome = await tried?.(async (stage) => (stage.isIdle ? undefined : stage.run([{ view, place }])))
     if (!outcome) return { record, message: messageWith(), functions: null }
     const message = messageWith(outcome.enrichmentOf(0))
     const [schema = '', table = ''] = record.table?.split(/\.(.*)/s) ?? []
     const about = { action: actionName(view.action(place)), database: database.name, schema, table }
     return { record, message, functions: made(outcome, sink, about) }
   } catch (error) {
-    if (!(error instanceof EngineError)) throw error // it is none of the message's fault: the database, or the sandbox
+    if (!(error instanceof EngineError)) throw error // the database or the sandbox has failed, not the message
     const { code, message } = error
     return { record, message: messageWith(), functions: JSON.stringify({ dropped: false, error: { code, message }, logs: [] }) }
   }

@@ -19,6 +19,7 @@ export interface Running {
   readonly ended: Promise<void>
   stop(): Promise<void>
 }
+/** What is kept alive: a source or a sink. */
 export interface Child {
   /** names the actor in logs and in `GET /info` */
   readonly key: string
@@ -32,12 +33,14 @@ const STABLE_MS = 60_000
 
 type Context = { child: Child; running: Running | undefined; attempt: number; stopAsked: boolean; lastError: Crash | undefined }
 
-const crashed = (context: Context, error: unknown) => ({
-  running: undefined,
-  attempt: context.attempt + 1,
-  lastError: { error, at: new Date() },
-})
+function runningOf({ running }: Context): Running {
+  if (!running) throw new TypeError('a child that has not started')
+  return running
+}
 
+const errorIn = (event: object): unknown => ('error' in event ? event.error : undefined)
+
+/** Keeps one child alive until it is stopped or ends by itself. */
 export const supervisedMachine = setup({
   types: {
     input: {} as { child: Child; onCrash: (child: Child, error: unknown) => void },
@@ -48,6 +51,14 @@ export const supervisedMachine = setup({
     start: fromPromise<Running, Child>(({ input }) => input.start()),
     watch: fromPromise<void, Running>(({ input }) => input.ended),
     stop: fromPromise<void, Running>(({ input }) => input.stop()),
+  },
+  actions: {
+    noteCrash: assign({
+      running: undefined,
+      attempt: ({ context }) => context.attempt + 1,
+      lastError: ({ event }) => ({ error: errorIn(event), at: new Date() }),
+    }),
+    tellCrash: ({ context, event }) => context.onCrash(context.child, errorIn(event)),
   },
   delays: {
     backOff: ({ context }) => backOff(BACK_OFF, context.attempt),
@@ -75,14 +86,8 @@ export const supervisedMachine = setup({
           { target: 'running', actions: assign({ running: ({ event }) => event.output }) },
         ],
         onError: [
-          { guard: 'stopAsked', target: 'stopped', actions: assign(({ context, event }) => crashed(context, event.error)) },
-          {
-            target: 'waiting',
-            actions: [
-              assign(({ context, event }) => crashed(context, event.error)),
-              ({ context, event }) => context.onCrash(context.child, event.error),
-            ],
-          },
+          { guard: 'stopAsked', target: 'stopped', actions: 'noteCrash' },
+          { target: 'waiting', actions: ['noteCrash', 'tellCrash'] },
         ],
       },
     },
@@ -91,22 +96,16 @@ export const supervisedMachine = setup({
       after: { stable: { actions: assign({ attempt: 0 }) } },
       invoke: {
         src: 'watch',
-        input: ({ context }) => context.running as Running,
+        input: ({ context }) => runningOf(context),
         onDone: 'stopped',
-        onError: {
-          target: 'waiting',
-          actions: [
-            assign(({ context, event }) => crashed(context, event.error)),
-            ({ context, event }) => context.onCrash(context.child, event.error),
-          ],
-        },
+        onError: { target: 'waiting', actions: ['noteCrash', 'tellCrash'] },
       },
     },
     waiting: { on: { stop: 'stopped' }, after: { backOff: 'starting' } },
     stopping: {
       invoke: {
         src: 'stop',
-        input: ({ context }) => context.running as Running,
+        input: ({ context }) => runningOf(context),
         onDone: 'stopped',
         onError: { target: 'stopped', actions: assign({ lastError: ({ event }) => ({ error: event.error, at: new Date() }) }) },
       },

@@ -18,6 +18,7 @@ type Events =
   | { type: 'stop' }
   | { type: `xstate.done.actor.${string}` }
 
+/** Keeps all children alive, and stops the sources before the sinks. */
 export const supervisorMachine = setup({
   types: {
     input: {} as { onCrash: OnCrash },

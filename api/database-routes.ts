@@ -1,24 +1,21 @@
 /** The management of databases (contract 9.4), as far as it goes today: what a user says to a source that has stopped. */
 import type { FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { EngineError, ERRORS } from '../engine/errors.ts'
+import { ERRORS, isErrorCode } from '../engine/errors.ts'
 import { redactText } from '../engine/redaction.ts'
-import type { Account, Database } from '../engine/state/resources.ts'
+import type { Account } from '../engine/state/resources.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
-import { pathParameter, type Operation } from './http/operation.ts'
+import type { Operation } from './http/operation.ts'
+import { namedResource } from './http/resource-routes.ts'
 
 /** A source that is mended streams within a second or two; one that can't reach its server says so within 10. */
 const RETRY_WAIT_MS = 12_000
 const NULLABLE_TEXT = Type.Union([Type.String(), Type.Null()])
 
+/** Describes the routes by which a user lets a source that has stopped go on. */
 export function databaseOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
-  const databaseOf = (request: FastifyRequest, account: Account): Database => {
-    const idOrName = pathParameter(request, 'id_or_name')
-    const database = resources.findDatabase(account.id, idOrName)
-    if (!database) throw new EngineError('NOT_FOUND', `There is no database "${idOrName.slice(0, 100)}".`)
-    return database
-  }
+  const databaseOf = (request: FastifyRequest, account: Account) => namedResource(resources, 'database', request, account)
   return [
     {
       id: 'acceptGap',
@@ -35,7 +32,7 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
       errors: [404, 409, 503],
       handle: async (request, _reply, account) => ({
         success: true,
-        accepted: redactText(await engine.acceptGap(databaseOf(request, account).id)),
+        accepted: redactText((await engine.acceptGap(databaseOf(request, account).id)).accepted),
       }),
     },
     {
@@ -59,7 +56,7 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
       },
       errors: [404],
       handle: async (request, _reply, account) => {
-        const { state, code, reason } = await engine.retrySource(databaseOf(request, account).id, RETRY_WAIT_MS)
+        const { state, code, reason } = await engine.retrySource(databaseOf(request, account).id, { wait_ms: RETRY_WAIT_MS })
         return {
           success: state === 'streaming' || state === 'standby',
           state,
@@ -72,4 +69,4 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
   ]
 }
 
-const remedyOf = (code: string): string | null => (code in ERRORS ? ERRORS[code as keyof typeof ERRORS].remedy : null)
+const remedyOf = (code: string): string | null => (isErrorCode(code) ? ERRORS[code].remedy : null)

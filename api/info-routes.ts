@@ -1,7 +1,7 @@
 /** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
-import type { StreamStatus } from '../actors/backlog/stream-figures.ts'
+import type { StreamStatus } from '../engine/status.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import { aboutSelf, nodeOut, NodeOut, reportOf, type Identity, type KnownNode } from './cluster/node-report.ts'
 import type { Operation } from './http/operation.ts'

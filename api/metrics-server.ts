@@ -3,10 +3,9 @@
 import { hash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
 import type { IncomingMessage } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
-import { createServer } from '../engine/net/http.ts'
+import { createServer, urlOf } from '../engine/net/http.ts'
 import { portUnavailable } from './http/error-answers.ts'
 import { Strangers } from './http/strangers.ts'
 
@@ -25,7 +24,7 @@ interface MetricsServer extends AsyncDisposable {
   stop(): Promise<void>
 }
 
-/** Further ones are closed as they come: few scrape, and whoever takes all of these takes none of the API's. */
+/** Further ones are closed as they come: few clients scrape, and one that takes all of these takes none of the API's. */
 const MAX_CONNECTIONS = 100
 /** of one client: each is milliseconds of work */
 const MAX_REQUESTS = 10
@@ -64,14 +63,13 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
   } catch (cause) {
     throw portUnavailable('TAILRACE_METRICS_PORT', host, port, cause)
   }
-  const { address, family, port: bound } = server.address() as AddressInfo
   const stop = async () => {
     if (!server.listening) return
     server.close()
     server.closeAllConnections() // a scrape lost is a gap of one point
     await once(server, 'close')
   }
-  return { url: `http://${family === 'IPv6' ? `[${address}]` : address}:${bound}/metrics`, stop, [Symbol.asyncDispose]: stop }
+  return { url: `${urlOf(server)}/metrics`, stop, [Symbol.asyncDispose]: stop }
 }
 
 const digest = (text: string): Buffer => hash('sha256', text, 'buffer')

@@ -8,10 +8,11 @@
  *    idle are closed; what is still open after the grace is cut.
  */
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
-import type { AddressInfo, Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
-import { parseExact } from '../transforms/exact-json.ts'
+import { parseExact } from '../engine/json.ts'
+import { urlOf } from '../engine/net/http.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
@@ -20,36 +21,39 @@ import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './http/error-answers.ts'
 import { FailedRequests } from './http/failed-requests.ts'
-import { withoutNulls } from './http/form.ts'
-import { configOperations, type ConfigPort } from './config/config-routes.ts'
+import { withoutNulls } from '../actors/resources/form.ts'
+import { configOperations, type ConfigPort } from './config-routes.ts'
 import { databaseOperations } from './database-routes.ts'
-import { functionOperations, type FunctionPort } from './functions/function-routes.ts'
+import { functionOperations, type FunctionPorts } from './function-routes.ts'
 import { endpointOperations } from './sinks/endpoint-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity } from './cluster/node-report.ts'
 import { messageOperations } from './sinks/message-routes.ts'
 import { openapiDocument } from './http/openapi.ts'
-import { JSON_TYPE, type Operation, type RouteConfig } from './http/operation.ts'
+import { JSON_TYPE, type Operation } from './http/operation.ts'
 import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
+import type { ResourcePorts } from './http/resource-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { streamOperations } from './sinks/stream-routes.ts'
 import { Strangers } from './http/strangers.ts'
 
+/** What the API serves, and where. */
 export type ApiOptions = Readonly<{
   host: string
   /** 0: any free one */
   port: number
   engine: EngineVerbs
   resources: ResourceLookup
+  edits: ResourcePorts['edits']
   /** absent: functions can't be managed here */
-  functions?: FunctionPort
+  functions?: Pick<FunctionPorts, 'resources' | 'pool'>
   /** absent: there is no configuration as code here */
   config?: ConfigPort
   logger: Logger
   metrics?: Metrics
   identity: Identity
-  /** an address at a public test service, for whoever asks for one; absent: there is none to be had */
+  /** makes an address at a public test service; absent: there is no such service here */
   makeTestUrl?: () => Promise<string>
   cluster?: ServedCluster
   limits?: Partial<Limits>
@@ -79,6 +83,7 @@ const LIMITS: Limits = {
   strangeRequests: 100,
 }
 
+/** An API server that listens. */
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
   readonly url: string
@@ -118,23 +123,22 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     await app.close()
     throw portUnavailable('SERVER_PORT', host, port, cause)
   }
-  const { address, family, port: bound } = app.server.address() as AddressInfo
   const stop = stopOnce(app, receives)
-  return { url: `http://${family === 'IPv6' ? `[${address}]` : address}:${bound}`, stop, [Symbol.asyncDispose]: () => stop() }
+  return { url: urlOf(app.server), stop, [Symbol.asyncDispose]: () => stop() }
 }
 
 /** Everything that is served. */
 function operationsOf(
-  { engine, resources, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  { engine, resources, edits, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
-    ...sinkOperations({ engine, resources }),
+    ...sinkOperations({ engine, resources, edits }),
     ...messageOperations({ engine, resources }),
-    ...(functions ? functionOperations(functions) : []),
+    ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),
-    ...endpointOperations({ engine, resources, ...(makeTestUrl && { makeTestUrl }) }),
+    ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
@@ -177,13 +181,9 @@ function newServer(
   app.server.on('connection', (socket) => strangers.take(socket))
   app.decorateRequest('account', null)
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('*', { parseAs: 'string' }, (request, body, done) => {
-    try {
-      done(null, parsedBody(body as string, (request.routeOptions.config as RouteConfig).exactNumbers === true))
-    } catch (error) {
-      done(error as Error)
-    }
-  })
+  app.addContentTypeParser('*', { parseAs: 'string' }, async (request: FastifyRequest, body: string) =>
+    parsedBody(body, request.routeOptions.config.exactNumbers === true),
+  )
   app.addHook('onRequest', (request, reply, done) => {
     request.raw.headers['content-type'] = undefined // the framework refuses those that it can't parse; ours are all JSON
     if (!isAdmitted(request, reply)) return
@@ -203,7 +203,7 @@ function newServer(
     const { socket, headers } = request.raw
     request.account = accountOf(headers.authorization, resources) ?? null
     if (request.account) strangers.know(socket)
-    else if (!(request.routeOptions.config as RouteConfig).isPeer && !strangers.admit(socket, reply.raw)) {
+    else if (!request.routeOptions.config.isPeer && !strangers.admit(socket, reply.raw)) {
       reply.hijack()
       return false
     }
@@ -224,8 +224,9 @@ function newServer(
 /** @throws EngineError REQUEST_UNPARSABLE */
 function parsedBody(text: string, exactNumbers: boolean): unknown {
   if (text === '') return undefined
+  const parse: (json: string) => unknown = exactNumbers ? parseExact : JSON.parse
   try {
-    return (exactNumbers ? parseExact : (JSON.parse as (json: string) => unknown))(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text)
+    return parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text)
   } catch {
     // the parser's own message repeats parts of the body
     throw new EngineError('REQUEST_UNPARSABLE', 'The body is not valid JSON.')
@@ -239,7 +240,7 @@ function addRoutes(app: FastifyInstance, operation: Operation): void {
       method: [...methods],
       url: path.replaceAll(/\{(\w+)\}/g, ':$1'),
       exposeHeadRoute: head !== false,
-      config: { exactNumbers } satisfies RouteConfig,
+      config: { exactNumbers },
       ...(maxBodyBytes && { bodyLimit: maxBodyBytes }),
       // before the body is read, so that a stranger can't make us read it
       ...(auth && {

@@ -5,16 +5,10 @@
 import { existsSync, readFileSync, realpathSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, resolve, sep } from 'node:path'
+import type * as esbuild from 'esbuild'
 import { EngineError } from '../engine/errors.ts'
+import { isObject } from '../engine/json.ts'
 import { BUNDLE_MARK, MAX_BUNDLE_BYTES } from '../transforms/compile.ts'
-
-type Message = Readonly<{ text: string; location: Readonly<{ file: string; line: number; column: number }> | null }>
-type Esbuild = Readonly<{
-  buildSync: (options: object) => Readonly<{
-    outputFiles: readonly [Readonly<{ text: string }>]
-    metafile: Readonly<{ inputs: Readonly<Record<string, unknown>> }>
-  }>
-}>
 
 /** More of them say nothing new. */
 const MAX_TOLD = 10
@@ -37,7 +31,7 @@ function built(
   file: string,
   { outside, ...options }: Readonly<{ minify: boolean; sourcemap: 'inline' | false; outside: (files: readonly string[]) => void }>,
 ): string {
-  const { buildSync } = createRequire(import.meta.url)('esbuild') as Esbuild
+  const { buildSync }: typeof esbuild = createRequire(import.meta.url)('esbuild') // not loaded before it is needed
   const path = realpathSync(file)
   try {
     const { outputFiles, metafile } = buildSync({
@@ -63,11 +57,10 @@ function built(
     const files = Object.keys(metafile.inputs).map((input) => resolve(dirname(path), input))
     const strangers = files.filter((one) => !one.startsWith(`${folder}${sep}`) && !one.includes(`${sep}node_modules${sep}`))
     if (strangers.length > 0) outside(strangers)
-    return outputFiles[0].text
+    return outputFiles.map(({ text }) => text).join('')
   } catch (error) {
-    const { errors } = error as { errors?: readonly Message[] }
-    if (!errors) throw error
-    throw wrong(errors.slice(0, MAX_TOLD).map(told).join('\n'))
+    if (!isFailure(error)) throw error
+    throw wrong(error.errors.slice(0, MAX_TOLD).map(inWords).join('\n'))
   }
 }
 
@@ -78,7 +71,9 @@ function packageOf(file: string): string {
   return dirname(file)
 }
 
-const told = ({ text, location }: Message): string =>
+const isFailure = (error: unknown): error is esbuild.BuildFailure => isObject(error) && Array.isArray(error['errors'])
+
+const inWords = ({ text, location }: esbuild.Message): string =>
   location ? `${location.file}:${location.line}:${location.column + 1}: ${text}` : text
 
 const wrong = (text: string) => new EngineError('VALIDATION_FAILED', text, { code: text })

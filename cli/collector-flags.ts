@@ -5,10 +5,12 @@
  */
 import { setFlagsFromString } from 'node:v8'
 
+/** Flags of V8 for a service. */
 export const COLLECTOR_FLAGS = ['--external-memory-accounted-in-global-limit', '--heap-growing-percent=150'] as const
 /** Whose flags they are: another V8 may not know them, and would say so on the terminal at every start. */
 export const THEIR_V8 = '13.6.'
 
+/** Sets the flags, where this V8 knows them. */
 export function setCollectorFlags(): void {
   if (process.versions.v8.startsWith(THEIR_V8)) for (const flag of COLLECTOR_FLAGS) setFlagsFromString(flag)
 }

@@ -5,8 +5,8 @@
 import { existsSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { functionFiles, interpolated } from '../api/config/config-document.ts'
-import { ConfigReader } from '../api/config/config-reader.ts'
+import { functionFiles, interpolated } from '../actors/config/config-document.ts'
+import { ConfigReader } from '../actors/config/config-reader.ts'
 import { functionText, tellOutside } from './bundle.ts'
 import { configVariables } from './settings.ts'
 import { readText } from './text-file.ts'
@@ -24,10 +24,10 @@ type ConfigRequest = Readonly<{
 /** Taken where none is named; the second is what the original calls it. */
 const NAMES = ['tailrace.yaml', 'sequin.yaml'] as const
 
-/** @param given a path; `-`: the standard input; undefined: the usual name. @throws EngineError ARGUMENT_INVALID */
-export async function configFile(given: string | undefined): Promise<ConfigFile> {
+/** Reads a configuration file. @param given a path; `-`: the standard input; '': the usual name. @throws EngineError ARGUMENT_INVALID */
+export async function configFile(given: string): Promise<ConfigFile> {
   if (given === '-') return { name: 'stdin', folder: process.cwd(), source: await text(process.stdin) }
-  const name = given ?? NAMES.find((one) => existsSync(one)) ?? NAMES[0]
+  const name = given || (NAMES.find((one) => existsSync(one)) ?? NAMES[0])
   return { name, folder: dirname(resolve(name)), source: readText(name) }
 }
 

@@ -1,14 +1,16 @@
 /** What a configuration file would change, for people: a line for each resource, and what differs in it line by line. Text only. */
-import type { ResourceChange } from '../api/config/config-changes.ts'
-import { yamlOf } from '../api/config/config-export.ts'
+import type { ResourceChange } from '../actors/config/config-changes.ts'
+import { yamlOf } from '../actors/config/config-export.ts'
 import { BUNDLE_MARK } from '../transforms/compile.ts'
 
+/** What the service says that a file would change. */
 export type Plan = Readonly<{
   changes: readonly ResourceChange[]
   actions: readonly Readonly<{ description: string }>[]
   notices: readonly string[]
 }>
 type Style = 'green' | 'red' | 'yellow' | 'dim' | 'bold'
+/** Puts a text into a style, where the terminal has styles. */
 export type Paint = (style: Style, text: string) => string
 type Line = Readonly<{ sign: ' ' | '+' | '-'; text: string }>
 
@@ -25,6 +27,7 @@ const MAX_COMPARED = 2_000
 /** Whether applying it does anything. */
 export const isEmpty = ({ changes, actions }: Plan): boolean => actions.length === 0 && changes.every(({ action }) => action === 'delete')
 
+/** Writes a plan for people. */
 export function planText({ changes, actions }: Plan, paint: Paint): string {
   const parts = changes.map((change) => changeText(change, paint))
   const made = actions.map(({ description }) => `${paint('green', '+')} ${description}\n`)
@@ -83,16 +86,17 @@ function compared(old: readonly string[], now: readonly string[]): readonly Line
   // longest common part of what is left of both, from each pair of places on
   const common = Array.from({ length: height + 1 }, () => new Uint16Array(width + 1))
   const at = (i: number, j: number): number => common[i]?.[j] ?? 0
-  for (let i = height - 1; i >= 0; i--)
-    for (let j = width - 1; j >= 0; j--)
-      (common[i] as Uint16Array)[j] = old[i] === now[j] ? at(i + 1, j + 1) + 1 : Math.max(at(i + 1, j), at(i, j + 1))
+  for (let i = height - 1; i >= 0; i--) {
+    const row = common[i] ?? new Uint16Array()
+    for (let j = width - 1; j >= 0; j--) row[j] = old[i] === now[j] ? at(i + 1, j + 1) + 1 : Math.max(at(i + 1, j), at(i, j + 1))
+  }
   let [i, j] = [0, 0]
   while (i < height || j < width)
     if (i < height && j < width && old[i] === now[j]) {
-      lines.push({ sign: ' ', text: old[i++] as string })
+      lines.push({ sign: ' ', text: old[i++] ?? '' })
       j++
-    } else if (i < height && (j === width || at(i + 1, j) >= at(i, j + 1))) lines.push({ sign: '-', text: old[i++] as string })
-    else lines.push({ sign: '+', text: now[j++] as string })
+    } else if (i < height && (j === width || at(i + 1, j) >= at(i, j + 1))) lines.push({ sign: '-', text: old[i++] ?? '' })
+    else lines.push({ sign: '+', text: now[j++] ?? '' })
   return lines
 }
 

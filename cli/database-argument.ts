@@ -1,6 +1,6 @@
 /** A database as a command is told of it: by its name in the configuration file, as the demo, or by a URL. */
-import { parseConfig } from '../api/config/config-document.ts'
-import { partsOfUrl } from '../api/config/configured-databases.ts'
+import { parseConfig } from '../actors/config/config-document.ts'
+import { partsOfUrl } from '../actors/resources/database-form.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { loadDemoAccess } from './demo.ts'

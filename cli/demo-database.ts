@@ -1,6 +1,7 @@
 /** The small shop that a first start streams, so that there is something to play with. */
 import type { Client } from 'pg'
 
+/** The names of what the demo has. */
 export const DEMO = {
   database: 'demo',
   slot: 'tailrace_demo',
@@ -46,10 +47,12 @@ insert into purchase (customer_id, product_id, quantity, details) values
 update product set price = 17.90, updated_at = now() where title = 'Lamp';
 `
 
+/** Makes the tables of the shop. */
 export async function createDemoTables(client: Client): Promise<void> {
   await client.query(TABLES)
 }
 
+/** Fills them with a few rows. */
 export async function fillDemoTables(client: Client): Promise<void> {
   await client.query(`begin; ${ROWS} commit`)
 }

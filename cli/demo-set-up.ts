@@ -6,7 +6,7 @@ import type { PostgresServer } from '../engine/postgres/server.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Store } from '../engine/state/store.ts'
 import { newToken } from '../engine/state/tokens.ts'
-import { newSink } from '../api/sinks/sink-form.ts'
+import { newSink } from '../actors/resources/sink-form.ts'
 import { loadDemoAccess, saveDemoAccess, type DemoAccess } from './demo.ts'
 import { createDemoTables, DEMO, fillDemoTables } from './demo-database.ts'
 import { ensureDemoRole } from './demo-role.ts'
@@ -16,6 +16,7 @@ type Parts = Readonly<{ server: PostgresServer; store: Store; resources: Resourc
 /** @property announce saves where the service is, and says how to play with it */
 type Demo = Omit<DemoAccess, 'serviceUrl'> & Readonly<{ announce: (serviceUrl: string) => Promise<void> }>
 
+/** Makes what the demo lacks: its database, account, source and sink. */
 export async function ensureDemo({ server, store, resources, folder }: Parts): Promise<Demo> {
   const isNew = await ensureDatabase(server.connection('postgres'), DEMO.database)
   const former = await loadDemoAccess(folder).catch(() => undefined)
@@ -35,14 +36,15 @@ export async function ensureDemo({ server, store, resources, folder }: Parts): P
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, DEMO.account)
       await resources.saveToken(query, account, 'demo', token)
-      const databaseId = await resources.saveDatabase(query, account, {
+      const database = {
         name: DEMO.database,
         connection,
         poolSize: 10,
         annotations: {},
         slotName: DEMO.slot,
         publicationName: DEMO.publication,
-      })
+      }
+      await resources.save(query, 'database', { account, input: database })
       const stored = await query('select from sink where account_id = $1 and name = $2', [account.id, DEMO.sink])
       if (stored.rows.length > 0) return // it may have been edited since
       const sink = newSink({
@@ -51,7 +53,7 @@ export async function ensureDemo({ server, store, resources, folder }: Parts): P
         source: { include_schemas: ['public'] },
         destination: { type: 'sequin_stream' },
       })
-      await resources.saveSink(query, account, databaseId, sink)
+      await resources.save(query, 'sink', { account, input: sink })
     })
     const filled = await client.query('select from customer limit 1')
     if (filled.rows.length === 0) await fillDemoTables(client)

@@ -3,6 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { EngineError } from '../engine/errors.ts'
+import { print } from './command.ts'
 import { readSettings } from './settings.ts'
 import { writeDemoChanges } from './demo-database.ts'
 
@@ -11,41 +12,34 @@ export type DemoAccess = Readonly<{ token: string; databaseUrl: string; serviceU
 
 const file = (dataFolder: string) => join(dataFolder, 'demo.json')
 
+/** Keeps how the demo is reached, for commands that play with it. */
 export async function saveDemoAccess(dataFolder: string, access: DemoAccess): Promise<void> {
   await writeFile(file(dataFolder), `${JSON.stringify(access, null, 2)}\n`, { mode: 0o600 })
 }
 
-/** @throws EngineError DEMO_MISSING: no Tailrace with a demo was started on this data folder */
+/** Finds the demo of a data folder. @throws EngineError DEMO_MISSING: no Tailrace with a demo was started on this data folder */
 export async function loadDemoAccess(dataFolder: string): Promise<DemoAccess> {
   try {
-    return JSON.parse(await readFile(file(dataFolder), 'utf8')) as DemoAccess
+    return JSON.parse(await readFile(file(dataFolder), 'utf8')) // as it was saved
   } catch (cause) {
     throw new EngineError('DEMO_MISSING', `no demo in the data folder ${dataFolder}`, { dataFolder }, { cause })
   }
 }
 
-export async function demo(args: readonly string[]): Promise<void> {
+/** Plays with the demo, or tells its token. @throws EngineError DEMO_MISSING, SERVICE_UNREACHABLE */
+export async function demo(verb: 'write' | 'token'): Promise<void> {
   const { dataFolder } = readSettings()
-  const [command] = args
-  const access = await loadDemoAccess(dataFolder)
-  if (command === 'token') {
-    process.stdout.write(`${access.token}\n`)
-  } else if (command === 'write') {
-    const client = new Client({ connectionString: access.databaseUrl })
-    client.on('error', () => undefined) // the query under way tells it
-    try {
-      await client.connect().catch((cause: Error) => {
-        const text = `the demo of the data folder ${dataFolder} does not answer: ${cause.message}`
-        throw new EngineError('SERVICE_UNREACHABLE', text, { dataFolder }, { cause })
-      })
-      process.stdout.write(`${await writeDemoChanges(client)} rows changed\n`)
-    } finally {
-      await client.end()
-    }
-  } else {
-    process.stderr.write(
-      'usage: tailrace demo write    make some changes in the demo database\n       tailrace demo token    print the API token of the demo\n',
-    )
-    process.exitCode = 2
+  const { token, databaseUrl } = await loadDemoAccess(dataFolder)
+  if (verb === 'token') return print(token)
+  const client = new Client({ connectionString: databaseUrl })
+  client.on('error', () => undefined) // the query under way tells it
+  try {
+    await client.connect().catch((cause: Error) => {
+      const text = `the demo of the data folder ${dataFolder} does not answer: ${cause.message}`
+      throw new EngineError('SERVICE_UNREACHABLE', text, { dataFolder }, { cause })
+    })
+    print(`${await writeDemoChanges(client)} rows changed`)
+  } finally {
+    await client.end()
   }
 }

@@ -5,17 +5,16 @@
 import { readFileSync, watch } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import { EngineError } from '../engine/errors.ts'
+import { FUNCTION_FIELDS, TELLING_WORDS, type FunctionField } from '../engine/state/function-kinds.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
-import { sinkTypeOf } from '../api/functions/function-form.ts'
-import { routeTrial } from '../api/functions/route-trial.ts'
-import { parseExact } from '../transforms/exact-json.ts'
+import { sinkTypeOf, routeTrial } from '../actors/resources/function-form.ts'
+import { isObject, parseExact } from '../engine/json.ts'
 import { FunctionPool, type AccountPool } from '../transforms/sandbox/pool.ts'
 import { bundled, functionText, tellOutside, hasImports } from './bundle.ts'
-import { FUNCTION_OPTIONS } from './command-options.ts'
+import { CommandFailed, print, UsageError } from './command.ts'
 import { databaseArgument } from './database-argument.ts'
-import { answered, service, type Access } from './running-service.ts'
+import { service, type Access } from './running-service.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
 import { placeText } from '../transforms/sandbox/source-position.ts'
 import { syntheticMessage } from '../transforms/synthetic-message.ts'
@@ -23,107 +22,84 @@ import { sampleOf } from '../transforms/table-sample.ts'
 import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult } from '../transforms/trial.ts'
 import { readText, writeText } from './text-file.ts'
 
-const USAGE = `usage: tailrace function test | build | save FILE [options]   (tailrace function --help says more)`
-const VERBS = ['test', 'build', 'save'] as const
-const TYPES = ['filter', 'transform', 'routing', 'enrichment'] as const
-type Type = (typeof TYPES)[number]
+/** What a file may hold: each goes by the name of the setting of a sink that takes it. */
+const TYPES = FUNCTION_FIELDS
+type Type = FunctionField
 const MEMORY_MB = 512
 /** One save of an editor may touch a file several times. */
 const SETTLED_MS = 50
 
-/** What is to be tried, and on what. */
-type Asked = Readonly<{
-  file: string
-  type: Type | undefined
-  sinkType: string | undefined
-  input: string | undefined
-  database: string | undefined
-  table: string | undefined
-  /** whatever goes wrong is mended next */
-  isWatched: boolean
-}>
+/** What a function is, as far as it was said. */
+type Named = Readonly<{ file: string; type: Type | undefined; sinkType: string | undefined }>
+/** What is to be tried, and on what. @property isWatched whatever goes wrong is mended next */
+type Asked = Named & Readonly<{ input: string | undefined; database: string | undefined; table: string | undefined; isWatched: boolean }>
+type Options = SaveOptions &
+  Readonly<{ type?: string; 'sink-type'?: string; input?: string; database?: string; table?: string; watch?: boolean }> &
+  Readonly<{ output?: string; minify?: boolean }>
 
-export async function runFunction(args: readonly string[]): Promise<void> {
-  const { values, positionals } = parseArgs({ args: [...args], allowPositionals: true, options: FUNCTION_OPTIONS })
-  const [verb, file, more] = positionals
-  const { type: given, 'sink-type': sinkType, input, database, table } = values
+/** Does with a function's file what the verb says. @throws UsageError, CommandFailed, EngineError */
+export async function runFunction(verb: 'test' | 'build' | 'save', file: string, options: Options): Promise<void> {
+  const { type: given, 'sink-type': sinkType, input, database, table, watch: isWatched = false } = options
   const type = TYPES.find((one) => one === given)
-  const wrong = whatIsWrong({ type: type === given ? undefined : given, input, database, table })
-  if (!VERBS.some((one) => one === verb) || file === undefined || more !== undefined || wrong !== '') {
-    process.stderr.write(`${wrong}${USAGE}\n`)
-    process.exitCode = 2
-    return
-  }
-  if (verb === 'build') return built(file, values)
-  if (verb === 'save') return saveFunction({ file, ...described({ file, type, sinkType }) }, values)
+  if (type !== given) throw new UsageError(`--type ${given} can not be tried here: it is one of ${TYPES.join(', ')}`)
+  if (table !== undefined && database === undefined) throw new UsageError('--table needs --database, which it is in')
+  if (table !== undefined && input !== undefined) throw new UsageError('give either --input or --table')
+  if (verb === 'build') return build(file, options)
+  if (verb === 'save') return save({ file, type, sinkType }, options)
   for (const one of [file, ...(input === undefined ? [] : [input])]) readText(one)
-  const asked = {
-    file,
-    type,
-    sinkType,
-    input,
-    database,
-    table,
-    isWatched: values.watch === true,
-  }
+  const asked = { file, type, sinkType, input, database, table, isWatched }
   const pool = new FunctionPool({ threads: 1, memoryMb: MEMORY_MB })
   const own = pool.of('')
   try {
-    if (!values.watch) {
-      if (!(await tried(asked, own))) process.exitCode = 1
-      return
-    }
-    for await (const what of changes(asked)) {
-      process.stdout.write(what)
-      await tried(asked, own)
-    }
+    if (!isWatched && !(await tried(asked, own))) process.exitCode = 1
+    if (isWatched)
+      for await (const what of changes(asked)) {
+        process.stdout.write(what)
+        await tried(asked, own)
+      }
   } finally {
     await pool.stop()
   }
 }
 
-/** @param given `type`: one that there is none of @returns a line, or nothing */
-function whatIsWrong(given: Partial<Record<'type' | 'input' | 'database' | 'table', string | undefined>>): string {
-  if (given.type !== undefined) return `--type ${given.type} can not be tried here: it is one of ${TYPES.join(', ')}\n`
-  if (given.table !== undefined && given.database === undefined) return '--table needs --database, which it is in\n'
-  return given.table !== undefined && given.input !== undefined ? 'give either --input or --table\n' : ''
-}
-
 /** @throws EngineError VALIDATION_FAILED, ARGUMENT_INVALID */
-async function built(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
+async function build(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
   const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
   readText(file)
   const code = bundled(file, { minify, outside: tellOutside })
   writeText(target, code)
-  process.stdout.write(`${target}: ${Buffer.byteLength(code)} bytes\n`)
+  print(`${target}: ${Buffer.byteLength(code)} bytes`)
 }
 
-/** @property kind type of the function, which is the field of a sink that has one @property routes of a routing function: type of its sinks */
-type Saved = Readonly<{ file: string; kind: string; routes: string | undefined }>
-type SaveOptions = Access & Readonly<{ name?: string | undefined; sink?: string | undefined }>
+type SaveOptions = Access & Readonly<{ name?: string; sink?: string }>
 
 /**
  * Creates a function in a running Tailrace from a file, or updates it by its name, and gives it to a sink.
  * @throws EngineError VALIDATION_FAILED: it can't be bundled; SERVICE_UNREACHABLE
  */
-async function saveFunction({ file, kind, routes }: Saved, { name = nameOf(file), sink, ...access }: SaveOptions): Promise<void> {
-  const code = functionText(file, tellOutside)
-  const ask = await service('function', access)
-  if (!ask) return
+async function save(given: Named, { name = nameOf(given.file), sink, ...access }: SaveOptions): Promise<void> {
+  const { kind, routes } = described(given)
+  const code = functionText(given.file, tellOutside)
+  const ask = await service(access)
   const path = `/functions/${encodeURIComponent(name)}`
-  const form = { type: kind, code, ...(routes !== undefined && { sink_type: routes }) }
-  const isKnown = (await ask('GET', path)).status === 200
-  const answer = answered('function', isKnown ? await ask('PATCH', path, form) : await ask('POST', '/functions', { name, ...form }))
-  if (!answer) return
-  const users = answer['used_by'] as readonly string[]
-  process.stdout.write(
-    `${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}\n`,
+  const form = { type: kind, code, sink_type: routes }
+  const isKnown = await ask('GET', path).then(
+    () => true,
+    (error: unknown) => {
+      if (error instanceof CommandFailed) return false
+      throw error
+    },
   )
-  for (const warning of (answer['warnings'] ?? []) as readonly string[]) process.stderr.write(`it fails ${warning}\n`)
+  const { used_by, warnings } = isKnown ? await ask('PATCH', path, form) : await ask('POST', '/functions', { name, ...form })
+  const users = textsOf(used_by)
+  print(`${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}`)
+  for (const warning of textsOf(warnings)) process.stderr.write(`it fails ${warning}\n`)
   if (sink === undefined || users.includes(sink)) return
-  if (answered('function', await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })))
-    process.stdout.write(`${sink}: has it now\n`)
+  await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
+  print(`${sink}: has it now`)
 }
+
+const textsOf = (list: unknown): readonly string[] => (Array.isArray(list) ? list.filter((one) => typeof one === 'string') : [])
 
 const nameOf = (file: string): string => basename(file).replace(/(?:\.bundle)?\.[^.]+$/, '')
 
@@ -134,7 +110,7 @@ const nameOf = (file: string): string => basename(file).replace(/(?:\.bundle)?\.
 async function* changes({ file, input }: Asked): AsyncGenerator<string> {
   const files = [file, ...(input === undefined ? [] : [input])].map((one) => resolve(one))
   const isWatched = (path: string) =>
-    files.includes(path) || (dirname(path) === dirname(files[0] as string) && CODE.test(path) && importsOf(file))
+    files.includes(path) || (dirname(path) === dirname(resolve(file)) && CODE.test(path) && importsOf(file))
   let changed = Promise.withResolvers<string>()
   const watchers = [...new Set(files.map((one) => dirname(one)))].map((folder) =>
     watch(folder, (_, name) => {
@@ -175,8 +151,8 @@ async function tried(asked: Asked, pool: AccountPool): Promise<boolean> {
     const code = functionText(file, tellOutside)
     const written = { name: basename(file), type: kind, description: null, sinkType: sinkTypeOf(routes), code }
     const results =
-      kind === 'enrichment'
-        ? await tryEnrichment(written, messages, { connection: connection as Connection, pool })
+      kind === 'enrichment' && connection
+        ? await tryEnrichment(written, messages, { connection, pool })
         : await tryFunction(written, messages, pool, routeTrial(written.sinkType))
     if (messages[0] === EXAMPLE) process.stdout.write(`a ${kind}, on an example (--input FILE: on your own): ${JSON.stringify(EXAMPLE)}\n`)
     for (const result of results) process.stdout.write(shown(result))
@@ -219,13 +195,12 @@ function described({ file, type, sinkType }: Pick<Asked, 'file' | 'type' | 'sink
 
 /** By the types that it imports, or by its own name. */
 function kindOf(code: string): Type {
-  if (/\bFilter\b|function\s+filter\b/.test(code)) return 'filter'
-  return /\bRoute\b|function\s+rout(?:e|ing)\b/.test(code) ? 'routing' : 'transform'
+  return TELLING_WORDS.filter.test(code) ? 'filter' : TELLING_WORDS.routing.test(code) ? 'routing' : 'transform'
 }
 
 function shown({ input, output, parameters, routing, error, timeUs, logs }: TrialResult): string {
   const result = error ? `✗ ${error.text}${placeText(error)}` : JSON.stringify(routing ?? output, undefined, 2)
-  const { record_pks: key } = (input.metadata ?? {}) as { record_pks?: unknown }
+  const { record_pks: key } = input.metadata
   const given = parameters || (error && error.kind === 'enrichment') ? `  for ${JSON.stringify(parameters ?? key)}\n` : ''
   return `${given}${logs.map((line) => `  ${line}\n`).join('')}${result}   ${timeUs} µs\n`
 }
@@ -234,19 +209,17 @@ function shown({ input, output, parameters, routing, error, timeUs, logs }: Tria
 function messagesOf(text: string, file: string): TrialMessage[] {
   const listed = (json: string): unknown[] => {
     const value = parseExact(json)
-    const data = isObject(value) && !('record' in value) && 'data' in value ? value.data : value
-    return (Array.isArray(data) ? data : [data]).map((one: unknown) => (isObject(one) && 'message' in one ? one.message : one))
+    const data = isObject(value) && !('record' in value) && 'data' in value ? value['data'] : value
+    return (Array.isArray(data) ? data : [data]).map((one: unknown) => (isObject(one) && 'message' in one ? one['message'] : one))
   }
   let list: unknown[]
   try {
     const lines = text.split('\n').filter((line) => line.trim() !== '')
     list = lines.length > 1 && lines.every((line) => /^\s*\{.*\}\s*$/.test(line)) ? lines.flatMap(listed) : listed(text)
   } catch (error) {
-    throw new EngineError('ARGUMENT_INVALID', `${file} is not JSON: ${(error as Error).message}`)
+    throw new EngineError('ARGUMENT_INVALID', `${file} is not JSON: ${error instanceof Error ? error.message : String(error)}`)
   }
   if (list.length === 0 || !list.every((message) => isObject(message) && 'record' in message))
     throw new EngineError('ARGUMENT_INVALID', `${file} holds no messages: a JSON object with "record", a list of them, or one a line`)
   return list.map(trialMessage)
 }
-
-const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null

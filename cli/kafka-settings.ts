@@ -5,6 +5,7 @@ type KafkaLogin =
   | Readonly<{ mechanism: 'plain' | 'scram-sha-256' | 'scram-sha-512'; username: string; password: string }>
   | Readonly<{ mechanism: 'oauthbearer'; url: string; clientId: string; clientSecret: string; scope: string | undefined }>
 
+/** Where the log in Kafka is, and how it is reached. */
 export type KafkaSettings = Readonly<{
   brokers: readonly BrokerAddress[]
   /** in front of the names of topics and groups */
@@ -17,6 +18,8 @@ export type KafkaSettings = Readonly<{
   sasl: KafkaLogin | undefined
 }>
 
+/** How we may log in at brokers. */
+export const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
 const TLS_FILES = ['KAFKA_TLS_CA_FILE', 'KAFKA_TLS_CERT_FILE', 'KAFKA_TLS_KEY_FILE'] as const
 const PASSWORD = ['KAFKA_SASL_USERNAME', 'KAFKA_SASL_PASSWORD'] as const
 const OAUTH = ['KAFKA_SASL_OAUTH_URL', 'KAFKA_SASL_OAUTH_CLIENT_ID', 'KAFKA_SASL_OAUTH_CLIENT_SECRET'] as const
@@ -79,11 +82,13 @@ function login(value: (name: string) => string | undefined, wrong: (name: string
   const text = (name: string) => value(name) ?? ''
   if (mechanism === undefined) return undefined
   if (mechanism !== 'oauthbearer') {
-    const [username, password] = PASSWORD.map(text) as [string, string]
-    return { mechanism: mechanism as 'plain' | 'scram-sha-256' | 'scram-sha-512', username, password }
+    const known = SASL_MECHANISMS.find((one) => one === mechanism)
+    if (known === undefined || known === 'oauthbearer') return undefined // the problem is noted already
+    return { mechanism: known, username: text('KAFKA_SASL_USERNAME'), password: text('KAFKA_SASL_PASSWORD') }
   }
-  const [url, clientId, clientSecret] = OAUTH.map(text) as [string, string, string]
+  const url = text('KAFKA_SASL_OAUTH_URL')
   if (url !== '' && !/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : ''))
     wrong('KAFKA_SASL_OAUTH_URL', 'is not a URL; takes https://host/path of the token endpoint')
+  const [clientId, clientSecret] = [text('KAFKA_SASL_OAUTH_CLIENT_ID'), text('KAFKA_SASL_OAUTH_CLIENT_SECRET')]
   return { mechanism, url, clientId, clientSecret, scope: value('KAFKA_SASL_OAUTH_SCOPE') }
 }

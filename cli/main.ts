@@ -1,69 +1,89 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
-import { parseArgs } from 'node:util'
 import { EngineError, ERRORS } from '../engine/errors.ts'
-import { ACCESS_OPTIONS, CONFIG_OPTIONS, FUNCTION_OPTIONS, listed, REPLAY_OPTIONS, TYPES_OPTIONS, type Options } from './command-options.ts'
+import { columns, command, CommandFailed, flag, print, text, UsageError, type Command } from './command.ts'
 import { version } from './version.ts'
 
-type Command = Readonly<{
-  /** behind "tailrace" */
-  usage: string
-  summary: string
-  /** @param args what follows the command's name */
-  run: (args: readonly string[]) => Promise<void> | void
-  /** beside --help; one that is not named is refused */
-  options?: Options
-  /** takes words behind its name; what each means */
-  words?: Readonly<Record<string, string>>
-  /** as they are typed */
-  examples?: readonly string[]
-}>
+const ACCESS_OPTIONS = {
+  token: text('API_TOKEN', 'token of the account; without it that in TAILRACE_TOKEN, or of the demo in the data folder'),
+  url: text('URL', 'where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
+} as const
+const REPLAY_OPTIONS = {
+  to: text('TIME', 'what was committed then or later comes again: 2025-02-03T04:05:06Z'),
+  lsn: text('LSN', 'the same from a position in the write-ahead log on: 16/B374D848'),
+  offset: text('N', 'the same from a record of the log on, with --partition'),
+  partition: text('P', 'the partition that --offset is of'),
+  generation: text('G', 'the generation that --offset is of, where that is not the one delivered now'),
+  ...ACCESS_OPTIONS,
+} as const
+const FUNCTION_OPTIONS = {
+  type: text('TYPE', 'filter, transform, routing or enrichment; without it, what the file looks like'),
+  'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
+  input: text('FILE', 'test: messages to run it on: one, a list, one a line, or an answer of the API; without it, an example'),
+  database: text('DATABASE', 'test: where a query runs, and --table is: a name in the configuration file, "demo", or a URL'),
+  table: text('TABLE', 'test: instead of --input the first ten rows of this table (schema.table), as inserts'),
+  watch: flag('test: runs it again whenever a file changes; Ctrl-C ends'),
+  output: text('FILE', 'build: where the result goes; FILE.bundle.js beside it'),
+  minify: flag('build: a smaller result'),
+  name: text('NAME', 'save: under which name; without it, that of the file'),
+  sink: text('SINK', 'save: gives it to this sink, too'),
+  ...ACCESS_OPTIONS,
+} as const
+const CONFIG_OPTIONS = {
+  'auto-approve': flag('apply: without asking'),
+  'show-sensitive': flag('export: with secrets as they are; without it they are shown in part, and stay what they are when applied'),
+  output: text('FILE', 'interpolate: where the result goes; the standard output'),
+  ...ACCESS_OPTIONS,
+} as const
+const TYPES_OPTIONS = {
+  schema: text('NAME', 'only tables of this schema'),
+  output: text('FILE', 'where the types go; the standard output'),
+} as const
 
 // Each command loads its own modules, so that `tailrace version` doesn't wait for a database driver.
 const COMMANDS: Readonly<Record<string, Command>> = {
-  start: {
-    usage: 'start',
+  start: command({
     summary: 'run the service: an embedded PostgreSQL with a demo, or what PG_URL and CONFIG_FILE_PATH say',
-    run: async (args) => (await import('./start.ts')).start(args),
     examples: ['tailrace start', 'CONFIG_FILE_PATH=tailrace.yaml SERVER_PORT=8080 tailrace start'],
-  },
-  demo: {
-    usage: 'demo write | token',
+    run: async () => (await import('./start.ts')).start(),
+  }),
+  demo: command({
+    usage: 'write | token',
     summary: 'make some changes in the demo database, or print its API token',
-    run: async (args) => (await import('./demo.ts')).demo(args),
-    words: { write: 'makes some changes in the demo database', token: 'prints the API token of the demo' },
+    verbs: { write: 'makes some changes in the demo database', token: 'prints the API token of the demo' },
     examples: ['TOKEN=$(tailrace demo token)'],
-  },
-  source: {
-    usage: 'source retry | accept-gap NAME [options]',
+    run: async ({ verb }) => (await import('./demo.ts')).demo(verb),
+  }),
+  source: command({
+    usage: 'retry | accept-gap NAME [options]',
     summary: 'let the source of a database try again, or go on although changes are missing',
-    run: async (args) => (await import('./source.ts')).source(args),
-    options: ACCESS_OPTIONS,
-    words: {
+    verbs: {
       retry: 'a source that has given up, or waits, tries again at once',
       'accept-gap': 'a source that stopped because changes are missing goes on without them',
-      NAME: 'of the database',
     },
+    word: ['NAME', 'of the database'],
+    options: ACCESS_OPTIONS,
     examples: ['tailrace source retry shop --token a-good-token'],
-  },
-  sink: {
-    usage: 'sink replay NAME --to TIME | --lsn LSN | --offset N [options]',
+    run: async ({ verb, word, values }) => (await import('./source.ts')).source(verb, word, values),
+  }),
+  sink: command({
+    usage: 'replay NAME --to TIME | --lsn LSN | --offset N [options]',
     summary: 'set a sink back: what was committed there or later comes again',
-    run: async (args) => (await import('./sink.ts')).sink(args),
+    verbs: { replay: 'delivers again what was committed at a place or later' },
+    word: ['NAME', 'of the sink'],
     options: REPLAY_OPTIONS,
-    words: { NAME: 'of the sink' },
     examples: ['tailrace sink replay orders --to 2025-02-03T04:05:06Z'],
-  },
-  function: {
-    usage: 'function test | build | save FILE [options]',
+    run: async ({ word, values }) => (await import('./sink.ts')).replay(word, values),
+  }),
+  function: command({
+    usage: 'test | build | save FILE [options]',
     summary: 'run a function from a file on messages, put it and what it imports into one file, or save it in a running Tailrace',
-    run: async (args) => (await import('./function.ts')).runFunction(args),
-    options: FUNCTION_OPTIONS,
-    words: {
+    verbs: {
       test: 'runs it and shows its results, what it prints, and where it fails; exits with 1 when a message failed',
       build: 'puts it and the libraries that it imports into one file, for the API or the configuration file',
       save: 'creates it in a running Tailrace, or updates the one of its name; what it imports goes with it',
-      FILE: 'JavaScript or TypeScript with a default export; of an enrichment SQL',
     },
+    word: ['FILE', 'JavaScript or TypeScript with a default export; of an enrichment SQL'],
+    options: FUNCTION_OPTIONS,
     examples: [
       'tailrace function test masked.ts --watch',
       'tailrace function test masked.ts --database demo --table customer',
@@ -72,102 +92,85 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace function build slugs.ts --minify',
       'tailrace function save masked.ts --sink customers',
     ],
-  },
-  config: {
-    usage: 'config plan | apply | export | interpolate [FILE] [options]',
+    run: async ({ verb, word, values }) => (await import('./function.ts')).runFunction(verb, word, values),
+  }),
+  config: command({
+    usage: 'plan | apply | export | interpolate [FILE] [options]',
     summary: 'show what a configuration file would change in a running Tailrace, apply it, or export what is there',
-    run: async (args) => (await import('./config.ts')).config(args),
-    options: CONFIG_OPTIONS,
-    words: {
+    verbs: {
       plan: 'shows what applying the file would change; exits with 1 when something in it is wrong',
       apply: 'shows it, asks, and does it: all or nothing; what the file lacks stays',
       export: 'prints what the account has as a file, without account and tokens',
       interpolate: 'prints the file with its variables replaced: ${VAR}, ${VAR:-default}',
-      FILE: 'the configuration file, tailrace.yaml; "-": the standard input',
     },
+    word: ['[FILE]', 'the configuration file, tailrace.yaml; "-": the standard input'],
+    options: CONFIG_OPTIONS,
     examples: [
       'tailrace config export > tailrace.yaml',
       'tailrace config plan',
       'tailrace config apply shop.yaml --token a-good-token --url http://127.0.0.1:7376',
       'tailrace config interpolate - < shop.yaml | tailrace config apply - --auto-approve',
     ],
-  },
-  types: {
-    usage: 'types DATABASE [options]',
+    run: async ({ verb, word, values }) => (await import('./config.ts')).config(verb, word, values),
+  }),
+  types: command({
+    usage: 'DATABASE [options]',
     summary: 'write the types of a database’s rows, for the editor in which functions are written',
-    run: async (args) => (await import('./types.ts')).types(args),
+    word: ['DATABASE', 'a name in the configuration file, "demo", or a URL: postgresql://user:password@host:port/database?sslmode=require'],
     options: TYPES_OPTIONS,
-    words: {
-      DATABASE: 'a name in the configuration file, "demo", or a URL: postgresql://user:password@host:port/database?sslmode=require',
-    },
     examples: ['tailrace types shop --output shop.ts'],
-  },
-  version: { usage: 'version', summary: 'print the version', run: () => print(version()) },
-  help: {
-    usage: 'help [COMMAND]',
+    run: async ({ word, values }) => (await import('./types.ts')).types(word, values),
+  }),
+  version: command({ summary: 'print the version', run: () => print(version()) }),
+  help: command({
+    usage: '[COMMAND]',
     summary: 'print this, or all about a command, as COMMAND --help does',
-    run: ([about]) => print(about !== undefined && Object.hasOwn(COMMANDS, about) ? helpOf(COMMANDS[about] as Command) : help()),
-    words: { COMMAND: 'start, demo, source, sink, function, config, types or version' },
+    word: ['[COMMAND]', 'the name of a command'],
     examples: ['tailrace help function'],
-  },
+    run: ({ word }) => print(commandOf(word)?.help(word) ?? help()),
+  }),
 }
 
-const HELP = { type: 'boolean', means: 'prints this' } as const
+const commandOf = (name: string): Command | undefined => (Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined)
 
-const print = (text: string): void => void process.stdout.write(`${text}\n`)
+const help = (): string => `usage:
+${columns(Object.entries(COMMANDS).map(([name, { usage, summary }]) => [`tailrace ${name} ${usage}`.trimEnd(), summary]))}
 
-function help(): string {
-  const width = Math.max(...Object.values(COMMANDS).map(({ usage }) => usage.length))
-  const lines = Object.values(COMMANDS).map(({ usage, summary }) => `  tailrace ${usage.padEnd(width)}   ${summary}`)
-  return [
-    'usage:',
-    ...lines,
-    '',
-    'COMMAND --help explains its options. Settings are environment variables: docs/configuration.md lists them.',
-  ].join('\n')
-}
+COMMAND --help explains its options. Settings are environment variables: docs/configuration.md lists them.`
 
-function helpOf({ usage, summary, words = {}, options = {}, examples = [] }: Command): string {
-  const width = Math.max(0, ...Object.keys(words).map(({ length }) => length))
-  const parts = [
-    `usage: tailrace ${usage}\n  ${summary}\n`,
-    ...(Object.keys(words).length > 0 ? [Object.entries(words).map(([word, means]) => `  ${word.padEnd(width)}   ${means}\n`).join('')] : []), // prettier-ignore
-    `options:\n${listed({ ...options, help: HELP })}`,
-    ...(examples.length > 0 ? [`example${examples.length > 1 ? 's' : ''}:\n${examples.map((line) => `  ${line}\n`).join('')}`] : []),
-  ]
-  return parts.join('\n').trimEnd()
-}
+const ALIASES: ReadonlyMap<string, string> = new Map([
+  ['--help', 'help'],
+  ['-h', 'help'],
+  ['--version', 'version'],
+  ['-v', 'version'],
+])
 
 /**
+ * Runs a command. Sets the exit code: 0, 1 when the command failed, 2 when it was not understood.
  * @param argv the arguments behind the program's name
- * Sets the exit code: 0, 1 when the command failed, 2 when it was not understood.
  */
 export async function main(argv: readonly string[]): Promise<void> {
-  const [first, ...rest] = argv
-  const name =
-    first === undefined || first === '--help' || first === '-h' ? 'help' : first === '--version' || first === '-v' ? 'version' : first
-  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
-  if (!command) return misunderstood(`unknown command "${name}"`)
+  const [first = 'help', ...args] = argv
+  const name = ALIASES.get(first) ?? first
+  const found = commandOf(name)
+  if (!found) return failed(`tailrace: unknown command "${name}"\n\n${help()}`, 2)
   try {
-    const { options, words } = command
-    parseArgs({ args: rest, strict: true, allowPositionals: words !== undefined, options: { help: { ...HELP, short: 'h' }, ...options } })
+    await found.run(name, args)
   } catch (error) {
-    return misunderstood(`${name}: ${(error as Error).message}`)
-  }
-  if (rest.includes('--help') || rest.includes('-h')) return print(helpOf(command))
-  try {
-    await command.run(rest)
-  } catch (error) {
-    process.stderr.write(error instanceof EngineError ? inWords(error) : `tailrace ${name}: ${(error as Error).stack ?? String(error)}\n`)
-    process.exitCode = 1
+    if (error instanceof UsageError) {
+      const usage = `usage: tailrace ${name} ${found.usage}`.trimEnd()
+      return failed(`${error.message === '' ? '' : `${error.message}\n`}${usage}   (tailrace ${name} --help says more)`, 2)
+    }
+    if (error instanceof CommandFailed) return failed(`tailrace ${name}: ${error.message}`, error.exitCode)
+    if (error instanceof EngineError) return failed(inWords(error))
+    failed(`tailrace ${name}: ${error instanceof Error ? error.stack : String(error)}`)
   }
 }
 
-function misunderstood(what: string): void {
-  process.stderr.write(`tailrace: ${what}\n\n${help()}\n`)
-  process.exitCode = 2
+function failed(words: string, exitCode = 1): void {
+  process.stderr.write(`${words}\n`)
+  process.exitCode = exitCode
 }
 
-function inWords({ code, message }: EngineError): string {
-  return `${code}:${message.includes('\n') ? '\n' : ' '}${message}\n  ${ERRORS[code].remedy}\n`
-}
+const inWords = ({ code, message }: EngineError): string =>
+  `${code}:${message.includes('\n') ? '\n' : ' '}${message}\n  ${ERRORS[code].remedy}`

@@ -11,12 +11,13 @@ import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
-import { Egress, type EgressMode, type EgressOptions } from '../engine/net/egress.ts'
+import { Egress, type EgressOptions } from '../engine/net/egress.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
-import { kafkaSettings, type KafkaSettings } from './kafka-settings.ts'
+import { kafkaSettings, SASL_MECHANISMS, type KafkaSettings } from './kafka-settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
 
+/** The settings of a process, checked. */
 export type Settings = Readonly<{
   server: Readonly<{ host: string; port: number }>
   log: Readonly<{ level: LogLevel; format: LogFormat }>
@@ -60,7 +61,6 @@ const LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as
 const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
 const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
-const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
 const EGRESS_MODES = ['private', 'public'] as const
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
@@ -145,8 +145,10 @@ export const VARIABLES = {
   ),
 } as const satisfies Record<string, Variable>
 type Name = keyof typeof VARIABLES
+const isName = (name: string): name is Name => Object.hasOwn(VARIABLES, name)
+const NAMES = Object.keys(VARIABLES).filter(isName)
 
-/** Known to the original, without effect here. */
+/** Variables that the original knows and that have no effect here. */
 // prettier-ignore
 export const IGNORED = [
   'SERVER_CHECK_ORIGIN', 'SECRET_KEY_BASE', 'PG_IPV6', 'REDIS_URL', 'REDIS_TLS', 'REDIS_IPV6', 'REDIS_POOL_SIZE',
@@ -169,17 +171,19 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   // a password may begin or end with a space
   const given = (name: string) => (name.endsWith('_PASSWORD') ? env[name] : env[name]?.trim()) || undefined
   const values: Values = {}
-  for (const name of Object.keys(VARIABLES) as Name[]) {
+  for (const name of NAMES) {
     const value = given(name)
     if (value !== undefined) values[name] = takesInteger(name) && /^-?\d{1,15}$/.test(value) ? Number(value) : value
   }
   // of the few that are given: to compile the check of all took a tenth of the CPU time of a start
-  const check = schemaCheck(Type.Object(Object.fromEntries((Object.keys(values) as Name[]).map((name) => [name, VARIABLES[name].schema]))))
+  const check = schemaCheck(
+    Type.Object(Object.fromEntries(NAMES.filter((name) => name in values).map((name) => [name, VARIABLES[name].schema]))),
+  )
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = problems.some(({ name }) => name === 'PG_URL') ? undefined : stateDatabase(values, problems)
   const config = configFile(values, problems)
   const kafka = kafkaSettings(
-    (name) => values[name as Name]?.toString(),
+    (name) => (isName(name) ? values[name]?.toString() : undefined),
     (name, reason) => problems.push({ name, reason }),
   )
   const egress = egressOf(values, problems)
@@ -202,7 +206,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   return deepFreeze({
     server: { host: string('SERVER_HOST') ?? '127.0.0.1', port: integer('SERVER_PORT') ?? 7376 },
     log: {
-      level: (string('LOG_LEVEL') ?? 'info') as LogLevel,
+      level: LEVELS.find((level) => level === values.LOG_LEVEL) ?? 'info',
       format: (string('TAILRACE_LOG_FORMAT', 'SEQUIN_LOG_FORMAT') ?? 'console') === 'console' ? 'console' : 'json',
     },
     config,
@@ -222,7 +226,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     egress,
-    databaseEgress: { ...egress, mode: (string('EGRESS_DATABASES') ?? egress.mode) as EgressMode },
+    databaseEgress: { ...egress, mode: EGRESS_MODES.find((mode) => mode === values.EGRESS_DATABASES) ?? egress.mode },
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(
       (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),
@@ -234,9 +238,9 @@ const takesInteger = (name: Name): boolean => 'type' in VARIABLES[name].schema &
 
 /** ajv's errors as one sentence for each variable: what came, what it takes. */
 function wrongOnes(errors: readonly ErrorObject[], values: Values): Problem[] {
-  const names = new Set(errors.map((error) => error.instancePath.slice(1) as Name))
+  const names = new Set(errors.map((error) => error.instancePath.slice(1)).filter(isName))
   return [...names].map((name) => {
-    const { schema, secret } = VARIABLES[name] as Variable
+    const { schema, secret }: Variable = VARIABLES[name]
     const came = secret ? 'a value of another form' : `"${String(values[name]).slice(0, 100)}"`
     return { name, reason: `${came} came; takes ${takes(schema)} (${(schema as { description?: string }).description})` }
   })
@@ -277,8 +281,10 @@ function stateDatabase(values: Values, problems: Problem[]): Settings['state'] {
   return { connection, poolSize }
 }
 
-const sslOf = (value: string): Connection['ssl'] =>
-  value === 'true' ? true : value === 'false' ? false : (value as Exclude<Connection['ssl'], boolean>)
+function sslOf(value: string): Connection['ssl'] {
+  const mode = SSL_MODES.find((one) => one === value) ?? 'false'
+  return mode === 'true' || mode === 'false' ? mode === 'true' : mode
+}
 
 function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, problems: Problem[]): Connection | undefined {
   const wrong = (reason: string): undefined => void problems.push({ name: 'PG_URL', reason })
@@ -288,7 +294,7 @@ function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, prob
   const unknown = [...url.searchParams.keys()].filter((name) => name !== 'sslmode')
   if (unknown.length > 0) return wrong(`has a parameter it does not take: ${unknown.join(', ')}; takes sslmode`)
   const mode = url.searchParams.get('sslmode')
-  if (mode !== null && !SSL_MODES.slice(2).includes(mode as (typeof SSL_MODES)[number]))
+  if (mode !== null && !SSL_MODES.slice(2).some((one) => one === mode))
     return wrong(`has sslmode "${mode}"; takes ${SSL_MODES.slice(2).join(', ')}`)
   if (mode !== null && ssl !== undefined && sslOf(mode) !== ssl) return wrong('has an sslmode that contradicts PG_SSL; keep one of the two')
   if (url.hostname === '') return wrong('names no host')
@@ -314,7 +320,7 @@ function egressOf({ EGRESS = 'private', EGRESS_ALLOW = '' }: Values, problems: P
     .split(',')
     .map((entry) => entry.trim())
     .filter((entry) => entry !== '')
-  const egress = { mode: EGRESS as EgressMode, allow }
+  const egress = { mode: EGRESS_MODES.find((mode) => mode === EGRESS) ?? 'private', allow }
   try {
     new Egress(egress)
   } catch (error) {

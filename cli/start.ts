@@ -11,19 +11,18 @@ import { dirname, join, resolve } from 'node:path'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster/cluster.ts'
-import type { RecentAsked } from '../actors/recent-messages.ts'
-import { applyConfig } from '../api/config/config-apply.ts'
-import { ConfigEdits } from '../api/config/config-edits.ts'
-import { readDocument, type ConfigDocument } from '../api/config/config-document.ts'
-import { refusal } from '../api/config/config-reader.ts'
-import { functionProblems } from '../api/config/configured-functions.ts'
-import { FunctionEdits } from '../api/functions/function-edits.ts'
+import { applyConfig } from '../actors/config/config-apply.ts'
+import { ConfigEdits } from '../actors/config/config-edits.ts'
+import { readDocument, type ConfigDocument } from '../actors/config/config-document.ts'
+import { refusal } from '../actors/config/config-reader.ts'
+import { functionProblems } from '../actors/config/built-functions.ts'
+import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { makeTestUrl } from '../api/sinks/test-endpoint.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError } from '../engine/errors.ts'
-import { refuseForeignLog } from '../engine/log/foreign-log.ts'
+import { refuseForeignLog } from '../engine/log/own-topics.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
 import { Egress } from '../engine/net/egress.ts'
@@ -32,7 +31,7 @@ import { guardDatabases } from '../engine/postgres/guarded-socket.ts'
 import { PostgresServer } from '../engine/postgres/server.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
-import { ResourceStore } from '../engine/state/resource-store.ts'
+import { ResourceStore, type Resources } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { openStore } from '../engine/state/store.ts'
@@ -49,7 +48,7 @@ import { DESTINATIONS } from '../sinks/destination-types.ts'
 /** Threads that run functions where the setting says nothing: with three, one function may have two and leaves one to the others. */
 const MIN_THREADS = 3
 const MAX_THREADS = 8
-/** of the process that only builds functions, to say what is wrong with them */
+/** Memory of the process that only builds functions, to say what is wrong with them. */
 const CHECKING_MB = 256
 /** Of a new sink that doesn't say how many, by where the log is: in Kafka there may be several processes to share them. */
 const PARTITIONS = { folder: 1, kafka: 4 } as const
@@ -57,7 +56,9 @@ const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
 const HAND_OVER_GRACE_MS = 1_000
-export async function start(_args: readonly string[]): Promise<void> {
+
+/** Runs the service until a signal ends it. */
+export async function start(): Promise<void> {
   setCollectorFlags()
   const settings = readSettings()
   const document = settings.config && (await readConfig(settings.config))
@@ -95,7 +96,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const folder = parts.use(openDataFolder(settings.dataFolder))
   const embedded = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
   const server = embedded?.server
-  const state = settings.state ?? { connection: (server as PostgresServer).connection(STATE_DATABASE), poolSize: 10 }
+  const state = settings.state ?? (server && { connection: server.connection(STATE_DATABASE), poolSize: 10 })
+  if (!state) throw new Error('there is neither a state database nor a server for one')
   if (server) await ensureDatabase(server.connection('postgres'), STATE_DATABASE)
   guardDatabases({ egress: new Egress({ ...settings.databaseEgress, setting: 'EGRESS_DATABASES' }), own: server?.connection('postgres') })
   const store = parts.use(
@@ -114,8 +116,10 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   })
   parts.defer(() => functions.stop())
   await store.transaction((query) => resources.encryptLogins(query))
-  if (document)
-    for (const notice of await applyConfig(document, store, resources, stopping, functions.of(document.account))) logger.warn(notice)
+  if (document) {
+    const { notices } = await applyConfig(document, { store, resources, signal: stopping, pool: functions.of(document.account) })
+    for (const notice of notices) logger.warn(notice)
+  }
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
 
   const log = parts.use(await openLog({ kafka: settings.kafka, folder: folder.path, store, logger }))
@@ -160,17 +164,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
           }),
         )
       : undefined
-  const reload = async () => {
-    await engine.reload()
-    await cluster?.engine.tellPeers()
-  }
-  const edits = new FunctionEdits({ store, resources, pool: functions, reload })
-  const functionPort = Object.assign(edits, {
-    list: () => cache.functions,
-    sinks: () => cache.sinks,
-    databases: () => cache.databases,
-    recent: (asked: RecentAsked) => (cluster?.engine ?? engine).recent(asked),
-  })
+  const serving = cluster?.engine ?? engine
+  const takeIn = (stored?: Resources) => serving.reload(stored)
   const { host, port } = settings.server
   if (access && !isLoopback(host))
     logger.warn(
@@ -180,11 +175,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const api = await startApi({
     host,
     port,
-    engine: cluster?.engine ?? engine,
+    engine: serving,
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
-    functions: functionPort,
-    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, reload, logger }),
+    edits: new ResourceEdits({ store, resources, cache, takeIn }),
+    functions: { resources: cache, pool: functions },
+    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn, logger }),
     ...(settings.hasTestEndpoints && { makeTestUrl: () => makeTestUrl(egress) }),
     logger,
     metrics,
@@ -221,8 +217,8 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
   const server = new PostgresServer({ binaries: embeddedBinaries(), folder: join(folder, 'postgres') })
   const how = await server.start()
   parts.defer(() => server.stop())
-  const told = () => ({ port: server.port, pid: server.pid ?? 0 })
-  logger.info(told(), `embedded PostgreSQL ${how}`)
+  const about = () => ({ port: server.port, pid: server.pid ?? 0 })
+  logger.info(about(), `embedded PostgreSQL ${how}`)
   if (server.isRoots)
     logger.warn(
       { folder: server.folder },
@@ -230,8 +226,8 @@ async function startEmbedded(folder: string, logger: Logger, parts: AsyncDisposa
     )
   const stopping = new AbortController()
   const kept = server.keepRunning(stopping.signal, {
-    ended: (restarts) => logger.error({ ...told(), restarts }, 'the embedded PostgreSQL has ended by itself, and is started again'),
-    restarted: () => logger.warn(told(), 'the embedded PostgreSQL runs again'),
+    ended: (restarts) => logger.error({ ...about(), restarts }, 'the embedded PostgreSQL has ended by itself, and is started again'),
+    restarted: () => logger.warn(about(), 'the embedded PostgreSQL runs again'),
   })
   kept.catch(() => undefined) // who serves hears of it
   parts.defer(async () => {
@@ -260,7 +256,7 @@ function readFile(path: string): ReturnType<typeof readDocument> {
     return readDocument(readFileSync(path, 'utf8'), { file: path, env: configVariables(), read })
   } catch (cause) {
     if (cause instanceof EngineError) throw cause
-    throw new EngineError('CONFIG_INVALID', `${path}: ${(cause as Error).message}`, { file: path }, { cause })
+    throw new EngineError('CONFIG_INVALID', `${path}: ${cause instanceof Error ? cause.message : String(cause)}`, { file: path }, { cause })
   }
 }
 

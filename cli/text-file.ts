@@ -1,6 +1,7 @@
 /** Files that a command was given by name: what can't be read or written is told in words. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { EngineError } from '../engine/errors.ts'
+import { isObject } from '../engine/json.ts'
 
 const WORDS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file or folder',
@@ -9,17 +10,17 @@ const WORDS: Readonly<Record<string, string>> = {
   EACCES: 'this user may not',
 }
 
-/** @throws EngineError ARGUMENT_INVALID */
-export const readText = (file: string): string => told('read', file, () => readFileSync(file, 'utf8'))
+/** Reads a text file. @throws EngineError ARGUMENT_INVALID */
+export const readText = (file: string): string => done('read', file, () => readFileSync(file, 'utf8'))
 
-/** @throws EngineError ARGUMENT_INVALID */
-export const writeText = (file: string, text: string): void => told('write', file, () => writeFileSync(file, text))
+/** Writes a text file. @throws EngineError ARGUMENT_INVALID */
+export const writeText = (file: string, text: string): void => done('write', file, () => writeFileSync(file, text))
 
-function told<T>(what: string, file: string, work: () => T): T {
+function done<T>(what: string, file: string, work: () => T): T {
   try {
     return work()
-  } catch (error) {
-    const { code = '', message } = error as NodeJS.ErrnoException
-    throw new EngineError('ARGUMENT_INVALID', `can not ${what} ${file}: ${WORDS[code] ?? message}`, {}, { cause: error })
+  } catch (cause) {
+    const { code, message } = isObject(cause) ? cause : {}
+    throw new EngineError('ARGUMENT_INVALID', `can not ${what} ${file}: ${WORDS[String(code)] ?? String(message)}`, {}, { cause })
   }
 }

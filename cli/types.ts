@@ -1,35 +1,19 @@
 /** `tailrace types DATABASE`: writes the types of a database's rows, for editors in which functions are written. */
-import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import { EngineError } from '../engine/errors.ts'
 import { clientConfig } from '../engine/postgres/client-config.ts'
 import { toSourceError } from '../engine/wal/connection/source-error.ts'
 import { rowTypes, type CatalogType, type TableColumn } from '../transforms/row-types.ts'
-import { TYPES_OPTIONS } from './command-options.ts'
+import { print } from './command.ts'
 import { databaseArgument } from './database-argument.ts'
 import { writeText } from './text-file.ts'
 
-const USAGE = 'usage: tailrace types DATABASE [--schema NAME] [--output FILE]   (tailrace types --help says more)'
-
-/** @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_REFUSED */
-export async function types(args: readonly string[]): Promise<void> {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: TYPES_OPTIONS,
-  })
-  const [database, more] = positionals
-  if (database === undefined || more !== undefined) {
-    process.stderr.write(`${USAGE}\n`)
-    process.exitCode = 2
-    return
-  }
-  const text = await typesOf(database, values.schema)
-  if (values.output === undefined) process.stdout.write(text)
-  else {
-    writeText(values.output, text)
-    process.stdout.write(`${values.output}: types of ${text.split('\nexport type Deleted').length - 1} tables\n`)
-  }
+/** Writes the types to a file or to the terminal. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_REFUSED */
+export async function types(database: string, { schema, output }: Readonly<{ schema?: string; output?: string }>): Promise<void> {
+  const text = await typesOf(database, schema)
+  if (output === undefined) return void process.stdout.write(text)
+  writeText(output, text)
+  print(`${output}: types of ${text.split('\nexport type Deleted').length - 1} tables`)
 }
 
 async function typesOf(database: string, schema: string | undefined): Promise<string> {

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
+/** Finds the version of this Tailrace. */
 export function version(): string {
   for (let folder = import.meta.dirname; ; folder = dirname(folder)) {
     const found = versionIn(join(folder, 'package.json'))
@@ -12,7 +13,7 @@ export function version(): string {
 
 function versionIn(file: string): string | undefined {
   try {
-    const { name, version: value } = JSON.parse(readFileSync(file, 'utf8')) as { name?: string; version?: string }
+    const { name, version: value }: { name?: string; version?: string } = JSON.parse(readFileSync(file, 'utf8'))
     return name === 'tailrace' ? value : undefined
   } catch {
     return undefined // most folders have none

@@ -1,18 +1,21 @@
 /** How long something waits for its next try. Pure, given a random number. */
 
-/** Doubles with each try that has failed. @param attempt how many have, 1 or more */
+/** A pause that doubles with each try that has failed. @param attempt how many have, 1 or more */
 export const backOff = ({ firstMs, maxMs }: Readonly<{ firstMs: number; maxMs: number }>, attempt: number): number =>
   Math.min(firstMs * 2 ** (attempt - 1), maxMs)
 
 /** A message that failed: about 1 s, doubling, at most 3 min (contract 12.3). */
 const MESSAGE = { firstMs: 1_000, maxMs: 180_000 }
+/** The longest pause of a message. */
 export const MESSAGE_LONGEST_MS = MESSAGE.maxMs
 const JITTER = 0.15
+/** The longest pause of a message that chance can make of it. */
+export const MESSAGE_LONGEST_JITTERED_MS = Math.ceil(MESSAGE.maxMs * (1 + JITTER))
 
-/** @param attempts that have failed, 1 or more. @param random from 0 up to before 1 */
+/** The pause of a message that failed. @param attempts that have failed, 1 or more. @param random from 0 up to before 1 */
 export function messageBackOff(attempts: number, random: number): number {
   return jittered(backOff(MESSAGE, attempts), random)
 }
 
-/** So that what failed together is not tried together. */
+/** A pause that differs a little each time, so that what failed together is not tried together. */
 export const jittered = (ms: number, random: number): number => Math.round(ms * (1 - JITTER + 2 * JITTER * random))

@@ -8,8 +8,10 @@ export interface Member {
   place: number
 }
 
+/** The place of what is in no bag. */
 export const NOWHERE = -1
 
+/** Things that come and go, in no order. */
 export class Bag<T extends Member> {
   readonly #members: T[] = []
 
@@ -26,8 +28,8 @@ export class Bag<T extends Member> {
   delete(member: T): boolean {
     const { place } = member
     if (place === NOWHERE) return false
-    const last = this.#members.pop() as T
-    if (last !== member) {
+    const last = this.#members.pop()
+    if (last && last !== member) {
       this.#members[place] = last
       last.place = place
     }

@@ -12,17 +12,66 @@ export class Bell {
   async wait(signal: AbortSignal, timeoutMs = Infinity): Promise<void> {
     if (!this.#rung && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
-      this.#wake = resolve
-      signal.addEventListener('abort', resolve as () => void, { once: true })
-      const timer = timeoutMs === Infinity ? undefined : setTimeout(resolve, timeoutMs)
+      const wake = () => resolve()
+      this.#wake = wake
+      signal.addEventListener('abort', wake, { once: true })
+      const timer = timeoutMs === Infinity ? undefined : setTimeout(wake, timeoutMs)
       try {
         await promise
       } finally {
         clearTimeout(timer)
-        signal.removeEventListener('abort', resolve as () => void)
+        signal.removeEventListener('abort', wake)
         this.#wake = undefined
       }
     }
     this.#rung = false
+  }
+}
+
+/**
+ * Work that is done again and again, one round at a time, from its start until it is disposed of. A round is due when somebody rings,
+ * and when the time is over that the round before it named. What waits for it keeps no process alive.
+ */
+export abstract class Rounds extends Bell implements Disposable {
+  readonly #ended = new AbortController()
+  protected readonly signal: AbortSignal = this.#ended.signal
+  #isFailing = false
+
+  /** Begins with a round. */
+  start(): void {
+    void this.#run()
+  }
+
+  [Symbol.dispose](): void {
+    this.#ended.abort()
+  }
+
+  /** @returns after how many milliseconds the next one is due by itself */
+  protected abstract round(): Promise<number>
+
+  /** A round has failed. @param isFirst the one before it had not. @returns when it is tried again, in milliseconds */
+  protected failed(error: unknown, _isFirst: boolean): number {
+    throw error
+  }
+
+  async #run(): Promise<void> {
+    while (!this.signal.aborted) {
+      const timer = await this.#next()
+      await this.wait(this.signal)
+      clearTimeout(timer)
+    }
+  }
+
+  async #next(): Promise<NodeJS.Timeout | undefined> {
+    let waitMs: number
+    try {
+      waitMs = await this.round()
+      this.#isFailing = false
+    } catch (error) {
+      if (this.signal.aborted) return undefined
+      waitMs = this.failed(error, !this.#isFailing)
+      this.#isFailing = true
+    }
+    return waitMs === Infinity ? undefined : setTimeout(() => this.ring(), waitMs).unref()
   }
 }

@@ -1,7 +1,8 @@
-/** The share of the last ten seconds in which something was at work: for figures that say how near to its limit a stage is.
+/** How long something was at work lately: for figures that say how near to its limit a stage is.
  *  Time is counted into the second it falls in, so that whoever asks, and how often, changes nothing. */
 const SECONDS = 10
 
+/** The share of the last ten seconds in which something was at work. */
 export class BusyShare {
   /** busy ms by second; one place more than the span, for the second that goes on */
   readonly #busy = new Float64Array(SECONDS + 1)
@@ -34,7 +35,7 @@ export class BusyShare {
       const second = Math.floor(at / 1000)
       const until = Math.min(to, (second + 1) * 1000)
       const place = second % this.#busy.length
-      this.#busy[place] = (this.#busy[place] as number) + until - at
+      this.#busy[place] = (this.#busy[place] ?? 0) + until - at
       at = until
     }
   }

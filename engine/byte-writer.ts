@@ -13,9 +13,10 @@ export class WriterFull extends Error {
   override readonly name = 'WriterFull'
 }
 
+/** Memory that bytes are written into. */
 export class ByteWriter {
   buffer: Buffer
-  /** the same memory as `buffer`: writing whole words is five times as fast as one byte after the other */
+  /** views the memory of `buffer`: writing whole words is five times as fast as one byte after the other */
   words: DataView
   length = 0
   readonly #capacity: number
@@ -131,4 +132,5 @@ export class Literal {
   }
 }
 
+/** Views bytes as a DataView. */
 export const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)

@@ -6,7 +6,7 @@
 import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { EngineError } from './errors.ts'
+import { EngineError, codeOf, errorText } from './errors.ts'
 
 interface DataFolder extends Disposable {
   readonly path: string
@@ -18,6 +18,7 @@ const held = new Set<DatabaseSync>()
 const SQLITE_BUSY = 5
 
 /**
+ * Takes a data folder for this process, and makes it if there is none.
  * @throws EngineError DATA_FOLDER_IN_USE: another process holds it; the message says its pid
  * SETTING_INVALID: it is no folder that could be made or written to
  */
@@ -32,7 +33,8 @@ export function openDataFolder(folder: string): DataFolder {
     writeFileSync(join(path, 'lock.pid'), `${process.pid}\n`, { mode: 0o600 })
   } catch (cause) {
     lock?.close()
-    throw (cause as { errcode?: number }).errcode === SQLITE_BUSY ? inUse(path, cause) : unusable(path, cause)
+    const isBusy = cause instanceof Error && 'errcode' in cause && cause.errcode === SQLITE_BUSY
+    throw isBusy ? inUse(path, cause) : unusable(path, cause)
   }
   const open = lock
   held.add(open)
@@ -54,7 +56,7 @@ function makeFolder(path: string): void {
   try {
     mkdirSync(path, { mode: 0o700 })
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error // another process was faster
+    if (codeOf(error) !== 'EEXIST') throw error // another process was faster
   }
 }
 
@@ -66,7 +68,7 @@ function inUse(path: string, cause: unknown): EngineError {
 
 function unusable(path: string, cause: unknown): EngineError {
   const text =
-    `TAILRACE_DATA: ${path} can't be the data folder: ${(cause as Error).message}; takes a folder that this process may write to, ` +
+    `TAILRACE_DATA: ${path} can't be the data folder: ${errorText(cause)}; takes a folder that this process may write to, ` +
     'which is made when missing. Name another one, or give this user the right to write there'
   return new EngineError('SETTING_INVALID', text, { variables: 'TAILRACE_DATA', folder: path }, { cause })
 }

@@ -23,8 +23,8 @@ const final = (status: number, meaning: string, remedy: string): Row => ({ retry
 /** A failure that can pass by itself. */
 const retry = (status: number, meaning: string, remedy: string): Row => ({ retry: true, status, meaning, remedy })
 
-/** Each code with its HTTP status, what happened, and what to do. */
 // prettier-ignore
+/** Each code with its HTTP status, what happened, and what to do. */
 export const ERRORS = {
   // ── requests ────────────────────────────────────────────────────────────────────────────────────
   REQUEST_INVALID: final(400, 'A parameter or the body of a request has the wrong form.',
@@ -228,10 +228,14 @@ export const ERRORS = {
     'The message names file, line and reason of every mistake.'),
 }
 
+/** The code of a failure that Tailrace reports. */
 export type ErrorCode = keyof typeof ERRORS
-/** names, positions, sizes; never row values or secrets */
+/** Tells the codes of this version from those that another one may send. */
+export const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERRORS, code)
+/** What a failure is about: names, positions, sizes; never row values or secrets */
 export type ErrorContext = Readonly<Record<string, string | number | boolean | null>>
 
+/** A failure that Tailrace reports: its code says what it means, its message what has happened here. */
 export class EngineError extends Error {
   override readonly name = 'EngineError'
   readonly code: ErrorCode
@@ -243,10 +247,18 @@ export class EngineError extends Error {
   }
 }
 
-/** The partition has another owner, as happens whenever partitions move. */
-export const isFenced = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_FENCED'
+/** Whether the partition has another owner, as happens whenever partitions move. */
+export const isFenced = (error: unknown): error is EngineError => error instanceof EngineError && error.code === 'PARTITION_FENCED'
 
-/** Its sink is deleted, and it will be told to end. */
+/** Whether the partition's sink has been deleted: whoever works for it will be told to end. */
 export const isGone = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_GONE'
 
+/** Whether trying the same thing again can help. */
 export const isRetryable = (error: unknown): boolean => error instanceof EngineError && ERRORS[error.code].retry
+
+/** The code that Node, a driver or Tailrace itself gave to an error, such as ENOENT. */
+export const codeOf = (error: unknown): string | undefined =>
+  error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
+
+/** What an error says, whatever was thrown. */
+export const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error))

@@ -8,33 +8,33 @@ import { Gauge, type Registry } from 'prom-client'
 const EVERY_MS = 100
 /** For prom-client's own histogram, which can't be left out. */
 const NEVER_MS = 2 ** 31 - 1
+/** Settings of prom-client's own figures. */
 export const PROM_CLIENT = { eventLoopMonitoringPrecision: NEVER_MS } as const
 
-const HELP = {
-  min: 'The minimum recorded event loop delay.',
-  max: 'The maximum recorded event loop delay.',
-  mean: 'The mean of the recorded event loop delays.',
-  stddev: 'The standard deviation of the recorded event loop delays.',
-  p50: 'The 50th percentile of the recorded event loop delays.',
-  p90: 'The 90th percentile of the recorded event loop delays.',
-  p99: 'The 99th percentile of the recorded event loop delays.',
-} as const
-type Figure = keyof typeof HELP
+const HELP = [
+  ['min', 'The minimum recorded event loop delay.'],
+  ['max', 'The maximum recorded event loop delay.'],
+  ['mean', 'The mean of the recorded event loop delays.'],
+  ['stddev', 'The standard deviation of the recorded event loop delays.'],
+  ['p50', 'The 50th percentile of the recorded event loop delays.'],
+  ['p90', 'The 90th percentile of the recorded event loop delays.'],
+  ['p99', 'The 99th percentile of the recorded event loop delays.'],
+] as const
 
 /** Puts its figures, since the last scrape each, in the place of prom-client's. */
 export function collectEventLoopLag(register: Registry): void {
   const histogram = monitorEventLoopDelay({ resolution: EVERY_MS })
   histogram.enable()
-  const gauges = new Map<Figure, Gauge>()
+  const gauges = new Map<(typeof HELP)[number][0], Gauge>()
   const collect = () => {
     const late = (ns: number) => Math.max(0, ns / 1e9 - EVERY_MS / 1e3) // it counts from one look to the next
     const { count, min, max, mean, stddev } = histogram
-    const [p50, p90, p99] = [50, 90, 99].map((share) => late(histogram.percentile(share))) as [number, number, number]
+    const [p50, p90, p99] = [late(histogram.percentile(50)), late(histogram.percentile(90)), late(histogram.percentile(99))]
     const figures = { min: late(min), max: late(max), mean: late(mean), stddev: stddev / 1e9, p50, p90, p99 }
     for (const [figure, gauge] of gauges) gauge.set(count === 0 ? 0 : figures[figure])
     histogram.reset()
   }
-  for (const [figure, help] of Object.entries(HELP) as [Figure, string][]) {
+  for (const [figure, help] of HELP) {
     const name = `nodejs_eventloop_lag_${figure}_seconds`
     register.removeSingleMetric(name)
     gauges.set(figure, new Gauge({ name, help, registers: [register], ...(gauges.size === 0 && { collect }) }))

@@ -6,14 +6,17 @@ import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type Metric
 import { collectEventLoopLag, PROM_CLIENT } from './event-loop-lag.ts'
 import { LATENCY_BUCKETS_US, type LatencyCounts } from './latency.ts'
 
+/** Names of what a figure is of. */
 export type Labels = Record<string, string | number>
-/** @property samples asked at each scrape; a value that is undefined has no line */
+/** Figures of one name. @property samples asked at each scrape; a value that is undefined has no line */
 export type Family = Readonly<{ name: string; help: string }> &
   (
     | Readonly<{ kind: 'gauge' | 'counter'; samples: () => readonly Sample[] }>
     | Readonly<{ kind: 'histogram'; labelNames: readonly string[]; samples: () => readonly LatencySample[] }>
   )
+/** A figure of a gauge or a counter. */
 export type Sample = readonly [labels: Labels, value: number | undefined]
+/** A distribution of a histogram. */
 export type LatencySample = readonly [labels: Labels, counts: LatencyCounts]
 
 // prettier-ignore
@@ -22,7 +25,7 @@ const LABEL_NAMES = [
   'entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node',
 ]
 
-/** @param ofProcess Node's own figures as well, measured from now on */
+/** The families as prom-client prints them. @param ofProcess Node's own figures as well, measured from now on */
 export function registryOf(families: readonly Family[], ofProcess: boolean): Registry {
   const register = new Registry()
   if (ofProcess) {
@@ -77,7 +80,7 @@ class LatencyHistogram extends Histogram {
       const { upTo, count, sum } = counts.cumulative()
       const add = (suffix: string, value: number, more: Labels = {}) =>
         values.push({ metricName: this.#name + suffix, labels: { ...labels, ...more }, value })
-      upTo.forEach((value, i) => add('_bucket', value, { le: LATENCY_BUCKETS_US[i] as number }))
+      for (const [i, le] of LATENCY_BUCKETS_US.entries()) add('_bucket', upTo[i] ?? 0, { le })
       add('_bucket', count, { le: '+Inf' })
       add('_sum', sum)
       add('_count', count)

@@ -12,9 +12,9 @@ export class LatencyCounts {
   /** @param us microseconds; a clock that ran backwards counts as 0 */
   add(us: number, count = 1): void {
     const value = us > 0 ? us : 0
-    let bucket = 0
-    while (bucket < LATENCY_BUCKETS_US.length && value > (LATENCY_BUCKETS_US[bucket] as number)) bucket++
-    this.#counts[bucket] = (this.#counts[bucket] as number) + count
+    const within = LATENCY_BUCKETS_US.findIndex((bound) => value <= bound)
+    const bucket = within < 0 ? LATENCY_BUCKETS_US.length : within
+    this.#counts[bucket] = (this.#counts[bucket] ?? 0) + count
     this.#sum += value * count
   }
 

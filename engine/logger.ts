@@ -6,10 +6,14 @@
  * first argument) and lends its code to the line when the line has none. Rows are never logged: log their position.
  */
 import { pino, type DestinationStream, type Level, type Logger as PinoLogger } from 'pino'
+import { fieldsOf } from './fields.ts'
 import { redact, redactError, redactText } from './redaction.ts'
 
+/** The log of the process, or of a part of it. */
 export type Logger = PinoLogger
+/** For people, or for machines. */
 export type LogFormat = 'console' | 'json'
+/** The least that is logged. */
 export type LogLevel = Level | 'silent'
 
 type LoggerOptions = Readonly<{
@@ -30,7 +34,7 @@ export function createLogger({ level, format, base, destination, colours }: Logg
   const logger = pino(
     {
       level,
-      base: base ? (redact(base) as Record<string, unknown>) : null,
+      base: base ? fieldsOf(redact(base)) : null,
       messageKey: 'message',
       timestamp: () => `,"timestamp":"${new Date().toISOString()}"`,
       formatters: { level: (label) => ({ level: label }) },
@@ -50,7 +54,7 @@ export function createLogger({ level, format, base, destination, colours }: Logg
     return Reflect.apply(child, this, [redact(bindings), ...rest])
   } as Logger['child']
   logger.setBindings = function (this: Logger, bindings) {
-    setBindings.call(this, redact(bindings) as Record<string, unknown>)
+    setBindings.call(this, fieldsOf(redact(bindings)))
   }
   return logger
 }
@@ -60,19 +64,19 @@ function redactedLine(args: readonly unknown[]): { fields: Record<string, unknow
   const [first, ...rest] = args
   const hasFields = typeof first === 'object' && first !== null
   const [text, ...values] = hasFields ? rest : args
-  const fields = hasFields ? fieldsOf(first) : {}
-  const own = first instanceof Error ? String((fields['err'] as Record<string, unknown>)['message']) : ''
+  const fields = hasFields ? lineFields(first) : {}
+  const own = first instanceof Error ? String(fieldsOf(fields['err'])['message']) : ''
   // values are put in here and not by pino: it prints objects as they are
   const message = typeof text === 'string' ? text.replace(/%[sdifjoO%]/g, (at) => (at === '%%' ? '%' : printed(values.shift()))) : own
   return { fields, message: redactText(message) }
 }
 
-function fieldsOf(first: object): Record<string, unknown> {
+function lineFields(first: object): Record<string, unknown> {
   if (first instanceof Error) return withCode({ err: redactError(first) }, first)
   const fields = redact(first)
   if (typeof fields !== 'object' || fields === null || Array.isArray(fields)) return { fields }
   const error = 'err' in first ? first.err : undefined
-  return withCode(fields as Record<string, unknown>, error)
+  return withCode(fieldsOf(fields), error)
 }
 
 function withCode(fields: Record<string, unknown>, error: unknown): Record<string, unknown> {
@@ -92,7 +96,7 @@ function consoleStream(out: DestinationStream, colours: boolean): DestinationStr
   const paint = (code: string, text: string) => (colours ? `\u001b[${code}m${text}\u001b[0m` : text)
   return {
     write(line) {
-      const { level, timestamp, message, err, ...fields } = JSON.parse(line) as Record<string, unknown>
+      const { level, timestamp, message, err, ...fields } = fieldsOf(JSON.parse(line))
       const time = String(timestamp).slice(11, 23)
       const name = String(level)
       const head = `${paint('90', time)} ${paint(COLOUR[name] ?? '0', name.toUpperCase().padEnd(5))} ${oneLine(String(message ?? ''))}`
@@ -104,7 +108,7 @@ function consoleStream(out: DestinationStream, colours: boolean): DestinationStr
 
 function errorLines(err: unknown, said: string, indent: string): string {
   if (typeof err !== 'object' || err === null) return err === undefined ? '' : `${indent}${shown(err)}\n`
-  const { type, message, stack, cause, errors, ...rest } = err as Record<string, unknown>
+  const { type, message, stack, cause, errors, ...rest } = fieldsOf(err)
   const text = message === said ? '' : `: ${oneLine(String(message))}`
   const fields = Object.entries(rest).map(([key, value]) => ` ${key}=${shown(value)}`)
   const frames =

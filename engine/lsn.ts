@@ -2,6 +2,7 @@
  *  text such as "16/B374D848" exists only in SQL, logs and the API. Nothing here does I/O. */
 import { EngineError } from './errors.ts'
 
+/** A position in the write-ahead log. */
 export type Lsn = bigint
 
 /** @throws EngineError LSN_MALFORMED: not two groups of 1–8 hexadecimal digits joined by "/" */
@@ -11,6 +12,7 @@ export function parseLsn(text: string): Lsn {
   return (BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`)
 }
 
+/** The text of a position, as Postgres prints it. */
 export function formatLsn(lsn: Lsn): string {
   return `${(lsn >> 32n).toString(16).toUpperCase()}/${(lsn & 0xffffffffn).toString(16).toUpperCase()}`
 }

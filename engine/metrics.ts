@@ -6,7 +6,9 @@
  */
 import type { Registry } from 'prom-client'
 import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
+import { EngineError } from './errors.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
+import type { HealthStatus, PartitionStatus, SinkActorStatus, StreamStatus, SourceFigures, SlotLag } from './status.ts'
 
 type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
 const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused']
@@ -14,63 +16,21 @@ const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused
 type SinkLabels = Readonly<{ id: string; name: string }>
 type SourceLabels = Readonly<{ slotId: string; slotName: string; databaseId: string; databaseName: string }>
 
-/** How a sink stands at a scrape; what is undefined has no line. */
-export type SinkGauges = Readonly<{
-  health: EntityStatus
-  /** handed out, not acknowledged */
-  inDelivery?: number
-  /** read ahead and in the log, not finished */
-  buffered?: number
-  /** parked or backing off */
-  inRedelivery?: number
-  oldestMessageAgeMs?: number
-  /** messages that this process didn't take because the sink was full */
-  dropped?: number
-  /** the read-ahead windows of its partitions, and their bound */
-  windowBytes?: number
-  windowLimitBytes?: number
-  /** share of the time in which delivery was busy, 0–100 */
-  deliverySaturationPercent?: number
-  partitions?: readonly PartitionGauges[]
-}>
-type PartitionGauges = Readonly<{
-  partition: number
-  /** records of the log above the lowest unfinished message */
-  lagRecords?: number
-  parkedMessages?: number
-  windowBytes?: number
-  logBytes?: number
-  keptBytes?: number
-  keptMessages?: number
-  /** messages handed out since this process took the partition over */
-  delivered?: number
+/** How a sink stands at a scrape. @property dropped messages that this process didn't take because the sink was full */
+type SinkNow = Readonly<{ status: SinkActorStatus; health: HealthStatus; dropped: number; maxMemoryMb: number }>
+/** How a source stands at a scrape. @property streams of its database */
+type SourceNow = Readonly<{
+  /** of its machine; standby: another process has it, and says how it is */
+  state: string
+  figures: SourceFigures | undefined
+  slot: Readonly<{ lag: SlotLag | undefined; error: unknown }>
+  streams: readonly StreamStatus[]
 }>
 
-export type SourceGauges = Readonly<{
-  /** this process streams it; false: another one does, or none */
-  isOwner?: boolean
-  slotHealth?: EntityStatus
-  databaseHealth?: EntityStatus
-  /** bytes of write-ahead log that Postgres keeps for the slot (restart lag) */
-  slotSizeBytes?: number
-  /** bytes from the confirmed position to the server's end of the log */
-  confirmedLagBytes?: number
-  bytesInFlight?: number
-  ingestionSaturationPercent?: number
-  processingSaturationPercent?: number
-  streams?: readonly StreamGauges[]
-}>
-type StreamGauges = Readonly<{
-  topic: string
-  keptBytes: number
-  /** generations of sinks: a sink may have several */
-  readers: readonly Readonly<SinkLabels & { backlogBytes: number; othersBytes: number; heldBytes: number }>[]
-}>
-
-type SinkEntry = { labels: SinkLabels; meter: SinkMeter; gauges: () => SinkGauges | undefined; now?: SinkGauges | undefined }
-type SourceEntry = { labels: SourceLabels; meter: SourceMeter; gauges: () => SourceGauges | undefined; now?: SourceGauges | undefined }
-type PartitionEntry = Readonly<{ gauges: PartitionGauges; node: string }>
-type ReaderGauges = StreamGauges['readers'][number]
+type SinkEntry = { labels: SinkLabels; meter: SinkMeter; ask: () => SinkNow | undefined; now?: SinkNow | undefined }
+type SourceEntry = { labels: SourceLabels; meter: SourceMeter; ask: () => SourceNow | undefined; now?: SourceNow | undefined }
+type PartitionEntry = Readonly<{ figures: PartitionStatus; node: string }>
+type ReaderEntry = StreamStatus['readers'][number]
 /** What is described together, under the same labels. */
 export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
 /** One family of metrics about things of type T; `labels` are those it has beside the common ones of its table. */
@@ -87,11 +47,18 @@ type Labelled<T> = readonly (readonly [labels: Labels, thing: T])[]
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
 const databaseOf = ({ databaseId, databaseName }: SourceLabels): Labels => ({ database_id: databaseId, database_name: databaseName })
-const perMb = (bytes: number | undefined): number | undefined => (bytes === undefined ? undefined : bytes / 1_048_576)
-const percent = (part: number | undefined, whole: number | undefined): number | undefined =>
-  part === undefined || !whole ? undefined : (100 * part) / whole
+const MB = 1_048_576
 
 const asIs = (value: number): number => value
+
+/** Adds up a figure of a sink over its partitions. */
+const sumOf = ({ now }: SinkEntry, name: 'inFlight' | 'unfinished' | 'windowBytes'): number | undefined =>
+  now?.status.partitions.reduce((sum, figures) => sum + (figures[name] ?? 0), 0)
+
+/** The figures of a source that this process has. */
+const ownOf = ({ now }: SourceEntry): SourceNow | undefined => (now?.state === 'standby' ? undefined : now)
+const streamingOf = ({ now }: SourceEntry): SourceFigures | undefined => (now?.state === 'streaming' ? now.figures : undefined)
+const lagOf = (figures: SourceFigures | undefined): number | undefined => figures && Number(figures.receivedLsn - figures.confirmedLsn)
 
 const VERSION: Row<number> = ['gauge', 'tailrace_build_info', asIs, 'Always 1; the label says the version']
 
@@ -101,41 +68,41 @@ const SOURCE: readonly Row<SourceEntry>[] = [
     "Microseconds from the oldest commit of the latest append, by the server's clock, to its being durable in the log"],
   ['counter', 'sequin_messages_ingested_count', (s) => s.meter.messages, 'Row changes received from the slot'],
   ['counter', 'sequin_bytes_ingested_total', (s) => s.meter.bytes, 'Their bytes, as Postgres sent them'],
-  ['gauge', 'sequin_replication_slot_size', (s) => s.now?.slotSizeBytes,
+  ['gauge', 'sequin_replication_slot_size', (s) => s.now?.slot.lag?.retainedBytes,
     'Bytes of write-ahead log that Postgres keeps for the slot; asked every 10 s by the node that has the source', (s) => databaseOf(s.labels)],
-  ['gauge', 'sequin_replication_slot_size_mb', (s) => perMb(s.now?.slotSizeBytes), 'The same in MB', (s) => databaseOf(s.labels)],
-  ['gauge', 'sequin_ingestion_saturation_percent', (s) => s.now?.ingestionSaturationPercent,
+  ['gauge', 'sequin_replication_slot_size_mb', (s) => s.now?.slot.lag && s.now.slot.lag.retainedBytes / MB, 'The same in MB', (s) => databaseOf(s.labels)],
+  ['gauge', 'sequin_ingestion_saturation_percent', (s) => streamingOf(s)?.appendingPercent,
     'Share of the last 10 s in which an append to the log was open. Near 100 the log, and with it what is behind it, takes no more'],
-  ['gauge', 'sequin_processing_saturation_percent', (s) => s.now?.processingSaturationPercent,
+  ['gauge', 'sequin_processing_saturation_percent', (s) => streamingOf(s)?.decodingPercent,
     "Share of the last 10 s that decoding and packing took of this process's one thread. Near 100 the core is full"],
-  ['gauge', 'tailrace_slot_confirmed_lag_bytes', (s) => s.now?.confirmedLagBytes,
+  ['gauge', 'tailrace_slot_confirmed_lag_bytes', (s) => lagOf(ownOf(s)?.figures),
     'Bytes from the confirmed position to the last one the server has told of'],
-  ['gauge', 'tailrace_slot_restart_lag_bytes', (s) => s.now?.slotSizeBytes,
+  ['gauge', 'tailrace_slot_restart_lag_bytes', (s) => s.now?.slot.lag?.retainedBytes,
     "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log"],
-  ['gauge', 'tailrace_source_owner', (s) => (s.now?.isOwner === undefined ? undefined : Number(s.now.isOwner)),
+  ['gauge', 'tailrace_source_owner', (s) => s.now && Number(s.now.state === 'streaming'),
     '1: this node streams the source, 0: it stands by'],
-  ['gauge', 'tailrace_source_bytes_in_flight', (s) => s.now?.bytesInFlight, 'Bytes received and not yet durable in the log'],
+  ['gauge', 'tailrace_source_bytes_in_flight', (s) => ownOf(s)?.figures?.bytesInFlight, 'Bytes received and not yet durable in the log'],
 ]
 
 const APPENDED: Row<number> = ['counter', 'tailrace_stream_appended_bytes_total', asIs, 'Bytes that this node has appended to the stream']
 
 // prettier-ignore
-const STREAM: readonly Row<StreamGauges>[] = [
-  ['gauge', 'tailrace_stream_kept_bytes', (stream) => stream.keptBytes, 'Bytes of the stream in the log'],
-  ['gauge', 'tailrace_stream_readers', ({ readers }) => new Set(readers.map(({ id }) => id)).size, 'Sinks that read it, or may be replayed from it'],
+const STREAM: readonly Row<StreamStatus>[] = [
+  ['gauge', 'tailrace_stream_kept_bytes', (stream) => stream.bytes, 'Bytes of the stream in the log'],
+  ['gauge', 'tailrace_stream_readers', ({ readers }) => new Set(readers.map(({ sinkId }) => sinkId)).size, 'Sinks that read it, or may be replayed from it'],
 ]
 
 /** Adds up a figure over the generations of one sink, each of which reads the stream by itself. */
-const sumOf = (readers: readonly ReaderGauges[], bytes: 'backlogBytes' | 'othersBytes' | 'heldBytes'): number =>
+const bytesOf = (readers: readonly ReaderEntry[], bytes: 'backlogBytes' | 'othersBytes' | 'heldBytes'): number =>
   readers.reduce((sum, reader) => sum + reader[bytes], 0)
 
 // prettier-ignore
-const READER: readonly Row<readonly ReaderGauges[]>[] = [
-  ['gauge', 'tailrace_reader_backlog_bytes', (readers) => sumOf(readers, 'backlogBytes'),
+const READER: readonly Row<readonly ReaderEntry[]>[] = [
+  ['gauge', 'tailrace_reader_backlog_bytes', (readers) => bytesOf(readers, 'backlogBytes'),
     "The sink's backlog in this stream, parked messages included"],
-  ['gauge', 'tailrace_reader_others_bytes', (readers) => sumOf(readers, 'othersBytes'),
+  ['gauge', 'tailrace_reader_others_bytes', (readers) => bytesOf(readers, 'othersBytes'),
     "Bytes of messages in this stream that are not the sink's own (its actions leave them out) and that it has not passed by yet; bounded by max_backlog_mb, as the backlog is"],
-  ['gauge', 'tailrace_reader_held_bytes', (readers) => sumOf(readers, 'heldBytes'),
+  ['gauge', 'tailrace_reader_held_bytes', (readers) => bytesOf(readers, 'heldBytes'),
     'Bytes that stay in the log for this sink, which is the last one of its stream, although others need them no more: for its backlog or for its replay_window'],
 ]
 
@@ -154,32 +121,32 @@ const SINK: readonly Row<SinkEntry>[] = [
   ['counter', 'tailrace_messages_dropped_count', (s) => s.now?.dropped,
     'Messages not taken because the backlog was full (load_shedding_policy discard_on_full)'],
   ['counter', 'sequin_bytes_delivered_total', (s) => s.meter.bytesDelivered, 'Bytes handed to the destination'],
-  ['gauge', 'sequin_messages_in_delivery', (s) => s.now?.inDelivery,
+  ['gauge', 'sequin_messages_in_delivery', (s) => sumOf(s, 'inFlight'),
     'Messages with the destination: handed out, and neither acknowledged nor back'],
-  ['gauge', 'sequin_messages_buffered', (s) => s.now?.buffered,
+  ['gauge', 'sequin_messages_buffered', (s) => sumOf(s, 'unfinished'),
     'Messages read ahead from the log and not finished, parked ones included; what lies unread in the log is not counted'],
-  ['gauge', 'sequin_messages_in_redelivery', (s) => s.now?.inRedelivery,
+  ['gauge', 'sequin_messages_in_redelivery', (s) => s.now && Math.max(0, s.now.status.details.ackPending - (sumOf(s, 'inFlight') ?? 0)),
     'Messages that were delivered, came back, and wait for another delivery'],
-  ['gauge', 'sequin_oldest_message_age_ms', (s) => s.now?.oldestMessageAgeMs,
+  ['gauge', 'sequin_oldest_message_age_ms', (s) => s.now && Math.max(0, ...s.now.status.partitions.map(({ oldestMs = 0 }) => oldestMs)),
     'Time since the commit of the oldest message that is not finished; 0: there is none'],
-  ['gauge', 'sequin_buffer_memory_utilization_mb', (s) => perMb(s.now?.windowBytes),
+  ['gauge', 'sequin_buffer_memory_utilization_mb', (s) => s.now && (sumOf(s, 'windowBytes') ?? 0) / MB,
     'MB between the lowest unfinished message and the read head'],
-  ['gauge', 'sequin_buffer_memory_utilization_percent', (s) => percent(s.now?.windowBytes, s.now?.windowLimitBytes),
+  ['gauge', 'sequin_buffer_memory_utilization_percent', (s) => s.now && (100 * (sumOf(s, 'windowBytes') ?? 0)) / (s.now.maxMemoryMb * MB),
     'The same as a share of max_memory_mb'],
-  ['gauge', 'sequin_delivery_saturation_percent', (s) => s.now?.deliverySaturationPercent,
+  ['gauge', 'sequin_delivery_saturation_percent', (s) => s.now?.status.details.readyPercent,
     'Share of the last 10 s in which messages lay ready and waited for the destination (pull: for a client to ask, or for acks below max_ack_pending)'],
 ]
 
 // prettier-ignore
 const PARTITION: readonly Row<PartitionEntry>[] = [
   ['gauge', 'tailrace_partition_owner', () => 1, '1 for each partition that this node serves', ({ node }) => ({ node })],
-  ['gauge', 'tailrace_partition_lag_records', ({ gauges }) => gauges.lagRecords, 'Records of the log from the lowest unfinished message on'],
-  ['gauge', 'tailrace_partition_parked_messages', ({ gauges }) => gauges.parkedMessages, 'Messages that wait outside the log'],
-  ['gauge', 'tailrace_partition_window_bytes', ({ gauges }) => gauges.windowBytes, 'Bytes from the lowest unfinished message to the read head'],
-  ['gauge', 'tailrace_partition_log_bytes', ({ gauges }) => gauges.logBytes, 'Bytes of the partition in the log, what is kept to be replayed included'],
-  ['gauge', 'tailrace_partition_kept_bytes', ({ gauges }) => gauges.keptBytes, 'Of these, bytes that are finished and kept for replay_window'],
-  ['gauge', 'tailrace_partition_kept_messages', ({ gauges }) => gauges.keptMessages, 'About how many finished messages are kept'],
-  ['counter', 'tailrace_partition_delivered_count', ({ gauges }) => gauges.delivered,
+  ['gauge', 'tailrace_partition_lag_records', ({ figures }) => figures.lag ?? 0, 'Records of the log from the lowest unfinished message on'],
+  ['gauge', 'tailrace_partition_parked_messages', ({ figures }) => figures.parked ?? 0, 'Messages that wait outside the log'],
+  ['gauge', 'tailrace_partition_window_bytes', ({ figures }) => figures.windowBytes ?? 0, 'Bytes from the lowest unfinished message to the read head'],
+  ['gauge', 'tailrace_partition_log_bytes', ({ figures }) => figures.logBytes ?? 0, 'Bytes of the partition in the log, what is kept to be replayed included'],
+  ['gauge', 'tailrace_partition_kept_bytes', ({ figures }) => figures.keptBytes ?? 0, 'Of these, bytes that are finished and kept for replay_window'],
+  ['gauge', 'tailrace_partition_kept_messages', ({ figures }) => figures.keptMessages ?? 0, 'About how many finished messages are kept'],
+  ['counter', 'tailrace_partition_delivered_count', ({ figures }) => figures.delivered ?? 0,
     'Messages of the partition handed out since this node took it over; its rate is that of the partition'],
 ]
 
@@ -201,6 +168,7 @@ const HEALTH: Row<number> = ['gauge', 'sequin_entity_health', asIs, '1 for the s
 
 const ERROR_ANSWERS: Row<number> = ['counter', 'tailrace_error_answers_count', asIs, 'Requests answered with an error, by its code']
 
+/** All figures of a process; sources and sinks register here to be counted and asked. */
 export class Metrics {
   readonly #sinks = new Map<string, SinkEntry>()
   readonly #sources = new Map<string, SourceEntry>()
@@ -236,21 +204,21 @@ export class Metrics {
     return (await this.#exposed()).contentType
   }
 
-  /** A sink of the same id that is still registered is replaced. @param gauges asked at each scrape; undefined: not known now */
-  sink(labels: SinkLabels, gauges: () => SinkGauges | undefined): SinkMeter {
+  /** A sink of the same id that is still registered is replaced. @param ask called at each scrape; undefined: not known now */
+  sink(labels: SinkLabels, ask: () => SinkNow | undefined): SinkMeter {
     const entry: SinkEntry = {
       labels,
-      gauges,
+      ask,
       meter: new SinkMeter(() => this.#sinks.get(labels.id) === entry && this.#sinks.delete(labels.id)),
     }
     this.#sinks.set(labels.id, entry)
     return entry.meter
   }
 
-  source(labels: SourceLabels, gauges: () => SourceGauges | undefined): SourceMeter {
+  source(labels: SourceLabels, ask: () => SourceNow | undefined): SourceMeter {
     const entry: SourceEntry = {
       labels,
-      gauges,
+      ask,
       meter: new SourceMeter(() => this.#sources.get(labels.slotId) === entry && this.#sources.delete(labels.slotId)),
     }
     this.#sources.set(labels.slotId, entry)
@@ -261,11 +229,11 @@ export class Metrics {
     this.#errorAnswers.set(code, (this.#errorAnswers.get(code) ?? 0) + 1)
   }
 
-  /** @returns the whole answer to a scrape; a gauge callback that throws leaves out its own lines only */
+  /** @returns the whole answer to a scrape; a callback that throws leaves out its own lines only */
   async text(): Promise<string> {
     const registry = await this.#exposed()
-    for (const entry of this.#sinks.values()) entry.now = askOrNothing(entry.gauges)
-    for (const entry of this.#sources.values()) entry.now = askOrNothing(entry.gauges)
+    for (const entry of this.#sinks.values()) entry.now = askOrNothing(entry.ask)
+    for (const entry of this.#sources.values()) entry.now = askOrNothing(entry.ask)
     return registry.metrics()
   }
 
@@ -302,27 +270,27 @@ export class Metrics {
     )
   }
 
-  #streams(): Labelled<StreamGauges> {
-    return [...this.#sources.values()].flatMap(({ labels, now }) =>
-      (now?.streams ?? []).map((stream) => [{ stream: stream.topic, ...databaseOf(labels) }, stream] as const),
+  #streams(): Labelled<StreamStatus> {
+    return [...this.#sources.values()].flatMap((source) =>
+      (ownOf(source)?.streams ?? []).map((stream) => [{ stream: stream.topic, ...databaseOf(source.labels) }, stream] as const),
     )
   }
 
-  #readers(): Labelled<readonly ReaderGauges[]> {
+  #readers(): Labelled<readonly ReaderEntry[]> {
     return this.#streams().flatMap(([labels, stream]) =>
-      [...Map.groupBy(stream.readers, ({ id }) => id).values()].map(
-        (readers) => [{ ...labels, ...consumerOf(readers[0] as SinkLabels) }, readers] as const,
+      [...Map.groupBy(stream.readers, ({ sinkId }) => sinkId)].map(
+        ([id, readers]) => [{ ...labels, ...consumerOf({ id, name: readers[0]?.sink ?? '' }) }, readers] as const,
       ),
     )
   }
 
   #partitions(): Labelled<PartitionEntry> {
     return [...this.#sinks.values()].flatMap(({ labels, now }) =>
-      (now?.partitions ?? []).map(
-        (gauges) =>
+      (now?.status.partitions ?? []).map(
+        (figures) =>
           [
-            { ...consumerOf(labels), partition: gauges.partition },
-            { gauges, node: this.#node },
+            { ...consumerOf(labels), partition: figures.partition },
+            { figures, node: this.#node },
           ] as const,
       ),
     )
@@ -335,13 +303,30 @@ export class Metrics {
       for (const status of ENTITY_STATUSES)
         samples.push([{ entity_type: type, entity_id: id, entity_name: name, status }, status === now ? 1 : 0])
     }
-    for (const { labels, now } of this.#sinks.values()) add('sink', labels.id, labels.name, now?.health)
-    for (const { labels, now } of this.#sources.values()) {
-      add('database', labels.databaseId, labels.databaseName, now?.databaseHealth)
-      add('replication_slot', labels.slotId, labels.slotName, now?.slotHealth)
+    for (const { labels, now } of this.#sinks.values()) add('sink', labels.id, labels.name, now && STATUS_OF[now.health])
+    for (const source of this.#sources.values()) {
+      const { databaseId, databaseName, slotId, slotName } = source.labels
+      const now = ownOf(source)
+      add('database', databaseId, databaseName, now && databaseStatus(now))
+      add('replication_slot', slotId, slotName, now && (now.state === 'failed' ? 'error' : now.state === 'waiting' ? 'warn' : 'ok'))
     }
     return samples
   }
+}
+
+const STATUS_OF: Readonly<Record<HealthStatus, EntityStatus>> = {
+  healthy: 'ok',
+  initializing: 'ok',
+  warning: 'warn',
+  error: 'error',
+  paused: 'paused',
+}
+
+/** A database without the slot answers as well. @returns undefined: it was not asked yet */
+function databaseStatus({ slot: { lag, error } }: SourceNow): EntityStatus | undefined {
+  if (lag) return 'ok'
+  if (!error) return undefined
+  return error instanceof EngineError && error.code === 'SLOT_MISSING' ? 'ok' : 'error'
 }
 
 function askOrNothing<T>(ask: () => T | undefined): T | undefined {

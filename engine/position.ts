@@ -1,11 +1,14 @@
 /** The order key of a message, unique per sink: (history, commit LSN, index in the transaction, part).
  *  `history` counts the source's incarnations, because LSNs go back at a failover or a restore. */
+import { EngineError } from './errors.ts'
 import { parseLsn, type Lsn } from './lsn.ts'
 
 /** Two messages of one change: the tombstone of the old key comes before the row. */
 export const PART = { tombstone: 0, row: 1 } as const
+/** Which of the messages of one change a message is. */
 export type Part = (typeof PART)[keyof typeof PART]
 
+/** Where a message stands among all of its source. */
 export type Position = Readonly<{
   history: number
   /** the LSN in the transaction's Begin */
@@ -45,4 +48,11 @@ export function positionBefore({ history, lsn, idx, part }: Position): Position 
 export function toPosition(row: Readonly<Record<string, unknown>>): Position | undefined {
   if (row.lsn === null || row.lsn === undefined) return undefined
   return { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: PART.row }
+}
+
+/** Reads the position of a row that has one. @throws EngineError INTERNAL: it has none */
+export function positionOf(row: Readonly<Record<string, unknown>>): Position {
+  const position = toPosition(row)
+  if (!position) throw new EngineError('INTERNAL', 'a row of the state database has no position')
+  return position
 }

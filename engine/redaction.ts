@@ -10,6 +10,7 @@
  *  4. of an error only known fields are taken, its stack without the message, and its causes by the same rule;
  *  5. bytes are never printed, only their number; texts, lists and depth have a bound.
  */
+import { codeOf } from './errors.ts'
 import { formatLsn } from './lsn.ts'
 
 const REDACTED = '[redacted]'
@@ -37,7 +38,7 @@ const ERROR_FIELDS = [
 /** SQLSTATE classes whose message quotes a value: data exceptions, and what a user's own function raises. */
 const MESSAGE_HOLDS_VALUES = /^(?:22|P0)...$/
 
-/** @returns the text without credentials, at most MAX_TEXT characters */
+/** Cleans a text. @returns the text without credentials, at most MAX_TEXT characters */
 export function redactText(text: string): string {
   const bounded = text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}… (${text.length} characters)` : text
   return bounded
@@ -57,7 +58,7 @@ function withoutUser(word: string): string {
   return `${word.slice(0, start.index + start[0].length)}${REDACTED}${word.slice(end)}`
 }
 
-/** @returns a plain value by the rule above; never throws, whatever the value does */
+/** Cleans a value. @returns a plain value by the rule above; never throws, whatever the value does */
 export function redact(value: unknown): unknown {
   return plain(value, 0, new Set())
 }
@@ -128,17 +129,18 @@ function plainList(items: readonly unknown[], depth: number, above: Set<object>)
 }
 
 function plainError(error: Error, depth: number, above: Set<object>): Record<string, unknown> {
-  const fields = error as Error & Record<string, unknown>
-  const sqlState = typeof fields['severity'] === 'string' && typeof fields['code'] === 'string' ? fields['code'] : undefined
+  const fieldOf = (name: string): unknown => Reflect.get(error, name)
+  const sqlState = typeof fieldOf('severity') === 'string' ? codeOf(error) : undefined
   const out: Record<string, unknown> = {
     type: error.name,
     message: sqlState && MESSAGE_HOLDS_VALUES.test(sqlState) ? `${REDACTED} (SQLSTATE ${sqlState})` : redactText(String(error.message)),
   }
   for (const field of ERROR_FIELDS) {
-    const value = fields[field]
+    const value = fieldOf(field)
     if (typeof value === 'string' || typeof value === 'number') out[field] = plain(value, depth + 1, above)
   }
-  if (fields['context'] !== undefined) out['context'] = plain(fields['context'], depth + 1, above)
+  const context = fieldOf('context')
+  if (context !== undefined) out['context'] = plain(context, depth + 1, above)
   if (typeof error.stack === 'string') out['stack'] = framesOf(error.stack, String(error.message))
   if (error.cause !== undefined) out['cause'] = plain(error.cause, depth + 1, above)
   if (error instanceof AggregateError) out['errors'] = plainList(error.errors, depth + 1, above)

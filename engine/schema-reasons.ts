@@ -3,13 +3,14 @@
  * without repeating its value. Nothing here does I/O.
  */
 import type { ErrorObject } from 'ajv'
+import { fieldsOf } from './fields.ts'
 import { DURATION_PATTERN } from './duration.ts'
 import { NAME_FORM } from './resource-name.ts'
 
-/** `field` is a path with dots, such as "slot.name" or "tables.0.name". */
+/** Why a field doesn't fit. `field` is a path with dots, such as "slot.name" or "tables.0.name". */
 export type Reason = readonly [field: string, reason: string]
 
-/** A choice fails with one error for each alternative: they become one reason. */
+/** Says of errors what is wrong with each field. A choice fails with one error for each alternative: they become one reason. */
 export function reasonsOf(errors: readonly ErrorObject[]): Reason[] {
   const choices = new Set(errors.filter(({ keyword }) => keyword === 'anyOf').map(({ instancePath }) => instancePath))
   const alternatives = new Map<string, Misfit[]>()
@@ -18,12 +19,12 @@ export function reasonsOf(errors: readonly ErrorObject[]): Reason[] {
     if (error.keyword === 'anyOf') continue
     const misfit = misfitOf(error)
     const { field } = misfit
-    if (!choices.has(error.instancePath)) reasons.push([field, told([misfit])])
+    if (!choices.has(error.instancePath)) reasons.push([field, reasonFor([misfit])])
     else alternatives.set(field, [...(alternatives.get(field) ?? []), misfit])
   }
   for (const [field, ways] of alternatives) {
     if (reasons.some(([deeper]) => deeper.startsWith(`${field}.`))) continue // one alternative nearly fits: its own reason says more
-    reasons.push([field, told(ways)])
+    reasons.push([field, reasonFor(ways)])
   }
   return reasons
 }
@@ -32,7 +33,7 @@ export function reasonsOf(errors: readonly ErrorObject[]): Reason[] {
 type Misfit = Readonly<{ field: string; takes: string; got?: string | undefined }>
 type Words = Readonly<{ takes: string; got?: string | undefined }>
 
-function told(ways: readonly Misfit[]): string {
+function reasonFor(ways: readonly Misfit[]): string {
   const got = new Set(ways.map((way) => way.got))
   const [only] = got
   return `${oneOf([...new Set(ways.map(({ takes }) => takes))])}${got.size === 1 && only !== undefined ? `, got ${only}` : ''}`
@@ -52,14 +53,15 @@ function oneOf(ways: readonly string[]): string {
 const listed = (values: readonly string[]): string =>
   values.length < 2 ? values.join('') : `${values.slice(0, -1).join(', ')} or ${values.at(-1)}`
 
+const listedValues = (values: unknown): string => listed(Array.isArray(values) ? values.map((value) => JSON.stringify(value)) : [])
+
 /** Longest name of a field that is repeated. */
 const MAX_FIELD = 120
 
 function misfitOf(error: ErrorObject): Misfit {
   const { instancePath, params, keyword } = error
   const field = instancePath.slice(1).replaceAll('/', '.')
-  const { additionalProperty, missingProperty } = params as Readonly<Record<string, unknown>>
-  const inner = additionalProperty ?? missingProperty
+  const inner: unknown = params['additionalProperty'] ?? params['missingProperty']
   const path = typeof inner !== 'string' ? field : field === '' ? inner : `${field}.${inner}`
   const words = Object.hasOwn(WORDS, keyword) ? WORDS[keyword]?.(error) : undefined
   return { field: path.slice(0, MAX_FIELD), ...(words ?? { takes: 'has a form that is not taken' }) }
@@ -71,13 +73,8 @@ const WORDS: Readonly<Record<string, (error: ErrorObject) => Words>> = {
   additionalProperties: () => ({ takes: 'is not a known field' }),
   type: ({ params, data }) => ({ takes: MUST_BE + (KINDS[String(params['type'])] ?? String(params['type'])), got: kindOf(data) }),
   const: ({ params }) => ({ takes: MUST_BE + JSON.stringify(params['allowedValue']) }),
-  enum: ({ params }) => ({
-    takes: MUST_BE + listed((params['allowedValues'] as readonly unknown[]).map((value) => JSON.stringify(value))),
-  }),
-  not: ({ schema }) => {
-    const { enum: values = [] } = schema as { enum?: readonly unknown[] }
-    return { takes: `must not be ${listed(values.map((value) => JSON.stringify(value)))}` }
-  },
+  enum: ({ params }) => ({ takes: MUST_BE + listedValues(params['allowedValues']) }),
+  not: ({ schema }) => ({ takes: `must not be ${listedValues(fieldsOf(schema)['enum'])}` }),
   minLength: (error) => atLeast(error, 'character'),
   maxLength: (error) => atMost(error, 'character'),
   minItems: (error) => atLeast(error, 'item'),
@@ -90,8 +87,8 @@ const WORDS: Readonly<Record<string, (error: ErrorObject) => Words>> = {
   pattern: ({ params, parentSchema }) => {
     const known = PATTERNS[String(params['pattern'])]
     if (known !== undefined) return { takes: known }
-    const { description } = parentSchema as { description?: string }
-    return { takes: description === undefined ? 'has a form that is not taken' : `has another form than it takes: ${description}` }
+    const { description } = fieldsOf(parentSchema)
+    return { takes: typeof description === 'string' ? `has another form than it takes: ${description}` : 'has a form that is not taken' }
   },
 }
 
@@ -133,5 +130,5 @@ const counted = (count: number, unit: string): string => {
 /** Characters as people count them, items or entries. */
 function sizeOf(value: unknown): number {
   if (typeof value === 'string') return [...value].length
-  return Array.isArray(value) ? value.length : Object.keys(value as object).length
+  return Array.isArray(value) ? value.length : Object.keys(fieldsOf(value)).length
 }

@@ -15,6 +15,7 @@ export function loginProblem({ auth_type, auth_value }: Pick<ElasticsearchDestin
   return HEADER_VALUE.test(value) ? undefined : 'must be without spaces and other than ASCII letters: it becomes a header'
 }
 
+/** Makes the header that logs in, and lists what must not be kept of answers. */
 export function loginOf({ auth_type, auth_value }: ElasticsearchDestination): Login {
   const value = auth_value ?? ''
   if (auth_type === 'none' || value === '') return { header: undefined, secrets: [] }

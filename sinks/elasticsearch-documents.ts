@@ -6,17 +6,15 @@
  *  I2. A version grows with the position in the source, so that an older change never stands over a newer one, however
  *      late it arrives (correctness 35). Within a transaction the order in the request decides.
  */
+import type { Message } from '../engine/dispatch/batch.ts'
 import type { Position } from '../engine/position.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
-import { JsonMembers } from './json-members.ts'
 import { documentName, effectOf, keyValues, NO_OBJECT, once, type Refused } from './keyed-documents.ts'
 import { Messages } from './messages.ts'
-import type { Load } from './push.ts'
 
 /** One operation of a bulk request: its action line is `head`, the identifier, `tail`. */
 export type BulkOperation = Readonly<{
-  /** of its message in the load */
-  i: number
+  message: Message
   kind: 'index' | 'delete'
   head: Buffer
   /** the identifier as JSON text: these bytes, most often the log's */
@@ -53,6 +51,7 @@ type DocumentOptions = Readonly<{
   warn: (text: string) => void
 }>
 
+/** Makes operations of the messages of one sink. */
 export class ElasticsearchDocuments {
   readonly overheadBytes: number
   readonly #messages: Messages
@@ -68,48 +67,47 @@ export class ElasticsearchDocuments {
     this.overheadBytes = this.#messages.overheadBytes + indexBytes + MAX_ID_BYTES + LINE_BYTES
   }
 
-  operation(load: Load, i: number, heads: Heads): BulkOperation | Refused {
-    const view = load.views[i] as Load['views'][number]
-    const place = load.places[i] as number
+  /** Makes of a message the operation that it is to the index of these heads. */
+  operation(message: Message, heads: Heads): BulkOperation | Refused {
+    const { view, place, payload } = message
     const tail = this.#isVersioned ? this.#versioned(view.position(place)) : PLAIN_TAIL
-    if (!tail) return { i, refusal: 'the position of the change fits no version; set versioning to none' }
-    const kind = effectOf(load, i)
-    const payload = load.payloads?.[i]
-    if (kind === 'index' && payload && payload[0] !== OPEN_OBJECT) return { i, refusal: NO_OBJECT }
+    if (!tail) return { refusal: 'the position of the change fits no version; set versioning to none' }
+    const kind = effectOf(message)
+    if (kind === 'index' && payload && payload.text[payload.start] !== OPEN_OBJECT) return { refusal: NO_OBJECT }
     let id = view.buffer
     let idStart = view.keyStart(place) + 1
     let idEnd = view.keyEnd(place) - 1
     if (!isPlainText(id, idStart, idEnd)) {
-      const named = this.#named(keyValues(load, i))
-      if (named.refusal !== undefined) return { i, refusal: named.refusal }
+      const named = this.#named(keyValues(message))
+      if ('refusal' in named) return named
       id = Buffer.from(JSON.stringify(named.id))
       idStart = 0
       idEnd = id.length
     }
     const head = heads[kind]
     const line = head.length + idEnd - idStart + tail.length
-    const bytes = kind === 'index' ? line + this.#messages.size(load, i) + 1 : line
-    return { i, kind, head, id, idStart, idEnd, tail, bytes }
+    const bytes = kind === 'index' ? line + this.#messages.size(message) + 1 : line
+    return { message, kind, head, id, idStart, idEnd, tail, bytes }
   }
 
   /** @param body as long as all of them, and written to its end. @returns it */
-  write(load: Load, operations: readonly BulkOperation[], body: Buffer): Buffer {
+  write(operations: readonly BulkOperation[], body: Buffer): Buffer {
     let at = 0
-    for (const { i, kind, head, id, idStart, idEnd, tail } of operations) {
+    for (const { message, kind, head, id, idStart, idEnd, tail } of operations) {
       body.set(head, at)
       at += head.length
-      for (let from = idStart; from < idEnd; from++) body[at++] = id[from] as number // too short for a call
+      for (let from = idStart; from < idEnd; from++) body[at++] = id[from] ?? 0 // too short for a call
       body.set(tail, at)
       at += tail.length
       if (kind === 'delete') continue
-      at = this.#messages.write(load, i, body, at)
+      at = this.#messages.write(message, body, at)
       body[at++] = NEWLINE
     }
     return body
   }
 
   /** @param key values of the primary key */
-  #named(key: readonly (string | null)[]): Readonly<{ id: string; refusal?: undefined } | { refusal: string }> {
+  #named(key: readonly (string | null)[]): Readonly<{ id: string }> | Refused {
     if (key.length === 0) return { refusal: 'nothing names the document of this row: its table has no primary key' }
     const id = documentName(key)
     if (id === '') return { refusal: 'the primary key is empty: Elasticsearch takes no document of that name' }
@@ -131,11 +129,13 @@ export class ElasticsearchDocuments {
   }
 }
 
+/** Makes the beginnings of action lines for an index. */
 export const headsOf = (index: string): Heads => {
   const of = (kind: BulkOperation['kind']) => Buffer.from(`{"${kind}":{"_index":${JSON.stringify(index)},"_id":`)
   return { index: of('index'), delete: of('delete') }
 }
 
+/** The identifier of an operation’s document, as JSON text. */
 export const idOf = ({ id, idStart, idEnd }: BulkOperation): string => id.toString('utf8', idStart, idEnd)
 
 /** Whether a text that isn't empty, short enough and without escapes, is all there is between the brackets of a key. */
@@ -144,19 +144,4 @@ function isPlainText(bytes: Buffer, start: number, end: number): boolean {
   if (bytes[start] !== QUOTE || bytes[last] !== QUOTE || last - start < 2 || last - start > MAX_ID_BYTES) return false
   for (let at = start + 1; at < last; at++) if (bytes[at] === QUOTE || bytes[at] === BACKSLASH) return false
   return true
-}
-
-/** The table of message i, as its metadata has it. */
-export function tableOf({ views, places }: Load, i: number): Readonly<{ schema: string; table: string }> {
-  const view = views[i] as Load['views'][number]
-  const { buffer } = view
-  const message = new JsonMembers(buffer, view.bodyStart(places[i] as number))
-  for (let name = message.name(); name && !message.is(name, 'metadata'); name = message.name()) message.value()
-  const metadata = JsonMembers.of(buffer, message.at)
-  const text = () => {
-    metadata?.name()
-    const { start, end } = metadata?.value() ?? { start: 0, end: 0 }
-    return JSON.parse(buffer.toString('utf8', start, end)) as string
-  }
-  return { schema: text(), table: text() } // the first two
 }

@@ -12,6 +12,7 @@ const ElasticsearchIndex = Type.String({
   description: 'the name of an index: no blanks, none of \\ / * ? " < > | , # : and none of - _ + in front',
 })
 
+/** The settings of a sink of type elasticsearch, as a schema. */
 export const ElasticsearchDestination = Type.Object(
   {
     type: Type.Literal('elasticsearch'),
@@ -48,6 +49,7 @@ export const ElasticsearchDestination = Type.Object(
   },
   { additionalProperties: false },
 )
+/** The settings of a sink of type elasticsearch. */
 export type ElasticsearchDestination = Static<typeof ElasticsearchDestination>
 
 /** In the spelling that such indexes have where this service takes over from another. */
@@ -57,7 +59,8 @@ const PREFIX = 'sequin'
 export const builtInIndex = ({ database, schema, table }: Omit<RoutedMessage, 'action'>): string =>
   `${PREFIX}.${database}.${schema}.${table}`
 
-export const elasticsearchRouting = new DestinationRouting<ElasticsearchDestination>({
+/** What a routing function may say of messages to Elasticsearch. */
+export const elasticsearchRouting = new DestinationRouting({
   result: Type.Object({ index_name: Type.Optional(ElasticsearchIndex) }, { additionalProperties: false }),
   effective: ({ index_name }, destination, message) => ({ index_name: index_name ?? destination?.index_name ?? builtInIndex(message) }),
 })

@@ -2,15 +2,18 @@
  * Elasticsearch and OpenSearch: rows become documents of an index, deleted rows leave it, always by `_bulk`. Each item of
  * a request succeeds or fails on its own, so what is sent again is items, and never those that are done.
  */
+import type { Batch, Message } from '../engine/dispatch/batch.ts'
 import { ElasticsearchDestination } from './elasticsearch-settings.ts'
-import { bodyMemory } from './body-memory.ts'
+import { bodyMemory } from '../engine/body-memory.ts'
 import { ElasticsearchApi } from './elasticsearch-api.ts'
-import { ElasticsearchDocuments, headsOf, tableOf, type BulkOperation } from './elasticsearch-documents.ts'
+import { ElasticsearchDocuments, headsOf, type BulkOperation } from './elasticsearch-documents.ts'
 import { builtInIndex, elasticsearchRouting } from './elasticsearch-settings.ts'
 import { loginProblem } from './elasticsearch-auth.ts'
-import { indexMissing, MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
-import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import { deliverTo, indexMissing, itemsOf, MAX_BODY_BYTES, ofOneIndex, outcomeOf } from './keyed-documents.ts'
+import { tableOf } from './messages.ts'
+import type { Answer, Failure, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
+/** Sinks that keep documents in an Elasticsearch or OpenSearch. */
 export const elasticsearch: PushType = {
   type: 'elasticsearch',
   settings: ElasticsearchDestination,
@@ -24,16 +27,13 @@ export const elasticsearch: PushType = {
   open: (options) => new Elasticsearch(options),
 }
 
-/** What a routing function may say of its messages. */
-type Route = Readonly<{ index_name?: string }>
-
 class Elasticsearch implements PushWire {
   readonly maxMessages: number
   readonly maxBytes = MAX_BODY_BYTES
   readonly judgesEach = true
   readonly overheadBytes: number
   readonly #settings: ElasticsearchDestination
-  /** its name */
+  /** name of the database */
   readonly #database: string
   readonly #api: ElasticsearchApi
   readonly #documents: ElasticsearchDocuments
@@ -49,77 +49,59 @@ class Elasticsearch implements PushWire {
     this.overheadBytes = this.#documents.overheadBytes
   }
 
-  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
-    const { index_name: routed } = (load.route ?? {}) as Route
-    const index = routed ?? this.#settings.index_name
-    if (typeof index !== 'string') return this.#deliverByTable(load, signal)
-    const outcome = await this.#deliver(load, index, signal)
-    return routed === undefined ? outcome : ofOneIndex(outcome)
+  send(batch: Batch, signal: AbortSignal): Promise<Outcome> {
+    return deliverTo(this.#settings, batch, (index) =>
+      index === undefined ? this.#deliverByTable(batch, signal) : this.#deliver(batch, index, signal),
+    )
   }
 
-  async test(signal: AbortSignal): Promise<Answer | undefined> {
+  test(signal: AbortSignal): Promise<Answer | undefined> {
     return this.#api.test(this.#settings.index_name ?? undefined, signal)
   }
 
-  async close(): Promise<void> {
-    await this.#api.close()
+  close(): Promise<void> {
+    return this.#api.pool.close()
   }
 
   /** Nobody names an index: each table has its own. */
-  async #deliverByTable(load: Load, signal: AbortSignal): Promise<Outcome> {
-    const byIndex = Map.groupBy(load.views.keys(), (i) => builtInIndex({ database: this.#database, ...tableOf(load, i) }))
-    const failures: (Failure | undefined)[] = []
+  async #deliverByTable(batch: Batch, signal: AbortSignal): Promise<Outcome> {
+    const byIndex = Map.groupBy(batch.messages, (message) => builtInIndex({ database: this.#database, ...tableOf(message) }))
+    const failures = new Map<Message, Failure>()
     let status = 0
-    for (const [index, places] of byIndex) {
-      const outcome = ofOneIndex(await this.#deliver(partOf(load, places), index, signal))
-      if (outcome.kind === 'failed' && outcome.failure.blame === 'rejected') for (const i of places) failures[i] = outcome.failure
+    for (const [index, messages] of byIndex) {
+      const outcome = ofOneIndex(await this.#deliver({ ...batch, messages }, index, signal))
+      if (outcome.kind === 'failed' && outcome.failure.blame === 'rejected')
+        for (const message of messages) failures.set(message, outcome.failure)
       else if (outcome.kind === 'failed' || outcome.kind === 'aborted') return outcome
       else status = outcome.status
-      if (outcome.kind === 'each') for (const [n, i] of places.entries()) failures[i] = outcome.failures[n]
+      if (outcome.kind !== 'each') continue
+      for (const [n, message] of messages.entries()) {
+        const failure = outcome.failures[n]
+        if (failure) failures.set(message, failure)
+      }
     }
-    return outcomeOf(load, failures, status)
+    return outcomeOf(batch, failures, status)
   }
 
   /** A failure that isn't about single documents ends it for all: what was done will be done again, to the same effect. */
-  async #deliver(load: Load, index: string, signal: AbortSignal): Promise<Outcome> {
-    const failures: (Failure | undefined)[] = []
-    const operations: BulkOperation[] = []
+  async #deliver(batch: Batch, index: string, signal: AbortSignal): Promise<Outcome> {
+    const failures = new Map<Message, Failure>()
     const heads = headsOf(index)
-    for (let i = 0; i < load.views.length; i++) {
-      const operation = this.#documents.operation(load, i, heads)
-      if ('refusal' in operation) failures[i] = this.#api.verbatim.undeliverable(operation.refusal)
-      else operations.push(operation)
-    }
+    const operations = itemsOf(batch.messages, this.#api, failures, (message) => this.#documents.operation(message, heads))
     let status = 0
     for (const part of partsOf(operations)) {
-      const body = this.#documents.write(load, part, bodyMemory.take(bytesOf(part)))
+      const body = this.#documents.write(part, bodyMemory.take(bytesOf(part)))
       const end = await this.#api.bulk(index, part, body, signal)
       if (end.kind !== 'answered') return end
       status = end.status
-      if (end.failures) for (const [n, { i }] of part.entries()) failures[i] = end.failures[n]
-      else bodyMemory.give(body) // it has told of each document, so it has read them
+      for (const [message, failure] of end.failures) failures.set(message, failure)
+      if (end.isAllTold) bodyMemory.give(body)
     }
-    return outcomeOf(load, failures, status)
+    return outcomeOf(batch, failures, status)
   }
-}
-
-/** @param failures by the place of the message; most often there are none */
-function outcomeOf({ views: { length } }: Load, failures: readonly (Failure | undefined)[], status: number): Outcome {
-  if (failures.every((failure) => failure === undefined)) return { kind: 'delivered', status }
-  return { kind: 'each', status, failures: Array.from({ length }, (_, i) => failures[i]) }
 }
 
 const bytesOf = (operations: readonly BulkOperation[]): number => operations.reduce((sum, { bytes }) => sum + bytes, 0)
-
-function partOf({ views, places, payloads, enrichments }: Load, chosen: readonly number[]): Load {
-  const pick = <T>(list: readonly T[]): T[] => chosen.map((i) => list[i] as T)
-  return {
-    views: pick(views),
-    places: pick(places),
-    ...(payloads && { payloads: pick(payloads) }),
-    ...(enrichments && { enrichments: pick(enrichments) }),
-  }
-}
 
 /** What goes in one request: functions, and values that were looked up, may have made more of messages than was foreseen. */
 function partsOf(operations: readonly BulkOperation[]): readonly (readonly BulkOperation[])[] {

@@ -1,4 +1,5 @@
 /** What answers of any HTTP server say, whatever it is a server of. */
+import { isObject } from '../engine/json.ts'
 import type { HttpAnswer } from '../engine/net/http-pool.ts'
 import { JsonMembers } from './json-members.ts'
 
@@ -50,12 +51,12 @@ export function elementsOf({ body }: HttpAnswer, list: string, most: number): re
   return isFound ? 'unreadable' : undefined
 }
 
-/** @returns the object or list that the body is, which is a short one; undefined: it is neither */
-export function jsonOf({ body }: HttpAnswer): unknown {
+/** Reads a short body that should be an object. @returns no members where it is none */
+export function objectIn({ body }: HttpAnswer): Readonly<Record<string, unknown>> {
   try {
     const value: unknown = JSON.parse(body.toString('utf8'))
-    return typeof value === 'object' && value !== null ? value : undefined
+    return isObject(value) ? value : {}
   } catch {
-    return undefined
+    return {}
   }
 }

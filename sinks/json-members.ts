@@ -14,8 +14,10 @@ const CLOSE_LIST = 0x5d
 /** Shorter digits without an exponent are below the largest float64. */
 const SAFE_NUMBER_LENGTH = 300
 
+/** A part of some bytes. */
 export type ByteSpan = Readonly<{ start: number; end: number }>
 
+/** A cursor over the members of an object, or the elements of a list. */
 export class JsonMembers {
   readonly #bytes: Buffer
   #at: number
@@ -83,7 +85,7 @@ export class JsonMembers {
     const byte = this.#space()
     const { start, end } = this.value()
     if (byte === OPEN_OBJECT || byte === OPEN_LIST) return undefined
-    return JSON.parse(this.#bytes.toString('utf8', start, end)) as string | number | boolean | null
+    return JSON.parse(this.#bytes.toString('utf8', start, end)) // a token of JSON that is neither
   }
 
   /** Where the value stands whose name was read. */
@@ -141,8 +143,7 @@ export class JsonMembers {
     for (let byte = bytes[at]; byte !== undefined && isScalar(byte); byte = bytes[++at]) hasExponent ||= byte === 0x65 || byte === 0x45
     if (at === start) throw new RangeError('not the bytes of JSON')
     this.#at = at
-    const first = bytes[start] as number
-    const isNumber = first <= 0x39 // "-" and digits
+    const isNumber = (bytes[start] ?? 0) <= 0x39 // "-" and digits
     if (isNumber && (hasExponent || at - start > SAFE_NUMBER_LENGTH))
       this.isOutOfRange ||= !Number.isFinite(Number(bytes.toString('latin1', start, at)))
   }

@@ -6,11 +6,12 @@ import type { HttpAnswer } from '../engine/net/http-pool.ts'
 import type { Answer, KeptAnswer } from './push.ts'
 import type { Verbatim } from './verbatim.ts'
 
-/** of a body; a long one is not held whole */
+/** Most that is kept of a body. */
 const MAX_BODY_BYTES = 1024
-/** of the headers beside their texts, about */
+/** What headers take in memory beside their texts, about. */
 const HEADERS_BYTES = 512
 
+/** Keeps answers of one destination. */
 export class KeptAnswers {
   readonly #verbatim: Verbatim
   #last: OneAnswer | undefined
@@ -54,7 +55,7 @@ class OneAnswer implements KeptAnswer {
   }
 }
 
-/** A server may send 16 KB of headers, and others each time. */
+/** A server may send 16 KB of headers, and other ones each time. */
 function textOf(headers: HttpAnswer['headers']): number {
   let length = 0
   for (const name in headers) for (const value of [headers[name] ?? ''].flat()) length += name.length + value.length

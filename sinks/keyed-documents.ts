@@ -3,9 +3,11 @@
  * a delete takes it out, and the row's primary key names it both times.
  */
 import { Type, type TString } from 'typebox'
+import type { Batch, Message } from '../engine/dispatch/batch.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { Reason } from '../engine/schema-reasons.ts'
-import type { Blame, Failure, Load, Outcome, SinkForm } from './push.ts'
+import type { HttpService, Refusal } from './http-service.ts'
+import type { Blame, Failure, Outcome, SinkForm } from './push.ts'
 
 /** Where a search server listens. */
 export const EndpointUrl = Type.String({
@@ -31,32 +33,31 @@ export const CaCert = Type.Optional(
 /** Far below the servers' own limits, which can be lower than their default of 100 MB; a smaller one is learnt. */
 export const MAX_BODY_BYTES = 16 * 1024 * 1024
 
-/** Message i of a load becomes no document, and why. */
-export type Refused = Readonly<{ i: number; refusal: string }>
+/** Why a message becomes no document. */
+export type Refused = Readonly<{ refusal: string }>
 
-/** Where neither the sink nor a routing function names an index. */
+/** Refuses a sink where neither it nor a routing function names an index. */
 export const indexMissing = ({ destination, routing }: SinkForm): readonly Reason[] =>
   (destination['index_name'] ?? '') === '' && (routing ?? null) === null
     ? [['destination.index_name', 'is missing: nothing else names the index']]
     : []
 
+/** What is said of a function’s result that is no document. */
 export const NO_OBJECT = 'the function made no object of it: a document is an object'
 
-/** Whether message i leaves an old key behind, whose document goes whatever a function says. */
-export const isTombstone = ({ views, places }: Load, i: number): boolean =>
-  ((views[i]?.flags(places[i] ?? 0) ?? 0) & MESSAGE_FLAG.tombstone) !== 0
+/** Whether a message leaves an old key behind, whose document goes whatever a function says. */
+export const isTombstone = ({ view, place }: Message): boolean => (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
 
-/** Says whether message i puts its document into the index or takes it out, unless a function decides. */
-export const effectOf = (load: Load, i: number): 'index' | 'delete' =>
-  isTombstone(load, i) || load.views[i]?.action(load.places[i] ?? 0) === ACTION.delete ? 'delete' : 'index'
+/** Says whether a message puts its document into the index or takes it out, unless a function decides. */
+export const effectOf = (message: Message): 'index' | 'delete' =>
+  isTombstone(message) || message.view.action(message.place) === ACTION.delete ? 'delete' : 'index'
 
-/** The values of the primary key of message i's row; none: its table has no primary key. */
-export function keyValues({ views, places }: Load, i: number): readonly (string | null)[] {
-  const [view, place = 0] = [views[i], places[i]]
-  return view ? (JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[]) : []
+/** The values of the primary key of a message's row; none: its table has no primary key. */
+export function keyValues({ view, place }: Message): readonly (string | null)[] {
+  return JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) // a list, as the log has it
 }
 
-/** The name of the document of a row with this key. */
+/** Names the document of a row with this key. */
 export const documentName = (values: readonly (string | null)[]): string => values.join('-')
 
 /** Says something about the settings that a user should know, the first time only. */
@@ -66,6 +67,44 @@ export function once(warn: (text: string) => void): (text: string) => void {
     if (!isSaid) warn(text)
     isSaid = true
   }
+}
+
+/** A request that ended for all of its messages alike. */
+export type Ended = Extract<Outcome, { kind: 'failed' | 'aborted' }>
+
+/** What a call that brought nothing is to the messages that it was for. */
+export const endOf = ({ phase, failure }: Refusal): Ended => (phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure })
+
+/** The outcome of a batch by the failures of its messages: most often there are none. */
+export function outcomeOf({ messages }: Batch, failures: ReadonlyMap<Message, Failure>, status: number): Outcome {
+  if (failures.size === 0) return { kind: 'delivered', status }
+  return { kind: 'each', status, failures: messages.map((message) => failures.get(message)) }
+}
+
+/** Makes of each message what is sent for it. @param failures gets those of messages that can't be sent */
+export function itemsOf<Item extends object>(
+  messages: readonly Message[],
+  { verbatim }: HttpService,
+  failures: Map<Message, Failure>,
+  make: (message: Message) => Item | Refused,
+): Item[] {
+  const items: Item[] = []
+  for (const message of messages) {
+    const item = make(message)
+    if ('refusal' in item) failures.set(message, verbatim.undeliverable(item.refusal))
+    else items.push(item)
+  }
+  return items
+}
+
+/** Delivers a batch to the index that its route names, else to the sink's. @param deliver index undefined: neither names one */
+export async function deliverTo(
+  { index_name: own }: Readonly<{ index_name?: string | null }>,
+  { route }: Batch,
+  deliver: (index: string | undefined) => Promise<Outcome>,
+): Promise<Outcome> {
+  const routed = route?.['index_name']
+  return typeof routed === 'string' ? ofOneIndex(await deliver(routed)) : deliver(own ?? undefined)
 }
 
 /**

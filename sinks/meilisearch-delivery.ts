@@ -1,5 +1,5 @@
 /**
- * Brings the documents of one load into an index, or out of it, until it is known of each whether it is there.
+ * Brings the documents of one batch into an index, or out of it, until it is known of each whether it is there.
  *
  * A request becomes a task, and a task does everything or nothing. When one fails for what is in it, its documents are
  * sent again in two halves, and so on, until only those fail that Meilisearch will not have.
@@ -10,10 +10,13 @@
  *  I3. What Meilisearch most likely refuses goes in a request of its own, for its words, beside the others.
  *  I4. A failure that isn't about documents ends it for all of them: what was done will be done again, to the same effect.
  */
-import { blameOfCode, JSON_TYPE, NDJSON_TYPE, type MeilisearchApi, type Refusal, type TakenTask } from './meilisearch-api.ts'
+import type { Message } from '../engine/dispatch/batch.ts'
+import type { Refusal } from './http-service.ts'
+import { endOf, type Ended } from './keyed-documents.ts'
+import { blameOfCode, JSON_TYPE, NDJSON_TYPE, type MeilisearchApi, type TakenTask } from './meilisearch-api.ts'
 import type { Item, MeilisearchDocuments } from './meilisearch-documents.ts'
 import type { MeilisearchTasks, TaskEnd } from './meilisearch-tasks.ts'
-import type { Failure, Load } from './push.ts'
+import type { Failure } from './push.ts'
 import type { QueueGate } from './queue-gate.ts'
 
 type Delivery = Readonly<{
@@ -21,34 +24,30 @@ type Delivery = Readonly<{
   tasks: MeilisearchTasks
   gate: QueueGate
   documents: MeilisearchDocuments
-  load: Load
   index: string
   primaryKey: string
   signal: AbortSignal
 }>
 
 /** By message: why not; a message that is not in it is delivered. */
-type Delivered =
-  | Readonly<{ kind: 'judged'; failures: ReadonlyMap<number, Failure> }>
-  | Readonly<{ kind: 'failed'; failure: Failure }>
-  | Readonly<{ kind: 'aborted' }>
+type Delivered = Readonly<{ kind: 'judged'; failures: ReadonlyMap<Message, Failure> }> | Ended
 
 /** What one request holds: all messages of some identifiers, the last of each of one kind. */
 type Part = Readonly<{ items: readonly Item[]; isAlone: boolean; tries: number }>
 type PartEnd =
   | Readonly<{ kind: 'delivered' }>
-  | Readonly<{ kind: 'aborted' }>
+  | Ended
   /** it is what was sent; internal: or something beside it */
   | Readonly<{ kind: 'judged'; failure: Failure; isInternal: boolean }>
-  | Readonly<{ kind: 'failed'; failure: Failure }>
 
 /** So many parts without one that was taken: it can't be only some documents. */
 const HOPELESS_PARTS = 8
 /** A document alone that fails as `internal`: perhaps by what another client sent. */
 const INTERNAL_TRIES = 2
 
+/** Delivers documents, and finds those that Meilisearch will not have. */
 export async function deliver(delivery: Delivery, items: readonly Item[]): Promise<Delivered> {
-  const failures = new Map<number, Failure>()
+  const failures = new Map<Message, Failure>()
   let delivered = 0
   let parts = partsOf(items, false)
   while (parts.length > 0) {
@@ -56,8 +55,7 @@ export async function deliver(delivery: Delivery, items: readonly Item[]): Promi
     const next: Part[] = []
     let refused: Failure | undefined
     let refusals = 0
-    for (const [n, end] of ends.entries()) {
-      const part = parts[n] as Part
+    for (const [part, end] of ends) {
       if (end.kind === 'aborted' || end.kind === 'failed') return end
       if (end.kind === 'delivered') {
         delivered += part.items.length
@@ -74,7 +72,7 @@ export async function deliver(delivery: Delivery, items: readonly Item[]): Promi
 }
 
 /** What is sent again of a part that failed. A message that is found to be at fault is noted instead. */
-function further(part: Part, end: Extract<PartEnd, { kind: 'judged' }>, failures: Map<number, Failure>): readonly Part[] {
+function further(part: Part, end: Extract<PartEnd, { kind: 'judged' }>, failures: Map<Message, Failure>): readonly Part[] {
   const { items, isAlone, tries } = part
   if (end.isInternal && !isAlone) return [{ ...part, isAlone: true }]
   const ids = [...new Set(items.map(({ id }) => id))]
@@ -83,37 +81,34 @@ function further(part: Part, end: Extract<PartEnd, { kind: 'judged' }>, failures
     return [true, false].map((isFirst) => ({ items: items.filter(({ id }) => first.has(id) === isFirst), isAlone, tries: 0 }))
   }
   if (end.isInternal && tries + 1 < INTERNAL_TRIES) return [{ ...part, tries: tries + 1 }]
-  const last = items.at(-1) as Item
-  failures.set(last.i, end.failure)
+  const last = items.at(-1)
+  if (last) failures.set(last.message, end.failure)
   return partsOf(items.slice(0, -1), isAlone)
 }
 
 /** By what is to be done with each identifier in the end. */
 function partsOf(items: readonly Item[], isAlone: boolean): Part[] {
-  const last = new Map(items.map((item) => [item.id, item]))
-  const chosen = (choose: (last: Item) => boolean) => items.filter(({ id }) => choose(last.get(id) as Item))
-  return [
-    chosen(({ kind, isOdd }) => kind === 'index' && !isOdd),
-    chosen(({ kind }) => kind === 'delete'),
-    chosen(({ kind, isOdd }) => kind === 'index' && isOdd),
-  ].flatMap((some) => (some.length > 0 ? [{ items: some, isAlone, tries: 0 }] : []))
+  const last = new Map(items.map((item) => [item.id, item.isOdd ? 'odd' : item.kind]))
+  return ['index', 'delete', 'odd'].flatMap((wanted) => {
+    const some = items.filter(({ id }) => last.get(id) === wanted)
+    return some.length > 0 ? [{ items: some, isAlone, tries: 0 }] : []
+  })
 }
 
 /** @returns an end for each part */
-async function sendAll(delivery: Delivery, parts: readonly Part[]): Promise<PartEnd[]> {
-  const ends: PartEnd[] = parts.map(() => ({ kind: 'aborted' }))
-  const shared = [...parts.entries()].filter(([, { isAlone }]) => !isAlone)
-  const alone = [...parts.entries()].filter(([, { isAlone }]) => isAlone)
+async function sendAll(delivery: Delivery, parts: readonly Part[]): Promise<ReadonlyMap<Part, PartEnd>> {
+  const ends = new Map<Part, PartEnd>(parts.map((part) => [part, { kind: 'aborted' }]))
+  const shared = parts.filter(({ isAlone }) => !isAlone)
+  const alone = parts.filter(({ isAlone }) => isAlone)
   for (const group of [...(shared.length > 0 ? [shared] : []), ...alone.map((one) => [one])]) {
     const leave = await delivery.gate.enter(group !== shared, delivery.signal)
     if (!leave) return ends
     try {
       const waits: Promise<void>[] = []
-      for (const [n, part] of group) {
-        const taken = await enqueue(delivery, part)
-        if (taken.refusal) ends[n] = refusedEnd(taken.refusal)
-        else
-          waits.push(delivery.tasks.wait(taken.uid, delivery.signal).then((end) => void (ends[n] = endOf(delivery, part, taken.uid, end))))
+      for (const part of group) {
+        const { uid, refusal } = await enqueue(delivery, part)
+        if (refusal) ends.set(part, refusedEnd(refusal))
+        else waits.push(delivery.tasks.wait(uid, delivery.signal).then((end) => void ends.set(part, partEnd(delivery, part, uid, end))))
       }
       await Promise.all(waits) // also of what follows a refusal: whoever wants to be alone has to be
     } finally {
@@ -123,27 +118,25 @@ async function sendAll(delivery: Delivery, parts: readonly Part[]): Promise<Part
   return ends
 }
 
-function enqueue({ api, documents, load, index, primaryKey, signal }: Delivery, { items }: Part): Promise<TakenTask> {
+function enqueue({ api, documents, index, primaryKey, signal }: Delivery, { items }: Part): Promise<TakenTask> {
   const last = [...new Map(items.map((item) => [item.id, item])).values()]
   if (last[0]?.kind === 'delete') {
     const body = Buffer.from(`[${last.map(({ idJson }) => idJson).join(',')}]`)
     return api.write(index, '/delete-batch', body, { type: JSON_TYPE, signal })
   }
   const query = `?primaryKey=${encodeURIComponent(primaryKey)}`
-  return api.write(index, query, documents.ndjson(load, last), { type: NDJSON_TYPE, signal })
+  return api.write(index, query, documents.ndjson(last), { type: NDJSON_TYPE, signal })
 }
 
-function refusedEnd({ failure, code, phase }: Refusal): PartEnd {
-  if (phase === 'aborted') return { kind: 'aborted' }
-  return code === 'malformed_payload' ? { kind: 'judged', failure, isInternal: false } : { kind: 'failed', failure }
-}
+const refusedEnd = (refusal: Refusal): PartEnd =>
+  refusal.code === 'malformed_payload' ? { kind: 'judged', failure: refusal.failure, isInternal: false } : endOf(refusal)
 
-function endOf({ api }: Delivery, { items }: Part, uid: number, end: TaskEnd): PartEnd {
+function partEnd({ api }: Delivery, { items }: Part, uid: number, end: TaskEnd): PartEnd {
   switch (end.kind) {
     case 'succeeded':
       return { kind: 'delivered' }
     case 'aborted':
-      return { kind: 'aborted' }
+      return end
     case 'unanswered':
       return { kind: 'failed', failure: end.failure }
     case 'gone':

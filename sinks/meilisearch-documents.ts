@@ -5,15 +5,15 @@
  * The identifier is the field `primary_key` of the document: of what a function made of the row, or of the row itself. Where
  * the row has no such column, or neither it nor the function tells of a deleted row, it is the row's primary key, joined with "-".
  */
+import type { Message } from '../engine/dispatch/batch.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { JsonMembers, type ByteSpan } from './json-members.ts'
 import { documentName, effectOf, isTombstone, keyValues, NO_OBJECT, once, type Refused } from './keyed-documents.ts'
 import { Messages } from './messages.ts'
-import type { Load } from './push.ts'
 
-/** What message i of a load does to its document. */
+/** What a message does to its document. */
 export type Item = Readonly<{
-  i: number
+  message: Message
   kind: 'index' | 'delete'
   /** names its document: 2 and "2" are one */
   id: string
@@ -38,6 +38,7 @@ const TOO_LARGE_NUMBER =
   'the document has a number beyond ±1.8e308, for which Meilisearch would refuse every task beside it; send it as text'
 const BAD_VECTORS = '`_vectors` of the document is no object, for which Meilisearch would refuse every task beside it'
 
+/** Makes documents of the messages of one sink. */
 export class MeilisearchDocuments {
   readonly overheadBytes: number
   readonly #key: string
@@ -54,58 +55,55 @@ export class MeilisearchDocuments {
   }
 
   /** @param action what a routing function says; undefined: by the message. A tombstone is always a delete. */
-  item(load: Load, i: number, action: 'index' | 'delete' | undefined): Item | Refused {
-    const isDeleted = isTombstone(load, i) || (action ?? effectOf(load, i)) === 'delete'
-    return isDeleted ? this.#deleted(load, i) : this.#indexed(load, i)
+  item(message: Message, action: 'index' | 'delete' | undefined): Item | Refused {
+    const isDeleted = isTombstone(message) || (action ?? effectOf(message)) === 'delete'
+    return isDeleted ? this.#deleted(message) : this.#indexed(message)
   }
 
   /** The body of a request: a document on each line. */
-  ndjson(load: Load, items: readonly Item[]): Buffer {
-    const sizes = items.map(({ i, head }) => this.#messages.size(load, i) + (head ? head.length - 1 : 0) + 1)
+  ndjson(items: readonly Item[]): Buffer {
+    const sizes = items.map(({ message, head }) => this.#messages.size(message) + (head ? head.length - 1 : 0) + 1)
     const body = Buffer.allocUnsafeSlow(sizes.reduce((sum, size) => sum + size, 0))
     let at = 0
-    for (const { i, head } of items) {
+    for (const { message, head } of items) {
       const start = at
       if (head) at += head.length - 1 // over the brace of the message
-      at = this.#messages.write(load, i, body, at)
+      at = this.#messages.write(message, body, at)
       head?.copy(body, start)
       body[at++] = NEWLINE
     }
     return body
   }
 
-  #indexed(load: Load, i: number): Item | Refused {
-    const { isObject, idJson: found, isOutOfRange, hasBadVectors, depth } = this.#look(load, i)
-    if (!isObject) return { i, refusal: NO_OBJECT }
-    if (isOutOfRange) return { i, refusal: TOO_LARGE_NUMBER }
-    if (hasBadVectors) return { i, refusal: BAD_VECTORS }
-    const isDefault = load.payloads?.[i] === undefined
-    if (isDefault && this.#isTransformed) return { i, refusal: 'the transform says nothing of this deleted row, so it can’t be put in' }
-    const idJson = found ?? (isDefault ? primaryKeyJson(load, i) : undefined)
-    if (idJson === undefined) return { i, refusal: `the document has no field "${this.#key}", which is the primary key of the index` }
+  #indexed(message: Message): Item | Refused {
+    const { isObject, idJson: found, isOutOfRange, hasBadVectors, depth } = this.#look(message)
+    if (!isObject) return { refusal: NO_OBJECT }
+    if (isOutOfRange) return { refusal: TOO_LARGE_NUMBER }
+    if (hasBadVectors) return { refusal: BAD_VECTORS }
+    const isDefault = message.payload === undefined
+    if (isDefault && this.#isTransformed) return { refusal: 'the transform says nothing of this deleted row, so it can’t be put in' }
+    const idJson = found ?? (isDefault ? primaryKeyJson(message) : undefined)
+    if (idJson === undefined) return { refusal: `the document has no field "${this.#key}", which is the primary key of the index` }
     const head = isDefault ? Buffer.from(`{${JSON.stringify(this.#key)}:${idJson},`) : undefined
     const id = nameOf(idJson)
-    return { i, kind: 'index', id: id ?? idJson, idJson, isOdd: id === undefined || depth > MAX_DEPTH, head }
+    return { message, kind: 'index', id: id ?? idJson, idJson, isOdd: id === undefined || depth > MAX_DEPTH, head }
   }
 
-  #deleted(load: Load, i: number): Item | Refused {
-    const { idJson: told } = this.#look(load, i)
-    if (told === 'null')
+  #deleted(message: Message): Item | Refused {
+    const { idJson: found } = this.#look(message)
+    if (found === 'null')
       this.#warn(
         `Postgres does not tell "${this.#key}" of deleted rows, so their documents are deleted by primary key; with REPLICA IDENTITY FULL it does`,
       )
-    const idJson = told === undefined || told === 'null' ? primaryKeyJson(load, i) : told
-    if (idJson === undefined) return { i, refusal: `nothing names the document of this row: it has no "${this.#key}" and no primary key` }
-    return { i, kind: 'delete', id: nameOf(idJson) ?? idJson, idJson, isOdd: false, head: undefined }
+    const idJson = found === undefined || found === 'null' ? primaryKeyJson(message) : found
+    if (idJson === undefined) return { refusal: `nothing names the document of this row: it has no "${this.#key}" and no primary key` }
+    return { message, kind: 'delete', id: nameOf(idJson) ?? idJson, idJson, isOdd: false, head: undefined }
   }
 
-  #look(load: Load, i: number): Look {
-    const { views, places, payloads } = load
-    const payload = payloads?.[i]
-    const view = views[i] as Load['views'][number]
-    const bytes = payload ? Buffer.from(payload.buffer, payload.byteOffset, payload.length) : view.buffer
+  #look({ view, place, payload }: Message): Look {
+    const bytes = payload ? payload.text : view.buffer
     // the default message has its brace put in front at delivery
-    const members = payload ? JsonMembers.of(bytes, 0) : new JsonMembers(bytes, view.bodyStart(places[i] as number))
+    const members = payload ? JsonMembers.of(bytes, payload.start) : new JsonMembers(bytes, view.bodyStart(place))
     if (!members) return NOT_AN_OBJECT
     let id: ByteSpan | undefined
     let hasBadVectors = false
@@ -137,8 +135,8 @@ function columnOf(bytes: Buffer, start: number, column: string): ByteSpan | unde
 }
 
 /** The row's primary key, joined with "-", as JSON text. */
-function primaryKeyJson(load: Load, i: number): string | undefined {
-  const values = keyValues(load, i)
+function primaryKeyJson(message: Message): string | undefined {
+  const values = keyValues(message)
   return values.length === 0 ? undefined : JSON.stringify(documentName(values))
 }
 

@@ -8,30 +8,24 @@
  *      name, once it had time to arrive. Only an edit that is not there, or has failed or was canceled, so that nothing of it
  *      was done, is sent.
  *  E3. Behind an edit that failed nothing of its group is sent: it would come again.
- *  E4. A failure that isn't about edits ends it for all of a load: what was done is known, and is not done again.
+ *  E4. A failure that isn't about edits ends it for all of a batch: what was done is known, and is not done again.
  */
+import type { Batch } from '../engine/dispatch/batch.ts'
 import { setTimeout as delay } from 'node:timers/promises'
-import { formatLsn } from '../engine/lsn.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
-import {
-  blameOfCode,
-  JSON_TYPE,
-  type MeilisearchApi,
-  type Refusal,
-  type TakenTask,
-  type TaskPage,
-  type TaskView,
-} from './meilisearch-api.ts'
+import { blameOfCode, JSON_TYPE, type MeilisearchApi, type TakenTask, type TaskPage, type TaskView } from './meilisearch-api.ts'
+import type { Refusal } from './http-service.ts'
+import { positionName } from './messages.ts'
 import type { MeilisearchTasks, TaskEnd } from './meilisearch-tasks.ts'
-import type { Failure, Load, Outcome } from './push.ts'
+import type { Failure, Outcome } from './push.ts'
 
-/** What a routing function says of an edit, checked. */
-export type Edit = Readonly<{ filter: string; function: string; context?: Readonly<Record<string, unknown>> | null }>
+/** What a routing function says of an edit, as it was checked: it is sent as it is. */
+type Edit = Readonly<Record<'filter' | 'function' | 'context', unknown>>
 
 type EditOptions = Readonly<{
   api: MeilisearchApi
   tasks: MeilisearchTasks
-  /** of the sink: names must not meet those of another */
+  /** part of the names of its edits, so that those of two sinks never meet */
   sinkId: string
   grouping: boolean
   warn: (text: string) => void
@@ -49,6 +43,7 @@ const MAX_TASKS = 5 * PAGE
 const NAMELESS = 'this Meilisearch is older than 1.26: an edit whose answer is lost can’t be recognised, and waits to be discarded by hand'
 const UNKNOWN = 'it isn’t known whether this edit was done, and it can’t be looked up; discard the message when you have seen to it'
 
+/** Sends the edits of one sink, each of them once. */
 export class MeilisearchEdits {
   readonly #options: EditOptions
   readonly #known = new Map<string, Known>()
@@ -60,21 +55,21 @@ export class MeilisearchEdits {
     this.#options = options
   }
 
-  async send(load: Load, index: string, edit: Edit, signal: AbortSignal): Promise<Outcome> {
-    const { views, places } = load
-    const body = Buffer.from(JSON.stringify({ filter: edit.filter, function: edit.function, context: edit.context ?? null }))
+  async send(batch: Batch, index: string, edit: Edit, signal: AbortSignal): Promise<Outcome> {
+    const { messages } = batch
+    const body = Buffer.from(JSON.stringify(edit))
     const failures: (Failure | undefined)[] = []
     const blocked = new Map<number, Failure>()
-    for (const [i, view] of views.entries()) {
-      const place = places[i] as number
+    for (const [i, message] of messages.entries()) {
+      const { view, place } = message
       const group = this.#options.grouping ? view.group(place) : i
       let failure = blocked.get(group)
       // the former key of a row is nothing to an edit
       const isVoid = (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0
       if (!failure && !isVoid) {
-        const end = await this.#do(this.#nameOf(load, i), index, body, signal)
-        if (end === 'aborted') return i === 0 ? { kind: 'aborted' } : restAborted(failures, views.length)
-        if (end && (views.length === 1 || isOfAll(end))) return { kind: 'failed', failure: end }
+        const end = await this.#do(`${this.#prefix}${positionName(message)}`, index, body, signal)
+        if (end === 'aborted') return i === 0 ? { kind: 'aborted' } : restAborted(failures, messages.length)
+        if (end && (messages.length === 1 || isOfAll(end))) return { kind: 'failed', failure: end }
         failure = end
       }
       if (failure) blocked.set(group, failure)
@@ -125,7 +120,7 @@ export class MeilisearchEdits {
     return undefined
   }
 
-  /** The newest of a name comes first. */
+  /** Notes what a task tells of an edit. Of edits with one name the newest comes first. */
   #recognise({ uid, status, customMetadata }: TaskView): void {
     if (!customMetadata?.startsWith(this.#prefix)) return
     if (status === 'failed' || status === 'canceled') return // nothing of it was done
@@ -176,11 +171,6 @@ export class MeilisearchEdits {
 
   get #prefix(): string {
     return `tailrace:${this.#options.sinkId}:`
-  }
-
-  #nameOf({ views, places }: Load, i: number): string {
-    const { history, lsn, idx, part } = (views[i] as Load['views'][number]).position(places[i] as number)
-    return `${this.#prefix}${history}:${formatLsn(lsn)}:${idx}:${part}`
   }
 
   #note(name: string, known: Known): void {

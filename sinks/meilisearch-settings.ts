@@ -11,6 +11,7 @@ const MeilisearchIndex = Type.String({
   description: 'letters, digits, "-" and "_"',
 })
 
+/** The settings of a sink of type meilisearch, as a schema. */
 export const MeilisearchDestination = Type.Object(
   {
     type: Type.Literal('meilisearch'),
@@ -35,13 +36,15 @@ export const MeilisearchDestination = Type.Object(
   },
   { additionalProperties: false },
 )
+/** The settings of a sink of type meilisearch. */
 export type MeilisearchDestination = Static<typeof MeilisearchDestination>
 
 const ACTIONS = ['index', 'delete', 'function'] as const
 const OF_EDITS = ['filter', 'function', 'context'] as const
 const expression = Type.String({ minLength: 1, maxLength: 10_000 })
 
-export const meilisearchRouting = new DestinationRouting<MeilisearchDestination>({
+/** What a routing function may say of messages to Meilisearch. */
+export const meilisearchRouting = new DestinationRouting({
   result: Type.Object(
     {
       action: Type.Optional(Type.Union(ACTIONS.map((action) => Type.Literal(action)))),

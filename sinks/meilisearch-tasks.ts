@@ -6,6 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { MeilisearchApi, TaskView } from './meilisearch-api.ts'
 import type { Failure } from './push.ts'
 
+/** How a task ended. */
 export type TaskEnd =
   | Readonly<{ kind: 'succeeded' }>
   /** failed or canceled: none of it was done */
@@ -28,19 +29,20 @@ const LONGEST_ASKED_MS = 60_000
 
 type Waiter = { readonly since: number; readonly settle: (end: TaskEnd) => void }
 
+/** Waits for the tasks of one sink. */
 export class MeilisearchTasks {
   readonly #api: MeilisearchApi
-  readonly #heard: () => void
+  readonly #onAnswer: () => void
   readonly #waiters = new Map<number, Waiter[]>()
   readonly #closed = new AbortController()
   #isAsking = false
   /** when the last task ended, or the first was waited for */
   #since = 0
 
-  /** @param heard told of each answer: the server is there and works on what it has */
-  constructor(api: MeilisearchApi, heard: () => void) {
+  /** @param onAnswer called at each answer: the server is there and works on what it has */
+  constructor(api: MeilisearchApi, onAnswer: () => void) {
     this.#api = api
-    this.#heard = heard
+    this.#onAnswer = onAnswer
   }
 
   /** tasks that are waited for, and how long the first of them has been */
@@ -89,7 +91,7 @@ export class MeilisearchTasks {
       if (tasks) {
         failingSince = undefined
         most = Math.min(MAX_ASKED, most * 2)
-        this.#heard()
+        this.#onAnswer()
         this.#tell(uids, tasks)
         continue
       }

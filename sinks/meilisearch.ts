@@ -4,17 +4,19 @@
  * meanwhile others are sent, as many as the sink's concurrency allows. So a queue that grows at the server holds up what is
  * read from the log, and nothing else.
  */
+import type { Batch, Message } from '../engine/dispatch/batch.ts'
 import { MeilisearchDestination } from './meilisearch-settings.ts'
-import { indexMissing, MAX_BODY_BYTES, ofOneIndex } from './keyed-documents.ts'
+import { deliverTo, indexMissing, itemsOf, MAX_BODY_BYTES, outcomeOf } from './keyed-documents.ts'
 import { MeilisearchApi } from './meilisearch-api.ts'
 import { deliver } from './meilisearch-delivery.ts'
-import { MeilisearchDocuments, type Item } from './meilisearch-documents.ts'
-import { MeilisearchEdits, type Edit } from './meilisearch-edits.ts'
+import { MeilisearchDocuments } from './meilisearch-documents.ts'
+import { MeilisearchEdits } from './meilisearch-edits.ts'
 import { meilisearchRouting } from './meilisearch-settings.ts'
 import { MeilisearchTasks } from './meilisearch-tasks.ts'
-import type { Answer, Failure, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import type { Answer, Failure, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { QueueGate } from './queue-gate.ts'
 
+/** Sinks that keep documents in a Meilisearch. */
 export const meilisearch: PushType = {
   type: 'meilisearch',
   settings: MeilisearchDestination,
@@ -27,9 +29,6 @@ export const meilisearch: PushType = {
   concurrency: 16, // tasks at once: ten of them keep the server busy
   open: (options) => new MeilisearchWire(options),
 }
-
-/** What a routing function may say of its messages. */
-type Route = Readonly<{ action?: string; index_name?: string }> & Partial<Edit>
 
 class MeilisearchWire implements PushWire {
   readonly maxMessages: number
@@ -54,20 +53,17 @@ class MeilisearchWire implements PushWire {
     this.#edits = new MeilisearchEdits({ api: this.#api, tasks: this.#tasks, sinkId: sink.id, grouping: sink.message_grouping, warn })
   }
 
-  async send(load: Load, signal: AbortSignal): Promise<Outcome> {
-    const route = (load.route ?? {}) as Route
-    const index = route.index_name ?? this.#settings.index_name
-    if (typeof index !== 'string')
-      return failed(this.#api.verbatim.undeliverable('neither the sink nor its routing function names an index'))
-    const action = route.action?.toLowerCase()
-    const outcome =
-      action === 'function'
-        ? await this.#edits.send(load, index, route as Edit, signal)
-        : await this.#deliver(load, index, action === 'index' || action === 'delete' ? action : undefined, signal)
-    return route.index_name === undefined ? outcome : ofOneIndex(outcome)
+  send(batch: Batch, signal: AbortSignal): Promise<Outcome> {
+    return deliverTo(this.#settings, batch, async (index) => {
+      if (index === undefined) return failed(this.#api.verbatim.undeliverable('neither the sink nor its routing function names an index'))
+      const { action: said = '', filter, function: code, context = null } = batch.route ?? {}
+      const action = String(said).toLowerCase()
+      if (action === 'function') return this.#edits.send(batch, index, { filter, function: code, context }, signal)
+      return this.#deliver(batch, index, action === 'index' || action === 'delete' ? action : undefined, signal)
+    })
   }
 
-  async test(signal: AbortSignal): Promise<Answer | undefined> {
+  test(signal: AbortSignal): Promise<Answer | undefined> {
     return this.#api.test(this.#settings.index_name ?? undefined, signal)
   }
 
@@ -75,31 +71,22 @@ class MeilisearchWire implements PushWire {
     return this.#tasks.figures
   }
 
-  async close(): Promise<void> {
+  close(): Promise<void> {
     this.#tasks.close()
-    await this.#api.close()
+    return this.#api.pool.close()
   }
 
-  async #deliver(load: Load, index: string, action: 'index' | 'delete' | undefined, signal: AbortSignal): Promise<Outcome> {
-    const failures: (Failure | undefined)[] = []
-    const items: Item[] = []
-    for (let i = 0; i < load.views.length; i++) {
-      const item = this.#documents.item(load, i, action)
-      if ('refusal' in item) failures[i] = this.#api.verbatim.undeliverable(item.refusal)
-      else {
-        failures[i] = undefined
-        items.push(item)
-      }
-    }
+  async #deliver(batch: Batch, index: string, action: 'index' | 'delete' | undefined, signal: AbortSignal): Promise<Outcome> {
+    const refused = new Map<Message, Failure>()
+    const items = itemsOf(batch.messages, this.#api, refused, (message) => this.#documents.item(message, action))
     const work = { api: this.#api, tasks: this.#tasks, gate: this.#gate, documents: this.#documents }
-    const end = await deliver({ ...work, load, index, primaryKey: this.#settings.primary_key, signal }, items)
+    const end = await deliver({ ...work, index, primaryKey: this.#settings.primary_key, signal }, items)
     if (end.kind !== 'judged') return end
+    const [first] = [...end.failures.values(), ...refused.values()] // we know less of what Meilisearch was asked, so that goes before
     const isAnyDelivered = items.length > end.failures.size
-    for (const [i, failure] of end.failures) failures[i] = isAnyDelivered ? { ...failure, blame: 'message' } : failure
-    // of what Meilisearch was asked first: we know less of it
-    const first = [...end.failures.values(), ...failures].find((failure) => failure !== undefined)
-    if (!first) return { kind: 'delivered', status: 202 }
-    return isAnyDelivered ? { kind: 'each', status: 202, failures } : failed(first)
+    if (first && !isAnyDelivered) return failed(first)
+    const judged = [...end.failures].map(([message, failure]) => [message, { ...failure, blame: 'message' }] as const)
+    return outcomeOf(batch, new Map<Message, Failure>([...refused, ...judged]), 202)
   }
 }
 

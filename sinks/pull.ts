@@ -15,16 +15,19 @@ import {
   writeDigits,
   type OlderRefs,
 } from '../engine/dispatch/ack-id.ts'
-import type { Batch } from '../engine/dispatch/batch.ts'
+import { refsOf, type TakenBatch } from '../engine/dispatch/batch.ts'
+import { ENRICHMENT as ENRICHMENT_TEXT, metadataEnd } from '../engine/message-metadata.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
-import { bodyMemory } from './body-memory.ts'
+import { bodyMemory } from '../engine/body-memory.ts'
 
 /** The pull (stream) sink has no settings of its own: its transport is the client. */
 export const PullDestination = Type.Object({ type: Type.Literal('sequin_stream') }, { additionalProperties: false })
 
+const ENRICHMENT = Buffer.from(ENRICHMENT_TEXT)
 const HEAD = Buffer.from('{"data":[')
 const TAIL = Buffer.from(']}')
 const COMMA = Buffer.from(',')
+/** What is answered where nothing is deliverable. */
 export const EMPTY_ANSWER = Buffer.from('{"data":[]}')
 /** the longest ack id and the punctuation around it */
 const ID_BYTES = 80
@@ -41,21 +44,6 @@ type Frame = Readonly<{
 
 /** How one element of an answer looks: record, changes, … beside `ack_id`, or under `data`. */
 export type Shape = 'flat' | 'nested'
-
-/** What of the metadata is the same for every message of a sink. */
-export function sinkMetadata(sink: Sink, { id, name, annotations, connection }: Database): Record<string, unknown> {
-  return {
-    database_name: name,
-    consumer: { id: sink.id, name: sink.name, annotations: sink.annotations },
-    database: { id, name, annotations, database: connection.database, hostname: connection.hostname },
-  }
-}
-
-/** What stands in front of the row that enriches a message. */
-export const ENRICHMENT = Buffer.from(',"enrichment":')
-
-/** The end of every message of a sink, behind the row that enriches it: the rest of its metadata. */
-export const metadataEnd = (sink: Sink, database: Database): string => `,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
 
 /** Writes the answers of one sink and reads the ids that they gave. Cheap: it is made anew when the sink or its database is edited. */
 export class PullAnswers {
@@ -77,41 +65,40 @@ export class PullAnswers {
   }
 
   /** The bytes of an answer. @param hasToken whether it ends with one token for all of its messages */
-  encode(batches: readonly Batch[], shape: Shape, hasToken = false): Buffer {
-    const frames = batches.map(({ payloads }) => (payloads ? this.#payloadFrame : this.#frames[shape]))
-    const prefixes = batches.map(({ generation, partition }) => ackIdPrefix(this.#tag, generation, partition))
-    const opens = prefixes.map((prefix) => Buffer.from(`{"ack_id":"${prefix}`))
-    const token = hasToken ? batches.map((batch, b) => tokenOf(prefixes[b] as string, batch)).join(TOKENS_JOIN) : undefined
-    const tail = token === undefined ? TAIL : Buffer.from(`],"ack_token":"${token}"}`)
-    const answer = bodyMemory.take(answerBytes(batches, opens, frames) + tail.length)
+  encode(batches: readonly TakenBatch[], shape: Shape, hasToken = false): Buffer {
+    const plain = this.#frames[shape]
+    const parts = batches.map(({ generation, partition, messages, bytes }) => {
+      const prefix = ackIdPrefix(this.#tag, generation, partition)
+      return { prefix, messages, bytes, open: Buffer.from(`{"ack_id":"${prefix}`) }
+    })
+    const tail = hasToken
+      ? Buffer.from(`],"ack_token":"${parts.map(({ prefix, messages }) => tokenOf(prefix, refsOf(messages))).join(TOKENS_JOIN)}"}`)
+      : TAIL
+    const answer = bodyMemory.take(answerBytes(parts, { plain, made: this.#payloadFrame }) + tail.length)
     let at = HEAD.copy(answer, 0)
     let before: Buffer | undefined // the end of the message before
-    for (const [b, { views, places, offsets, indexes, payloads, enrichments }] of batches.entries()) {
-      const open = opens[b] as Buffer
-      const { beforeBody, afterBody, afterRow } = frames[b] as Frame
-      const joint = Buffer.concat([afterBody, COMMA, open]) // one copy between two messages
-      for (let i = 0; i < views.length; i++) {
-        const between = before === undefined ? open : before === afterBody ? joint : Buffer.concat([before, COMMA, open])
+    for (const { messages, open } of parts) {
+      let between = before ? Buffer.concat([before, COMMA, open]) : open // one copy between two messages
+      for (const { view, place, offset, index, payload, enrichment } of messages) {
+        const { beforeBody, afterBody, afterRow } = payload ? this.#payloadFrame : plain
         answer.set(between, at)
-        at = writeDigits(answer, at + between.length, offsets[i] as number)
+        at = writeDigits(answer, at + between.length, offset)
         answer[at] = 46 // "."
-        at = writeDigits(answer, at + 1, indexes[i] as number)
+        at = writeDigits(answer, at + 1, index)
         answer.set(beforeBody, at)
         at += beforeBody.length
-        const row = payloads ? undefined : enrichments?.[i]
-        if (payloads) {
-          at += (payloads.texts[i] as Buffer).copy(answer, at, payloads.starts[i], payloads.ends[i])
-        } else {
-          const view = views[i] as Batch['views'][number]
-          const place = places[i] as number
-          at += view.buffer.copy(answer, at, view.bodyStart(place), view.bodyEnd(place))
-        }
+        const row = payload ? undefined : enrichment
+        at += payload
+          ? payload.text.copy(answer, at, payload.start, payload.end)
+          : view.buffer.copy(answer, at, view.bodyStart(place), view.bodyEnd(place))
         if (row) {
           at += ENRICHMENT.copy(answer, at)
           answer.set(row, at)
           at += row.length
         }
-        before = row ? afterRow : afterBody
+        const after = row ? afterRow : afterBody
+        if (after !== before || between === open) between = Buffer.concat([after, COMMA, open])
+        before = after
       }
     }
     if (before) at += before.copy(answer, at)
@@ -137,20 +124,25 @@ export class PullAnswers {
 
 const frame = (before: string, end: string): Frame => ({
   beforeBody: Buffer.from(before),
-  afterBody: Buffer.from(`${ENRICHMENT.toString()}null${end}`),
+  afterBody: Buffer.from(`${ENRICHMENT_TEXT}null${end}`),
   afterRow: Buffer.from(end),
 })
 
-/** Without its end. */
-function answerBytes(batches: readonly Batch[], opens: readonly Buffer[], frames: readonly Frame[]): number {
+/** The messages of one batch, and what each of their elements begins with. */
+type AnswerPart = Readonly<{ messages: TakenBatch['messages']; bytes: number; open: Buffer }>
+
+/** How long an answer is, without its end. */
+function answerBytes(parts: readonly AnswerPart[], frames: Readonly<Record<'plain' | 'made', Frame>>): number {
   let bytes = HEAD.length
   let count = 0
-  for (const [b, { bytes: bodies, offsets, indexes, payloads, enrichments = [] }] of batches.entries()) {
-    const { beforeBody, afterBody, afterRow } = frames[b] as Frame
-    if (!payloads) for (const row of enrichments) if (row) bytes += ENRICHMENT.length + row.length + afterRow.length - afterBody.length
-    bytes += bodies + offsets.length * ((opens[b] as Buffer).length + 1 + beforeBody.length + afterBody.length)
-    for (let i = 0; i < offsets.length; i++) bytes += digitCount(offsets[i] as number) + digitCount(indexes[i] as number)
-    count += offsets.length
+  for (const { bytes: bodies, messages, open } of parts) {
+    bytes += bodies + messages.length * (open.length + 1)
+    for (const { offset, index, payload, enrichment: row } of messages) {
+      const { beforeBody, afterBody, afterRow } = payload ? frames.made : frames.plain
+      bytes += digitCount(offset) + digitCount(index) + beforeBody.length
+      bytes += row && !payload ? ENRICHMENT.length + row.length + afterRow.length : afterBody.length
+    }
+    count += messages.length
   }
   return bytes + Math.max(0, count - 1) // commas
 }

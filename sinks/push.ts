@@ -4,30 +4,19 @@
  */
 import type { TObject } from 'typebox'
 import type { ErrorCode } from '../engine/errors.ts'
-import type { MessageView } from '../engine/log/message-view.ts'
+import type { Batch } from '../engine/dispatch/batch.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { Destination, HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import type { Reason } from '../engine/schema-reasons.ts'
 import type { DestinationRouting } from './routing.ts'
 
-/** Messages to send together, in order: message i stands in `views[i]` at `places[i]`. */
-export type Load = Readonly<{
-  views: readonly MessageView[]
-  places: readonly number[]
-  /** what a function has made of message i: whole JSON, in the place of the default message */
-  payloads?: readonly (Uint8Array | undefined)[]
-  /** JSON of the row that enriches message i, for the default message */
-  enrichments?: readonly (Uint8Array | undefined)[]
-  /** what a routing function says of all of them, checked */
-  route?: Readonly<Record<string, unknown>>
-}>
-
 /** What a destination said when something went wrong: its own words, without our secrets, and cut at a limit. */
 export type Answer = Readonly<{
   code: ErrorCode
-  /** one line, for people */
+  /** one line, for people; where the protocol isn't HTTP, with the code that it has */
   message: string
+  /** of HTTP */
   status?: number
   headers?: Readonly<Record<string, string>>
   body?: string
@@ -45,12 +34,16 @@ export type Answer = Readonly<{
  *  message       this message, for certain: others were taken or judged beside it
  */
 export type Blame = 'unreachable' | 'unavailable' | 'refused' | 'rejected' | 'throttled' | 'tooLarge' | 'message'
+/** Why a message, or a whole request, was not delivered. */
 export type Failure = Readonly<{
   blame: Blame
   answer: Answer
   /** the destination asks for this pause */
   retryAfterMs?: number
-  /** of a message: it is the place it was routed to that takes nothing, so it isn't given up, however often it is tried */
+  /**
+   * Of a message beside others that were delivered: the place that it goes to takes nothing now, such as its index, queue or shard, or
+   * its confirmation didn't come. Nothing is counted against it, so it isn't given up, however often it is tried.
+   */
   isOfPlace?: boolean
 }>
 
@@ -62,6 +55,7 @@ export interface KeptAnswer {
   shown(): Pick<Answer, 'headers' | 'body'>
 }
 
+/** What became of the messages of a batch. @property status of HTTP; 200 where another protocol has confirmed them */
 export type Outcome =
   /** all of them are delivered */
   | Readonly<{ kind: 'delivered'; status: number; answer?: KeptAnswer }>
@@ -72,23 +66,27 @@ export type Outcome =
   /** the signal was aborted: what was sent may have arrived */
   | Readonly<{ kind: 'aborted' }>
 
-/** What speaks to the destination for one sink. */
+/**
+ * Speaks to the destination of one sink, for all partitions of it that this process owns: connections are shared by them. Several loads
+ * are under way at once, never two with messages of the same group; a protocol that needs an order among requests numbers them itself.
+ */
 export interface PushWire {
-  /** of one request */
+  /** most messages of one request */
   readonly maxMessages: number
+  /** most bytes of one request */
   readonly maxBytes: number
-  /** what a request has beside the body of each message, at most */
+  /** most bytes that a request has beside the body of each message */
   readonly overheadBytes: number
-  /** what its answers say is said of each message: one that is refused spoils nothing for those beside it */
+  /** An answer tells of each message: one that is refused spoils nothing for those beside it. */
   readonly judgesEach: boolean
   /** Sends messages that may go together. Always settles. */
-  send(load: Load, signal: AbortSignal): Promise<Outcome>
+  send(batch: Batch, signal: AbortSignal): Promise<Outcome>
   /**
-   * The same without a promise, for a wire of many small requests.
+   * Sends them without a promise, for a wire of many small requests: used in the place of `send` where there is one.
    * @param ended told once, after this has returned; of an answer in the tick in which it came, so that what is sent from within follows at
    *   once. Must not throw
    */
-  begin?(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void): void
+  begin?(batch: Batch, signal: AbortSignal, ended: (outcome: Outcome) => void): void
   /** What is shown of it beside what its callers know, such as what it waits for. */
   figures?(): Readonly<Record<string, number>>
   /** Tries what a delivery needs without delivering. @returns undefined: it works */
@@ -97,11 +95,14 @@ export interface PushWire {
   close(): Promise<void>
 }
 
+/** What a wire is made of. */
 export type PushOptions = Readonly<{
+  /** its destination was checked by `settings` of its type when it was saved; `message_grouping`: whether messages have groups at all */
   sink: Sink
   database: Database
   /** the one that the destination names; undefined: it names none, or one that is gone */
   endpoint: HttpEndpoint | undefined
+  /** which addresses may be connected to: wires connect through what checks it (engine/net), whatever their protocol */
   egress: Egress
   /** connections, at most */
   concurrency: number
@@ -114,10 +115,11 @@ export type PushOptions = Readonly<{
 /** What a sink is to be, before it is saved. */
 export type SinkForm = Readonly<{ destination: Destination; batch_size: number; routing?: string | null | undefined }>
 
+/** A type of destination: all that is known of it, here and nowhere else. */
 export interface PushType {
   /** value of `destination.type` */
   readonly type: string
-  /** of `destination`: for the API, the YAML file and the forms */
+  /** of `destination`: for the API, the YAML file and the forms. A secret is a field of its own, marked by SECRET: a text, or a list of texts */
   readonly settings: TObject
   /** Keeps one document per key: tombstones are delivered as deletes, and of one key the last message says all. */
   readonly keyed: boolean

@@ -4,6 +4,7 @@
  */
 type Waiter = { readonly isAlone: boolean; readonly enter: () => void }
 
+/** Lets many into a queue, or one alone. */
 export class QueueGate {
   #shared = 0
   #isAlone = false

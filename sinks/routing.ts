@@ -7,33 +7,37 @@ import { schemaCheck, type SchemaCheck } from '../engine/schema-check.ts'
 import { reasonsOf, type Reason } from '../engine/schema-reasons.ts'
 import type { Destination } from '../engine/state/destinations.ts'
 
-/** What a routing function said, checked. */
+/** A route that was read and checked. */
 type Route = Readonly<Record<string, unknown>>
 type RouteRead = Readonly<{ route: Route; reason?: undefined }> | Readonly<{ route?: undefined; reason: string }>
 /** Of a message what a built-in target may depend on. */
 export type RoutedMessage = Readonly<{ action: string; database: string; schema: string; table: string }>
 
-type RoutingOptions<D extends Destination> = Readonly<{
+type RoutingOptions = Readonly<{
   /** of what a function returns: each key may be left out, no other is known; the description of one with a pattern says what it asks for */
   result: TObject
   /** keys that are taken in any case, and the case they are sent in */
   cases?: Readonly<Record<string, 'upper' | 'lower'>>
   /** Rules across keys, and targets that nobody names. @param destination absent: of no sink yet @returns why not; undefined: it may go */
-  refused?(route: Route, destination: D | undefined): string | undefined
+  refused?(route: Route, destination: Destination | undefined): string | undefined
   /** All keys as they take effect for one message, for people to look at. */
-  effective(route: Route, destination: D | undefined, message: RoutedMessage): Route
+  effective: (route: Route, destination: Destination | undefined, message: RoutedMessage) => Route
 }>
 
 /** of a value, characters of its JSON */
 const MAX_SHOWN = 80
 
-export class DestinationRouting<D extends Destination = Destination> {
-  readonly #options: RoutingOptions<D>
+/** What a routing function may say for one type of destination: reads it, refuses what can't be sent by, and shows what it comes to. */
+export class DestinationRouting {
+  readonly #options: RoutingOptions
   readonly #check: SchemaCheck
+  /** Shows all keys as they take effect for one message. */
+  readonly effective: RoutingOptions['effective']
 
-  constructor(options: RoutingOptions<D>) {
+  constructor(options: RoutingOptions) {
     this.#options = options
     this.#check = schemaCheck(options.result)
+    this.effective = options.effective
   }
 
   /** @param said an object of JSON @param destination of the sink; absent: of none yet */
@@ -46,23 +50,18 @@ export class DestinationRouting<D extends Destination = Destination> {
     }
     if (!this.#check(route)) {
       const reasons = reasonsOf(this.#check.errors ?? [])
-      return { reason: reasons.map((reason) => this.#told(reason, route)).join('; ') }
+      return { reason: reasons.map((reason) => this.#inWords(reason, route)).join('; ') }
     }
-    const reason = refused?.(route, destination as D | undefined)
+    const reason = refused?.(route, destination)
     return reason === undefined ? { route } : { reason }
   }
 
-  #told([key, reason]: Reason, route: Route): string {
+  #inWords([key, reason]: Reason, route: Route): string {
     const { result } = this.#options
     const value = route[key]
     if (value !== undefined && !Object.hasOwn(result.properties, key))
       return `${key} ${reason}: known are ${Object.keys(result.properties).join(', ')}`
     const shown = value === undefined || typeof value === 'object' ? '' : ` (it is ${JSON.stringify(value).slice(0, MAX_SHOWN)})`
     return `${key}${key && ' '}${reason}${shown}`
-  }
-
-  /** @param route as it was read */
-  effective(route: Route, destination: Destination | undefined, message: RoutedMessage): Route {
-    return this.#options.effective(route, destination as D | undefined, message)
   }
 }

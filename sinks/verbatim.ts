@@ -10,7 +10,7 @@ import type { Answer, Blame, Failure } from './push.ts'
 const BODY_CHARACTERS = 8_192
 const HEADER_CHARACTERS = 512
 const MAX_HEADERS = 40
-/** of the one line that people read first */
+/** Most characters of the one line that people read first. */
 const LINE_CHARACTERS = 2_000
 const HIDDEN = '[secret]'
 /** A shorter one is too likely to be a word of its own. */
@@ -26,6 +26,7 @@ const CODE_OF: Readonly<Record<Blame, ErrorCode>> = {
   message: 'DESTINATION_REJECTED',
 }
 
+/** Takes the secrets of one sink out of what its destination said. */
 export class Verbatim {
   readonly #secrets: readonly string[]
 

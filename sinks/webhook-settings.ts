@@ -9,6 +9,7 @@ import { DestinationRouting } from './routing.ts'
 
 const PATH_PATTERN = "^(?:[/?#][A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%]*)?$"
 
+/** The settings of a sink of type webhook, as a schema. */
 export const WebhookDestination = Type.Object(
   {
     type: Type.Literal('webhook'),
@@ -40,6 +41,7 @@ export const WebhookDestination = Type.Object(
   },
   { additionalProperties: false },
 )
+/** The settings of a sink of type webhook. */
 export type WebhookDestination = Static<typeof WebhookDestination>
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'] as const
@@ -51,7 +53,8 @@ function hasDotSegment(path: string): boolean {
   return plain.split('/').some((part) => /^\.{1,2}(?:;|$)/.test(part)) // some servers take what follows ";" for a parameter of the part
 }
 
-export const webhookRouting = new DestinationRouting<WebhookDestination>({
+/** What a routing function may say of messages to a webhook. */
+export const webhookRouting = new DestinationRouting({
   result: Type.Object(
     {
       method: Type.Optional(Type.Union(METHODS.map((method) => Type.Literal(method)))),
@@ -68,8 +71,8 @@ export const webhookRouting = new DestinationRouting<WebhookDestination>({
   ),
   cases: { method: 'upper' },
   refused({ headers = {}, endpoint_path: path = '' }) {
-    if (hasDotSegment(path as string)) return 'endpoint_path has a part of dots, which would leave the path of the endpoint'
-    const wrong = Object.entries(headers as Record<string, string>).find(([name, value]) => !isHeader(name, value))
+    if (hasDotSegment(String(path))) return 'endpoint_path has a part of dots, which would leave the path of the endpoint'
+    const wrong = Object.entries(headers ?? {}).find(([name, value]) => !isHeader(name, String(value)))
     return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`
   },
   effective: ({ method = 'POST', endpoint_path, headers = {} }, destination) => ({

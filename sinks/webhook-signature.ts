@@ -4,11 +4,12 @@
  * @see https://www.standardwebhooks.com
  */
 import { createHash, createHmac } from 'node:crypto'
-import { formatLsn } from '../engine/lsn.ts'
-import type { Load } from './push.ts'
+import type { Message } from '../engine/dispatch/batch.ts'
+import { positionName } from './messages.ts'
 
 const PREFIX = 'whsec_'
 
+/** Signs the requests of one sink. */
 export class Signer {
   readonly #keys: readonly Buffer[]
 
@@ -29,11 +30,8 @@ export class Signer {
 }
 
 /** Names what a request brings: the same messages sent again have the same name, others another. */
-export function webhookId({ views, places }: Load): string {
-  const names = views.map((view, i) => {
-    const { history, lsn, idx, part } = view.position(places[i] as number)
-    return `${history}-${formatLsn(lsn).replace('/', '-')}-${idx}-${part}`
-  })
+export function webhookId(messages: readonly Message[]): string {
+  const names = messages.map((message) => positionName(message).replaceAll(/[:/]/g, '-'))
   if (names.length === 1) return `msg_${names[0]}`
   return `msg_${createHash('sha256').update(names.join(' ')).digest('base64url')}`
 }

@@ -3,16 +3,18 @@
  * them; a batch fails as a whole, unless the sink lets the answer name the messages that failed. Redirects are not
  * followed.
  */
+import type { Batch } from '../engine/dispatch/batch.ts'
 import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
+import { isObject } from '../engine/json.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
 import { withoutLogin } from '../engine/state/destinations.ts'
 import { WebhookDestination } from './webhook-settings.ts'
-import { bodyMemory } from './body-memory.ts'
+import { bodyMemory } from '../engine/body-memory.ts'
 import { KeptAnswers } from './kept-answers.ts'
 import { Messages } from './messages.ts'
 import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
-import type { Answer, Blame, Load, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import type { Answer, Blame, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
 import { webhookRouting } from './webhook-settings.ts'
 import { Signer, webhookId } from './webhook-signature.ts'
@@ -23,6 +25,7 @@ const COMMA = 0x2c
 /** most that a body holds beside one message */
 const MAX_BODY_BYTES = 16 * 1024 * 1024
 
+/** Sinks that post messages to an HTTP endpoint. */
 export const webhook: PushType = {
   type: 'webhook',
   settings: WebhookDestination,
@@ -33,9 +36,6 @@ export const webhook: PushType = {
   concurrency: 10,
   open: (options) => new Webhook(options),
 }
-
-/** What a routing function may say of its messages. */
-type Route = Readonly<{ method?: string; endpoint_path?: string; headers?: Readonly<Record<string, string>> }>
 
 class Webhook implements PushWire {
   readonly maxMessages: number
@@ -87,44 +87,45 @@ class Webhook implements PushWire {
       warn(`content-encoding "${encoding.slice(0, 40)}" is sent as a header, but bodies go out as they are; gzip would be applied`)
   }
 
-  send(load: Load, signal: AbortSignal): Promise<Outcome> {
-    return new Promise((resolve) => this.begin(load, signal, resolve))
+  send(batch: Batch, signal: AbortSignal): Promise<Outcome> {
+    return new Promise((resolve) => this.begin(batch, signal, resolve))
   }
 
-  begin(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void): void {
-    const route = load.route as Route | undefined
-    const method = route?.method?.toUpperCase() ?? 'POST'
-    const named = route?.headers ? mergedHeaders([Object.fromEntries(this.#headers), route.headers]) : this.#headers
-    const plain = this.#body(load)
+  begin(batch: Batch, signal: AbortSignal, ended: (outcome: Outcome) => void): void {
+    const { method: said = 'POST', endpoint_path: path, headers } = batch.route ?? {}
+    const method = String(said).toUpperCase()
+    const named = isObject(headers) ? mergedHeaders([Object.fromEntries(this.#headers), headers]) : this.#headers
+    const made = this.#madeBody(batch)
+    const plain = made ?? this.#body(batch)
     const plainHeaders = named === this.#headers ? this.#flatHeaders : [...named].flat()
     const request = {
       method,
-      path: route?.endpoint_path === undefined ? this.#path : pathOf(`${this.#base}${route.endpoint_path}`),
-      headers: this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(load), plain)] : plainHeaders,
+      path: typeof path === 'string' ? pathOf(`${this.#base}${path}`) : this.#path,
+      headers: this.#signer ? [...plainHeaders, ...this.#signer.headers(webhookId(batch.messages), plain)] : plainHeaders,
       body: method === 'GET' || method === 'HEAD' ? null : plain,
       timeoutMs: this.#timeoutMs,
-      keepBytes: this.judgesEach ? bytesAbout(load.views.length) : KEPT_BYTES,
+      keepBytes: this.judgesEach ? bytesAbout(batch.messages.length) : KEPT_BYTES,
       signal,
     }
-    const answered = (result: HttpResult) => ended(this.#outcome(result, load))
+    const answered = (result: HttpResult) => ended(this.#outcome(result, batch))
     const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
     if (!request.body) return this.#pool.begin(request, answered)
-    if (!isCompressed) return this.#pool.begin({ ...request, bodySent: () => bodyMemory.give(plain) }, answered)
+    if (!isCompressed) return this.#pool.begin(made ? request : { ...request, bodySent: () => bodyMemory.give(plain) }, answered)
     gzip(plain, (error, body) => {
       if (error) ended({ kind: 'failed', failure: this.#verbatim.undeliverable(error.message) })
       else this.#pool.begin({ ...request, body }, answered)
     })
   }
 
-  #outcome({ answer, failure }: HttpResult, load: Load): Outcome {
+  #outcome({ answer, failure }: HttpResult, batch: Batch): Outcome {
     if (failure) return failure.phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure: this.#verbatim.unanswered(failure) }
     if (answer.status < 200 || answer.status > 299)
       return {
         kind: 'failed',
-        failure: this.#verbatim.answered(blameOf(answer, load.views.length, load.route !== undefined), beginningOf(answer)),
+        failure: this.#verbatim.answered(blameOf(answer, batch.messages.length, batch.route !== undefined), beginningOf(answer)),
       }
     return this.judgesEach
-      ? this.#results(answer, load.views.length)
+      ? this.#results(answer, batch.messages.length)
       : { kind: 'delivered', status: answer.status, answer: this.#kept.keep(answer) }
   }
 
@@ -137,22 +138,24 @@ class Webhook implements PushWire {
     await this.#pool.close()
   }
 
-  #body(load: Load): Buffer {
-    const { length } = load.views
+  /** The body of a message that goes alone, as a function made it: sent from where it stands, for it may be large. */
+  #madeBody({ messages: [message, ...others] }: Batch): Buffer | undefined {
+    const { payload } = message ?? {}
+    return payload && others.length === 0 && !this.#settings.batch ? payload.text.subarray(payload.start, payload.end) : undefined
+  }
+
+  #body({ messages }: Batch): Buffer {
     const { batch } = this.#settings
-    let bytes = batch ? HEAD.length + TAIL.length + length - 1 : 0
-    for (let i = 0; i < length; i++) bytes += this.#messages.size(load, i)
+    let bytes = batch ? HEAD.length + TAIL.length + messages.length - 1 : 0
+    for (const message of messages) bytes += this.#messages.size(message)
     const body = bodyMemory.take(bytes) // written to its end below
-    if (!batch) {
-      this.#messages.write(load, 0, body, 0)
-      return body
+    let at = batch ? HEAD.copy(body) : 0
+    const first = at
+    for (const message of messages) {
+      if (at > first) body[at++] = COMMA
+      at = this.#messages.write(message, body, at)
     }
-    let at = HEAD.copy(body)
-    for (let i = 0; i < length; i++) {
-      if (i > 0) body[at++] = COMMA
-      at = this.#messages.write(load, i, body, at)
-    }
-    TAIL.copy(body, at)
+    if (batch) TAIL.copy(body, at)
     return body
   }
 
@@ -166,10 +169,10 @@ class Webhook implements PushWire {
     }
     if (!named || named.length === 0) return { kind: 'delivered', status }
     const failures = Array.from({ length: count }, (): ReturnType<Verbatim['about']> | undefined => undefined)
-    for (const entry of named as ({ index?: unknown; error?: unknown } | null)[]) {
-      const index = entry?.index
+    for (const entry of named) {
+      const { index, error } = isObject(entry) ? entry : {}
       if (typeof index !== 'number' || !Number.isInteger(index) || index < 0 || index >= count) continue
-      const text = typeof entry?.error === 'string' ? entry.error : JSON.stringify(entry?.error ?? 'failed')
+      const text = typeof error === 'string' ? error : JSON.stringify(error ?? 'failed')
       failures[index] = this.#verbatim.about('message', status, text)
     }
     return { kind: 'each', status, failures }
@@ -200,9 +203,9 @@ function formsOf(value: string): string[] {
 }
 
 /** Later ones win, whatever the case of their names. */
-function mergedHeaders(layers: readonly Readonly<Record<string, string>>[]): ReadonlyMap<string, string> {
+function mergedHeaders(layers: readonly Readonly<Record<string, unknown>>[]): ReadonlyMap<string, string> {
   const merged = new Map<string, string>()
-  for (const layer of layers) for (const [name, value] of Object.entries(layer)) merged.set(name.toLowerCase(), value)
+  for (const layer of layers) for (const [name, value] of Object.entries(layer)) merged.set(name.toLowerCase(), String(value))
   return merged
 }
 

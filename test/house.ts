@@ -171,9 +171,23 @@ export function figuresOf(product: readonly Source[], tests: readonly Source[]):
   ]
 }
 
+/** What the running service crosses, which needs Postgres, Elasticsearch and half a minute. */
+async function crossings(): Promise<readonly Figure[]> {
+  const { filesCrossed } = await import('./crossed.ts')
+  const { receive, elasticsearch } = await filesCrossed()
+  const figure = (end: string, found: readonly string[]): Figure => ({
+    name: 'crossed',
+    says: `files that one change crosses, from the socket to ${end}`,
+    value: String(found.length),
+    found,
+  })
+  return [figure('an answer of receive', receive), figure('Elasticsearch', elasticsearch)]
+}
+
 if (import.meta.main) {
   const shown = process.argv[2]
-  for (const { name, says, value, found } of figuresOf(await sourcesOf(PRODUCT), await sourcesOf(['test']))) {
+  const counted = figuresOf(await sourcesOf(PRODUCT), await sourcesOf(['test']))
+  for (const { name, says, value, found } of shown === 'crossed' ? await crossings() : counted) {
     process.stdout.write(`${name.padEnd(11)} ${value.padEnd(26)} ${says}\n`)
     if (name === shown) process.stdout.write(found.map((line) => `  ${line}\n`).join(''))
   }

@@ -9,11 +9,13 @@ import { ownPlace, placeText, type SourcePlace } from './sandbox/source-position
 const MAX_CODE_BYTES = 10_000
 /** A bundle that the command made, which begins with this line. */
 export const MAX_BUNDLE_BYTES = 512_000
+/** First line of a bundle. */
 export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
 
 type Mistake = Readonly<{ message: string }> & SourcePlace
+/** A function as a user wrote it. */
 export type Written = Pick<FunctionInput, 'name' | 'type' | 'description' | 'code'> & Partial<Pick<FunctionInput, 'sinkType'>>
 
 /** @throws EngineError VALIDATION_FAILED: what is wrong with the code, and where; SANDBOX_UNAVAILABLE, STOPPING */

@@ -1,11 +1,11 @@
-/** Tries a query that enriches, on messages that somebody has written: what it was given, and the row that it found. */
+/** Tries a query that enriches, on messages that a user has written: what it was given, and the row that it found. */
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { compileFunction, type Written } from './compile.ts'
 import { Enricher } from './enrichment.ts'
-import { parseExact } from './exact-json.ts'
+import { parseExact } from '../engine/json.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import type { TrialMessage, TrialResult } from './trial.ts'
 
@@ -18,7 +18,7 @@ export async function tryEnrichment(
   return tryQuery(await compileFunction(written, pool), messages, connection)
 }
 
-/** The same of one that is checked. */
+/** Tries a query that was checked before. @throws EngineError SOURCE_UNREACHABLE …: the database can't be asked */
 export async function tryQuery(
   { name, compiled: sql }: Pick<FunctionInput, 'name' | 'compiled'>,
   messages: readonly TrialMessage[],
@@ -46,7 +46,7 @@ async function tried(
   reader: SnapshotReader,
   { metadata }: TrialMessage,
 ): Promise<Pick<TrialResult, 'output' | 'parameters'>> {
-  const { table_schema: schema, table_name: table, record_pks: key } = (metadata ?? {}) as Record<string, unknown>
+  const { table_schema: schema, table_name: table, record_pks: key } = metadata
   const relation = await reader.read(new Set(), async (read) => {
     const { rows } = await read(`select pg_catalog.to_regclass(pg_catalog.format('%I.%I', $1::text, $2::text))::pg_catalog.oid::text`, [
       String(schema),

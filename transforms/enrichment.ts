@@ -11,7 +11,7 @@ import { EngineError } from '../engine/errors.ts'
 import { MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { ReadRows, Rows, SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import type { ValueType } from '../engine/wal/decode/value-type.ts'
-import type { FunctionMessages } from './function-lines.ts'
+import type { FunctionMessage } from './function-lines.ts'
 import { rowPrinter } from './row-json.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 
@@ -21,13 +21,15 @@ export type Enriched = Readonly<{
   rows: readonly (Buffer | undefined)[]
   failures: ReadonlyMap<number, FunctionFailure>
 }>
-type Key = readonly (string | null)[]
+/** The values of a primary key, as Postgres prints them. */
+type Key = readonly string[]
 type Found = Readonly<{ given: readonly (readonly string[])[]; byKey: ReadonlyMap<string, Buffer> }>
-/** Messages of one table, by the text of their key. */
-type Table = { readonly places: Map<string, number[]>; readonly keys: Key[] }
+/** Messages of one table, by the text of their key. @property xids transactions that made them, as far as they are known */
+type Table = { readonly places: Map<string, number[]>; readonly keys: Key[]; readonly xids: Set<number> }
 
 const KEY_KNOWN_MS = 60_000
 
+/** Finds the rows that enrich the messages of one sink. */
 export class Enricher {
   readonly #name: string
   readonly #sql: string
@@ -42,12 +44,12 @@ export class Enricher {
   }
 
   /** @throws EngineError SOURCE_UNREACHABLE …: nothing is known of any message */
-  async enrich(messages: FunctionMessages): Promise<Enriched> {
-    const rows: (Buffer | undefined)[] = messages.views.map(() => undefined)
+  async enrich(messages: readonly FunctionMessage[]): Promise<Enriched> {
+    const rows: (Buffer | undefined)[] = messages.map(() => undefined)
     const failures = new Map<number, FunctionFailure>()
     for (const [relation, table] of tablesOf(messages))
       try {
-        const { byKey } = await this.rowsOf(relation, table.keys, commitsOf(messages, table))
+        const { byKey } = await this.rowsOf(relation, table.keys, table.xids)
         for (const [key, places] of table.places) for (const i of places) rows[i] = byKey.get(key)
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'ENRICHMENT_FAILED') throw error
@@ -81,7 +83,7 @@ export class Enricher {
        where i.indrelid = $1::pg_catalog.oid and i.indisprimary order by a.attnum`,
       [String(relation)],
     )
-    const names = rows.map(([name]) => name as string)
+    const names = rows.flatMap(([name]) => (name ? [name] : []))
     if (names.length === 0) throw failed('the table has no primary key, or is gone: nothing says which row belongs to a message')
     this.#columnsOf.set(relation, { names, at: performance.now() })
     return names
@@ -106,16 +108,17 @@ export class Enricher {
 }
 
 /** What stands for a key of the stream has none of its parts missing. */
-function tablesOf({ views, places }: FunctionMessages): ReadonlyMap<number, Table> {
+function tablesOf(messages: readonly FunctionMessage[]): ReadonlyMap<number, Table> {
   const tables = new Map<number, Table>()
-  for (const [i, view] of views.entries()) {
-    const place = places[i] as number
+  for (const [i, { view, place }] of messages.entries()) {
     if ((view.flags(place) & (MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded)) !== 0) continue
-    const key = JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as Key
-    if (key.includes(null)) continue
+    const key: readonly (string | null)[] = JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place)))
+    if (!key.every((value) => value !== null)) continue
     const relation = view.relation(place)
-    const table = tables.get(relation) ?? { places: new Map<string, number[]>(), keys: [] }
+    const table = tables.get(relation) ?? { places: new Map<string, number[]>(), keys: [], xids: new Set<number>() }
     tables.set(relation, table)
+    const xid = view.xid(place)
+    if (xid !== 0) table.xids.add(xid)
     const text = JSON.stringify(key)
     const known = table.places.get(text)
     if (known) known.push(i)
@@ -127,14 +130,6 @@ function tablesOf({ views, places }: FunctionMessages): ReadonlyMap<number, Tabl
   return tables
 }
 
-function commitsOf({ views, places }: FunctionMessages, table: Table): ReadonlySet<number> {
-  const xids = new Set<number>()
-  for (const those of table.places.values())
-    for (const i of those) xids.add((views[i] as FunctionMessages['views'][number]).xid(places[i] as number))
-  xids.delete(0)
-  return xids
-}
-
 /** An array for each column, in the alphabetical order of the columns' names. @throws EngineError ENRICHMENT_FAILED */
 function parameters(columns: readonly string[], keys: readonly Key[]): string[][] {
   if (keys.some((key) => key.length !== columns.length))
@@ -142,7 +137,7 @@ function parameters(columns: readonly string[], keys: readonly Key[]): string[][
   return columns
     .map((name, k) => ({ name, k }))
     .toSorted((a, b) => (a.name < b.name ? -1 : 1))
-    .map(({ k }) => keys.map((key) => key[k] as string))
+    .map(({ k }) => keys.map((key) => key[k] ?? ''))
 }
 
 const failed = (text: string) => new EngineError('ENRICHMENT_FAILED', text)

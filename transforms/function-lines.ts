@@ -4,15 +4,16 @@
  * A body stays open inside its metadata (`change-writer.ts`), and the rest of that is the same for all messages of a sink:
  * it travels once a batch. Metadata that no function looks at doesn't travel at all.
  */
-import type { MessageView } from '../engine/log/message-view.ts'
-import type { LineMemory } from './line-memory.ts'
+import type { Message } from '../engine/dispatch/batch.ts'
+import { bodyMemory } from '../engine/body-memory.ts'
+import { ENRICHMENT as ENRICHMENT_TEXT } from '../engine/message-metadata.ts'
 import { MESSAGE_END } from './sandbox/wire.ts'
 
-export type FunctionMessages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
-/** @property memory what they lie in, to be given back */
-type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array; memory: Buffer }>
+/** A message that functions are run on: where it stands in the log. */
+export type FunctionMessage = Pick<Message, 'view' | 'place'>
+type Lines = Readonly<{ lines: Buffer; lineEnds: Uint32Array }>
 
-const ENRICHMENT = Buffer.from(',"enrichment":')
+const ENRICHMENT = Buffer.from(ENRICHMENT_TEXT)
 const BRACE = 0x7b
 const CLOSE = 0x7d
 /** a brace before, two behind, and the end */
@@ -23,33 +24,26 @@ const METADATA_BRACE = METADATA.indexOf(BRACE)
 const NO_ANNOTATIONS = Buffer.from('"transaction_annotations":null')
 
 type LineOptions = Readonly<{
-  /** which of the messages; absent: all */
-  chosen?: readonly number[]
   /** some function reads it */
   metadata: boolean
   /** JSON of the row that enriches a message */
   enrichment?: (i: number) => Uint8Array | undefined
-  memory: LineMemory
 }>
 
-export function linesOf({ views, places }: FunctionMessages, { chosen, metadata, enrichment, memory }: LineOptions): Lines {
-  const count = chosen?.length ?? views.length
+/** Writes messages as functions read them, into memory of `bodyMemory`. */
+export function linesOf(messages: readonly FunctionMessage[], { metadata, enrichment }: LineOptions): Lines {
   let bytes = 0
-  for (let k = 0; k < count; k++) {
-    const i = chosen ? (chosen[k] as number) : k
-    const view = views[i] as MessageView
-    bytes += view.bodyEnd(places[i] as number) - view.bodyStart(places[i] as number) + FRAME_BYTES
+  for (const [i, { view, place }] of messages.entries()) {
+    bytes += view.bodyEnd(place) - view.bodyStart(place) + FRAME_BYTES
     const row = enrichment?.(i)
     if (row) bytes += ENRICHMENT.length + row.length
   }
-  const lines = memory.take(bytes)
-  const lineEnds = new Uint32Array(count)
+  const lines = bodyMemory.take(bytes)
+  const lineEnds = new Uint32Array(messages.length)
   let at = 0
-  for (let k = 0; k < count; k++) {
-    const i = chosen ? (chosen[k] as number) : k
-    const view = views[i] as MessageView
-    const start = view.bodyStart(places[i] as number)
-    const end = view.bodyEnd(places[i] as number)
+  for (const [i, { view, place }] of messages.entries()) {
+    const start = view.bodyStart(place)
+    const end = view.bodyEnd(place)
     lines[at++] = BRACE
     const bareEnd = metadata ? -1 : metadataAt(view.buffer, start, end)
     at += view.buffer.copy(lines, at, start, bareEnd < 0 ? end : bareEnd)
@@ -62,9 +56,9 @@ export function linesOf({ views, places }: FunctionMessages, { chosen, metadata,
     if (bareEnd < 0) lines[at++] = CLOSE // of the metadata
     lines[at++] = CLOSE
     lines[at++] = MESSAGE_END
-    lineEnds[k] = at
+    lineEnds[i] = at
   }
-  return { lines: lines.subarray(0, at), lineEnds, memory: lines }
+  return { lines: lines.subarray(0, at), lineEnds }
 }
 
 /** @returns where the metadata of a body begins, or -1 when that can't be told without parsing */

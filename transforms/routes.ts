@@ -1,8 +1,9 @@
 /** What routing functions said in one batch, read and checked: the same route is the same object, so that messages with it go together. */
-import { parseExact } from './exact-json.ts'
+import { isObject, parseExact } from '../engine/json.ts'
 import type { BatchOutcome } from './sandbox/batch-outcome.ts'
 import { STATE } from './sandbox/wire.ts'
 
+/** A route: what a routing function says, by name. */
 export type RouteFields = Readonly<Record<string, unknown>>
 /** Checks what a function returned: a route to send by, or the reason why it is none. */
 export type ReadRoute = (
@@ -11,6 +12,7 @@ export type ReadRoute = (
 
 type CheckedRoute = ReturnType<ReadRoute>
 
+/** Reads the routes of one batch. */
 export class RouteMemory {
   readonly #read: ReadRoute
   readonly #byText = new Map<string, CheckedRoute>()
@@ -37,7 +39,8 @@ export class RouteMemory {
   #known(text: string): CheckedRoute {
     let known = this.#byText.get(text)
     if (known) return known
-    known = this.#read(parseExact(text) as RouteFields)
+    const said = parseExact(text)
+    known = this.#read(isObject(said) ? said : {})
     if (known.route) {
       const form = JSON.stringify(known.route)
       const same = this.#byForm.get(form)

@@ -2,7 +2,7 @@
 import { ByteWriter, viewOf } from '../engine/byte-writer.ts'
 import { typesOf } from '../engine/wal/decode/catalog.ts'
 import { rendererOf } from '../engine/wal/decode/render.ts'
-import { FIXED_TYPES, type Render, type ValueType } from '../engine/wal/decode/value-type.ts'
+import { FIXED_TYPES, type ValueType } from '../engine/wal/decode/value-type.ts'
 import type { ReadRows, Rows } from '../engine/wal/connection/snapshot-reader.ts'
 
 /**
@@ -23,17 +23,20 @@ export async function rowPrinter(
   }
   const found = await typesOf(query, unknown)
   for (const oid of unknown) types.set(oid, found[oid] ?? 'text')
-  const renderers = fields.map(({ dataTypeID }) => rendererOf(typeOf(dataTypeID) ?? 'text', 'iso8601'))
-  const heads = fields.map(({ name }, at) => Buffer.from(`${at === 0 ? '{' : ','}${JSON.stringify(name)}:`))
+  const columns = fields.map(({ name, dataTypeID }, at) => ({
+    head: Buffer.from(`${at === 0 ? '{' : ','}${JSON.stringify(name)}:`),
+    render: rendererOf(typeOf(dataTypeID) ?? 'text', 'iso8601'),
+  }))
   const out = new ByteWriter()
   return (values) => {
     out.length = 0
-    for (const [at, value] of values.entries()) {
-      out.copy(heads[at] as Buffer)
+    for (const [at, { head, render }] of columns.entries()) {
+      const value = values[at] ?? null
+      out.copy(head)
       if (value === null) out.ascii('null')
       else {
         const text = Buffer.from(value)
-        ;(renderers[at] as Render)(out, viewOf(text), 0, text.length)
+        render(out, viewOf(text), 0, text.length)
       }
     }
     out.ascii('}')

@@ -1,6 +1,7 @@
 /** TypeScript types of rows as functions see them, from what the catalogue says of tables. Text only: nothing here does I/O. */
 import { FIXED_TYPES } from '../engine/wal/decode/value-type.ts'
 
+/** A type as the catalogue has it. */
 export type CatalogType = Readonly<{
   /** pg_type.typtype */
   kind: string
@@ -12,6 +13,7 @@ export type CatalogType = Readonly<{
   /** of an enum */
   labels: readonly string[]
 }>
+/** A column as the catalogue has it, and what the stream tells of it. */
 export type TableColumn = Readonly<{
   schema: string
   table: string
@@ -43,15 +45,15 @@ export function rowTypes(database: string, columns: readonly TableColumn[], type
   const tables = Map.groupBy(columns, ({ schema, table }) => `${schema}.${table}`)
   const names = new Set<string>()
   const parts = [...tables].map(([title, those]) => {
-    const [{ schema, table }] = those as [TableColumn, ...TableColumn[]]
+    const [{ schema = '', table = '' } = {}] = those
     const name = unused(pascal(schema === 'public' ? table : `${schema}_${table}`), names)
     const deleted = unused(`Deleted${name}`, names)
     const listed = (value: (column: TableColumn) => string) =>
       those.map((one) => `  ${WORD.test(one.column) ? one.column : JSON.stringify(one.column)}${one.isGenerated ? '?' : ''}: ${value(one)}\n`).join('') // prettier-ignore
     const whole = (one: TableColumn) => {
       const value = typeOf(one.type, types, 0)
-      const told = one.isToastable && !TEXTS.test(value) ? `${value} | ${UNCHANGED}` : value
-      return one.notNull ? told : orNull(told)
+      const sent = one.isToastable && !TEXTS.test(value) ? `${value} | ${UNCHANGED}` : value
+      return one.notNull ? sent : orNull(sent)
     }
     const left = (one: TableColumn) => (one.isKey ? whole(one) : 'null')
     const same = those.every(({ isKey }) => isKey)

@@ -12,38 +12,32 @@
  * does what was too large to be kept: nobody can tell what it was, and it is put on record.
  * A stage is made anew when its sink or one of its functions is edited; calls under way end with the old.
  */
-import type { MessageView } from '../engine/log/message-view.ts'
-import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
-import { linesOf, type FunctionMessages } from './function-lines.ts'
+import { bodyMemory } from '../engine/body-memory.ts'
+import { type MessageView, ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
+import { linesOf, type FunctionMessage } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
-import { LineMemory } from './line-memory.ts'
 import { RouteMemory, type ReadRoute, type RouteFields } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
+import type { SandboxKind } from '../engine/state/function-kinds.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import type { NamedMessage } from './sandbox/strikes.ts'
 import { STATE } from './sandbox/wire.ts'
 import { placeText } from './sandbox/source-position.ts'
 
-export type { FunctionMessages } from './function-lines.ts'
 export type { FunctionFailure } from './sandbox/batch-outcome.ts'
 export { STATE } from './sandbox/wire.ts'
 
-/** of all stages of this process */
-const lineMemory = new LineMemory()
-
 /** A function as a sink has it. */
 export type StageFunction = Callable & Readonly<{ /** false: it never looks at the metadata */ usesMetadata: boolean }>
-export type StageFunctions = Readonly<{
-  filter?: StageFunction | undefined
-  routing?: StageFunction | undefined
-  transform?: StageFunction | undefined
-}>
+/** The functions of a sink, by their kind. */
+export type StageFunctions = Readonly<Partial<Record<SandboxKind, StageFunction | undefined>>>
 
+/** What a stage is made of. */
 export type StageOptions = Readonly<{
   pool: Pick<AccountPool, 'run'>
   functions: StageFunctions
-  /** of the metadata what is the same for all messages: `{"database_name", "consumer", "database"}` as JSON */
+  /** what the sink adds to the metadata of each message, as JSON */
   tail: string
   /** the sink's name, by which people know whose messages they are */
   sinkName?: string
@@ -63,12 +57,12 @@ export type StageOptions = Readonly<{
 /** What has become of each message of a run. */
 export interface StageOutcome {
   /** kept, dropped, failed, or left, which is none of them and goes back to where it was taken from: `STATE` */
-  stateOf(i: number): (typeof STATE)[keyof typeof STATE]
+  stateOf(i: number): number
   /** of a message that failed */
   failureOf(i: number): FunctionFailure
-  /** what the transform made of a message that is kept; undefined: it has none, the default message goes out */
+  /** what the transform made of a message that is kept; undefined: nothing, the default message goes out */
   payloadOf(i: number): Uint8Array | undefined
-  /** the same as a place in a larger text, for many: a view of each would cost more than its copy */
+  /** what `payloadOf` gives, as a place in a larger text: for many a view of each would cost more than its copy */
   payloadAt(i: number): ResultPlace | undefined
   /** what the routing function said of a message that is kept, the same object for the same; undefined: there is none */
   routeOf(i: number): RouteFields | undefined
@@ -80,6 +74,7 @@ export interface StageOutcome {
 
 type Decoded = MessageView & Readonly<{ count: number }>
 
+/** Runs the functions of one sink. */
 export class FunctionStage {
   readonly #options: StageOptions
   /** by pack: which filter let its messages pass */
@@ -109,15 +104,15 @@ export class FunctionStage {
     const { pool, functions, tail } = this.#options
     const { filter } = functions
     if (!filter || pack.count === 0 || (this.#options.enricher && filter.usesMetadata)) return undefined
-    const places = Array.from({ length: pack.count }, (_, i) => i)
-    const { memory, ...batch } = linesOf({ views: places.map(() => pack), places }, { metadata: filter.usesMetadata, memory: lineMemory })
+    const messages = Array.from({ length: pack.count }, (_, place) => ({ view: pack, place }))
+    const batch = linesOf(messages, { metadata: filter.usesMetadata })
     let outcome: BatchOutcome
     try {
-      outcome = await pool.run([filter], { ...batch, count: pack.count, tail, named: (i) => this.#named(pack, i) })
+      outcome = await pool.run([filter], { ...batch, count: pack.count, tail, named: (place) => this.#named({ view: pack, place }) })
     } catch {
       return undefined
     } finally {
-      lineMemory.give(memory)
+      bodyMemory.give(batch.lines)
     }
     if (outcome.failures.size === 0 && !outcome.hasLeft) this.#passed.set(pack, filter.key)
     const { states } = outcome
@@ -132,17 +127,16 @@ export class FunctionStage {
   }
 
   /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
-  async run(messages: FunctionMessages): Promise<StageOutcome> {
+  async run(messages: readonly FunctionMessage[]): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
     const { deletes, enricher, readRoute, isSensitive = false } = this.#options
     const enriched = await enricher?.enrich(messages)
     const kinds: (Part | undefined)[] = [] // by what is asked
     let last: MessageView | undefined
     let hasPassed = false
-    for (let i = 0; i < messages.views.length; i++) {
+    for (const [i, message] of messages.entries()) {
       if (enriched?.failures.has(i)) continue
-      const view = messages.views[i] as MessageView
-      const place = messages.places[i] as number
+      const { view, place } = message
       if (view !== last) hasPassed = filter !== undefined && this.#passed.get(view) === filter.key
       last = view
       const isAsked = filter !== undefined && !hasPassed && (view.flags(place) & MESSAGE_FLAG.tombstone) === 0
@@ -155,51 +149,50 @@ export class FunctionStage {
         transform: isTransformed ? transform : undefined,
         isDelete,
         chosen: [],
+        messages: [],
       })
       part.chosen.push(i)
+      part.messages.push(message)
     }
     const parts = kinds.filter((part) => part !== undefined)
-    const outcomes = await Promise.all(parts.map((part) => this.#runPart(messages, part, enriched)))
+    const outcomes = await Promise.all(parts.map((part) => this.#runPart(part, enriched)))
     const reader = routing && readRoute && new RouteMemory(readRoute)
     const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
-    return new Outcomes(messages.views.length, { parts, outcomes, routes, enriched, isSensitive })
+    return new Outcomes(messages.length, { parts, outcomes, routes, enriched, isSensitive })
   }
 
-  #named(view: MessageView, place: number): NamedMessage {
+  #named({ view, place }: FunctionMessage): NamedMessage {
     const { sinkName = '' } = this.#options
     const { lsn, idx } = view.position(place)
     return { text: `commit_lsn ${lsn}, commit_idx ${idx} of sink "${sinkName}"`, group: `${sinkName} ${view.group(place)}` }
   }
 
-  async #runPart(messages: FunctionMessages, part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
-    const { filter, routing, transform, isDelete, chosen } = part
+  async #runPart(part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
+    const { filter, routing, transform, isDelete, chosen, messages } = part
     const { pool, tail } = this.#options
     const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
     if (functions.length === 0) return undefined
-    const isAll = chosen.length === messages.views.length
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
-    const { memory, ...batch } = linesOf(messages, {
-      ...(isAll ? {} : { chosen }),
+    const batch = linesOf(messages, {
       metadata,
-      memory: lineMemory,
-      ...(enriched && { enrichment: (i: number) => enriched.rows[i] }),
+      ...(enriched && { enrichment: (k: number) => enriched.rows[chosen[k] ?? -1] }),
     })
     try {
       const named = (k: number) => {
-        const i = chosen[k] as number
-        return this.#named(messages.views[i] as MessageView, messages.places[i] as number)
+        const message = messages[k]
+        return message && this.#named(message)
       }
       const outcome = await pool.run(functions, { ...batch, count: chosen.length, tail, named })
       if (isDelete) excuse(outcome)
       return outcome
     } finally {
-      lineMemory.give(memory)
+      bodyMemory.give(batch.lines)
     }
   }
 }
 
-/** Messages that go through the same functions. */
-type Part = StageFunctions & { readonly isDelete: boolean; readonly chosen: number[] }
+/** Messages that go through the same functions. @property chosen which of all they are */
+type Part = StageFunctions & { readonly isDelete: boolean; readonly chosen: number[]; readonly messages: FunctionMessage[] }
 
 /** Of an old row, which may be little more than its key, a transform need not be able to say anything. */
 function excuse(outcome: BatchOutcome): void {
@@ -241,13 +234,14 @@ class Outcomes implements StageOutcome {
       }
   }
 
-  stateOf(i: number): (typeof STATE)[keyof typeof STATE] {
+  stateOf(i: number): number {
     if (this.#enriched?.failures.has(i)) return STATE.failed
-    return (this.#of(i)?.states[this.#at(i)] ?? STATE.kept) as (typeof STATE)[keyof typeof STATE]
+    return this.#of(i)?.states[this.#at(i)] ?? STATE.kept
   }
   failureOf(i: number): FunctionFailure {
-    const failure = (this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))) as FunctionFailure
-    return this.#isSensitive ? withoutWords(failure) : failure
+    const failure = this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))
+    if (!failure) throw new Error(`no function has failed message ${i}`)
+    return this.#isSensitive ? kindOnly(failure) : failure
   }
   logsOf(i: number): readonly string[] {
     return this.#isSensitive ? [] : (this.#of(i)?.logs.get(this.#at(i)) ?? [])
@@ -257,12 +251,12 @@ class Outcomes implements StageOutcome {
     return at?.text.subarray(at.start, at.end)
   }
   payloadAt(i: number): ResultPlace | undefined {
-    const { filter, routing, transform } = this.#parts[this.#part[i] as number] as Part
+    const { filter, routing, transform } = this.#parts[this.#partOf(i)] ?? {}
     if (!transform || this.#of(i)?.failures.has(this.#at(i))) return undefined
-    return (this.#of(i) as BatchOutcome).result(Number(filter !== undefined) + Number(routing !== undefined), this.#at(i))
+    return this.#of(i)?.result(Number(filter !== undefined) + Number(routing !== undefined), this.#at(i))
   }
   routeOf(i: number): RouteFields | undefined {
-    return this.#routes[this.#part[i] as number]?.[this.#at(i)]
+    return this.#routes[this.#partOf(i)]?.[this.#at(i)]
   }
 
   enrichmentOf(i: number): Uint8Array | undefined {
@@ -270,10 +264,13 @@ class Outcomes implements StageOutcome {
   }
 
   #of(i: number): BatchOutcome | undefined {
-    return this.#outcomes[this.#part[i] as number]
+    return this.#outcomes[this.#partOf(i)]
   }
   #at(i: number): number {
-    return this.#place[i] as number
+    return this.#place[i] ?? 0
+  }
+  #partOf(i: number): number {
+    return this.#part[i] ?? 0
   }
 }
 
@@ -283,7 +280,7 @@ const KINDS = new Set(
 )
 
 /** What may not be told of a sensitive sink's rows could be in the words: of them the kind of error is left, and its place. */
-function withoutWords(failure: FunctionFailure): FunctionFailure {
+function kindOnly(failure: FunctionFailure): FunctionFailure {
   if (failure.code !== 'FUNCTION_FAILED' && failure.code !== 'ENRICHMENT_FAILED') return failure // our own words
   const [said = ''] = /^[A-Za-z]*Error(?=:)|\([0-9A-Z]{5}\)$/.exec(failure.text) ?? []
   const named = failure.code === 'ENRICHMENT_FAILED' || KINDS.has(said) ? said : ''

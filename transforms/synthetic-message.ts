@@ -7,7 +7,7 @@ import { EngineError } from '../engine/errors.ts'
 import { qualified } from '../engine/postgres/table-name.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader, type ReadRows } from '../engine/wal/connection/snapshot-reader.ts'
-import { parseExact } from './exact-json.ts'
+import { parseExact } from '../engine/json.ts'
 import { rowPrinter } from './row-json.ts'
 import { trialInsert, type TrialMessage } from './trial.ts'
 
@@ -81,9 +81,9 @@ async function columnsOf(read: ReadRows, schema: string, table: string): Promise
   )
   if (rows.length === 0) throw new EngineError('ARGUMENT_INVALID', `the database has no table ${schema}.${table}`)
   const columns = rows.map(([name, type, kind, element, modifier, label]): Column => ({
-    name: name as string,
-    type: type as string,
-    kind: kind as string,
+    name: name ?? '',
+    type: type ?? '',
+    kind: kind ?? '',
     element: element ?? null,
     modifier: Number(modifier),
     label: label ?? null,

@@ -4,7 +4,7 @@ import { qualified } from '../engine/postgres/table-name.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../engine/wal/connection/snapshot-reader.ts'
 import { Enricher } from './enrichment.ts'
-import { parseExact } from './exact-json.ts'
+import { parseExact } from '../engine/json.ts'
 import { trialInsert, type TrialMessage } from './trial.ts'
 
 const ROWS = 10
@@ -29,7 +29,7 @@ export async function sampleOf(connection: Connection, table: string): Promise<r
       if (key.length === 0) throw new EngineError('ARGUMENT_INVALID', `the table ${schema}.${name} has no primary key to find its rows by`)
       const list = key.map(({ column }) => column).join(', ')
       const found = await read(`select ${list} from ${first[1]} order by ${list} limit ${ROWS}`, [])
-      return { relation: Number(first[0]), quoted: first[1], columns: key, keys: found.rows as readonly (readonly string[])[] }
+      return { relation: Number(first[0]), quoted: first[1], columns: key, keys: found.rows.map((row) => row.map(String)) }
     })
     if (keys.length === 0) return []
     const byName = columns.toSorted((a, b) => (unquoted(a.column) < unquoted(b.column) ? -1 : 1)) // as queries get their arrays

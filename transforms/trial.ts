@@ -1,14 +1,18 @@
-/** Runs a function on messages that somebody has written, apart from what is at work, and tells all that came of it. */
+/** Runs a function on messages that a user has written, apart from those at work, and tells all that came of it. */
 import { EngineError } from '../engine/errors.ts'
+import { FUNCTION_KINDS } from '../engine/state/function-kinds.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
-import { parseExact } from './exact-json.ts'
+import { EXAMPLE_CHANGE, EXAMPLE_SINK } from '../engine/message-metadata.ts'
+import { isObject, parseExact } from '../engine/json.ts'
 import { compileFunction, type Written } from './compile.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 import type { RouteFields } from './routes.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import { STATE } from './sandbox/wire.ts'
 
-export type TrialMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: unknown }>
+/** A message as functions are tried on it, parsed. */
+export type TrialMessage = Readonly<{ record: unknown; changes: unknown; action: string; metadata: Readonly<Record<string, unknown>> }>
+/** What came of a trial on one message. */
 export type TrialResult = Readonly<{
   /** as the function was given it */
   input: TrialMessage
@@ -29,9 +33,8 @@ export type RouteTrial = (
   message: Readonly<{ action: string; database: string; schema: string; table: string }>,
 ) => Readonly<{ routing: RouteFields; reason?: undefined }> | Readonly<{ routing?: undefined; reason: string }>
 
-const NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
-const TAIL = { database_name: 'example', consumer: NAMED, database: { ...NAMED, database: 'example', hostname: 'localhost' } }
-const ACTIONS: readonly unknown[] = ['insert', 'update', 'delete', 'read']
+const ACTIONS = ['insert', 'update', 'delete', 'read']
+/** What functions are tried on where nobody has given a message. */
 // prettier-ignore
 export const EXAMPLE: TrialMessage = {
   record: {
@@ -42,19 +45,11 @@ export const EXAMPLE: TrialMessage = {
   },
   changes: { name: 'Before' },
   action: 'update',
-  metadata: {
-    table_schema: 'public',
-    table_name: 'example',
-    commit_timestamp: '2025-02-03T04:05:06.789012Z',
-    commit_lsn: 26_741_272,
-    commit_idx: 0,
-    idempotency_key: 'MjY3NDEyNzI6MA==',
-    record_pks: ['1'],
-    transaction_annotations: null,
-  },
+  metadata: EXAMPLE_CHANGE,
 }
+const SINK_KEYS = Object.keys(EXAMPLE_SINK)
 
-/** The insert of a row: what nobody knows of it yet, its commit, is the example's. @param pks Postgres' texts */
+/** Makes the insert of a row; its commit is the example's. @param pks Postgres' texts */
 export const trialInsert = (
   table: Readonly<{ schema: string; name: string }>,
   pks: readonly (string | null)[],
@@ -63,13 +58,14 @@ export const trialInsert = (
   record,
   changes: null,
   action: 'insert',
-  metadata: { ...(EXAMPLE.metadata as object), table_schema: table.schema, table_name: table.name, record_pks: pks },
+  metadata: { ...EXAMPLE_CHANGE, table_schema: table.schema, table_name: table.name, record_pks: pks },
 })
 
-/** A message as somebody has written it, with what is left out. @throws EngineError VALIDATION_FAILED: an action that no message has */
+/** Reads a message that a user has written; what it leaves out is the example's. @throws EngineError VALIDATION_FAILED: an action that no message has */
 export function trialMessage(given: unknown): TrialMessage {
-  const { record = {}, changes = null, action = 'insert', metadata = EXAMPLE.metadata } = given as Partial<TrialMessage>
-  if (ACTIONS.includes(action)) return { record, changes, action, metadata }
+  const { record = {}, changes = null, action = 'insert', metadata = EXAMPLE_CHANGE } = isObject(given) ? given : {}
+  const known = ACTIONS.find((one) => one === action)
+  if (known !== undefined) return { record, changes, action: known, metadata: isObject(metadata) ? metadata : {} }
   const reason = `have an action that is none of ${ACTIONS.join(', ')}: ${JSON.stringify(action).slice(0, 100)}`
   throw new EngineError('VALIDATION_FAILED', `messages ${reason}`, { messages: reason })
 }
@@ -89,31 +85,32 @@ export async function tryFunction(
   return tryCompiled(await compileFunction(written, pool), messages, pool, routed)
 }
 
-/** The same of one that is built. */
+/** Runs a function that was built before. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
 export async function tryCompiled(
   { name, type, compiled: code }: Pick<FunctionInput, 'name' | 'type' | 'compiled'>,
   messages: readonly TrialMessage[],
   pool: Pick<AccountPool, 'test' | 'forget'>,
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
-  if (type === 'enrichment')
-    throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: where the query runs' })
-  const kind = type === 'path' ? 'transform' : type
+  const { runs: kind } = FUNCTION_KINDS[type]
+  if (!kind) throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: where the query runs' })
   const key = `trial ${++trials}`
   const results: TrialResult[] = []
   try {
     for (const { metadata, ...rest } of messages) {
-      const { database_name, consumer, database, ...own } = { ...TAIL, enrichment: null, ...(metadata as object | null) }
-      const input = { ...rest, metadata: { ...own, database_name, consumer, database } }
+      const all = Object.entries({ ...EXAMPLE_SINK, enrichment: null, ...metadata })
+      const own = Object.fromEntries(all.filter(([key]) => !SINK_KEYS.includes(key)))
+      const ofSink = Object.fromEntries(all.filter(([key]) => SINK_KEYS.includes(key)))
+      const input = { ...rest, metadata: { ...own, ...ofSink } }
       const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })}\u001e`)
-      const tail = JSON.stringify({ database_name, consumer, database })
+      const tail = JSON.stringify(ofSink)
       const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
       const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : parseExact(outcome.resultText(0, 0)))
       const thrown = outcome.failures.get(0)
       const output = thrown ? undefined : made()
-      const { table_schema: schema, table_name: table } = own as Readonly<Record<string, unknown>>
-      const about = { action: input.action, database: String(database_name), schema: String(schema), table: String(table) }
-      const { routing, reason } = thrown ? {} : (routed?.(parseExact(outcome.resultText(0, 0)) as RouteFields, about) ?? {})
+      const { database_name: database, table_schema: schema, table_name: table } = input.metadata
+      const about = { action: input.action, database: String(database), schema: String(schema), table: String(table) }
+      const { routing, reason } = (isObject(output) && routed?.(output, about)) || {}
       const error = thrown ?? (reason === undefined ? undefined : { code: 'FUNCTION_FAILED' as const, name, kind, text: reason })
       results.push({
         input,

@@ -1,21 +1,9 @@
 /** What functions are given and return, for editors: `import type { Transform, Filter, Route } from 'tailrace'`. */
-export type Action = 'insert' | 'update' | 'delete' | 'read'
+import type { Metadata } from '../engine/message-metadata.ts'
 
-export type Metadata = {
-  table_schema: string
-  table_name: string
-  /** ISO 8601, UTC */
-  commit_timestamp: string
-  commit_lsn: number
-  commit_idx: number
-  idempotency_key: string
-  record_pks: string[]
-  transaction_annotations: unknown
-  enrichment: Record<string, unknown> | null
-  database_name: string
-  consumer: { id: string; name: string; annotations: Record<string, unknown> }
-  database: { id: string; name: string; annotations: Record<string, unknown>; database: string; hostname: string }
-}
+export type { Metadata } from '../engine/message-metadata.ts'
+/** What happened to the row; read: it was there when a backfill came. */
+export type Action = 'insert' | 'update' | 'delete' | 'read'
 
 /** A row of any table: numbers up to ±2^53, BigInt beyond, everything else as docs/messages.md has it. */
 export type Row = Record<string, unknown>

@@ -2,7 +2,7 @@
  * How large the backlog of each sink is: what the guard of backlog.ts compares with its bound. It is what unfinished
  * messages take, in the log and parked in the state database, so that a sink whose messages wait there is bounded too. Messages
  * that it doesn't take (other actions) stay in the log for as long as it has not passed them by: they are a figure of their
- * own, with the same bound. What is whose is told by the shares that each record has of each action, without reading any.
+ * own, with the same bound. Whose they are follows from the shares that each record has of each action, without reading any.
  */
 import {
   undeliveredGenerations,
@@ -15,6 +15,7 @@ import { bytesOfOthers } from '../../engine/dispatch/span.ts'
 import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { ALL_ACTIONS, ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
@@ -32,6 +33,7 @@ type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
 /** Bytes from its committed offset on: of messages that it takes, and of those that are others'. */
 type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
 
+/** Says how large the backlogs of sinks are. */
 export class BacklogSizes {
   readonly #log: Log
   readonly #query: Query
@@ -54,8 +56,8 @@ export class BacklogSizes {
   }
 
   /**
-   * The sinks that are bound and whose backlog is at least a share of what it may be. Most streams hold less than that for
-   * anybody: then nobody's share of them is asked for.
+   * The sinks that are bound and whose backlog is at least a share of what it may be. Most streams hold less than that
+   * altogether: then no sink's share of them is asked for.
    * @param reliefOf what is done when a backlog is full; undefined: it isn't for this process to do it
    */
   async large(sinks: readonly Sink[], share: number, reliefOf: (sink: Sink) => Relief | undefined): Promise<readonly BacklogOf[]> {
@@ -85,13 +87,14 @@ export class BacklogSizes {
     return large
   }
 
-  /** Bytes that the log has of each topic that somebody still reads. */
+  /** Bytes that the log has of each topic that still has a reader. */
   async #keptBytes(): Promise<ReadonlyMap<TopicName, number>> {
     const kept = new Map<TopicName, number>()
     for (const { topic, partitions, names } of this.#topics) {
-      const reader = readerOf(topic, names[0] as string) // any of them
+      const [name = ''] = names // any of them
       let bytes = 0
-      for (let partition = 0; partition < partitions; partition++) bytes += (await this.#statsOf(reader, partition))?.bytes ?? 0
+      for (let partition = 0; partition < partitions; partition++)
+        bytes += (await this.#statsOf(readerOf(topic, name), partition))?.bytes ?? 0
       kept.set(topic, bytes)
     }
     return kept
@@ -188,12 +191,9 @@ export class BacklogSizes {
     if (now - this.#parkedAt < STATS_MAX_AGE_MS) return this.#parked
     this.#parkedAt = now
     try {
-      const { rows } = await ask(
-        this.#query,
-        'select sink_id, sum(bytes)::float8 as bytes from tailrace.parked_backlog group by sink_id',
-        [],
-      )
-      this.#parked = new Map(rows.map((row) => [String(row.sink_id), Number(row.bytes)]))
+      const sql = 'select sink_id, sum(bytes)::float8 as bytes from tailrace.parked_backlog group by sink_id'
+      const rows = rowsOf({ sink_id: 'text', bytes: 'number' }, await ask(this.#query, sql, []))
+      this.#parked = new Map(rows.map(({ sink_id: sinkId, bytes }) => [sinkId, bytes]))
     } catch {} // while the state database is away nothing is parked, acked or confirmed: what was known holds
     return this.#parked
   }

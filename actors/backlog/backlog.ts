@@ -13,6 +13,7 @@ export interface Relief {
 /** Which bound of a sink is meant. own: of its unfinished messages. others: of messages that it doesn't take and has not passed by. */
 export type Filled = 'own' | 'others'
 
+/** How large a backlog of a sink is, and how large it may be. */
 export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; what: Filled; bytes: number }>
 
 /** @returns of the sinks that are bound at the moment what is at least a share of what it may be */
@@ -22,6 +23,7 @@ const EVERY_MS = 200
 const RELEASE_AT = 0.9
 const MB = 1024 * 1024
 
+/** Holds what fills a backlog from when it is full until it has drained. */
 export class BacklogGuard implements Disposable {
   readonly #large: LargeBacklogs
   readonly #holds = new Map<string, { full: BacklogOf; release: () => void }>()

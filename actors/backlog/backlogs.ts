@@ -7,7 +7,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { BacklogGuard, type BacklogOf, type Relief } from './backlog.ts'
 import { BacklogSizes } from './backlog-sizes.ts'
 import { DroppedMessages } from './dropped-messages.ts'
-import { StreamFigures, type Stream } from './stream-figures.ts'
+import { StreamFigures } from './stream-figures.ts'
 import type { SourceActor } from '../source/source-actor.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 
@@ -20,11 +20,12 @@ type BacklogsOptions = Readonly<{
   sourceOf: (databaseId: string) => Pick<SourceActor, 'gate' | 'shedding' | 'state'> | undefined
 }>
 
+/** Bounds the backlogs of all sinks of a process, and tells of them. */
 export class Backlogs implements AsyncDisposable {
   readonly #options: BacklogsOptions
   readonly #guard: BacklogGuard
   readonly #dropped: DroppedMessages
-  readonly #figures: StreamFigures
+  readonly figures: StreamFigures
 
   constructor(options: BacklogsOptions) {
     const { cache, logger, sourceOf } = options
@@ -35,7 +36,7 @@ export class Backlogs implements AsyncDisposable {
       streams: (id) => sourceOf(cache.sink(id)?.databaseId ?? '')?.state === 'streaming',
     })
     const sizes = new BacklogSizes(options)
-    this.#figures = new StreamFigures({ ...options, sizes })
+    this.figures = new StreamFigures({ ...options, sizes })
     this.#guard = new BacklogGuard(
       (share) => sizes.large(cache.sinks, share, (sink) => this.#relief(sink)),
       (err) => logger.warn({ err }, 'the backlogs of the sinks could not be looked at'),
@@ -44,15 +45,10 @@ export class Backlogs implements AsyncDisposable {
 
   /** The notices for a sink's health: that its backlog is full, and that the log keeps much for it alone. */
   checks(sink: Sink): readonly HealthCheck[] {
-    const held = this.#figures.heldBytes(sink.id)
+    const held = this.figures.heldBytes(sink.id)
     const isHolding = held >= Math.min(HELD_BYTES, sink.max_backlog_mb * MB * HELD_SHARE)
     const backlog = this.#backlogCheck(sink)
     return [...(backlog ? [backlog] : []), ...(isHolding ? [heldBack(held, sink)] : [])]
-  }
-
-  /** Each stream with its readers and the bytes that it takes, as they were looked at last. */
-  get streams(): readonly Stream[] {
-    return this.#figures.streams
   }
 
   /** Messages of a sink that this process has dropped. */
@@ -62,7 +58,7 @@ export class Backlogs implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#guard[Symbol.dispose]()
-    this.#figures[Symbol.dispose]()
+    this.figures[Symbol.dispose]()
     await this.#dropped[Symbol.asyncDispose]()
   }
 

@@ -5,6 +5,7 @@
 import { ask } from '../../engine/state/asking.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Shedding } from '../../engine/wal/routing/shedding.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import type { Relief } from './backlog.ts'
 import type { HealthCheck } from '../../engine/status.ts'
@@ -24,9 +25,10 @@ type DroppedMessagesOptions = Readonly<{
 }>
 
 type Stretch = Readonly<{ since: Date; until: Date | undefined; messages: number }>
-/** `ended`: to be told; `followed`: by another one of the same sink, which goes on with its stretch */
+/** `ended`: that is to be put on record; `followed`: by another one of the same sink, which goes on with its stretch */
 type Dropping = { readonly sinkId: string; readonly shedding: Shedding; state: 'on' | 'ended' | 'followed'; saved: number }
 
+/** Puts on record what full sinks lose, and tells health of it. */
 export class DroppedMessages implements AsyncDisposable {
   readonly #options: DroppedMessagesOptions
   readonly #reliefs = new WeakMap<Shedding, Map<string, Relief>>()
@@ -34,7 +36,7 @@ export class DroppedMessages implements AsyncDisposable {
   readonly #open = new Set<Dropping>()
   readonly #recorded = new Map<string, number>()
   #stretches: ReadonlyMap<string, Stretch> = new Map()
-  /** found open at the last look although nobody drops: closed at the next */
+  /** found open at the last look although no process drops: closed at the next */
   #leftOpen: ReadonlySet<string> = new Set()
   #timer: NodeJS.Timeout | undefined
   /** one statement at a time, so that they are written in the order of what they tell */
@@ -126,13 +128,9 @@ export class DroppedMessages implements AsyncDisposable {
     const { query, isNeeded, streams } = this.#options
     await this.#save()
     if (!isNeeded()) return
-    const { rows } = await ask(query, 'select sink_id, since, until, messages from tailrace.dropped', [])
-    this.#stretches = new Map(
-      rows.map((row) => [
-        String(row.sink_id),
-        { since: row.since as Date, until: (row.until as Date | null) ?? undefined, messages: Number(row.messages) },
-      ]),
-    )
+    const columns = { sink_id: 'text', since: 'time', until: 'time?', messages: 'int' } as const
+    const rows = rowsOf(columns, await ask(query, 'select sink_id, since, until, messages from tailrace.dropped', []))
+    this.#stretches = new Map(rows.map(({ sink_id: sinkId, ...stretch }) => [sinkId, stretch]))
     const held = new Set([...this.#open].map(({ sinkId }) => sinkId))
     const open = [...this.#stretches].filter(([id, { until }]) => !until && !held.has(id) && streams(id)).map(([id]) => id)
     const left = open.filter((id) => this.#leftOpen.has(id))

@@ -1,70 +1,23 @@
 /**
  * What the streams hold in the log, and for whom: of each reader how far it has come, from which record on the log is kept for
  * it, its backlog, what is others' before its place, and how much of what it keeps others of its stream need no more. All of it
- * stands in the state database and the log, so every process knows the same; it is looked at now and then, so that whoever asks is
+ * stands in the state database and the log, so every process knows the same; it is looked at now and then, so that a question is
  * answered from memory.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { topicOfGeneration } from '../../engine/dispatch/generations.ts'
-import { takesOf, type Takes } from '../../engine/dispatch/span.ts'
+import { LINES, READING, READING_COLUMNS, readLines } from '../../engine/dispatch/generations.ts'
+import type { Takes } from '../../engine/dispatch/span.ts'
 import { NOTHING_NEEDED } from '../../engine/dispatch/stream-trim.ts'
 import { readerOf, type Log, type TopicName } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
-import { type Position, toPosition } from '../../engine/position.ts'
+import type { Position } from '../../engine/position.ts'
 import { ask } from '../../engine/state/asking.ts'
 import { describeStream, type GenerationShape } from '../../engine/state/generation-shape.ts'
-import type { Sink } from '../../engine/state/resources.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/postgres/query.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
+import type { ReaderPartition, Stream } from '../../engine/status.ts'
 import type { BacklogSizes } from './backlog-sizes.ts'
-
-/**
- * How far one reader has come in one partition of its stream. Offsets are records of the log.
- * @property committed the lowest record with an unfinished message
- * @property line the first record that it needs, for delivery or for a replay
- * @property othersBytes of messages that it doesn't take and has not passed by yet: the backlog is without them
- * @property heldBytes what is kept from its line on although another reader needs it no more; 0: its line isn't the lowest
- */
-type ReaderPartition = Readonly<{
-  partition: number
-  committed: number
-  line: number
-  backlogBytes: number
-  othersBytes: number
-  heldBytes: number
-}>
-/**
- * A generation of a sink. reading: it is open. leaving: another one follows, or the sink is disabled, and this one is not delivered
- * yet. kept: it is, and its replay window is not over.
- * @property backlogBytes parked messages included
- */
-type StreamReader = Readonly<{
-  sinkId: string
-  generation: number
-  state: 'reading' | 'leaving' | 'kept'
-  backlogBytes: number
-  othersBytes: number
-  heldBytes: number
-  partitions: readonly ReaderPartition[]
-}>
-/** @property selects in short; undefined: of a version in which each generation had a topic of its own */
-export type Stream = Readonly<{
-  topic: TopicName
-  databaseId: string
-  partitions: number
-  selects: string | undefined
-  /** in the log */
-  bytes: number
-  readers: readonly StreamReader[]
-}>
-
-/** With names, for who looks. */
-export type StreamStatus = Omit<Stream, 'readers'> &
-  Readonly<{
-    accountId: string
-    database: string
-    readers: readonly (StreamReader & Readonly<{ sink: string; status: Sink['status'] }>)[]
-  }>
 
 const EVERY_MS = 5_000
 /** How old the figures of the log may be. */
@@ -84,6 +37,7 @@ type StoredReader = Readonly<{
   lines: readonly number[]
 }>
 
+/** Looks now and then what the streams hold in the log, and for whom. */
 export class StreamFigures implements Disposable {
   readonly #log: Log
   readonly #query: Query
@@ -191,35 +145,19 @@ export class StreamFigures implements Disposable {
 
   /** Those that read a stream or may be replayed from it. */
   async #stored(): Promise<readonly StoredReader[]> {
-    const { rows } = await ask(
+    const found = await ask(
       this.#query,
-      `select g.sink_id, s.database_id, g.generation, g.shape, g.topic, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx,
-         g.takes, g.drained_at is not null as drained,
-         (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines,
+      `select ${READING}, ${LINES}, s.database_id, g.drained_at is not null as drained,
          (select coalesce(sum(b.bytes), 0)::float8 from tailrace.parked_backlog b where b.sink_id = g.sink_id and b.generation = g.generation) as parked
        from tailrace.generation g join tailrace.sink s on s.id = g.sink_id
        where g.lsn is not null and (g.dropped_at is null or g.drained_at is null) order by g.topic, s.name, g.generation`,
       [],
     )
-    return rows.flatMap((row) => {
-      const sinkId = String(row.sink_id)
-      const topic = topicOfGeneration(sinkId, row)
-      if (topic === undefined) return []
-      return [
-        {
-          sinkId,
-          topic,
-          databaseId: String(row.database_id),
-          generation: Number(row.generation),
-          shape: row.shape as GenerationShape,
-          endsAt: toPosition(row),
-          takes: takesOf(row.takes),
-          drained: row.drained === true,
-          parkedBytes: Number(row.parked),
-          lines: (row.lines as readonly number[] | null) ?? [],
-        },
-      ]
-    })
+    const columns = { ...READING_COLUMNS, lines: readLines, database_id: 'text', drained: 'boolean', parked: 'number' } as const
+    return rowsOf(columns, found).flatMap(
+      ({ sink_id: sinkId, database_id: databaseId, topic, ends: endsAt, parked: parkedBytes, ...row }) =>
+        topic === undefined ? [] : [{ ...row, sinkId, databaseId, topic, endsAt, parkedBytes }],
+    )
   }
 }
 

@@ -8,10 +8,11 @@ type Group = { readonly promise: Promise<void>; resolve: () => void; reject: (er
 
 function newGroup(): Group {
   const group = Promise.withResolvers<void>()
-  group.promise.catch(() => undefined) // whoever waits handles it; nobody may wait
+  group.promise.catch(() => undefined) // those who wait handle it, and there may be none
   return group
 }
 
+/** Lets many acks share a write. */
 export class GroupCommit {
   #gathering: Group | undefined
   #writing: Group | undefined

@@ -13,64 +13,67 @@
  *      nobody knows of would be delivered to nobody, or once more by the next owner, behind later ones of its group.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import type { RefList } from '../../engine/dispatch/ack-id.ts'
-import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
-import { nameOf, type Origin, type ParkedRef } from '../../engine/dispatch/parked/parked-group.ts'
-import type { Chosen, ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
-import { isTooLarge } from '../../engine/dispatch/parked/too-large.ts'
-import type { Failed, Move } from '../../engine/dispatch/parked/parking.ts'
-import { EngineError, isFenced } from '../../engine/errors.ts'
-import type { MessageRef } from '../../engine/log/log.ts'
-import { mayBeDone } from '../../engine/postgres/sqlstate.ts'
 import { Bell } from '../../engine/bell.ts'
-import { endParked, redeliver, redelivery, type Redelivery } from './parked-edits.ts'
+import type { RefList } from '../../engine/dispatch/ack-id.ts'
+import { isDrained } from '../../engine/dispatch/dispatcher.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
-import type { DiscardedMessages } from './discarded-messages.ts'
-import type { Discarded, SinkObserver } from './sink-observer.ts'
+import {
+  chooseToLoad,
+  groupAt,
+  groupHurried,
+  groupLeft,
+  groupLoaded,
+  nameOf,
+  type Origin,
+  type ParkedName,
+  type ParkedRef,
+} from '../../engine/dispatch/parked/parked-groups.ts'
+import { DELIVERED_TOO_OFTEN } from '../../engine/dispatch/parked/parked-row.ts'
+import { MAX_ENDED, type Chosen } from '../../engine/dispatch/parked/parked-store.ts'
+import {
+  isMoving,
+  isParkingFull,
+  isStuck,
+  moved,
+  nextOf,
+  notMoved,
+  parkedEnded,
+  parkedFailed,
+  parkedGone,
+  parkedReopened,
+  toPark,
+  type Failed,
+  type FailedMessage,
+  type Move,
+} from '../../engine/dispatch/parked/parking.ts'
+import { isTooLarge } from '../../engine/dispatch/parked/too-large.ts'
+import type { Wants } from '../../engine/dispatch/wants.ts'
+import { EngineError, isFenced } from '../../engine/errors.ts'
+import { mayBeDone } from '../../engine/postgres/sqlstate.ts'
+import type { OwnedPartition } from './owned-partition.ts'
+import type { Discarded } from './sink-observer.ts'
 
-type TendingOptions = Readonly<{
-  dispatcher: Dispatcher
-  store: ParkedStore
-  observer: SinkObserver
-  /** monotonic milliseconds */
-  clock: () => number
-  /** the owner is stopping, or void */
-  isClosed: () => boolean
-  /** settles when what is finished now is durable */
-  commit: () => Promise<void>
-  /** the dispatcher changed here: finished messages want a commit, others may be deliverable */
-  moved: () => void
-  /** the durable commit's lowest unfinished message */
-  committed: () => MessageRef
-  /** what keeps a closed partition from being drained is parked after this */
-  drainAfterMs: number
-  /** told of everything that is discarded, and not any more */
-  discarded: DiscardedMessages
-  /** former owners may have left rows that no restart needs any more */
-  hasParked: boolean
-  /** once it is recorded another process may raise the terms */
-  beforeDrained: () => Promise<void>
-  /** recorded: nothing of the generation is left here but parked messages */
-  drained: () => void
-  /** how long a full window without anything deliverable is left alone before what blocks it is parked */
-  parkAfterMs: number
-}>
-
-type FailedRef = Readonly<{ offset: number; index: number; origin: Origin | undefined; failed: Failed }>
-
-/** The same when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
+/** What keeps an ended generation from being drained is parked after this. */
+const DRAIN_AFTER_MS = 30_000
+/** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
+const PARK_AFTER_MS = 1_000
+const PARK_SENT_AFTER_MS = 5_000
+/** When something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
 const PARK_AGAIN_MS = 50
 const JAM_MS = 10_000
 /** Bodies of parked messages fetched ahead. */
 const LOAD_AHEAD = 500
 const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
 const STORE_RETRY_MS = 1_000
-/** failed again, recorded at once */
+/** Messages that failed again and are recorded at once. */
 const MAX_FAILED = 500
-const DISCARD_REASON = 'delivered max_retry_count times without an acknowledgement'
 
+/** Messages to be delivered again by hand. @property entry what stands among the attempts of each that it opens: no other has the same */
+type Redelivery = Readonly<{ chosen: Chosen | 'discarded'; entry: Failed['record'] }>
+
+/** The work of one partition with its parked store. */
 export class ParkedTending {
-  readonly #options: TendingOptions
+  readonly #owned: OwnedPartition
   readonly #bell = new Bell()
   #turn: Promise<unknown> = Promise.resolve()
   /** that wait for their turn, or have it */
@@ -80,41 +83,39 @@ export class ParkedTending {
   #parkedAt = -Infinity
   #mayHaveDone: boolean
   /** parked messages that failed again, until that is recorded */
-  #failedAgain: FailedRef[] = []
+  #failedAgain: FailedMessage[] = []
   /** of which it isn't known whether the store has done it */
   #unheard: Redelivery | undefined
   /** since when only what clients hold, or gave back, keeps a closed partition from being drained */
   #leftSince: number | undefined
-  #recorded = false
-  #trouble: unknown
+  #isRecorded = false
+  /** the last failure of the store, until it works again */
+  trouble: unknown
 
-  constructor(options: TendingOptions) {
-    this.#options = options
-    this.#mayHaveDone = options.hasParked
+  /** @param hasParked former owners may have left rows that no restart needs any more */
+  constructor(owned: OwnedPartition, hasParked: boolean) {
+    this.#owned = owned
+    this.#mayHaveDone = hasParked
   }
 
-  /** The last failure of the store, until it works again. */
-  get trouble(): unknown {
-    return this.#trouble
-  }
   /** Reading stands because nothing more can be parked. */
   get jammed(): boolean {
-    return this.#options.dispatcher.parking.full && this.#fullSince !== undefined
+    return isParkingFull(this.#owned.dispatcher) && this.#fullSince !== undefined
   }
 
-  /** After every change of the dispatcher. */
-  changed(): void {
-    const { dispatcher, clock } = this.#options
-    const { parking, window } = dispatcher
-    if (dispatcher.room() || window.cursor < window.end) this.#fullSince = undefined
-    else this.#fullSince ??= clock()
-    if (dispatcher.closed && window.cursor === window.end && this.#leftSince === undefined) {
-      this.#leftSince = clock()
-      this.#bell.ring()
-    }
-    if (dispatcher.drained && !this.#recorded) this.#bell.ring()
-    if (parking.hasDiscards || parking.hasFailures || this.#wantsLoading() || (!parking.full && parking.stuck(dispatcher.windowBytes)))
-      this.#bell.ring()
+  /** Nothing is on its way to the store, and nothing waits for it. */
+  get isIdle(): boolean {
+    return this.#steps === 0 && this.#failedAgain.length === 0 && this.#owned.dispatcher.failures.length === 0
+  }
+
+  /** After every change of the dispatcher: wakes the loop if there is something to do. */
+  changed({ records, isLookedAt, isDrained: drained, store }: Wants): void {
+    const { dispatcher, sink } = this.#owned
+    if (records || !isLookedAt) this.#fullSince = undefined
+    else this.#fullSince ??= sink.clock()
+    const isLeft = dispatcher.closed && isLookedAt && this.#leftSince === undefined
+    if (isLeft) this.#leftSince = sink.clock()
+    if (isLeft || (drained && !this.#isRecorded) || store || this.#wantsLoading()) this.#bell.ring()
   }
 
   /** A commit is durable: rows below it that are done can go. */
@@ -122,63 +123,20 @@ export class ParkedTending {
     if (this.#mayHaveDone) this.#bell.ring()
   }
 
+  /** Does whatever there is to do, until the signal is aborted. @throws EngineError PARTITION_FENCED */
   async run(signal: AbortSignal): Promise<void> {
-    const { clock } = this.#options
     while (!signal.aborted) {
       try {
         await this.inTurn(() => this.#tend())
-        this.#trouble = undefined
+        this.trouble = undefined
       } catch (error) {
         if (isFenced(error)) throw error
-        this.#trouble = error // the rest goes on without parking; health says so
+        this.trouble = error // the rest goes on without parking; health says so
         await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => undefined)
         continue
       }
-      await this.#bell.wait(signal, Math.max(1, Math.min(this.#parkAt(), this.#leaveAt()) - clock()))
+      await this.#bell.wait(signal, Math.max(1, Math.min(this.#parkAt(), this.#leaveAt()) - this.#owned.sink.clock()))
     }
-  }
-
-  /** Parked messages have failed again: recorded in turn. @param origin of those that another generation has named */
-  failedAgain({ offsets, indexes }: RefList, failures: readonly Failed[], origin?: Origin): void {
-    for (const [i, failed] of failures.entries())
-      this.#failedAgain.push({ offset: offsets[i] as number, index: indexes[i] as number, origin, failed })
-    this.#bell.ring()
-  }
-
-  /** What somebody decided of messages that wait, or were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE */
-  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
-    return this.inTurn(async () => {
-      if (this.#options.isClosed()) return 0
-      await this.#askAgain()
-      const count = edit === 'redeliver' ? await this.#redeliver(redelivery(chosen)) : await endParked(this.#edited(), edit, chosen)
-      if (count > 0) this.#reconsider()
-      return count
-    })
-  }
-
-  #redeliver(asked: Redelivery): Promise<number> {
-    return redeliver(this.#edited(), asked, false).catch((error: Error) => {
-      if (mayBeDone(error.cause)) this.#unheard = asked
-      this.#bell.ring()
-      throw error
-    })
-  }
-
-  async #askAgain(): Promise<void> {
-    if (!this.#unheard || this.#options.isClosed()) return
-    await redeliver(this.#edited(), this.#unheard, true)
-    this.#unheard = undefined
-    this.#reconsider()
-  }
-
-  #edited() {
-    return { ...this.#options, gaveUp: (messages: number) => this.#gaveUp(messages, 'hand') }
-  }
-
-  #reconsider(): void {
-    this.#mayHaveDone = true
-    this.#options.moved()
-    this.#bell.ring()
   }
 
   /** Runs a step with the store when those before it have ended. */
@@ -190,236 +148,293 @@ export class ParkedTending {
     return turn
   }
 
-  /** Nothing is on its way to the store, and nothing waits for it. */
-  get isIdle(): boolean {
-    return this.#steps === 0 && this.#failedAgain.length === 0 && !this.#options.dispatcher.parking.hasFailures
+  async #tend(): Promise<void> {
+    const { store, commits } = this.#owned
+    await this.#askAgain()
+    await this.#recordFailures()
+    await this.#recordFailedAgain()
+    await this.#recordDiscards()
+    await this.#park()
+    await this.#recordDrained()
+    await this.#load()
+    if (!this.#mayHaveDone) return
+    this.#mayHaveDone = false
+    await store.removeDone(commits.committed).catch((error: unknown) => {
+      this.#mayHaveDone = true
+      throw error
+    })
+  }
+
+  /** The store has changed: other messages may be deliverable, and rows that are done may go. */
+  #stored(): void {
+    this.#mayHaveDone = true
+    this.#owned.moved()
+  }
+
+  // ── ends of parked messages ─────────────────────────────────────────────────────────────────────
+
+  /** Parked messages have failed again: recorded in turn. */
+  failedAgain(messages: readonly FailedMessage[]): void {
+    this.#failedAgain.push(...messages)
+    this.#bell.ring()
   }
 
   /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation has named */
   async finish(list: RefList, origin?: Origin): Promise<void> {
-    const { dispatcher, store, observer, moved, isClosed } = this.#options
+    const { dispatcher, store, observer } = this.#owned
     await this.#askAgain()
-    if (!origin && dispatcher.parking.isMoving(list)) {
+    if (!origin && isMoving(dispatcher, list)) {
       await this.#recordFailures() // what has no row yet can't be ended
-      if (isClosed()) throw new EngineError('STOPPING', 'the partition is stopping or moving')
+      if (this.#owned.isClosed) throw new EngineError('STOPPING', 'the partition is stopping or moving')
     }
-    const { offsets, indexes } = list
-    const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
+    const refs = namesOf(list, origin)
     const rows = this.#withUnheard(refs, await store.end(refs, 'done'))
-    if (rows.length === 0 || isClosed()) return
-    dispatcher.parking.parkedEnded(rows)
-    this.#mayHaveDone = true
+    if (rows.length === 0 || this.#owned.isClosed) return
+    parkedEnded(dispatcher, rows)
     observer.acked({ messages: rows.length, heldMs: 0 })
-    moved()
+    this.#stored()
+  }
+
+  async #recordFailedAgain(): Promise<void> {
+    const { dispatcher, store, sink } = this.#owned
+    while (this.#failedAgain.length > 0 && !this.#owned.isClosed) {
+      const some = this.#failedAgain.slice(0, MAX_FAILED)
+      const rows = await store.failed(some)
+      this.#failedAgain.splice(0, some.length)
+      if (this.#owned.isClosed) return
+      const failures = new Map(some.map((one) => [nameOf(one), one.failed]))
+      for (const row of this.#withUnheard(some, rows)) {
+        const { attempts = 0, retryInMs } = failures.get(nameOf(row)) ?? {}
+        if (retryInMs !== undefined) parkedFailed(dispatcher, row, attempts, sink.clock() + retryInMs)
+        else {
+          parkedEnded(dispatcher, [row])
+          this.#gaveUp(1, 'attempts')
+        }
+      }
+      this.#stored()
+    }
   }
 
   /**
    * Adds those that the store has not as open although they are taken here: it ended them before, and its answer was lost.
    * @param rows what it has ended now
    */
-  #withUnheard(refs: readonly Omit<ParkedRef, 'key'>[], rows: readonly ParkedRef[]): readonly ParkedRef[] {
+  #withUnheard(refs: readonly ParkedName[], rows: readonly ParkedRef[]): readonly ParkedRef[] {
     if (rows.length === refs.length) return rows
-    const known = new Set(rows.map(({ offset, index, origin }) => nameOf(offset, index, origin)))
+    const known = new Set(rows.map(nameOf))
     const unheard = refs.flatMap(({ offset, index, origin }) => {
-      const group = this.#options.dispatcher.parked.groupAt(offset, index, origin)
-      return group && !known.has(nameOf(offset, index, origin)) ? [{ key: group.key, offset, index, origin }] : []
+      const group = groupAt(this.#owned.dispatcher.parked, { offset, index, origin })
+      return group && !known.has(nameOf({ offset, index, origin })) ? [{ key: group.key, offset, index, origin }] : []
     })
     return [...rows, ...unheard]
   }
 
-  async #tend(): Promise<void> {
-    await this.#askAgain()
-    await this.#recordFailures()
-    await this.#recordFailedAgain()
-    await this.#discard()
-    await this.#park()
-    await this.#recordDrained()
-    await this.#load()
-    if (!this.#mayHaveDone) return
-    this.#mayHaveDone = false
-    await this.#options.store.removeDone(this.#options.committed()).catch((error: unknown) => {
-      this.#mayHaveDone = true
-      throw error
-    })
-  }
+  // ── what leaves the window ──────────────────────────────────────────────────────────────────────
 
   async #recordFailures(): Promise<void> {
-    const { dispatcher, store, observer, isClosed, commit, moved } = this.#options
-    const { parking } = dispatcher
-    while (parking.hasFailures && !isClosed()) {
-      const moves = parking.toFail()
-      const recorded = new Set<Move>()
+    const { failures } = this.#owned.dispatcher
+    while (failures.length > 0 && !this.#owned.isClosed) await this.#record(nextOf(failures), true)
+  }
+
+  async #recordDiscards(): Promise<void> {
+    const { dispatcher, store } = this.#owned
+    const { discards, parkedDiscards, parked } = dispatcher
+    while (discards.length > 0 && !this.#owned.isClosed) await this.#record(nextOf(discards))
+    while (parkedDiscards.length > 0 && !this.#owned.isClosed) {
+      const groups = nextOf(parkedDiscards)
       try {
-        await commit()
-        for (const [kind, state] of [
-          ['park', 'open'],
-          ['discard', 'discarded'],
-        ] as const) {
-          const some = moves.filter((move) => move.kind === kind)
-          if (some.length === 0) continue
-          await store.insert(some, state, kind === 'discard' ? DISCARD_REASON : null)
-          for (const move of some) recorded.add(move)
-          parking.moved(some)
-          if (kind === 'park') observer.parked(some.length)
-          else this.#discarded(some)
-        }
-      } catch (error) {
-        parking.notRecorded(moves.filter((move) => !recorded.has(move)))
-        throw error
-      }
-      this.#mayHaveDone = true
-      moved()
-    }
-  }
-
-  #discarded(moves: readonly Move[]): void {
-    const tooLarge = moves.filter(({ view, index }) => isTooLarge(view, index)).length
-    this.#gaveUp(moves.length - tooLarge, 'attempts')
-    this.#gaveUp(tooLarge, 'size')
-  }
-
-  #gaveUp(messages: number, why: Discarded): void {
-    if (messages === 0) return
-    this.#options.observer.discarded(messages, why)
-    this.#options.discarded.add(messages, why)
-  }
-
-  async #recordFailedAgain(): Promise<void> {
-    const { dispatcher, store, isClosed, clock, moved } = this.#options
-    while (this.#failedAgain.length > 0 && !isClosed()) {
-      const some = this.#failedAgain.slice(0, MAX_FAILED)
-      const rows = await store.failed(some, some.map(({ failed }) => failed)) // prettier-ignore
-      this.#failedAgain.splice(0, some.length)
-      if (isClosed()) return
-      const byName = new Map(some.map((one) => [nameOf(one.offset, one.index, one.origin), one.failed]))
-      for (const row of this.#withUnheard(some, rows)) {
-        const { attempts, retryInMs } = byName.get(nameOf(row.offset, row.index, row.origin)) as Failed
-        if (retryInMs === undefined) {
-          dispatcher.parking.parkedEnded([row])
-          this.#gaveUp(1, 'attempts')
-          continue
-        }
-        const group = dispatcher.parked.groupAt(row.offset, row.index, row.origin)
-        if (group) dispatcher.parking.backOff(group, row, attempts, clock() + retryInMs)
-      }
-      this.#mayHaveDone = true
-      moved()
-    }
-  }
-
-  async #discard(): Promise<void> {
-    const { dispatcher, store, isClosed, moved } = this.#options
-    const { parking } = dispatcher
-    while (parking.hasDiscards && !isClosed()) {
-      const moves = parking.toDiscard()
-      const groups = parking.toDiscardParked()
-      try {
-        if (moves.length > 0) await store.insert(moves, 'discarded', DISCARD_REASON)
-      } catch (error) {
-        this.#notInserted(moves, error)
-        parking.notDiscarded(groups)
-        throw error
-      }
-      parking.moved(moves)
-      moved()
-      try {
-        if (groups.length > 0) parking.parkedEnded(await store.end(groups, 'discarded', DISCARD_REASON))
+        parkedEnded(dispatcher, await store.end(groups, 'discarded', DELIVERED_TOO_OFTEN))
       } finally {
-        parking.notDiscarded(groups) // those that were not ended
+        for (const group of groups) groupLeft(parked, group) // those that were not ended
       }
-      this.#gaveUp(moves.length + groups.length, 'attempts')
-      this.#mayHaveDone = true // older ones may go
-      moved()
+      this.#gaveUp(groups.length, 'attempts')
+      this.#stored()
     }
   }
 
   async #park(): Promise<void> {
-    const { dispatcher, store, observer, clock, isClosed, commit, moved } = this.#options
-    const { parking, settings } = dispatcher
-    while (!isClosed()) {
-      const all = this.#leaveAt() <= clock()
-      if (!all && this.#parkAt() > clock()) return
+    const { dispatcher, sink } = this.#owned
+    while (!this.#owned.isClosed) {
+      const all = this.#leaveAt() <= sink.clock()
+      if (!all && this.#parkAt() > sink.clock()) return
       const since = this.#fullSince
-      const moves = parking.toPark(dispatcher.windowBytes, all)
+      const moves = toPark(dispatcher, all)
       if (moves.length === 0) return
-      try {
-        await commit()
-      } catch (error) {
-        parking.notMoved(moves, settings.ackWaitMs)
-        throw error
-      }
-      try {
-        await store.insert(moves, 'open', null)
-      } catch (error) {
-        this.#notInserted(moves, error)
-        throw error
-      }
-      parking.moved(moves)
-      this.#parkedAt = clock()
-      observer.parked(moves.length)
-      moved()
+      await this.#record(moves)
+      this.#parkedAt = sink.clock()
       if (this.#fullSince !== undefined) this.#fullSince = since // go on at once, it is the same jam
     }
   }
 
-  #notInserted(moves: readonly Move[], error: unknown): void {
-    const { parking, settings } = this.#options.dispatcher
-    if (error instanceof Error && mayBeDone(error.cause)) parking.notRecorded(moves)
-    else parking.notMoved(moves, settings.ackWaitMs)
+  /** Writes rows of messages that leave the window. @param must they are handed out no more before they are recorded */
+  async #record(moves: readonly Move[], must = false): Promise<void> {
+    const { dispatcher, store, commits, observer } = this.#owned
+    let isAsked = false
+    try {
+      await commits.next()
+      isAsked = true
+      await store.insert(moves)
+    } catch (error) {
+      if (must || (isAsked && error instanceof Error && mayBeDone(error.cause))) dispatcher.failures.unshift(...moves)
+      else notMoved(dispatcher, moves)
+      throw error
+    }
+    moved(dispatcher, moves)
+    const parked = moves.filter(({ kind }) => kind === 'park').length
+    const tooLarge = moves.filter(({ kind, view, index }) => kind === 'discard' && isTooLarge(view, index)).length
+    if (parked > 0) observer.parked(parked)
+    this.#gaveUp(tooLarge, 'size')
+    this.#gaveUp(moves.length - parked - tooLarge, 'attempts')
+    this.#stored()
+  }
+
+  #gaveUp(messages: number, why: Discarded): void {
+    if (messages === 0) return
+    this.#owned.observer.discarded(messages, why)
+    this.#owned.discarded.add(messages, why)
   }
 
   async #recordDrained(): Promise<void> {
-    const { dispatcher, store, commit, isClosed, drained, beforeDrained } = this.#options
-    if (!dispatcher.drained || this.#recorded || isClosed()) return
-    await commit()
-    await beforeDrained()
+    const { dispatcher, store, commits, trimming, sink, key } = this.#owned
+    if (!isDrained(dispatcher) || this.#isRecorded || this.#owned.isClosed) return
+    await commits.next()
+    await trimming.noteAll() // once it is recorded another process may raise the terms
     await store.recordDrained()
-    this.#recorded = true
-    drained()
+    this.#isRecorded = true
+    sink.drained(key)
   }
 
   /** When what keeps the partition from being drained is to be parked; Infinity: nothing does, or not yet. */
   #leaveAt(): number {
-    const { dispatcher, drainAfterMs } = this.#options
-    if (this.#leftSince === undefined || dispatcher.drained || dispatcher.parking.full) return Infinity
-    return this.#leftSince + drainAfterMs
+    const { dispatcher, sink } = this.#owned
+    if (this.#leftSince === undefined || isDrained(dispatcher) || isParkingFull(dispatcher)) return Infinity
+    return this.#leftSince + (sink.surroundings.drainAfterMs ?? DRAIN_AFTER_MS)
   }
 
   /** When what blocks the window is to be parked; Infinity: nothing does. */
   #parkAt(): number {
-    const { parking, windowBytes } = this.#options.dispatcher
-    if (parking.full || !parking.stuck(windowBytes)) return Infinity
+    const { dispatcher } = this.#owned
+    if (isParkingFull(dispatcher) || !isStuck(dispatcher)) return Infinity
     if (this.#fullSince === undefined) return -Infinity // too many finished ranges
-    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : this.#options.parkAfterMs)
+    const afterMs = dispatcher.sends ? PARK_SENT_AFTER_MS : PARK_AFTER_MS
+    return this.#fullSince + (this.#fullSince - this.#parkedAt < JAM_MS ? PARK_AGAIN_MS : afterMs)
   }
 
+  // ── bodies ──────────────────────────────────────────────────────────────────────────────────────
+
   async #load(): Promise<void> {
-    const { dispatcher, store, isClosed, moved } = this.#options
-    const { parked } = dispatcher
-    const { perGroup = 1 } = dispatcher.settings
-    while (this.#wantsLoading() && !isClosed()) {
-      const groups = parked.toLoad(LOAD_AHEAD - parked.readyCount)
-      const each = Math.max(1, Math.min(perGroup, Math.floor(LOAD_AHEAD / groups.length)))
+    const { dispatcher, store } = this.#owned
+    const { parked, settings } = dispatcher
+    while (this.#wantsLoading() && !this.#owned.isClosed) {
+      const groups = chooseToLoad(parked, LOAD_AHEAD - parked.readyCount)
+      const each = Math.max(1, Math.min(settings.perGroup ?? 1, Math.floor(LOAD_AHEAD / groups.length)))
       try {
-        const byKey = new Map(groups.map((group) => [group.key, group]))
         const loaded = await store.fetch(groups, LOAD_AHEAD_BYTES, each) // those that are too much at once come next time
-        for (const [key, [first, ...others]] of Map.groupBy(loaded, ({ key }) => key)) {
-          const group = byKey.get(key)
-          if (!group || !first) continue
+        const byKey = Map.groupBy(loaded, ({ key }) => key)
+        for (const group of groups) {
+          const [first, ...others] = byKey.get(group.key) ?? []
+          if (!first) continue
           // what has failed before goes alone
           const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
-          parked.loaded(group, first, first.view, { ...first, behind: end < 0 ? others : others.slice(0, end) })
+          groupLoaded(parked, group, first, end < 0 ? others : others.slice(0, end))
         }
-        if (loaded.length === 0) dispatcher.parking.parkedGone(groups)
+        if (loaded.length === 0) parkedGone(dispatcher, groups)
       } finally {
-        for (const group of groups) parked.notLoaded(group)
+        for (const group of groups) groupLeft(parked, group)
       }
-      moved()
+      this.#owned.moved()
     }
   }
 
   #wantsLoading(): boolean {
-    const { parked } = this.#options.dispatcher
-    return parked.wantsLoading && parked.readyCount < LOAD_AHEAD && parked.readyBytes < LOAD_AHEAD_BYTES
+    const { toLoad, readyCount, readyBytes } = this.#owned.dispatcher.parked
+    return toLoad.size > 0 && readyCount < LOAD_AHEAD && readyBytes < LOAD_AHEAD_BYTES
+  }
+
+  // ── what people decide ──────────────────────────────────────────────────────────────────────────
+
+  /**
+   * What somebody decided of messages that wait, or were given up: the row first, durably, then the dispatcher. A message that
+   * is being sent at that moment may arrive all the same.
+   *
+   *  redeliver     tried at once: a back-off ends, and what was discarded is open again, as if it had never failed
+   *  acknowledge   done, as if it had been delivered
+   *  discard       given up, on record
+   *
+   * @param chosen `discarded`: all that were given up. @returns how many it held for. @throws EngineError STATE_UNAVAILABLE
+   */
+  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number> {
+    return this.inTurn(async () => {
+      if (this.#owned.isClosed) return 0
+      await this.#askAgain()
+      const count = edit === 'redeliver' ? await this.#redeliver(chosen) : chosen === 'discarded' ? 0 : await this.#endByHand(edit, chosen)
+      if (count > 0) this.#edited()
+      return count
+    })
+  }
+
+  async #redeliver(chosen: Chosen | 'discarded'): Promise<number> {
+    const asked = { chosen, entry: entry('to be delivered again, by hand') }
+    try {
+      return await this.#reopen(asked)
+    } catch (error) {
+      if (error instanceof Error && mayBeDone(error.cause)) this.#unheard = asked
+      this.#bell.ring()
+      throw error
+    }
+  }
+
+  /** Asks the store again for what it has not answered, before any other step. */
+  async #askAgain(): Promise<void> {
+    if (!this.#unheard || this.#owned.isClosed) return
+    await this.#reopen(this.#unheard, true)
+    this.#unheard = undefined
+    this.#edited()
+  }
+
+  #edited(): void {
+    this.#stored()
+    this.#bell.ring()
+  }
+
+  /** @param isAgain the store has not answered the last time: what it opened then is known only now. @returns how many messages it held for */
+  async #reopen({ chosen, entry: by }: Redelivery, isAgain = false): Promise<number> {
+    const { dispatcher, store, discarded } = this.#owned
+    const { parked } = dispatcher
+    let count = 0
+    if (chosen !== 'discarded') {
+      count = (await store.hurry(chosen)).length
+      const groups = typeof chosen === 'string' ? parked.byKey.values() : chosen.map((name) => groupAt(parked, name))
+      for (const group of groups) if (group && !this.#owned.isClosed) groupHurried(parked, group)
+      if (typeof chosen === 'string') return count
+    }
+    const opened = await store.reopen(chosen === 'discarded' ? undefined : chosen, by)
+    const rows = isAgain ? await store.reopenedWith(by) : opened
+    if (!this.#owned.isClosed) parkedReopened(dispatcher, rows)
+    discarded.reopened(rows.length)
+    return count + rows.length
+  }
+
+  async #endByHand(edit: 'acknowledge' | 'discard', chosen: Chosen): Promise<number> {
+    const { dispatcher, store, observer } = this.#owned
+    const isDiscard = edit === 'discard'
+    for (let count = 0; ;) {
+      const by = entry(isDiscard ? 'discarded by hand' : 'acknowledged by hand')
+      const rows = await store.endChosen(chosen, isDiscard ? 'discarded' : 'done', by)
+      count += rows.length
+      if (rows.length > 0 && !this.#owned.isClosed) {
+        parkedEnded(dispatcher, rows)
+        if (isDiscard) this.#gaveUp(rows.length, 'hand')
+        else observer.acked({ messages: rows.length, heldMs: 0 })
+      }
+      if (typeof chosen !== 'string' || rows.length < MAX_ENDED || this.#owned.isClosed) return count
+    }
   }
 }
+
+/** What stands among the attempts of a message. */
+const entry = (message: string) => ({ at: new Date().toISOString(), counts: false, message })
+
+/** Names parked messages by references of the partition that had them. @param origin absent: they are its own */
+export const namesOf = ({ offsets, indexes }: RefList, origin: Origin | undefined): ParkedName[] =>
+  offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))

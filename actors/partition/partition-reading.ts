@@ -5,38 +5,16 @@
  */
 import { once } from 'node:events'
 import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises'
-import type { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import { hasRoom, isAsked } from '../../engine/dispatch/dispatcher.ts'
+import { offer as takeIn } from '../../engine/dispatch/intake.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { notOwn, ownCount, type Span } from '../../engine/dispatch/span.ts'
-import type { Log, LogRecord, TopicName } from '../../engine/log/log.ts'
+import type { LogRecord } from '../../engine/log/log.ts'
 import { Pack, type PackHeader } from '../../engine/log/pack.ts'
 import { comparePositions } from '../../engine/position.ts'
 import { Bell } from '../../engine/bell.ts'
-import type { PartitionOptions } from './partition-options.ts'
+import type { OwnedPartition } from './owned-partition.ts'
 import { splitKeyChanges } from './split-key-changes.ts'
-import type { Trimming } from './trimming.ts'
-
-type PartitionReadingOptions = Readonly<{
-  log: Pick<Log, 'read'>
-  topic: TopicName
-  partition: number
-  dispatcher: Dispatcher
-  trimming: Pick<Trimming, 'read'>
-  /** the topic is this generation's alone */
-  isAlone: boolean
-  span: PartitionOptions['span']
-  drops: PartitionOptions['drops']
-  /** changes of the primary key are delivered as a delete and an insert */
-  splitsKeyChanges: boolean
-  /** the owner sends: it asks by itself, as soon as it can */
-  sends: boolean
-  /** the dispatcher has taken something in */
-  changed: () => void
-  /** something may be deliverable that wasn't */
-  deliverable: () => void
-  /** records were passed by that have nothing of this generation */
-  passed: () => void
-}>
 
 /** @property own how many of its messages are the generation's */
 type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number; own: number }>
@@ -44,23 +22,20 @@ type ReadPack = Readonly<{ offset: number; decoded: Pack; bytes: number; own: nu
 /** A backlog is read without a pause of the event loop longer than this. */
 const READ_SLICE_MS = 5
 /** Packs read while the filter of the sink is asked about the first of them: many, for those that wait go out in one call. */
-const MAX_ASKED = 32
-const MAX_ASKED_BYTES = 8 * 1024 * 1024
+const MAX_FILTERING = 32
+const MAX_FILTERING_BYTES = 8 * 1024 * 1024
 /** A state database that is away is asked again after this. */
 const LOOK_AGAIN_MS = 500
 
+/** Reads the log of one partition into its window. */
 export class PartitionReading {
-  readonly #options: PartitionReadingOptions
-  readonly #room = new Bell()
+  readonly #owned: OwnedPartition
+  /** the window may have room again */
+  readonly room = new Bell()
   #span: Span | undefined
 
-  constructor(options: PartitionReadingOptions) {
-    this.#options = options
-  }
-
-  /** The window may have room again. */
-  ring(): void {
-    this.#room.ring()
+  constructor(owned: OwnedPartition) {
+    this.#owned = owned
   }
 
   /** Until its signal is aborted. @throws EngineError LOG_TOPIC_UNKNOWN, and what the log or the filter throws */
@@ -71,27 +46,33 @@ export class PartitionReading {
   }
 
   async #readOn(signal: AbortSignal, failed: (error: unknown) => void): Promise<void> {
-    const { topic, partition, dispatcher, trimming, drops, splitsKeyChanges, changed, deliverable, passed } = this.#options
+    const owned = this.#owned
+    const { dispatcher, sink, served, commits, trimming } = owned
+    const { splitsKeyChanges = false } = served.shape
     /** packs whose filter is asked: they are taken in in their order */
-    const asked: Promise<void>[] = []
-    let askedBytes = 0
+    const filtering: Promise<void>[] = []
+    let filteringBytes = 0
     let announcing: NodeJS.Immediate | undefined
-    const offer = ({ offset, decoded, bytes, own }: ReadPack, marks?: Uint8Array) => {
+    const accept = ({ offset, decoded, bytes, own }: ReadPack, drops?: Uint8Array) => {
       if (signal.aborted) return
-      dispatcher.offer(offset, decoded, marks)
+      takeIn(dispatcher, offset, decoded, drops)
       trimming.read({ offset, messages: own, bytes, latestUs: decoded.header.maxCommitTimeUs })
-      changed()
+      owned.changed()
     }
-    const ask = async (read: ReadPack, marks: Promise<Uint8Array | undefined> | undefined, before: Promise<void> | undefined) => {
-      const found = await marks
+    const acceptFiltered = async (
+      read: ReadPack,
+      drops: Promise<Uint8Array | undefined> | undefined,
+      before: Promise<void> | undefined,
+    ) => {
+      const found = await drops
       await before
-      offer(read, found)
-      asked.shift()
-      askedBytes -= read.bytes
+      accept(read, found)
+      filtering.shift()
+      filteringBytes -= read.bytes
       // packs that were asked about together are offered together: few of a filter's messages are left of each
       announcing ??= setImmediate(() => {
         announcing = undefined
-        deliverable()
+        sink.deliverable()
       })
     }
     let sliceStart = performance.now()
@@ -100,33 +81,30 @@ export class PartitionReading {
       const span = this.#span && knows(this.#span, header) ? this.#span : await this.#look(header.routing, signal)
       if (!span) return // aborted
       if (this.#isEnd(header, span)) {
-        await asked.at(-1)
+        await filtering.at(-1)
         return this.#close(signal)
       }
-      if (header.count === 0 || (asked.length === 0 && comparePositions(header.last, dispatcher.filter) <= 0)) {
-        await asked.at(-1)
+      if (header.count === 0 || (filtering.length === 0 && comparePositions(header.last, dispatcher.filter) <= 0)) {
+        await filtering.at(-1)
         if (signal.aborted) return
-        dispatcher.pass(offset)
-        passed()
-        if (performance.now() - sliceStart > READ_SLICE_MS) {
-          await nextTurn()
-          sliceStart = performance.now()
-        }
-        continue
-      }
-      const decoded = splitsKeyChanges ? splitKeyChanges(Pack.shared(pack)) : Pack.shared(pack)
-      const others = notOwn(span, decoded)
-      const read = { offset, decoded, bytes: pack.length, own: ownCount(decoded.count, others) }
-      const marks = drops(decoded)
-      if (!marks && asked.length === 0) {
-        offer(read, others)
-        deliverable()
+        dispatcher.window.pass(offset)
+        commits.passed()
       } else {
-        const turn = ask(read, others ? both(others, marks) : marks, asked.at(-1))
-        turn.catch(failed)
-        asked.push(turn)
-        askedBytes += read.bytes
-        if (asked.length >= MAX_ASKED || askedBytes > MAX_ASKED_BYTES) await asked[0]
+        const decoded = splitsKeyChanges ? splitKeyChanges(Pack.shared(pack)) : Pack.shared(pack)
+        const others = notOwn(span, decoded)
+        const read = { offset, decoded, bytes: pack.length, own: ownCount(decoded.count, others) }
+        sink.surroundings.recent?.note(sink.sink, decoded)
+        const drops = sink.stage.isFiltering ? sink.stage.drops(decoded) : undefined
+        if (!drops && filtering.length === 0) {
+          accept(read, others)
+          sink.deliverable()
+        } else {
+          const turn = acceptFiltered(read, others ? both(others, drops) : drops, filtering.at(-1))
+          turn.catch(failed)
+          filtering.push(turn)
+          filteringBytes += read.bytes
+          if (filtering.length >= MAX_FILTERING || filteringBytes > MAX_FILTERING_BYTES) await filtering[0]
+        }
       }
       if (signal.aborted) return
       if (performance.now() - sliceStart > READ_SLICE_MS) {
@@ -134,23 +112,26 @@ export class PartitionReading {
         sliceStart = performance.now()
       }
     }
+    const { topic } = served
+    const { partition } = owned.key
     if (!signal.aborted) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log ended for ${topic}/${partition}`, { topic, partition })
   }
 
   /**
    * The records of the log, as there is room for them. A reader whose window is full and that no client asks leaves the log until
-   * one does: it is told of no append meanwhile, and nothing is kept in memory for it.
+   * one does: no append wakes it meanwhile, and nothing is kept in memory for it.
    */
   async *#records(signal: AbortSignal): AsyncIterable<LogRecord> {
-    const { log, topic, partition, dispatcher, sends } = this.#options
-    let from = dispatcher.readFrom
+    const { dispatcher, sink, served, key } = this.#owned
+    const { log } = sink.surroundings
+    let from = dispatcher.restored.next.offset
     for (;;) {
       let isFull = false
-      for await (const record of log.read(topic, partition, from, signal)) {
+      for await (const record of log.read(served.topic, key.partition, from, signal)) {
         yield record
         from = record.offset + 1
-        if (sends || dispatcher.isAsked) await this.#untilRoom(signal)
-        isFull = !dispatcher.room()
+        if (sink.transport.sends || isAsked(dispatcher)) await this.#untilRoom(signal)
+        isFull = !hasRoom(dispatcher)
         if (isFull) break
       }
       if (!isFull) return // the log has ended
@@ -160,14 +141,15 @@ export class PartitionReading {
 
   /** Settles when the window has room, or the signal is aborted. */
   async #untilRoom(signal: AbortSignal): Promise<void> {
-    while (!this.#options.dispatcher.room() && !signal.aborted) await this.#room.wait(signal)
+    while (!hasRoom(this.#owned.dispatcher) && !signal.aborted) await this.room.wait(signal)
   }
 
   /** A record was written under a routing version that was not looked at yet: what follows waits until it can be. */
   async #look(version: number, signal: AbortSignal): Promise<Span | undefined> {
+    const { sink, key } = this.#owned
     while (!signal.aborted) {
       try {
-        const span = await this.#options.span()
+        const span = await sink.surroundings.generations.span(key.generation)
         // one that the state database has forgotten says nothing; it is not asked for again
         return (this.#span = { ...span, version: Math.max(span.version, version) })
       } catch (error) {
@@ -180,15 +162,15 @@ export class PartitionReading {
 
   /** Whether everything that is this generation's own stands before the record. */
   #isEnd({ isMarker, first }: PackHeader, { endsAt }: Span): boolean {
-    if (isMarker && this.#options.isAlone) return true
+    const { topic, reader } = this.#owned.served
+    if (isMarker && topic === reader) return true // the topic is this generation's alone
     return endsAt !== undefined && comparePositions(first, endsAt) >= 0
   }
 
   /** The generation ends here; nothing is read any more. */
   async #close(signal: AbortSignal): Promise<void> {
-    const { dispatcher, changed } = this.#options
-    dispatcher.close()
-    changed()
+    this.#owned.dispatcher.closed = true
+    this.#owned.changed()
     if (!signal.aborted) await once(signal, 'abort')
   }
 }
@@ -197,8 +179,7 @@ export class PartitionReading {
 const knows = (span: Span, { routing, isMarker }: PackHeader): boolean => routing <= span.version && !(isMarker && !span.endsAt)
 
 /** Joins two filters: a message that either of them drops is dropped. */
-async function both(others: Uint8Array, marks: Promise<Uint8Array | undefined> | undefined): Promise<Uint8Array> {
-  const found = await marks
-  if (found) for (let i = 0; i < others.length; i++) others[i] = (others[i] as number) | (found[i] as number)
-  return others
+async function both(others: Uint8Array, drops: Promise<Uint8Array | undefined> | undefined): Promise<Uint8Array> {
+  const found = await drops
+  return found ? others.map((mark, i) => mark | (found[i] ?? 0)) : others
 }

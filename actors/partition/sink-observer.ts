@@ -1,6 +1,7 @@
 import type { Logger } from '../../engine/logger.ts'
 import type { SinkMeter } from '../../engine/meters.ts'
 
+/** Why messages are given up. */
 export type Discarded = 'attempts' | 'size' | 'hand'
 
 /** What a sink tells those who count. Every call is for a batch, never for a message. */
@@ -44,6 +45,17 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
     },
   }
 }
+
+/** The observer of partitions whose messages are sent: the sender itself reports how deliveries end, for it knows more of them. */
+export const withoutEnds = (observer: SinkObserver): SinkObserver => ({
+  delivered: (batch) => observer.delivered(batch),
+  acked: () => undefined,
+  returned: () => undefined,
+  lapsed: () => undefined,
+  parked: (messages) => observer.parked(messages),
+  discarded: (messages, why) => observer.discarded(messages, why),
+  forgotten: (messages) => observer.forgotten(messages),
+})
 
 const WHY: Readonly<Record<Discarded, string>> = {
   attempts: 'max_retry_count was reached',

@@ -15,6 +15,7 @@
 import { assign, fromPromise, setup } from 'xstate'
 import { backOff } from '../../engine/back-off.ts'
 
+/** A partition while this process owns it: its loops, and its end. */
 export interface Owned {
   read(signal: AbortSignal): Promise<void>
   commit(signal: AbortSignal): Promise<void>
@@ -45,16 +46,18 @@ type Context = {
   attempt: number
   lastError: { error: unknown; at: Date } | undefined
 }
+type Events = { type: 'stop' } | { type: 'revoked' } | { type: 'fenced'; error: unknown }
 type Loop = 'read' | 'commit' | 'deliver' | 'tend' | 'trim'
 const loop = (name: Loop) => fromPromise<void, Owned>(({ input, signal }) => input[name](signal))
-const ownedOf = ({ context }: { context: Context }): Owned => context.owned as Owned
+/** @throws TypeError: no state in which it is asked comes before a take-over */
+function ownedOf({ context: { owned } }: { context: Context }): Owned {
+  if (!owned) throw new TypeError('a partition that was not taken over is at work')
+  return owned
+}
 
+/** When a partition is taken over, works, waits and stops. */
 export const sinkPartitionMachine = setup({
-  types: {
-    input: {} as { work: PartitionWork },
-    context: {} as Context,
-    events: {} as { type: 'stop' } | { type: 'revoked' } | { type: 'fenced'; error: unknown },
-  },
+  types: {} as { input: { work: PartitionWork }; context: Context; events: Events },
   actors: {
     takeOver: fromPromise<Owned, { work: PartitionWork; former: Owned | undefined }>(async ({ input, signal }) => {
       await input.former?.ended()
@@ -71,13 +74,13 @@ export const sinkPartitionMachine = setup({
   },
   actions: {
     fail: assign(({ context, event }) => {
-      const error = (event as unknown as { error: unknown }).error
+      const error = 'error' in event ? event.error : undefined
       context.owned?.close(error)
       context.work.failed(error)
       return { attempt: context.attempt + 1, lastError: { error, at: new Date() } }
     }),
-    live: ({ context }) => context.work.live(context.owned as Owned),
-    gone: ({ context }) => context.work.gone(context.owned as Owned),
+    live: ({ context }) => context.work.live(ownedOf({ context })),
+    gone: ({ context }) => context.work.gone(ownedOf({ context })),
     void: ({ context }) => context.owned?.close(new Error('the partition has moved')),
   },
   delays: {

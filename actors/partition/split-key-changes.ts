@@ -1,8 +1,8 @@
 /**
  * Changes of a primary key as a delete and an insert, for sinks that ask for it: the log holds a tombstone in the group of the
  * old key and the update in that of the new one, and here, as they are read, the first becomes a delete and the second an insert.
- * All behind it takes them for what they say they are. Each group then tells of its keys without the others, so whoever folds
- * messages by key needs no order between groups.
+ * All behind it takes them for what they say they are. Each group then tells of its keys without the others, so a reader that
+ * folds messages by key needs no order between groups.
  */
 import type { ByteWriter } from '../../engine/byte-writer.ts'
 import { PackBuilder } from '../../engine/log/pack-builder.ts'

@@ -1,15 +1,19 @@
 /** What a new owner of a partition does before anything is read or handed out. */
 import { refList } from '../../engine/dispatch/ack-id.ts'
-import { Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import { commitPoint, committed } from '../../engine/dispatch/commits.ts'
+import { isDrained, newDispatcher, type Dispatcher } from '../../engine/dispatch/dispatcher.ts'
+import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
+import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
 import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { inheritanceOf } from '../../engine/dispatch/replay/rewound.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts'
 import { mustFitPartition } from '../../engine/wal/memories.ts'
 import { comparePositions } from '../../engine/position.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
-import type { PartitionOptions } from './partition-options.ts'
+import { dispatchSettings, replayBounds, type PartitionSink } from './partition-sink.ts'
 import { Trimming } from './trimming.ts'
 
+/** What an owner of a partition begins with. */
 export type TakenOver = Readonly<{
   store: ParkedStore
   dispatcher: Dispatcher
@@ -21,8 +25,11 @@ export type TakenOver = Readonly<{
 }>
 
 /** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
-export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
-  const { log, query, topic, reader, key, holder, grouping, keyed, sends, pending, memory, clock, opensAt } = options
+export async function takeOver(sink: PartitionSink, served: ServedGeneration, key: PartitionKey): Promise<TakenOver> {
+  const { clock, pending, transport, surroundings } = sink
+  const { log, query, holder, memory } = surroundings
+  const { topic, reader, opensAt, shape } = served
+  const { grouping } = shape
   await mustFitPartition(query, log, { ...key, reader })
   const store = await ParkedStore.takeOver(query, key, { grouping, holder, topic })
   const { commit: left, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
@@ -31,10 +38,12 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(reader, key.partition)
   const restore = { commit, begins, head, parkedRefs: refs, parkedGroups: groups, opensAt }
-  const dispatcher = new Dispatcher({ ...key, settings: options.settings(), grouping, keyed, sends, pending, memory, restore, clock })
-  const taken = { ...dispatcher.commitPoint(store.term, true), parked: store.parked } // the partition may move on before anything is handed out
+  const { keyed, sends } = transport
+  const purpose = { generation: key.generation, partition: key.partition, grouping, keyed, sends, pending, clock }
+  const dispatcher = newDispatcher({ ...purpose, settings: dispatchSettings(sink, served), restore, ...(memory && { memory }) })
+  const taken = { ...commitPoint(dispatcher, store.term, true), parked: store.parked } // the partition may move on before anything is handed out
   await log.commit(reader, key.partition, taken)
-  dispatcher.committed(taken)
+  committed(dispatcher, taken)
   const trimming = await Trimming.begin({
     log,
     topic,
@@ -44,8 +53,8 @@ export async function takeOver(options: PartitionOptions): Promise<TakenOver> {
     clock,
     begins,
     line,
-    bounds: options.replay,
-    leftAt: () => (dispatcher.drained ? dispatcher.window.nextOffset : undefined),
+    bounds: () => replayBounds(sink, served),
+    leftAt: () => (isDrained(dispatcher) ? dispatcher.window.nextOffset : undefined),
     term: store.term,
     committed: taken,
     hasPoints,

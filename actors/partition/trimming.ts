@@ -1,7 +1,7 @@
 /**
  * Says from which record on a partition needs the log: from the committed offset, less what its replay window keeps. The window
- * decides (engine/dispatch/replay/replay-window.ts); where it begins is stored before that, so whoever goes back to a
- * point that is stored finds everything from there on. A topic that is read by this generation alone is trimmed here; of a
+ * decides (engine/dispatch/replay/replay-window.ts); where it begins is stored before that, so a replay that goes
+ * back to a point that is stored finds everything from there on. A topic that is read by this generation alone is trimmed here; of a
  * stream the line is stored, and what is below the lines of all its readers is trimmed by engine/dispatch/stream-trim.ts.
  */
 import { setTimeout as delay } from 'node:timers/promises'
@@ -43,6 +43,7 @@ const LINE_EVERY_MS = 1_000
 /** How old the figures of the log may be; how often time alone may move the window. */
 const LOOK_EVERY_MS = 1_000
 
+/** Lets go of what a partition has delivered, but for its replay window. */
 export class Trimming {
   readonly #options: TrimmingOptions
   readonly #points: ReplayPoints
@@ -76,7 +77,7 @@ export class Trimming {
     return new Trimming(options, points, new ReplayWindow(known, committed, clock(), Date.now() * 1000))
   }
 
-  /** of the log when it was last asked */
+  /** The figures of the log, as they were when it was last asked. */
   get stats(): PartitionStats {
     return this.#stats
   }
@@ -114,7 +115,7 @@ export class Trimming {
         if (line > this.#stored) await this.#keepFrom(line)
         this.#stored = Math.max(this.#stored, line)
         this.#line = Math.max(this.#line, line)
-        // the log has nothing for it, time alone changes nothing, and what comes is told
+        // the log has nothing for it, time alone changes nothing, and a new record rings the bell
         rests = this.#stats.bytes === 0 && (this.#isOff || this.#window.rests)
       } catch (error) {
         if (!(error instanceof EngineError) || error.code !== 'STATE_UNAVAILABLE') throw error // it is done when the database answers again
@@ -156,7 +157,7 @@ export class Trimming {
     return this.#window.begin?.neededFrom ?? this.#line
   }
 
-  /** Whether nobody will ask for any record of the stream for this reader, not even after a crash. */
+  /** Whether this reader will need no record of the stream any more, not even after a crash. */
   #keepsNothing(line: number): boolean {
     const { topic, reader, leftAt } = this.#options
     const left = leftAt()

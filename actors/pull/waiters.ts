@@ -12,6 +12,7 @@ type Wait<T> = Readonly<{
   take: () => T | undefined
 }>
 
+/** Lets receives wait for messages, in their order. */
 export class Waiters<T> {
   readonly #waiting = new Set<Waiter<T>>()
   #counted = 0

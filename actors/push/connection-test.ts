@@ -27,6 +27,7 @@ export async function testConnection(
   }
 }
 
+/** Tries to reach an HTTP endpoint. @returns what is wrong; undefined: nothing */
 export async function testEndpoint({ kind, url }: HttpEndpoint, egress: Egress): Promise<string | undefined> {
   if (kind === 'local') return 'the HTTP endpoint is local: no development tunnel is open'
   const pool = new HttpPool({ origin: new URL(url).origin, connections: 1, egress })

@@ -22,6 +22,7 @@ import { backOff, jittered } from '../../engine/back-off.ts'
 type Phase = 'up' | 'probing' | 'down'
 /** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */
 export type SendLane = 'fresh' | 'failed' | 'probe'
+/** Stands for one request while it is under way. */
 export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
 
 /**
@@ -62,7 +63,7 @@ const THROTTLES_OF_ONE = 5
 /** Suspects of so many groups, and the destination is down: by what they were answered. */
 const OUTAGE_GROUPS = 3
 const REJECTING_GROUPS = 64
-/** The same of each later round of probes, which go on where the one before ended. */
+/** Suspects of so many groups in each later round of probes, and it is down again: a round goes on where the one before ended. */
 const REJECTING_AGAIN = 16
 const MAX_PROBES = 3
 /** Probes on top while others hang. */
@@ -90,6 +91,7 @@ type DestinationOptions = Readonly<{
   changed: () => void
 }>
 
+/** Decides what may be sent to a destination, by what it has answered. */
 export class DestinationState {
   readonly #options: DestinationOptions
   readonly #open = new Bag<Ticket>()
@@ -143,7 +145,7 @@ export class DestinationState {
   get isThrottled(): boolean {
     return this.#throttles > 0
   }
-  /** times it went down; whoever holds messages of before lets go of them */
+  /** times it went down: messages that were held before are released */
   get downs(): number {
     return this.#downs
   }
@@ -151,7 +153,7 @@ export class DestinationState {
   get isRecovering(): boolean {
     return this.#pauses > 0
   }
-  /** settings were changed so often: what was held under the former ones is let go of */
+  /** times its settings were changed: messages that were held before are released */
   get changes(): number {
     return this.#changes
   }
@@ -229,7 +231,7 @@ export class DestinationState {
 
   started(lane: SendLane): Ticket {
     const now = this.#options.clock()
-    if (this.#open.size === 0) this.#lastAnswerAt = now // nobody has waited for an answer before
+    if (this.#open.size === 0) this.#lastAnswerAt = now // no request has waited for an answer before
     if (lane === 'probe') this.#lastExtraAt = now
     const ticket = { lane, startedAt: now, counts: lane === 'fresh', place: NOWHERE }
     if (ticket.counts) this.#counted++
@@ -237,13 +239,13 @@ export class DestinationState {
     return ticket
   }
 
-  /** Nobody knows how it ended, or it ended before it was sent. */
+  /** A request was given up: how it ended isn't known, or it wasn't sent. */
   aborted(ticket: Ticket): void {
     this.#close(ticket)
     this.#options.changed()
   }
 
-  /** It was heard of, though no request has ended: it works on what it got. */
+  /** The destination works on what it got, although no request has ended. */
   heard(): void {
     this.#lastAnswerAt = this.#options.clock()
   }
@@ -275,7 +277,7 @@ export class DestinationState {
     this.#options.changed()
   }
 
-  /** The whole request failed, or all that is told of its messages says so. */
+  /** The whole request failed, or what the answer says of each of its messages comes to that. */
   failed({ ticket, failure, messages, group, groups, doubtedSince, isRetry, throttles }: Failed): Ruling {
     const now = this.#options.clock()
     const wasSuccessful = this.#lastSuccessAt > ticket.startedAt || (doubtedSince !== undefined && this.#lastSuccessAt > doubtedSince)

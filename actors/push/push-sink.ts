@@ -6,158 +6,132 @@
  *      under the old ones is forgotten.
  *  I3. A wire is closed when the last request over it has ended.
  */
-import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
+import type { Batch, Message } from '../../engine/dispatch/batch.ts'
+import { countFailing } from '../../engine/dispatch/parked/parked-groups.ts'
+import type { HandOutSettings } from '../partition/partition-sink.ts'
+import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { RowLookup } from '../../engine/wal/row-lookup.ts'
-import type { Failure, KeptAnswer, Load, Outcome, PushType } from '../../sinks/push.ts'
-import { DestinationState } from './destination-state.ts'
-import type { Sent } from './push-partition-options.ts'
-import { partOf, type Piece } from './pieces.ts'
-import { PushPartition } from './push-partition.ts'
-import { SentTogether } from './sent-together.ts'
-import type { HeldSink, PushSurroundings, RunningSink, SinkOptions } from '../sink/running-sink.ts'
-import { SinkHost } from '../sink/sink-host.ts'
+import type { Failure, KeptAnswer, Outcome, PushType, PushWire } from '../../sinks/push.ts'
+import { DestinationState, type Ticket } from './destination-state.ts'
+import type { SendBatch } from './send-batch.ts'
+import { PartitionSender } from './partition-sender.ts'
+import { sentTogether, type KeptFacts } from './sent-together.ts'
+import type { PushSurroundings, SinkOptions } from '../sink/running-sink.ts'
+import type { SinkHost } from '../sink/sink-host.ts'
+import type { Transport, TransportHealth } from '../sink/transport.ts'
 import type { SinkObserver } from '../partition/sink-observer.ts'
-import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
-import { wholeMessages } from './whole-messages.ts'
-import { WireUse } from './wire-use.ts'
-
-export function startPushSink(options: SinkOptions, type: PushType, surroundings: PushSurroundings): RunningSink {
-  return new PushSink(options, type, surroundings)
-}
+import { troubleOf, type ActorStatus, type Figures, type HealthCheck, type Trouble } from '../../engine/status.ts'
 
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
-class PushSink implements RunningSink {
+/** How a request ended, for those who count and keep records. */
+export type Sent = Readonly<{
+  batch: SendBatch
+  ticket: Ticket
+  /** of its messages; none: nothing was */
+  delivered: readonly Message[]
+  /** why others were not */
+  refused: readonly Failure[]
+  status: number
+  /** to what was delivered */
+  answer?: KeptAnswer | undefined
+}>
+
+/** A wire, and the requests under way over it: one that is not the sink's any more is closed when there are none. */
+type Use = { readonly wire: PushWire; requests: number }
+
+/** Sends the messages of a sink to its destination. */
+export class PushSink implements Transport {
+  readonly sends = true
+  readonly keyed: boolean
   readonly pulled = undefined
-  readonly ended: Promise<void>
-  readonly #options: SinkOptions
+  readonly host: SinkHost
   readonly #type: PushType
+  readonly destination: DestinationState
+  readonly #observer: SinkObserver
   readonly #surroundings: PushSurroundings
-  readonly #host: SinkHost<PushPartition>
-  readonly #destination: DestinationState
+  /** those of partitions that live here */
+  readonly #senders: PartitionSender[] = []
   /** of the database that the sink streams */
   #lookup: RowLookup
-  #use: WireUse | undefined
+  #use: Use | undefined
   /** why there is no wire */
   #refusal: unknown
-  #lastFailure: Sent['failures'][number] | undefined
+  #lastFailure: Failure | undefined
   /** also when others have been delivered since */
-  #lastOfMessage: HealthCheck['error'] | undefined
+  #lastOfMessage: Trouble | undefined
   /** the last failure of a function, until one works */
-  #stageTrouble: HealthCheck['error'] | undefined
+  #preparationTrouble: Trouble | undefined
   #turn = 0
   #lastKept: KeptAnswer | undefined
   #downSince: Date | undefined
   /** messages whose end was forgotten, since it runs here */
   #forgotten: { messages: number; lastAt: Date } | undefined
 
-  constructor(options: SinkOptions, type: PushType, surroundings: PushSurroundings) {
-    const { sink, database, observer, clock = () => performance.now() } = options
-    this.#options = options
+  constructor(host: SinkHost, type: PushType, surroundings: PushSurroundings, { sink, database, observer }: SinkOptions) {
+    this.host = host
     this.#type = type
+    this.keyed = type.keyed
+    this.#observer = observer
     this.#surroundings = surroundings
     this.#lookup = this.#lookupOf(sink, database)
-    this.#destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#changed() })
-    this.#host = new SinkHost(
-      { ...options, observer: withoutEnds(observer) },
-      {
-        keyed: type.keyed,
-        sends: true,
-        settings: () => ({ ackWaitMs: Infinity, maxDeliveries: null, perGroup: this.#use?.wire.maxMessages ?? 1 }),
-        begin: (owned) =>
-          new PushPartition(owned, {
-            wire: () => this.#use?.wire,
-            send: (...sending) => this.#send(...sending),
-            mayGoOn: (requests) => (requests + 1) * this.#host.live.length <= this.#destination.limit,
-            complete: (piece, signal) => wholeMessages(piece, { lookup: this.#lookup, format: this.#host.sink.timestamp_format, signal }),
-            stage: () => this.#host.stage,
-            stageTrouble: (trouble) => {
-              this.#stageTrouble = trouble
-              this.#lastOfMessage = trouble ?? this.#lastOfMessage
-            },
-            destination: this.#destination,
-            underWay: this.#host.underWay,
-            isActive: () => this.#host.isActive,
-            limits: () => {
-              const { max_retry_count, batch_timeout_ms } = this.#host.sink
-              return { maxRetries: max_retry_count, fillMs: batch_timeout_ms }
-            },
-            grouping: this.#host.mustServe().shape.grouping,
-            keyed: type.keyed,
-            takesDeletes: () => this.#host.sink.actions.includes('delete'),
-            clock,
-            random: Math.random,
-            sent: (sent) => this.#sent(sent),
-            forgotten: (messages) => {
-              this.#forgotten = { messages: messages + (this.#forgotten?.messages ?? 0), lastAt: new Date() }
-              observer.forgotten(messages)
-            },
-            exhausted: () => this.#settleSuspects(),
-          }),
-        deliverable: () => this.#wake(),
-      },
-    )
-    this.ended = this.#host.ended
+    const { clock } = host
+    this.destination = new DestinationState(this.#concurrency(sink), { clock, random: Math.random, changed: () => this.#changed() })
     this.#open(sink, database)
-    this.#host.start()
   }
 
-  edit(...edit: Parameters<RunningSink['edit']>): ReturnType<RunningSink['edit']> {
-    return this.#host.edit(...edit)
+  settings(): HandOutSettings {
+    return { ackWaitMs: Infinity, maxDeliveries: null, perGroup: this.#use?.wire.maxMessages ?? 1 }
   }
 
-  routed(): void {
-    this.#host.routed()
+  senderOf(owned: OwnedPartition): PartitionSender {
+    return new PartitionSender(owned, this, this.host.mustServe().shape.grouping)
   }
 
-  ownersChanged(): void {
-    this.#host.ownersChanged()
+  /** A partition begins to send. */
+  joined(sender: PartitionSender): void {
+    this.#senders.push(sender)
+  }
+
+  /** A partition sends no more. */
+  left(sender: PartitionSender): void {
+    const at = this.#senders.indexOf(sender)
+    if (at >= 0) this.#senders.splice(at, 1)
   }
 
   update(sink: Sink, database: Database): void {
     this.#open(sink, database)
     void this.#lookup.close()
     this.#lookup = this.#lookupOf(sink, database)
-    this.#destination.max = this.#concurrency(sink)
-    this.#stageTrouble = undefined
-    this.#destination.forget()
-    this.#host.update(sink, database)
+    this.destination.max = this.#concurrency(sink)
+    this.#preparationTrouble = undefined
+    this.destination.forget()
   }
 
-  get delivered(): DeliveredMessages {
-    return this.#host.delivered
+  health(): TransportHealth {
+    return { delivery: this.#delivery(), failing: this.#failing(), accounting: this.#accounting() }
   }
 
-  health(): readonly HealthCheck[] {
-    return [...this.#host.health({ name: 'Message delivery', ...this.#delivery() }, this.#failing()), ...this.#accounting()]
+  figures(): Figures {
+    const { phase, limit, inFlight } = this.destination
+    return { destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() }
   }
 
-  status(): ActorStatus {
-    const { phase, limit, inFlight, failure } = this.#destination
-    const report = this.#host.report({ destination: phase, concurrency: limit, requests: inFlight, ...this.#use?.wire.figures?.() })
-    if (!failure || !this.#downSince) return report
-    const { code, message } = failure.answer
-    return { ...report, lastError: { error: new EngineError(code, message), at: this.#downSince } }
+  get lastError(): ActorStatus['lastError'] {
+    const { failure } = this.destination
+    if (!failure || !this.#downSince) return undefined
+    return { error: new EngineError(failure.answer.code, failure.answer.message), at: this.#downSince }
   }
 
-  hold(by: string): Promise<HeldSink> {
-    return this.#host.hold(by)
-  }
-
-  release(by: string): Promise<void> {
-    return this.#host.release(by)
-  }
-
-  async stop(): Promise<void> {
-    await this.#host.stop()
+  async close(): Promise<void> {
     this.#retire()
     await this.#lookup.close()
   }
 
-  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+  // ── its wire ────────────────────────────────────────────────────────────────────────────────────
 
   #concurrency(sink: Sink): number {
     return sink.concurrency ?? this.#type.concurrency
@@ -173,10 +147,10 @@ class PushSink implements RunningSink {
         egress,
         warn,
         endpoint: endpoint(sink),
-        heard: () => this.#destination.heard(),
+        heard: () => this.destination.heard(),
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
       })
-      this.#use = new WireUse(wire)
+      this.#use = { wire, requests: 0 }
       this.#refusal = undefined
     } catch (error) {
       this.#refusal = error // until it is edited
@@ -184,93 +158,129 @@ class PushSink implements RunningSink {
   }
 
   #retire(): void {
-    this.#use?.retire()
+    const use = this.#use
     this.#use = undefined
+    if (use?.requests === 0) void use.wire.close()
   }
 
-  #send(load: Load, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void): void {
+  // ── what its partitions ask and tell ────────────────────────────────────────────────────────────
+
+  /** What speaks to the destination now; undefined: its settings can't be used. */
+  get wire(): PushWire | undefined {
+    return this.#use?.wire
+  }
+
+  /** Finds values that the log lacks. */
+  get lookup(): RowLookup {
+    return this.#lookup
+  }
+
+  /** Why a message has just failed on its way to the destination, in a function or for want of a value; undefined: that works. */
+  set preparationTrouble(trouble: Trouble | undefined) {
+    this.#preparationTrouble = trouble
+    this.#lastOfMessage = trouble ?? this.#lastOfMessage
+  }
+
+  /** Whether a partition may have one more than so many requests under way, whatever others want. */
+  mayGoOn(requests: number): boolean {
+    return (requests + 1) * this.#senders.length <= this.destination.limit
+  }
+
+  /** Sends messages. One of the two is called once, after this has returned: with the outcome, or with an error of ours. */
+  send(batch: Batch, signal: AbortSignal, ended: (outcome: Outcome) => void, broken: (error: unknown) => void): void {
     const use = this.#use
     if (!use) return queueMicrotask(() => ended({ kind: 'aborted' }))
     const { wire } = use
-    const told = (outcome: Outcome) => {
-      use.end()
-      ended(this.#host.sink.sensitive ? withoutWords(outcome) : outcome)
+    const requestEnded = () => {
+      if (--use.requests === 0 && use !== this.#use) void wire.close()
     }
-    use.begin()
-    if (wire.begin) return wire.begin(load, signal, told)
-    wire.send(load, signal).then(told, (error: unknown) => {
-      use.end()
+    const answered = (outcome: Outcome) => {
+      requestEnded()
+      ended(this.host.sink.sensitive ? withoutWords(outcome) : outcome)
+    }
+    use.requests++
+    if (wire.begin) return wire.begin(batch, signal, answered)
+    wire.send(batch, signal).then(answered, (error: unknown) => {
+      requestEnded()
       broken(error)
     })
   }
 
-  #sent(sent: Sent): void {
-    const { observer } = this.#options
-    const { piece, delivered, failures, tookMs } = sent
-    if (delivered) {
-      this.#keep(delivered, sent)
-      observer.acked({ messages: delivered.views.length, heldMs: tookMs })
+  /** A request was answered. */
+  sent({ batch, ticket, delivered, refused, status, answer }: Sent): void {
+    const observer = this.#observer
+    const tookMs = this.host.clock() - ticket.startedAt
+    if (delivered.length > 0) {
+      this.#keep(batch, delivered, { status, answer, tookMs })
+      observer.acked({ messages: delivered.length, heldMs: tookMs })
       this.#lastFailure = undefined
     }
-    const failed = piece.views.length - (delivered?.views.length ?? 0)
+    const failed = batch.messages.length - delivered.length
     if (failed === 0) return
     observer.returned({ messages: failed, heldMs: tookMs })
-    this.#lastFailure = failures[0] ?? this.#lastFailure
+    this.#lastFailure = refused[0] ?? this.#lastFailure
     this.#lastOfMessage = this.#lastFailure && worded(this.#lastFailure)
   }
 
+  /** So many messages were in flight that nothing of a partition knew of; they go again. */
+  forgot(messages: number): void {
+    this.#forgotten = { messages: messages + (this.#forgotten?.messages ?? 0), lastAt: new Date() }
+    this.#observer.forgotten(messages)
+  }
+
+  /** When nothing is left that could tell whose fault it was, it is decided by what was answered. */
+  settleSuspects(): void {
+    const { destination } = this
+    const senders = this.#senders
+    if (destination.inFlight > 0 || !senders.some((sender) => sender.hasSuspects) || !senders.every((sender) => sender.isExhausted)) return
+    if (destination.lanes().length === 0) return // first its pause
+    const ruling = destination.exhausted()
+    for (const sender of senders) sender.decide(ruling)
+  }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
+
   /** What was delivered can be looked at for a while. */
-  #keep(piece: Piece, { partition, status, answer, tookMs }: Sent): void {
-    const { sensitive } = this.#host.sink // asked for now: what was not kept then can't be shown later
-    const { origin, former } = piece
-    const kept = sensitive ? undefined : answer
+  #keep({ generation, partition }: SendBatch, messages: readonly Message[], { status, answer, tookMs }: KeptFacts): void {
+    const kept = this.host.sink.sensitive ? undefined : answer // by the setting as it is now: what is not kept can't be shown later
     const isShared = kept === this.#lastKept
     this.#lastKept = kept
-    const facts = {
-      generation: origin ? origin.generation : this.#host.mustServe().generation,
-      partition: origin ? origin.partition : partition,
-      status,
-      tookMs,
-      answer: kept,
-      answerBytes: kept && !isShared ? kept.bytes : 0,
-    }
-    const { delivered } = this.#host
-    if (!former) delivered.add(piece, new SentTogether(undefined, facts))
-    else for (const [i, before] of former.entries()) delivered.add(partOf(piece, [i]), new SentTogether(before, facts))
+    const facts = { generation, partition, status, tookMs, answer: kept, answerBytes: kept && !isShared ? kept.bytes : 0 }
+    const { delivered } = this.host
+    if (messages[0]?.former) for (const message of messages) delivered.add([message], sentTogether(message.former, facts))
+    else delivered.add(messages, sentTogether(undefined, facts))
   }
 
   #delivery(): Omit<HealthCheck, 'name'> {
-    if (this.#refusal !== undefined) return { status: 'error', error: told(this.#refusal) }
-    const { failure, phase, isThrottled, lastSuccessAt } = this.#destination
+    if (this.#refusal !== undefined) return { status: 'error', error: troubleOf(this.#refusal) }
+    const { failure, phase, isThrottled, lastSuccessAt } = this.destination
     const why = failure ?? this.#lastFailure
     const error = why && worded(why)
-    if (error && phase !== 'up') return { status: 'error', error }
-    if (error && isThrottled) return { status: 'warning', error }
-    if (error) return { status: 'error', error }
-    if (this.#stageTrouble) return { status: 'error', error: this.#stageTrouble }
+    if (error) return { status: phase === 'up' && isThrottled ? 'warning' : 'error', error }
+    if (this.#preparationTrouble) return { status: 'error', error: this.#preparationTrouble }
     return { status: lastSuccessAt === -Infinity ? 'waiting' : 'healthy' }
   }
 
-  /** Messages that wait for their next try, as long as there are any, whatever is delivered meanwhile. */
-  #failing(): HealthCheck['error'] | undefined {
-    const rows = this.#host.live.reduce((sum, partition) => sum + partition.failing(), 0)
+  /** Tells of messages that wait for their next try, as long as there are any, whatever is delivered meanwhile. */
+  #failing(): Trouble | undefined {
+    const rows = this.host.live.reduce((sum, partition) => sum + countFailing(partition.dispatcher.parked), 0)
     if (rows === 0) return undefined
     const { code, message } = this.#lastOfMessage ?? { code: 'MESSAGE_UNDELIVERABLE' as const, message: 'before this process started' }
     const what = rows === 1 ? 'a message has failed and is' : `messages of ${rows} rows have failed and are`
     return { code, message: `${what} tried again, and what follows of the same row waits; the last failure: ${message}` }
   }
 
-  /** A defect of ours: it is told until the process ends. */
-  #accounting(): readonly HealthCheck[] {
-    if (!this.#forgotten) return []
+  /** A defect of ours: health tells of it until the process ends. */
+  #accounting(): Trouble | undefined {
+    if (!this.#forgotten) return undefined
     const { messages, lastAt } = this.#forgotten
     const what = messages === 1 ? 'a message was' : `${messages} messages were`
     const message = `${what} held although no request had them, the last time at ${lastAt.toISOString()}; they were sent again`
-    return [{ name: 'Messages under way', status: 'warning', error: { code: 'MESSAGES_FORGOTTEN', message } }]
+    return { code: 'MESSAGES_FORGOTTEN', message }
   }
 
   #changed(): void {
-    const { phase, failure } = this.#destination
+    const { phase, failure } = this.destination
     const { warn } = this.#surroundings
     if (phase === 'down' && !this.#downSince) {
       this.#downSince = new Date()
@@ -280,63 +290,36 @@ class PushSink implements RunningSink {
       this.#downSince = undefined
       warn('the destination takes messages again')
     }
-    this.#wake()
+    this.deliverable()
   }
 
   /**
    * Another partition is woken first each time, so that none has all that may be sent. What wakes none counts for no turn: an answer
    * wakes twice, and of two partitions it would be the same one's turn for ever.
    */
-  #wake(): void {
-    const live = this.#host?.live ?? []
+  deliverable(): void {
+    const senders = this.#senders
     let woken = 0
-    for (let i = 0; i < live.length; i++) if (live[(this.#turn + i) % live.length]?.wake()) woken++
-    if (woken > 0) this.#turn = (this.#turn + 1) % live.length
-  }
-
-  /** When nothing is left that could tell whose fault it was, it is decided by what was answered. */
-  #settleSuspects(): void {
-    const destination = this.#destination
-    const { live } = this.#host
-    if (destination.inFlight > 0 || !live.some((p) => p.hasSuspects) || !live.every((p) => p.isExhausted)) return
-    if (destination.lanes().length === 0) return // first its pause
-    const ruling = destination.exhausted()
-    for (const partition of live) partition.decide(ruling)
+    for (let i = 0; i < senders.length; i++) if (senders[(this.#turn + i) % senders.length]?.wake()) woken++
+    if (woken > 0) this.#turn = (this.#turn + 1) % senders.length
   }
 
   #lookupOf(sink: Sink, { connection, slot: { publication } }: Database): RowLookup {
     const { maxMessageBytes } = this.#surroundings
-    return new RowLookup({ connection, publication }, { name: `tailrace values ${sink.name}`, maxRowBytes: maxMessageBytes })
+    return new RowLookup({ connection, publication, name: `tailrace values ${sink.name}`, maxRowBytes: maxMessageBytes })
   }
 }
 
-const worded = ({ answer: { code, message } }: Sent['failures'][number]) => ({ code, message })
-
-/** The ends of deliveries are told by whoever sends: a partition knows less of them. */
-function withoutEnds(observer: SinkObserver): SinkObserver {
-  return {
-    delivered: (batch) => observer.delivered(batch),
-    acked: () => undefined,
-    returned: () => undefined,
-    lapsed: () => undefined,
-    parked: (messages) => observer.parked(messages),
-    discarded: (messages, why) => observer.discarded(messages, why),
-    forgotten: (messages) => observer.forgotten(messages),
-  }
-}
+/** A failure in words for people, without what the destination said beside. */
+const worded = ({ answer: { code, message } }: Failure): Trouble => ({ code, message })
 
 /** Of an answer the status and headers alone: its words may be those of the message. */
 function withoutWords(outcome: Outcome): Outcome {
   const hushed = (failure: Failure): Failure => {
     const { code, status, headers } = failure.answer
-    if (status === undefined) return failure // nobody has answered
+    if (status === undefined) return failure // there was no answer
     return { ...failure, answer: { code, message: `status ${status}`, status, ...(headers && { headers }) } }
   }
   if (outcome.kind === 'failed') return { ...outcome, failure: hushed(outcome.failure) }
   return outcome.kind === 'each' ? { ...outcome, failures: outcome.failures.map((failure) => failure && hushed(failure)) } : outcome
 }
-
-const told = (error: unknown) => ({
-  code: error instanceof EngineError ? error.code : 'INTERNAL',
-  message: error instanceof Error ? error.message : String(error),
-})

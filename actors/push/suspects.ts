@@ -4,13 +4,14 @@
  */
 import type { Failure } from '../../sinks/push.ts'
 import type { DestinationState } from './destination-state.ts'
-import type { Piece } from './pieces.ts'
+import type { SendBatch } from './send-batch.ts'
 
-type Suspect = Readonly<{ piece: Piece; failure: Failure; /** by the clock of the destination's state */ at: number }>
+type Suspect = Readonly<{ batch: SendBatch; failure: Failure; /** by the clock of the destination's state */ at: number }>
 
 /** Held while the destination is down: beyond so many probes begin with the lowest again. */
 const MAX_HELD = 2_000
 
+/** Holds requests that failed until it is known whose fault that was. */
 export class Suspects {
   readonly #destination: DestinationState
   /** in the order they failed; `isRecovering`: the destination may have been down then */

@@ -7,15 +7,14 @@
  * keeps no versions would put it over a newer document, and one that does forgets those of deleted documents. So it brings
  * the row as it is now, and nothing if the row is gone, or if it is a delete and the row is there again.
  */
+import type { Message } from '../../engine/dispatch/batch.ts'
 import { ParkedMessage } from '../../engine/dispatch/parked/parked-message.ts'
-import type { MessageView } from '../../engine/log/message-view.ts'
-import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
+import { type MessageView, ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
 import type { TimestampFormat } from '../../engine/wal/decode/render.ts'
 import type { FoundRow, RowLookup, WantedRow } from '../../engine/wal/row-lookup.ts'
 import { JsonMembers, type ByteSpan } from '../../sinks/json-members.ts'
 
-type Messages = Readonly<{ views: readonly MessageView[]; places: readonly number[] }>
 type Member = Readonly<{ name: ByteSpan; value: ByteSpan }>
 
 const OPEN = Buffer.from('"record":{')
@@ -25,74 +24,82 @@ const COMMA = Buffer.from(',')
 /** What stands for a value that was not sent; a text that reads so is fetched too, to the same effect. */
 const LITERAL = Buffer.from('"unchanged_toast"')
 
-const isIncomplete = (view: MessageView, place: number): boolean =>
-  (view.flags(place) & MESSAGE_FLAG.unchanged) !== 0 && view.action(place) !== ACTION.delete
-const isReopened = (view: MessageView, place: number): boolean => (view.flags(place) & MESSAGE_FLAG.reopened) !== 0
-const isDelete = (view: MessageView, place: number): boolean => view.action(place) === ACTION.delete || view.part(place) === PART.tombstone
-const wantsRow = (view: MessageView, place: number): boolean => isIncomplete(view, place) || isReopened(view, place)
+const isDelete = ({ view, place }: Message): boolean => view.action(place) === ACTION.delete || view.part(place) === PART.tombstone
+const isReopened = ({ view, place }: Message): boolean => (view.flags(place) & MESSAGE_FLAG.reopened) !== 0
+const isWhole = (message: Message): boolean => {
+  const { view, place } = message
+  return !isReopened(message) && ((view.flags(place) & MESSAGE_FLAG.unchanged) === 0 || view.action(place) === ACTION.delete)
+}
 
 /** Whether none of them lacks anything, or may be out of date. */
-export const areWhole = ({ views, places }: Messages): boolean => !views.some((view, i) => wantsRow(view, places[i] as number))
+export const areWhole = (messages: readonly Message[]): boolean => messages.every(isWhole)
 
-/**
- * @property whole so many of them are, from the first; beyond, what was fetched became too much
- * @property outdated places of those that have nothing to say any more
- * @property tooLarge the message behind those that are whole: its row has more than a message may have
- * @property gone places of those that lack values for ever, because there is no such row any more
- */
-export type Whole<T> = Readonly<{ messages: T; whole: number; outdated: readonly number[]; gone: readonly number[]; tooLarge?: number }>
+/** What has become of messages that were to be made whole. */
+export type Whole = Readonly<{
+  /** that have all there is of them, in their order */
+  whole: readonly Message[]
+  /** those of them that lack values for ever, because there is no such row any more */
+  gone: ReadonlySet<Message>
+  /** that have nothing to say any more */
+  outdated: readonly Message[]
+  /** what was fetched became too much before these: they are left as they were */
+  behind: readonly Message[]
+  /** its row has more than a message may have; those in `behind` stand behind it */
+  tooLarge: Message | undefined
+}>
 
 /** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
 const MAX_FETCHED_BYTES = 32 * 1024 * 1024
 const FIRST_ROWS = 16
 
-/** @throws EngineError the source can't be asked */
-export async function wholeMessages<T extends Messages>(
-  messages: T,
+/** Makes messages whole, as many of the first as their values may take. @throws EngineError the source can't be asked */
+export async function wholeMessages(
+  messages: readonly Message[],
   { lookup, format, signal }: Readonly<{ lookup: Pick<RowLookup, 'find'>; format: TimestampFormat; signal: AbortSignal }>,
-): Promise<Whole<T>> {
-  const views = [...messages.views]
-  const places = [...messages.places]
-  const missing = [...views.keys()].filter((i) => wantsRow(views[i] as MessageView, places[i] as number))
-  const outdated: number[] = []
-  const gone: number[] = []
+): Promise<Whole> {
+  const missing = messages.filter((message) => !isWhole(message))
+  /** what each has become; undefined: it is outdated */
+  const completed = new Map<Message, Message | undefined>()
+  const gone = new Set<Message>()
   let fetchedBytes = 0
-  for (let done = 0, rows = FIRST_ROWS; done < missing.length; rows *= 2) {
-    if (fetchedBytes > MAX_FETCHED_BYTES)
-      return { messages: { ...messages, views, places }, whole: missing[done] as number, outdated, gone }
-    const some = missing.slice(done, done + rows)
-    const records = some.map((i) => recordOf(views[i] as MessageView, places[i] as number))
-    const wanted = some.map((i, n) => wantedOf(views[i] as MessageView, places[i] as number, records[n] as Member[]))
-    const found = await lookup.find(wanted, format, signal)
-    const [first] = some
-    if (found.length === 0 && first !== undefined)
-      return { messages: { ...messages, views, places }, whole: first, outdated, gone, tooLarge: first }
-    for (const [n, row] of found.entries()) {
-      const i = some[n] as number
-      const view = views[i] as MessageView
-      const place = places[i] as number
-      const isDeleted = isDelete(view, place)
-      if (isReopened(view, place) && isDeleted === (row !== undefined)) outdated.push(i)
-      if (isDeleted) continue
-      if (!row) gone.push(i)
-      views[i] = completed(view, place, records[n] as Member[], row)
-      places[i] = 0
+  let tooLarge: Message | undefined
+  for (let rows = FIRST_ROWS; completed.size < missing.length && fetchedBytes <= MAX_FETCHED_BYTES && !tooLarge; rows *= 2) {
+    const some = missing.slice(completed.size, completed.size + rows).map((message) => ({ message, record: recordOf(message) }))
+    const found = await lookup.find(some.map(wantedOf), format, signal)
+    if (found.length === 0) tooLarge = some[0]?.message
+    for (const [n, { message, record }] of some.slice(0, found.length).entries()) {
+      const row = found[n]
+      const isOutdated = isReopened(message) && isDelete(message) === (row !== undefined)
+      const whole = isDelete(message) ? message : completedOf(message, record, row)
+      completed.set(message, isOutdated ? undefined : whole)
+      if (!row && !isDelete(message)) gone.add(whole)
       for (const value of row?.values() ?? []) fetchedBytes += value.length
     }
-    done += found.length
   }
-  return { messages: { ...messages, views, places }, whole: views.length, outdated, gone }
+  const end = missing.at(completed.size)
+  const count = end ? messages.indexOf(end) : messages.length
+  const first = messages.slice(0, count)
+  return {
+    whole: first.flatMap((message) => (completed.has(message) ? (completed.get(message) ?? []) : message)),
+    gone,
+    outdated: first.filter((message) => completed.has(message) && !completed.get(message)),
+    behind: messages.slice(tooLarge ? count + 1 : count),
+    tooLarge,
+  }
 }
 
-const wantedOf = (view: MessageView, place: number, record: readonly Member[]): WantedRow => ({
-  relation: view.relation(place),
-  key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
-  columns: record.flatMap((member) => (isReopened(view, place) || isMissing(view, member) ? [nameOf(view, member)] : [])),
-  xid: view.xid(place),
-})
+const wantedOf = ({ message, record }: Readonly<{ message: Message; record: readonly Member[] }>): WantedRow => {
+  const { view, place } = message
+  return {
+    relation: view.relation(place),
+    key: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
+    columns: record.flatMap((member) => (isReopened(message) || isMissing(view, member) ? [nameOf(view, member)] : [])),
+    xid: view.xid(place),
+  }
+}
 
 /** The columns of the record, which stands first in a message. */
-function recordOf(view: MessageView, place: number): Member[] {
+function recordOf({ view, place }: Message): Member[] {
   const { buffer } = view
   const message = new JsonMembers(buffer, view.bodyStart(place))
   message.name()
@@ -106,16 +113,17 @@ function recordOf(view: MessageView, place: number): Member[] {
 const isMissing = ({ buffer }: MessageView, { value }: Member): boolean => buffer.subarray(value.start, value.end).equals(LITERAL)
 const nameOf = ({ buffer }: MessageView, { name }: Member): string => JSON.parse(buffer.toString('utf8', name.start, name.end)) as string
 
-function completed(view: MessageView, place: number, members: readonly Member[], row: FoundRow | undefined): MessageView {
+function completedOf(message: Message, members: readonly Member[], row: FoundRow | undefined): Message {
+  const { view, place } = message
   const { buffer } = view
   const kept: Buffer[] = []
   for (const member of members) {
-    const isAsked = isReopened(view, place) || isMissing(view, member)
+    const isAsked = isReopened(message) || isMissing(view, member)
     const value = isAsked ? row?.get(nameOf(view, member)) : buffer.subarray(member.value.start, member.value.end)
     if (value) kept.push(buffer.subarray(member.name.start, member.name.end), COLON, value, COMMA)
   }
   const rest = (members.at(-1)?.value.end ?? view.bodyStart(place)) + 1 // behind the record's brace
-  return new ParkedMessage({
+  const completed = new ParkedMessage({
     position: view.position(place),
     group: view.group(place),
     action: view.action(place),
@@ -127,4 +135,5 @@ function completed(view: MessageView, place: number, members: readonly Member[],
     groupKey: buffer.subarray(view.groupKeyStart(place), view.groupKeyEnd(place)),
     body: Buffer.concat([OPEN, ...kept.slice(0, -1), CLOSE, buffer.subarray(rest, view.bodyEnd(place))]),
   })
+  return { ...message, view: completed, place: 0 }
 }

@@ -11,6 +11,7 @@ const EVERY_MS = 250
 const looked = new Set<ReadyShare>()
 let timer: NodeJS.Timeout | undefined
 
+/** Measures how much of the time messages wait for their destination. */
 export class ReadyShare implements Disposable {
   readonly #share = new BusyShare(performance.now())
   readonly #isReady: () => boolean

@@ -21,11 +21,12 @@ import type { HeldSink } from './running-sink.ts'
 export type Holder = Readonly<{
   /** of its node */
   id: string
-  /** @see RunningSink.hold */
+  /** @see SinkHost.hold */
   hold: (by: string) => Promise<HeldSink>
   release: (by: string) => Promise<void>
 }>
 
+/** What a replay has done. */
 export type Replayed = Readonly<{
   /** of the generation that is delivered from now on */
   partitions: number
@@ -43,6 +44,7 @@ type ReplaysOptions = Readonly<{
   patienceMs?: number
 }>
 
+/** Sets sinks back. */
 export class Replays {
   readonly #options: ReplaysOptions
 
@@ -102,7 +104,7 @@ export class Replays {
     const terms = new Map(partitions.map(({ partition, term }) => [partition, term]))
     const reader = (await knownGenerations(store.query, sinkId)).find((each) => each.generation === generation)?.reader
     const commits = new Map<number, Commit | undefined>()
-    for (const partition of reader ? terms.keys() : []) commits.set(partition, await log.committed(reader as string, partition))
+    if (reader) for (const partition of terms.keys()) commits.set(partition, await log.committed(reader, partition))
     return { generation, terms, commits }
   }
 }

@@ -1,18 +1,11 @@
-/** A sink at work as the rest of the process sees it, and what it is given to work with. */
-import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
-import type { Generations } from '../../engine/dispatch/generations.ts'
-import type { ReadMemory } from '../../engine/dispatch/read-memory.ts'
-import type { Log } from '../../engine/log/log.ts'
-import type { Pack } from '../../engine/log/pack.ts'
+/** What is asked of a sink at work, what it answers, and what it is given to work with. */
 import type { Egress } from '../../engine/net/egress.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
-import type { Query } from '../../engine/postgres/query.ts'
+import type { SinkSurroundings } from '../partition/partition-sink.ts'
 import type { Shape } from '../../sinks/pull.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
-import type { SinkObserver } from '../partition/sink-observer.ts'
-import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
 
 /** Messages taken from a sink for one client. */
 export interface Receipt {
@@ -21,10 +14,11 @@ export interface Receipt {
   readonly count: number
   /** Makes the messages deliverable again at once, because the answer could not be written. Called at most once. */
   giveBack(): void
-  /** The answer was written whole, and nobody looks at `body` any more: its memory may be used again. Called at most once. */
+  /** The answer was written whole, and `body` is not needed any more: its memory may be used again. Called at most once. */
   written?(): void
 }
 
+/** What a client asks for. */
 export type ReceiveRequest = Readonly<{
   /** 1..1000 */
   batchSize: number
@@ -44,6 +38,9 @@ export type HeldSink = Readonly<{ generation: number; partitions: readonly Reado
 
 /** Messages by their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
 export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
+/** What is decided of messages by hand, and of which. */
+export type EditOfMessages = Readonly<{ edit: MessageEdit; choice: MessageChoice }>
+/** What came of such an edit in this process. */
 export type EditedMessages = Readonly<{
   /** of those named by their ids: there are such messages · they are in the hands of partitions that live here */
   known: number
@@ -61,36 +58,6 @@ export interface PulledSink {
   nack(ackIds: readonly string[]): Promise<void>
 }
 
-export interface RunningSink {
-  /** settles when the sink has stopped; rejects when it can't run */
-  readonly ended: Promise<void>
-  /** undefined: it sends its messages */
-  readonly pulled: PulledSink | undefined
-  /** What somebody decided of messages that wait outside the log, or were given up. @throws EngineError STATE_UNAVAILABLE */
-  edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages>
-  /** The newest that were delivered here. */
-  readonly delivered: DeliveredMessages
-  /** The source has met a mark: a sink that waits for its first one may begin. */
-  routed(): void
-  /** Partitions may have other owners, as the state database has it. */
-  ownersChanged(): void
-  /** An edit: holds for what is handed out from now on. */
-  update(sink: Sink, database: Database): void
-  health(): readonly HealthCheck[]
-  status(): ActorStatus
-  /**
-   * Stops every partition that is served here, cleanly, for a replay; they stay assigned, and begin again when they are
-   * released, or after ten seconds.
-   * @param by names the replay
-   * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
-   */
-  hold(by: string): Promise<HeldSink>
-  /** Settles when they are at work again, or that takes long. */
-  release(by: string): Promise<void>
-  /** Answers those who wait with nothing, writes down what is in flight, then settles. */
-  stop(): Promise<void>
-}
-
 /** What a sink that sends needs beside the rest. */
 export type PushSurroundings = Readonly<{
   egress: Egress
@@ -101,28 +68,17 @@ export type PushSurroundings = Readonly<{
   maxMessageBytes: number
 }>
 
-export type SinkOptions = Readonly<{
-  sink: Sink
-  database: Database
-  generations: Generations
-  log: Log
-  /** the state database */
-  query: Query
-  /** names this process there */
-  holder: string
-  observer: SinkObserver
-  /** the functions of the sink, as they are stored now. @param former the stage until now */
-  functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
-  /** told of each pack that is read */
-  read?: (sink: Sink, pack: Pack) => void
-  /** what all partitions of the process hold of the log; absent: it has no bound */
-  memory?: ReadMemory
-  /** of sinks that send */
-  push?: PushSurroundings
-  /** a partition failed and will be tried again */
-  onFailure?: (error: unknown, partition: number) => void
-  /** what keeps an ended generation from being drained is parked after this */
-  drainAfterMs?: number
-  /** monotonic milliseconds */
-  clock?: () => number
-}>
+/** What a sink begins with. */
+export type SinkOptions = SinkSurroundings &
+  Readonly<{
+    sink: Sink
+    database: Database
+    /** the functions of the sink, as they are stored now. @param former the stage until now */
+    functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
+    /** of sinks that send */
+    push?: PushSurroundings
+    /** a partition failed and will be tried again */
+    onFailure?: (error: unknown, partition: number) => void
+    /** monotonic milliseconds */
+    clock?: () => number
+  }>

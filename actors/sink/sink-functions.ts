@@ -1,10 +1,11 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
 import { isDeepStrictEqual } from 'node:util'
-import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
+import { FUNCTION_FIELDS, FUNCTION_KINDS } from '../../engine/state/function-kinds.ts'
+import type { StoredFunction } from '../../engine/state/functions.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
-import { sinkMetadata } from '../../sinks/pull.ts'
+import { sinkMetadata } from '../../engine/message-metadata.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { Enricher } from '../../transforms/enrichment.ts'
 import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
@@ -13,6 +14,7 @@ import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts
 import { FunctionStage, type StageFunction, type StageOptions } from '../../transforms/stage.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 
+/** Makes the stages of sinks from the functions that are stored. */
 export class SinkFunctions {
   readonly #pool: FunctionPool
   readonly #stored: () => readonly StoredFunction[]
@@ -96,9 +98,9 @@ export class SinkFunctions {
 
   #function(sink: Sink, name: string | null | undefined): StageFunction | undefined {
     const stored = this.#named(sink, name)
-    if (!stored || stored.type === 'enrichment') return undefined
-    const { id, type, compiled: code, usesMetadata } = stored
-    const kind = type === 'path' ? 'transform' : type
+    const { runs: kind } = stored ? FUNCTION_KINDS[stored.type] : {}
+    if (!stored || !kind) return undefined
+    const { id, compiled: code, usesMetadata } = stored
     return { key: `${id}:${kind}:${code}`, name: stored.name, kind, code, usesMetadata }
   }
 

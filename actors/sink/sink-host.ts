@@ -1,62 +1,33 @@
 /**
- * What every sink at work has, whichever way its messages go: the machine that says which generation and which partitions
- * are served here, the partitions that live, and how all of that is. What a sink does with its partitions is its own.
+ * A sink at work: the machine that says which generation and which partitions are served here, the partitions that live, and
+ * how all of that is. How messages leave them is its transport's.
  */
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import { readOlderAckIds, sinkTag } from '../../engine/dispatch/ack-id.ts'
 import { AckPending, shareOf } from '../../engine/dispatch/ack-pending.ts'
 import { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
-import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
 import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
-import type { Origin } from '../../engine/dispatch/parked/parked-group.ts'
-import { MAX_REPLAY_BYTES, type WindowBounds } from '../../engine/dispatch/replay/replay-window.ts'
-import { ReadMemory } from '../../engine/dispatch/read-memory.ts'
-import { termKey } from '../../engine/dispatch/fenced-write.ts'
-import { findParked, type Chosen, type Discards } from '../../engine/dispatch/parked/parked-store.ts'
+import { termKey, type PartitionKey } from '../../engine/dispatch/fenced-write.ts'
+import { findParked } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import { ask } from '../../engine/state/asking.ts'
-import { replayWindowMs, type Database, type Sink } from '../../engine/state/resources.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
+import { hasReady } from '../../engine/dispatch/take.ts'
+import { namesOf } from '../partition/parked-tending.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
+import { figuresOf, partitionTrouble } from '../partition/partition-report.ts'
+import type { PartitionSink, SinkSurroundings } from '../partition/partition-sink.ts'
 import { ReadyShare } from './ready-share.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { EditedMessages, HeldSink, MessageChoice, SinkOptions } from './running-sink.ts'
+import type { Transport } from './transport.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
-import type { Owned, PartitionWork } from '../partition/sink-partition.ts'
-import type { ActorStatus, Figures, HealthCheck } from '../../engine/status.ts'
+import type { PartitionWork } from '../partition/sink-partition.ts'
+import { troubleOf, type ActorStatus, type HealthCheck, type PartitionStatus, type SinkActorStatus } from '../../engine/status.ts'
 
-/** A partition as its sink has it: the owned one, or what wraps it. */
-export interface HostedPartition extends Owned {
-  readonly partition: number
-  readonly trouble: HealthCheck['error'] | undefined
-  /** given up in the last day */
-  readonly discarded: Discards | undefined
-  /** messages lie ready and wait for their destination */
-  readonly isReady: boolean
-  /** Whether a message's names are of this partition. */
-  names(origin: Origin): boolean
-  /** The settings have changed. */
-  update(): void
-  /** What somebody decided of parked messages. @returns how many it held for */
-  edit(edit: MessageEdit, chosen: Chosen | 'discarded'): Promise<number>
-  figures(): Figures
-}
-
-type HostHooks<P extends HostedPartition> = Readonly<{
-  /** keeps one document for each key: tombstones are delivered */
-  keyed: boolean
-  /** it sends, rather than being asked */
-  sends: boolean
-  /** what of the settings is the sink's own way; the window is the host's */
-  settings: (sink: Sink) => Omit<DispatchSettings, 'windowBytes'>
-  /** what is put in front of an owned partition */
-  begin: (owned: OwnedPartition) => P
-  /** something may be deliverable that wasn't: a message, a partition, a status */
-  deliverable: () => void
-}>
-
-const MB = 1024 * 1024
 /** Each partition that is being taken over is waited for so long, before a replay and after it. */
 const TAKEN_OVER_WITHIN_MS = 2_000
 /** A sink that is starting, or changes its generation, is waited for so long before it is held. */
@@ -64,22 +35,28 @@ const REST_WITHIN_MS = 12_000
 /** After a notice that owners have changed, or a look that failed. */
 const LOOK_AFTER_MS = 1_000
 
-export class SinkHost<P extends HostedPartition> {
+/** Runs one sink in this process. */
+export class SinkHost implements PartitionSink {
   /** settles when the sink has stopped; rejects when it can't run */
   readonly ended: Promise<void>
+  readonly transport: Transport
   /** delivered and unacknowledged, over all partitions here */
   readonly pending: AckPending
   /** of a sink that sends: messages under way, over all partitions here */
   readonly underWay: AckPending
+  /** the newest messages that were delivered here */
   readonly delivered: DeliveredMessages
-  readonly #options: SinkOptions
-  readonly #hooks: HostHooks<P>
+  /** monotonic milliseconds */
+  readonly clock: () => number
+  readonly surroundings: SinkSurroundings
+  readonly #functions: SinkOptions['functions']
+  readonly #onFailure: SinkOptions['onFailure']
   readonly #actor: ActorRefFrom<typeof sinkMachine>
   #sink: Sink
   #stage: FunctionStage
   #served: ServedGeneration | undefined
   #status: SinkStatus
-  #live: readonly P[] = []
+  #live: readonly OwnedPartition[] = []
   #stopping = false
   /** the replay it is held for */
   #heldBy: string | undefined
@@ -89,16 +66,20 @@ export class SinkHost<P extends HostedPartition> {
   #looking: NodeJS.Timeout | undefined
   /** why it is not known which partitions are served here */
   #groupTrouble: unknown
-  readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some((p) => p.isReady))
+  readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some(({ dispatcher }) => hasReady(dispatcher)))
 
-  constructor(options: SinkOptions, hooks: HostHooks<P>) {
-    const { sink, database, functions } = options
-    const { sends } = hooks
-    this.#options = options
-    this.#hooks = hooks
+  /** @param transportOf makes its transport, which may look at the host later only */
+  constructor(options: SinkOptions, transportOf: (host: SinkHost) => Transport) {
+    const { sink, database, functions, onFailure, clock = () => performance.now() } = options
+    this.surroundings = options
+    this.#functions = functions
+    this.#onFailure = onFailure
     this.#sink = sink
     this.#stage = functions(sink, database)
     this.#status = sink.status
+    this.clock = clock
+    this.transport = transportOf(this)
+    const { sends } = this.transport
     this.pending = new AckPending(sends ? Infinity : sink.max_ack_pending)
     this.underWay = new AckPending(sink.max_ack_pending)
     this.delivered = new DeliveredMessages(sink.id, sends ? 'delivered' : 'acknowledged', sink.sensitive)
@@ -116,22 +97,18 @@ export class SinkHost<P extends HostedPartition> {
     this.#actor = createActor(sinkMachine, { input: { work, status: sink.status } })
     const ended = Promise.withResolvers<void>()
     this.ended = ended.promise
-    this.ended.catch(() => undefined) // the supervisor watches it; nobody may
+    this.ended.catch(() => undefined) // the supervisor watches it, if there is one
     this.#actor.subscribe((snapshot) => {
-      const state = typeof snapshot.value === 'string' ? snapshot.value : (Object.keys(snapshot.value)[0] as string)
+      const [state = ''] = typeof snapshot.value === 'string' ? [snapshot.value] : Object.keys(snapshot.value)
       if (state !== this.#state) this.#since = new Date()
       this.#state = state
-      if (state === 'resuming') this.#heldBy = undefined // also when nobody has released it in time
+      if (state === 'resuming') this.#heldBy = undefined // also when it was not released in time
       if (snapshot.context.lastError) this.#lastError = snapshot.context.lastError
       if (snapshot.status !== 'done') return
       this.#readyShare[Symbol.dispose]()
       if (state === 'failed') ended.reject(snapshot.context.lastError?.error)
       else ended.resolve()
     })
-  }
-
-  /** Begins; not within the constructor, so that whoever has the hooks knows its host by then. */
-  start(): void {
     this.#actor.start()
   }
 
@@ -142,9 +119,6 @@ export class SinkHost<P extends HostedPartition> {
   get stage(): FunctionStage {
     return this.#stage
   }
-  get status(): SinkStatus {
-    return this.#status
-  }
   /** Messages may be handed out. */
   get isActive(): boolean {
     return this.#status === 'active' && !this.#stopping
@@ -153,8 +127,19 @@ export class SinkHost<P extends HostedPartition> {
     return this.#stopping
   }
   /** the partitions that hand out, by their number */
-  get live(): readonly P[] {
+  get live(): readonly OwnedPartition[] {
     return this.#live
+  }
+
+  /** Something may be deliverable that wasn't: a message, a partition, a status. */
+  deliverable(): void {
+    this.#readyShare.ring()
+    this.transport.deliverable()
+  }
+
+  /** The last pack of the generation was met in a partition and nothing before it is unfinished: recorded. */
+  drained({ generation, partition }: PartitionKey): void {
+    this.#actor.send({ type: 'drained', generation, partition })
   }
 
   /** @throws EngineError STOPPING: no generation is served yet */
@@ -163,22 +148,28 @@ export class SinkHost<P extends HostedPartition> {
     return this.#served
   }
 
+  /** An edit: holds for what is handed out from now on. */
   update(sink: Sink, database: Database): void {
     this.#sink = sink
+    this.transport.update(sink, database)
     this.delivered.isSensitive = sink.sensitive
-    this.#stage = this.#options.functions(sink, database, this.#stage)
+    this.#stage = this.#functions(sink, database, this.#stage)
     this.#share()
     for (const partition of this.#live) partition.update()
     if (sink.status !== this.#status) this.#actor.send({ type: 'status', status: sink.status })
     this.#actor.send({ type: 'look' })
-    this.#deliverable()
+    this.deliverable()
   }
 
+  /** The source has met a mark: a sink that waits for its first one may begin. */
   routed(): void {
     if (this.#state === 'idle') this.#actor.send({ type: 'look' })
   }
 
-  /** Soon, and once for many: while partitions are spread anew there is a notice for each of them. */
+  /**
+   * Partitions may have other owners, as the state database has it. It is looked at soon, and once for many: while partitions are
+   * spread anew there is a notice for each of them.
+   */
   ownersChanged(): void {
     if (this.#looking) return
     this.#looking = setTimeout(() => {
@@ -195,66 +186,60 @@ export class SinkHost<P extends HostedPartition> {
     if (!this.#served || this.#live.length === 0) return
     const { generation } = this.#served
     const keyOf = (partition: number) => termKey({ sinkId: this.#sink.id, generation, partition })
-    const held = new Map(this.#live.map((hosted) => [keyOf(hosted.partition), hosted]))
-    const { rows } = await ask(this.#options.query, `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`, [
-      [...held.keys()],
-    ])
-    for (const { key, term } of rows) {
-      const hosted = held.get(String(key))
-      if (!hosted || !this.#live.includes(hosted) || Number(term) <= Number(hosted.figures()['term'])) continue
-      const { partition } = hosted
-      const error = new EngineError('PARTITION_FENCED', `another process has taken over partition ${partition}`, {
-        partition,
-        term: Number(term),
-      })
+    const held = new Map(this.#live.map((owned) => [keyOf(owned.partition), owned]))
+    const sql = `select key, term from tailrace.term where kind = 'partition' and key = any ($1)`
+    for (const { key, term } of rowsOf({ key: 'text', term: 'int' }, await ask(this.surroundings.query, sql, [[...held.keys()]]))) {
+      const owned = held.get(key)
+      if (!owned || !this.#live.includes(owned) || term <= owned.store.term) continue
+      const { partition } = owned
+      const error = new EngineError('PARTITION_FENCED', `another process has taken over partition ${partition}`, { partition, term })
       this.#actor.getSnapshot().context.partitions.get(partition)?.send({ type: 'fenced', error })
     }
   }
 
-  /** @throws EngineError STATE_UNAVAILABLE */
+  /** Carries out what was decided by hand of messages that wait outside the log, or were given up. @throws EngineError STATE_UNAVAILABLE */
   async edit(edit: MessageEdit, choice: MessageChoice): Promise<EditedMessages> {
     const sum = (counts: readonly number[]) => counts.reduce((all, count) => all + count, 0)
     if (typeof choice === 'string')
-      return { known: 0, served: 0, edited: sum(await Promise.all(this.#live.map((partition) => partition.edit(edit, choice)))) }
+      return { known: 0, served: 0, edited: sum(await Promise.all(this.#live.map((partition) => partition.parked.edit(edit, choice)))) }
     const named = readOlderAckIds(choice, sinkTag(this.#sink.id), Infinity)
-    const owned = await findParked(this.#options.query, this.#sink.id, named, ['open', 'discarded'])
+    const owned = await findParked(this.surroundings.query, this.#sink.id, named, ['open', 'discarded'])
     const known = sum(owned.map(({ refs }) => refs.offsets.length))
     const here = owned.flatMap(({ owner, origin, refs }) => {
       const partition = this.#live.find((p) => p.names(owner))
       return partition ? [{ partition, origin: partition.names(origin) ? undefined : origin, refs }] : []
     })
-    const edits = here.map(({ partition, origin, refs: { offsets, indexes } }) => {
-      const refs = offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
-      return partition.edit(edit, refs)
-    })
+    const edits = here.map(({ partition, origin, refs }) => partition.parked.edit(edit, namesOf(refs, origin)))
     return { known, served: sum(here.map(({ refs }) => refs.offsets.length)), edited: sum(await Promise.all(edits)) }
   }
 
-  /** @param delivery how what the sink does with its messages is. @param failing what is to be said of those that failed */
-  health(delivery: HealthCheck, failing?: HealthCheck['error']): readonly HealthCheck[] {
+  health(): readonly HealthCheck[] {
     const partitions = [...this.#actor.getSnapshot().context.partitions.values()].map((actor) => actor.getSnapshot())
     const failed =
       partitions.find((p) => p.matches('waiting'))?.context.lastError?.error ??
       (this.#state === 'failed' || this.#state === 'waiting' ? this.#lastError?.error : undefined) ??
       this.#groupTrouble
-    const trouble = this.#live.map((p) => p.trouble).find((t) => t !== undefined) ?? failing
+    const { filtering, delivery, failing, accounting } = this.transport.health()
+    const trouble = this.#live.map(partitionTrouble).find((t) => t !== undefined) ?? failing
     const ready =
       this.#state === 'idle' ? this.#status === 'disabled' : this.#state === 'serving' && partitions.every((p) => p.matches('running'))
     return [
+      ...(filtering ? [{ name: 'Message filtering', status: 'error', error: filtering } as const] : []),
       failed === undefined
         ? { name: 'Message ingestion', status: ready ? 'healthy' : 'initializing' }
-        : { name: 'Message ingestion', status: 'error', error: told(failed) },
+        : { name: 'Message ingestion', status: 'error', error: troubleOf(failed) },
       trouble
         ? { name: 'Messages pending delivery', status: 'warning', error: trouble }
         : { name: 'Messages pending delivery', status: 'healthy' },
       ...this.#discards(),
-      this.#status === 'active' ? delivery : { name: delivery.name, status: 'paused' },
+      { name: 'Message delivery', ...(this.#status === 'active' ? delivery : { status: 'paused' }) },
+      ...(accounting ? [{ name: 'Messages under way', status: 'warning', error: accounting } as const] : []),
     ]
   }
 
   /** A notice: giving up was asked for, by max_retry_count or by hand. */
   #discards(): readonly HealthCheck[] {
-    const some = this.#live.flatMap(({ discarded }) => discarded ?? [])
+    const some = this.#live.flatMap(({ discarded }) => discarded.others ?? [])
     if (some.length === 0) return []
     const messages = some.reduce((sum, each) => sum + each.messages, 0)
     const lastAt = new Date(Math.max(...some.map((each) => each.lastAt.getTime()))).toISOString()
@@ -262,12 +247,13 @@ export class SinkHost<P extends HostedPartition> {
     return [{ name: 'Messages pending delivery', status: 'notice', error: { code: 'MESSAGES_DISCARDED', message } }]
   }
 
-  report(details: Figures): ActorStatus {
+  status(): SinkActorStatus {
     const { partitions } = this.#actor.getSnapshot().context
-    const rows = [...partitions].map(([partition, actor]): Figures => {
-      const hosted = this.#live.find((p) => p.partition === partition)
-      return { state: String(actor.getSnapshot().value), ...(hosted?.figures() ?? { partition }) }
+    const rows = [...partitions].map(([partition, actor]): PartitionStatus => {
+      const owned = this.#live.find((p) => p.partition === partition)
+      return { state: String(actor.getSnapshot().value), ...(owned ? figuresOf(owned) : { partition }) }
     })
+    const lastError = this.transport.lastError ?? this.#lastError
     return {
       id: `sink/${this.#sink.id}`,
       kind: 'sink',
@@ -275,27 +261,32 @@ export class SinkHost<P extends HostedPartition> {
       accountId: this.#sink.accountId,
       state: this.#state === 'serving' ? this.#status : this.#state,
       since: this.#since,
-      ...(this.#lastError ? { lastError: this.#lastError } : {}),
+      ...(lastError ? { lastError } : {}),
       details: {
         generation: this.#served?.generation ?? 0,
         partitions: this.#served?.shape.partitions ?? 0,
         ackPending: this.pending.count,
-        keptMessages: rows.reduce((sum, { keptMessages }) => sum + Number(keptMessages ?? 0), 0),
+        keptMessages: rows.reduce((sum, { keptMessages }) => sum + (keptMessages ?? 0), 0),
         readyPercent: Math.round(this.#readyShare.percent),
-        ...details,
+        ...this.transport.figures(),
       },
       partitions: rows,
     }
   }
 
-  /** @see RunningSink.hold */
+  /**
+   * Stops every partition that is served here, cleanly, for a replay; they stay assigned, and begin again when they are
+   * released, or after ten seconds.
+   * @param by names the replay
+   * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
+   */
   async hold(by: string): Promise<HeldSink> {
     if (this.#heldBy !== undefined) throw new EngineError('REPLAY_RUNNING', `sink ${this.#sink.name} is held for another replay`)
     this.#heldBy = by
     try {
       await this.#until((state) => state === 'serving')
       await this.#takenOver()
-      const stopped = this.#live.map((hosted) => ({ partition: hosted.partition, term: Number(hosted.figures()['term']) }))
+      const stopped = this.#live.map(({ partition, store }) => ({ partition, term: store.term }))
       this.#actor.send({ type: 'hold' })
       await this.#until((state) => state !== 'holding')
       if (this.#state !== 'held')
@@ -307,7 +298,7 @@ export class SinkHost<P extends HostedPartition> {
     }
   }
 
-  /** @see RunningSink.release */
+  /** Settles when they are at work again, or that takes long. */
   async release(by: string): Promise<void> {
     if (this.#heldBy !== by) return
     this.#heldBy = undefined
@@ -322,11 +313,13 @@ export class SinkHost<P extends HostedPartition> {
       await waitFor(actor, (partition) => !partition.matches('takingOver'), { timeout: TAKEN_OVER_WITHIN_MS }).catch(() => undefined)
   }
 
-  /** Settles when every partition has stopped. */
+  /** Answers those who wait with nothing, writes down what is in flight, then settles. */
   async stop(): Promise<void> {
     this.#stopping = true
     this.#actor.send({ type: 'stop' })
+    this.transport.stopping?.()
     await this.ended.catch(() => undefined)
+    await this.transport.close?.()
   }
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
@@ -335,7 +328,7 @@ export class SinkHost<P extends HostedPartition> {
   #share(): void {
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1
-    const counted = this.#hooks.sends ? this.underWay : this.pending // whoever sends knows what it has under way
+    const counted = this.transport.sends ? this.underWay : this.pending // a sender knows what it has under way
     counted.max = this.#live.reduce((sum, { partition }) => sum + shareOf(max_ack_pending, partitions, partition), 0)
   }
 
@@ -346,96 +339,29 @@ export class SinkHost<P extends HostedPartition> {
     if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink ${this.#sink.name} is ${this.#state} at the moment`)
   }
 
-  #deliverable(): void {
-    this.#readyShare.ring()
-    this.#hooks.deliverable()
-  }
-
   #setStatus(status: SinkStatus): void {
     this.#status = status
     this.#since = new Date()
-    this.#deliverable()
+    this.deliverable()
   }
 
-  #settings(): DispatchSettings {
-    const partitions = this.#served?.shape.partitions ?? 1
-    return { ...this.#hooks.settings(this.#sink), windowBytes: Math.floor((this.#sink.max_memory_mb * MB) / partitions) }
-  }
-
-  /** As it bounds each partition: all have the same share of what a sink may keep. */
-  #replay(): WindowBounds {
-    const partitions = this.#served?.shape.partitions ?? 1
-    return { windowMs: replayWindowMs(this.#sink.replay_window), maxBytes: Math.floor(MAX_REPLAY_BYTES / partitions) }
-  }
-
-  #partition(
-    { generation, shape: { grouping, splitsKeyChanges = false }, topic, reader, opensAt }: ServedGeneration,
-    partition: number,
-  ): PartitionWork<P> {
-    const {
-      log,
-      query,
-      holder,
-      observer,
-      onFailure,
-      drainAfterMs,
-      memory = new ReadMemory(),
-      clock = () => performance.now(),
-    } = this.#options
-    const { keyed, sends, begin } = this.#hooks
-    const deliverable = () => this.#deliverable()
-    const { id: sinkId } = this.#sink
+  #partition(served: ServedGeneration, partition: number): PartitionWork<OwnedPartition> {
     return {
-      takeOver: async () =>
-        begin(
-          await OwnedPartition.takeOver({
-            log,
-            query,
-            holder,
-            observer,
-            clock,
-            grouping,
-            opensAt,
-            ...(drainAfterMs === undefined ? {} : { drainAfterMs }),
-            topic,
-            reader,
-            key: { sinkId, generation, partition },
-            span: () => this.#options.generations.span(generation),
-            keyed,
-            splitsKeyChanges,
-            sends,
-            pending: this.pending,
-            memory,
-            delivered: this.delivered,
-            drops: (pack) => {
-              this.#options.read?.(this.#sink, pack)
-              return this.#stage.isFiltering ? this.#stage.drops(pack) : undefined
-            },
-            settings: () => this.#settings(),
-            replay: () => this.#replay(),
-            deliverable,
-            drained: () => this.#actor.send({ type: 'drained', generation, partition }),
-          }),
-        ),
-      live: (hosted) => {
-        this.#live = [...this.#live, hosted].sort((a, b) => a.partition - b.partition)
+      takeOver: () => OwnedPartition.takeOver(this, served, partition),
+      live: (owned) => {
+        this.#live = [...this.#live, owned].sort((a, b) => a.partition - b.partition)
         this.#share()
-        deliverable()
+        this.deliverable()
       },
-      gone: (hosted) => {
-        this.#live = this.#live.filter((p) => p !== hosted)
+      gone: (owned) => {
+        this.#live = this.#live.filter((p) => p !== owned)
         this.#share()
       },
       failed: (error) => {
         if (!isFenced(error)) this.#lastError = { error, at: new Date() } // partitions move
         this.#actor.send({ type: 'look' })
-        onFailure?.(error, partition)
+        this.#onFailure?.(error, partition)
       },
     }
   }
 }
-
-const told = (error: unknown) => ({
-  code: error instanceof EngineError ? error.code : 'INTERNAL',
-  message: error instanceof Error ? error.message : String(error),
-})

@@ -18,7 +18,7 @@
  *      spread over the processes anew there is time to stop them cleanly.
  *  I2. An edit restarts nothing: it reaches the sink as an event.
  *  I3. A partition that fails is restarted by its own machine and doesn't touch the others.
- *  I4. The subscription ends after every partition has stopped, so that nobody else takes over before.
+ *  I4. The subscription ends after every partition has stopped, so that no other process takes over before.
  *  I5. Another generation is chosen only when every partition of the served one is recorded as drained, wherever it ran, and
  *      none of its actors is left here: what they hold of it is written down before it goes to the next.
  *  I6. Who has no partition of it goes on with the others all the same, and so does who was given one that others have
@@ -32,11 +32,13 @@ import { sinkPartitionMachine, type PartitionWork } from '../partition/sink-part
 import { backOff } from '../../engine/back-off.ts'
 
 type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
+/** What users may set a sink to. */
 export type SinkStatus = 'active' | 'paused' | 'disabled'
 
 /** What is served: the machine keeps it, and knows only how it is named. */
 export type Served = Readonly<{ generation: number; topic: string }>
 
+/** What the machine needs of its surroundings. */
 export interface SinkWork {
   /** The generation to serve now; undefined: there is none yet. */
   choose(): Promise<Served | undefined>
@@ -91,19 +93,26 @@ const DRAIN_MS = 10_000
 const HOLD_MS = 10_000
 /** How often it is asked whether other processes have drained their partitions. */
 const WATCH_MS = 1_000
-/** How often who serves no partition asks whether another generation follows: an edit says so at once, but may go unheard. */
+/** How often a process that serves no partition asks whether another generation follows: an edit says so at once, but its notice may be lost. */
 const LOOK_MS = 15_000
 const BACK_OFF = { firstMs: 100, maxMs: 30_000 }
 /** Whether a source in another process has met the mark of the first generation is asked after this, and later now and then. */
 const IDLE = { firstMs: 500, maxMs: 5_000 }
 /** the longest that a timer takes */
 const NEVER_MS = 2 ** 31 - 1
-const servedBy = (context: Context): Served => context.served as Served
+/** @throws TypeError: no state in which it is asked comes before the choice of a generation */
+function servedBy({ served }: Context): Served {
+  if (!served) throw new TypeError('a sink without a generation is at work')
+  return served
+}
 const isAllDrained = ({ partitions, drained }: Context): boolean =>
   partitions.size > 0 && [...partitions.keys()].every((p) => drained.has(p))
 
+const KEEP_SERVED = { type: 'keepServed', params: ({ event }: { event: { output: Served | undefined } }) => event.output } as const
+
+/** Which generation and which partitions of a sink are served here, and when another one follows. */
 export const sinkMachine = setup({
-  types: { input: {} as { work: SinkWork; status: SinkStatus }, context: {} as Context, events: {} as Events },
+  types: {} as { input: { work: SinkWork; status: SinkStatus }; context: Context; events: Events },
   actors: {
     partition: sinkPartitionMachine,
     choose: fromPromise<Served | undefined, SinkWork>(({ input }) => input.choose()),
@@ -160,14 +169,14 @@ export const sinkMachine = setup({
       drained: ({ context, event }) => (event.type === 'drained' ? new Set(context.drained).add(event.partition) : context.drained),
     }),
     keepServed: assign({
-      served: ({ context, event }) => ('output' in event ? (event.output as Served) : context.served),
+      served: (_, found: Served | undefined) => found,
       drained: () => new Set<number>(),
       attempt: () => 0,
     }),
     keepStatus: assign({ status: ({ context, event }) => (event.type === 'status' ? event.status : context.status) }),
     tellStatus: ({ context }) => context.work.status(context.status),
     keepSubscription: assign({
-      subscription: ({ context, event }) => ('output' in event ? (event.output as AsyncDisposable) : context.subscription),
+      subscription: (_, subscription: AsyncDisposable) => subscription,
     }),
     keepError: assign({ lastError: ({ event }) => ({ error: 'error' in event ? event.error : undefined, at: new Date() }) }),
   },
@@ -175,11 +184,8 @@ export const sinkMachine = setup({
     isNew: ({ context, event }) => event.type === 'assigned' && !context.partitions.has(event.partition),
     noPartitions: ({ context }) => context.partitions.size === 0,
     isServed: ({ context, event }) => event.type === 'drained' && event.generation === context.served?.generation,
-    isServable: ({ event }) => 'output' in event && event.output !== undefined,
-    isServedStill: ({ context, event }) =>
-      'output' in event &&
-      (event.output as Served | undefined)?.generation === context.served?.generation &&
-      (event.output as Served | undefined)?.topic === context.served?.topic,
+    isServedStill: ({ context }, found: Served | undefined) =>
+      found?.generation === context.served?.generation && found?.topic === context.served?.topic,
     allDrained: ({ context }) => isAllDrained(context),
   },
   delays: {
@@ -218,7 +224,7 @@ export const sinkMachine = setup({
       invoke: {
         src: 'choose',
         input: ({ context }) => context.work,
-        onDone: [{ guard: 'isServable', target: 'subscribing', actions: 'keepServed' }, { target: 'idle' }],
+        onDone: [{ guard: ({ event }) => event.output !== undefined, target: 'subscribing', actions: KEEP_SERVED }, { target: 'idle' }],
         onError: { target: 'waiting', actions: ['keepError', assign({ attempt: ({ context }) => context.attempt + 1 })] },
       },
     },
@@ -238,7 +244,7 @@ export const sinkMachine = setup({
           send: (event: Events) => self.send(event),
           empty: async () => void (await waitFor(self, (now) => (now.context as Context).partitions.size === 0, { timeout: Infinity })),
         }),
-        onDone: { target: 'serving', actions: 'keepSubscription' },
+        onDone: { target: 'serving', actions: { type: 'keepSubscription', params: ({ event }) => event.output } },
         onError: { target: 'failed', actions: 'keepError' },
       },
     },
@@ -248,7 +254,7 @@ export const sinkMachine = setup({
         hold: 'holding',
         stop: 'stopping',
       },
-      initial: 'asking', // what was told meanwhile went unheard
+      initial: 'asking', // events of the time before were not taken
       states: {
         delivering: {
           always: { guard: 'allDrained', target: 'asking' },
@@ -294,7 +300,14 @@ export const sinkMachine = setup({
           invoke: {
             src: 'choose',
             input: ({ context }) => context.work,
-            onDone: [{ guard: 'isServedStill', target: '#sink.serving', actions: ['keepServed', 'begin'] }, { target: '#sink.parting' }],
+            onDone: [
+              {
+                guard: { type: 'isServedStill', params: ({ event }) => event.output },
+                target: '#sink.serving',
+                actions: [KEEP_SERVED, 'begin'],
+              },
+              { target: '#sink.parting' },
+            ],
             onError: { target: 'waiting', actions: ['keepError', assign({ attempt: ({ context }) => context.attempt + 1 })] },
           },
         },

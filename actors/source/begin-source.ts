@@ -4,38 +4,40 @@ import type { Logger } from '../../engine/logger.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
 import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Database } from '../../engine/state/resources.ts'
-import type { Query } from '../../engine/postgres/query.ts'
+import type { Store } from '../../engine/state/store.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
 
-/** What all sources of the process share. */
+/** What a source is given in this process. */
 export type SourceHome = Readonly<{
   log: Log
   logger: Logger
-  query: Query
+  /** the state database */
+  store: Pick<Store, 'query'>
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
-  /** where they are not as usual */
-  settings: Partial<SourceSettings> | undefined
+  /** settings that are not as usual */
+  source?: Partial<SourceSettings>
   /** it streams */
   streaming: () => void
   /** generations of its sinks may be read that could not be before */
   routed: () => void
 }>
 
+/** Starts the source of a database, and says in the log how it is. */
 export function beginSource(database: Database, meter: SourceMeter, home: SourceHome): SourceActor {
-  const { log, query, nodes, settings, streaming, routed } = home
+  const { log, store, nodes, source: settings, streaming, routed } = home
   const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
   const logger = home.logger.child({ database: database.name, slot: database.slot.name })
   const source = new SourceActor({
     database,
     log,
-    state: query,
+    state: store.query,
     holder: nodes.id,
-    ...(settings ? { settings } : {}),
+    settings,
     nameOf,
     onStandby: (owner) => {
-      const told = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
-      nodes.nameOf(owner).then(told, () => told()) // asked: the list of live nodes may not be read yet
+      const say = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
+      nodes.nameOf(owner).then(say, () => say()) // asked: the list of live nodes may not be read yet
     },
     observer: {
       ingested: (changes, bytes) => meter.ingested(changes, bytes),

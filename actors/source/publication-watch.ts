@@ -1,6 +1,6 @@
 /**
- * Whether what the sinks ask for is published: asked of each source now and then, and after edits, and told in the health
- * of the sinks and once in the log. A source that can't be asked is told of elsewhere; what it said last stays.
+ * Looks whether each source publishes what its sinks ask for: now and then, and after edits. What is missing stands in the health
+ * of the sinks, and once in the log. While a source can't be asked, its last answer stays.
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { Client } from 'pg'
@@ -9,44 +9,30 @@ import { cut } from '../../engine/postgres/client-cut.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { publicationGaps, type PublicationGap } from '../../engine/wal/publication-gaps.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
-import { Bell } from '../../engine/bell.ts'
+import { Rounds } from '../../engine/bell.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 
 /** Every so often; sooner while something is missing, for someone may be mending it. */
 const EVERY_MS = 300_000
 const EVERY_MS_WITH_GAPS = 15_000
-/** Nobody waits for the answer. */
+/** No request waits for the answer. */
 const LIMIT_MS = 30_000
 /** Edits often come several at once. */
 const GATHER_MS = 100
 
 type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }>
 
-export class PublicationWatch implements Disposable {
+/** A ring says that a sink was made or edited, or that a source begins to stream. */
+export class PublicationWatch extends Rounds {
   readonly #known: () => Known
   readonly #logger: Logger
-  readonly #bell = new Bell()
-  readonly #ended = new AbortController()
   /** by sink; empty: everything is published */
   readonly #gaps = new Map<string, readonly PublicationGap[]>()
 
   constructor(known: () => Known, logger: Logger) {
+    super()
     this.#known = known
     this.#logger = logger
-  }
-
-  start(): void {
-    this.ring()
-    void this.#run()
-  }
-
-  /** A sink was made or edited, or a source begins to stream. */
-  ring(): void {
-    this.#bell.ring()
-  }
-
-  [Symbol.dispose](): void {
-    this.#ended.abort()
   }
 
   check(sinkId: string): HealthCheck {
@@ -59,34 +45,28 @@ export class PublicationWatch implements Disposable {
     return { name, status: worst.code === 'table_not_published' ? 'warning' : 'notice', error: { code: worst.code, message } }
   }
 
-  async #run(): Promise<void> {
-    const { signal } = this.#ended
-    while (!signal.aborted) {
-      const hasGaps = [...this.#gaps.values()].some((gaps) => gaps.length > 0)
-      await this.#bell.wait(signal, hasGaps ? EVERY_MS_WITH_GAPS : EVERY_MS)
-      await pause(GATHER_MS, undefined, { signal }).catch(() => undefined)
-      if (!signal.aborted) await this.#look()
-    }
-  }
-
-  async #look(): Promise<void> {
+  protected override async round(): Promise<number> {
+    await pause(GATHER_MS, undefined, { signal: this.signal }).catch(() => undefined)
+    if (this.signal.aborted) return Infinity
     const { databases, sinks } = this.#known()
     const ids = new Set(sinks.map(({ id }) => id))
     for (const id of this.#gaps.keys()) if (!ids.has(id)) this.#gaps.delete(id)
     await Promise.all(databases.map((database) => this.#ask(database, sinks)))
+    const hasGaps = [...this.#gaps.values()].some((gaps) => gaps.length > 0)
+    return hasGaps ? EVERY_MS_WITH_GAPS : EVERY_MS
   }
 
   async #ask(database: Database, sinks: readonly Sink[]): Promise<void> {
-    const { signal } = this.#ended
+    const { signal } = this
     const taking = sinks.filter(({ databaseId, status }) => databaseId === database.id && status !== 'disabled')
     const gaps = taking.length > 0 ? await gapsOf(database, taking, signal).catch(() => undefined) : undefined
     if (gaps && !signal.aborted) for (const sink of taking) this.#tell(sink, gaps.get(sink.id) ?? [])
   }
 
   #tell({ id, name }: Sink, gaps: readonly PublicationGap[]): void {
-    const told = new Set(this.#gaps.get(id)?.map(({ message }) => message))
+    const known = new Set(this.#gaps.get(id)?.map(({ message }) => message))
     for (const { code, message } of gaps)
-      if (!told.has(message)) this.#logger[code === 'table_not_published' ? 'warn' : 'info']({ sink: name, code }, message)
+      if (!known.has(message)) this.#logger[code === 'table_not_published' ? 'warn' : 'info']({ sink: name, code }, message)
     this.#gaps.set(id, gaps)
   }
 }

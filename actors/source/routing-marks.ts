@@ -3,17 +3,17 @@
  * (correctness 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
  * long while the stream goes on. Marks may be written more than once; the first one of a version counts.
  */
-import { emitRoutingMark } from '../../engine/wal/routing/routing-mark.ts'
+import { emitRoutingMark } from '../../engine/wal/routing/routing.ts'
 import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { Bell } from '../../engine/bell.ts'
+import { Rounds } from '../../engine/bell.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 import { backOff } from '../../engine/back-off.ts'
 
 const RETRY = { firstMs: 500, maxMs: 30_000 }
 /** What another process saved, and could not mark, is found by a look so often. */
 const LOOK_EVERY_MS = 30_000
-/** A mark that was written is met at once, unless the source is behind: that is told after this. */
+/** A mark is read back at once, unless the source is behind: health says so after this time. */
 const MET_WITHIN_MS = 5_000
 
 type RoutingMarksOptions = Readonly<{
@@ -32,32 +32,32 @@ type RoutingMarksOptions = Readonly<{
 /** @property error why the mark could not be written; undefined: it is written, and the stream has not come to it */
 type Unplaced = Readonly<{ version: number; since: number; error?: unknown }>
 
-export class RoutingMarks implements Disposable {
+/** Writes the marks of one database; what rings is its own. */
+export class RoutingMarks extends Rounds {
   readonly #options: RoutingMarksOptions
-  readonly #bell = new Bell()
-  readonly #ended = new AbortController()
   /** in this run of the source */
   readonly #written = new Set<number>()
   #unplaced: Unplaced | undefined
   #failures = 0
 
   constructor(options: RoutingMarksOptions) {
+    super()
     this.#options = options
-    void this.#run()
+    this.start()
   }
 
   /** Writes the mark of a version that was saved. @returns whether it is written; if not, it is tried again */
   async write({ version, isPlaced }: SavedVersion): Promise<boolean> {
     if (isPlaced) return true
     const isWritten = await this.#write([version])
-    this.#bell.ring()
+    this.ring()
     return isWritten
   }
 
   /** A run begins, here or elsewhere: its server may be one that has never met what was written to another. */
   streams(): void {
     this.#written.clear()
-    this.#bell.ring()
+    this.ring()
   }
 
   /** For the health of sinks; undefined: what was saved last has taken effect, or is about to. */
@@ -76,22 +76,9 @@ export class RoutingMarks implements Disposable {
     return { name, status: 'notice', error: { code, message } }
   }
 
-  [Symbol.dispose](): void {
-    this.#ended.abort()
-  }
-
-  async #run(): Promise<void> {
-    const { signal } = this.#ended
-    let waitMs = Infinity
-    while (!signal.aborted) {
-      await this.#bell.wait(signal, waitMs)
-      waitMs = signal.aborted || !this.#options.isStreamed() ? Infinity : await this.#look()
-    }
-  }
-
-  /** @returns when to look again, in ms */
-  async #look(): Promise<number> {
-    const { state, databaseId } = this.#options
+  protected override async round(): Promise<number> {
+    const { state, databaseId, isStreamed } = this.#options
+    if (!isStreamed()) return Infinity
     const unplaced = await unplacedVersions(state, databaseId).catch(() => undefined) // what asks the state for more tells why
     if (unplaced?.length === 0) {
       this.#unplaced = undefined

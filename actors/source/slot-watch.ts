@@ -1,50 +1,32 @@
-/** What a slot makes its server keep, asked every ten seconds by whoever has the source, so that a scrape waits for nobody. */
-import type { SlotLag } from '../../engine/wal/connection/slot.ts'
+/** Asks every ten seconds how much log a slot makes its server keep, in the process that has the source, so that no scrape waits for it. */
+import { Rounds } from '../../engine/bell.ts'
+import type { SlotLag } from '../../engine/status.ts'
 
 const EVERY_MS = 10_000
 
-export class SlotWatch implements Disposable {
+/** A ring asks at once. */
+export class SlotWatch extends Rounds {
   readonly #ask: () => Promise<SlotLag> | undefined
-  #timer: NodeJS.Timeout | undefined
-  #lag: SlotLag | undefined
-  #error: unknown
-  #asking = false
-  #ended = false
+  /** as it was last answered; undefined: it isn't known */
+  lag: SlotLag | undefined
+  /** why the last question has no answer */
+  error: unknown
 
   /** @param ask undefined: it is not this process's to ask */
   constructor(ask: () => Promise<SlotLag> | undefined) {
+    super()
     this.#ask = ask
   }
 
-  /** As it was last answered; undefined: it isn't known. */
-  get lag(): SlotLag | undefined {
-    return this.#lag
+  protected override async round(): Promise<number> {
+    this.lag = await this.#ask()
+    this.error = undefined
+    return EVERY_MS
   }
 
-  /** Why the last question has no answer. */
-  get error(): unknown {
-    return this.#error
-  }
-
-  /** Asks now, and then by the clock. */
-  async look(): Promise<void> {
-    if (this.#asking || this.#ended) return
-    clearTimeout(this.#timer)
-    this.#asking = true
-    try {
-      this.#lag = await this.#ask()
-      this.#error = undefined
-    } catch (error) {
-      this.#lag = undefined
-      this.#error = error
-    } finally {
-      this.#asking = false
-    }
-    if (!this.#ended) this.#timer = setTimeout(() => void this.look(), EVERY_MS).unref()
-  }
-
-  [Symbol.dispose](): void {
-    this.#ended = true
-    clearTimeout(this.#timer)
+  protected override failed(error: unknown): number {
+    this.lag = undefined
+    this.error = error
+    return EVERY_MS
   }
 }

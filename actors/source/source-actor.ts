@@ -1,19 +1,19 @@
 /** The source of one database at work: its machine with the real lock, inspection and run behind it, and how it is. */
 import { Client } from 'pg'
-import { createActor, type ActorRefFrom } from 'xstate'
+import { createActor, type ActorRefFrom, type StateValueFrom } from 'xstate'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
 import { acceptMemories, mustFitSource } from '../../engine/wal/memories.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Database } from '../../engine/state/resources.ts'
 import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
-import { ReadingGate } from '../../engine/wal/gate.ts'
+import { ReadingGate } from '../../engine/wal/flow.ts'
 import type { SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import { SourceRun } from '../../engine/wal/run.ts'
-import { SOURCE_DEFAULTS, type SourceFigures, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
+import { SOURCE_DEFAULTS, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
 import { Shedding } from '../../engine/wal/routing/shedding.ts'
 import { moveToPublication } from '../../engine/wal/connection/publication-start.ts'
-import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot, type SlotLag } from '../../engine/wal/connection/slot.ts'
+import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot } from '../../engine/wal/connection/slot.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
@@ -21,8 +21,9 @@ import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/sourc
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
-import type { ActorStatus, HealthCheck } from '../../engine/status.ts'
+import type { ActorStatus, HealthCheck, SourceFigures, SlotLag } from '../../engine/status.ts'
 
+/** What the source of one database works with. */
 export type SourceActorOptions = Readonly<{
   database: Database
   log: Log
@@ -47,7 +48,7 @@ const OWNER_EVERY_MS = 1_000
 const TRUNCATION_TOLD_MS = 24 * 3_600_000
 /** A question outside of a run waits no longer. */
 const SESSION_TIMEOUT_MS = 30_000
-/** The same for a slot that is moved: the server reads its log meanwhile. */
+/** A slot that is moved takes longer: its server reads its log meanwhile. */
 const MOVE_TIMEOUT_MS = 1_800_000
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
@@ -57,6 +58,7 @@ export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | '
 /** How a source is after another try; `code` and `reason` when it does not stream. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
 
+/** The source of one database in this process. It may stand by while another process has the source. */
 export class SourceActor {
   readonly gate: ReadingGate
   /** the sinks whose messages are dropped, because they are full */
@@ -92,15 +94,14 @@ export class SourceActor {
       isStreamed: () => this.#run !== undefined || this.standby !== undefined,
       notice: (text) => observer?.notice?.(text),
     })
-    // the machine knows neither lock nor plan: both come from this work and go back to it
-    this.#actor = createActor(sourceMachine, { input: { work: this.#work() as unknown as SourceWork } })
+    this.#actor = createActor(sourceMachine, { input: { work: this.#work() } })
     this.#actor.subscribe((snapshot) => {
       const state = stateOf(snapshot.value)
       if (state !== this.#state) {
         this.#state = state
         this.#since = new Date()
         for (const listener of this.#listeners) listener(state)
-        if (state === 'streaming') void this.#slot.look()
+        if (state === 'streaming') this.#slot.ring()
       }
       if (state !== 'stopped') return
       this.#slot[Symbol.dispose]()
@@ -108,7 +109,7 @@ export class SourceActor {
       this.#ended.resolve()
     })
     this.#actor.start()
-    void this.#slot.look()
+    this.#slot.start()
   }
 
   /** Resolves when it has stopped. A failure doesn't end it: it waits in `failed` for `retry` or `stop`. */
@@ -221,7 +222,7 @@ export class SourceActor {
     return lag
   }
 
-  /** The slot and its database as they were found last, at most some seconds ago; nothing while another process has the source. */
+  /** What was found of the slot and its database some seconds ago; nothing while another process has the source. */
   get slot(): Readonly<{ lag: SlotLag | undefined; error: unknown }> {
     return this.standby ? { lag: undefined, error: undefined } : this.#slot
   }
@@ -386,7 +387,7 @@ async function withSession<T>(database: Database, work: (query: Query) => Promis
   }
 }
 
-const stateOf = (value: string | Readonly<Record<string, unknown>>): SourceState =>
-  (typeof value === 'string' ? value : value.streaming === 'opening' ? 'opening' : 'streaming') as SourceState
+const stateOf = (value: StateValueFrom<typeof sourceMachine>): SourceState =>
+  typeof value === 'string' ? value : value.streaming === 'opening' ? 'opening' : 'streaming'
 
 const bytesBetween = (from: Lsn, to: Lsn): number => (to > from ? Number(to - from) : 0)

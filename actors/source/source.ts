@@ -19,6 +19,7 @@ import { EngineError, ERRORS } from '../../engine/errors.ts'
 import { courseAfter, type Course } from '../../engine/wal/connection/source-error.ts'
 import { backOff } from '../../engine/back-off.ts'
 
+/** The right to be the only process that streams a source. */
 export interface HeldLock {
   release(): Promise<void>
 }
@@ -29,11 +30,14 @@ export interface SourceWork<Lock extends HeldLock = HeldLock, Plan = unknown> {
   /** Streams until `drain` is aborted, then makes durable what it holds and resolves; `signal` ends it at once. */
   stream(input: StreamInput<Lock, Plan>, signal: AbortSignal): Promise<void>
 }
+/** What one stream is given. `opened` is called when it streams, `progressed` when something became durable. */
 export type StreamInput<Lock, Plan> = Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; opened: () => void; progressed: () => void }>
+/** Why a source does not stream, and what it does about that: its course. */
 export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; course: Course; at: Date; error: unknown }>
 
 const FIRST_MS = 200
 const MAX_MS = { soon: 30_000, later: 180_000 } as const
+/** A stream that is to stop may take so long to make durable what it holds. */
 export const DRAIN_MS = 8000
 
 type Context = {
@@ -45,12 +49,21 @@ type Context = {
   lastError: SourceFailure | undefined
 }
 
+function heldBy({ lock }: Context): HeldLock {
+  if (!lock) throw new TypeError('a source without its lock')
+  return lock
+}
+
+/** What the work of a state has failed with. */
+const errorIn = (event: object): unknown => ('error' in event ? event.error : undefined)
+
 function toFailure(error: unknown): SourceFailure {
   const code = error instanceof EngineError ? error.code : 'INTERNAL'
   const message = error instanceof Error ? error.message : String(error)
   return { code, message, remedy: ERRORS[code].remedy, course: courseAfter(error), at: new Date(), error }
 }
 
+/** Decides when the source of a database locks, inspects, streams, waits and gives up. */
 export const sourceMachine = setup({
   types: {
     input: {} as { work: SourceWork },
@@ -61,10 +74,10 @@ export const sourceMachine = setup({
     acquireLock: fromPromise<HeldLock, SourceWork>(async ({ input, signal }) => {
       const lock = await input.acquireLock(signal)
       if (!signal.aborted) return lock
-      await lock.release() // nobody will take it any more
+      await lock.release() // the machine has left the state that wanted it
       throw new EngineError('STOPPING', 'stopped')
     }),
-    inspect: fromPromise<unknown, Context>(({ input, signal }) => input.work.inspect(input.lock as HeldLock, signal)),
+    inspect: fromPromise<unknown, Context>(({ input, signal }) => input.work.inspect(heldBy(input), signal)),
     stream: fromPromise<void, Readonly<{ work: SourceWork; stream: StreamInput<HeldLock, unknown> }>>(({ input, signal }) =>
       input.work.stream(input.stream, signal),
     ),
@@ -73,6 +86,11 @@ export const sourceMachine = setup({
   actions: {
     release: ({ context }) => void context.lock?.release().catch(() => undefined),
     forgetLock: assign({ lock: undefined, plan: undefined }),
+    noteFailure: assign({ lastError: ({ event }) => toFailure(errorIn(event)) }),
+  },
+  guards: {
+    mayTryAgain: ({ event }) => courseAfter(errorIn(event)) !== 'stop',
+    isDraining: ({ context }) => context.drain.signal.aborted,
   },
   delays: {
     backOff: ({ context: { attempt, lastError } }) =>
@@ -98,12 +116,8 @@ export const sourceMachine = setup({
         input: ({ context }) => context.work,
         onDone: { target: 'inspecting', actions: assign({ lock: ({ event }) => event.output }) },
         onError: [
-          {
-            guard: ({ event }) => courseAfter(event.error) !== 'stop',
-            target: 'waiting',
-            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
-          },
-          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          { guard: 'mayTryAgain', target: 'waiting', actions: 'noteFailure' },
+          { target: 'failed', actions: 'noteFailure' },
         ],
       },
     },
@@ -113,12 +127,8 @@ export const sourceMachine = setup({
         input: ({ context }) => context,
         onDone: { target: 'streaming', actions: assign({ plan: ({ event }) => event.output }) },
         onError: [
-          {
-            guard: ({ event }) => courseAfter(event.error) !== 'stop',
-            target: 'waiting',
-            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
-          },
-          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          { guard: 'mayTryAgain', target: 'waiting', actions: 'noteFailure' },
+          { target: 'failed', actions: 'noteFailure' },
         ],
       },
     },
@@ -126,29 +136,21 @@ export const sourceMachine = setup({
       entry: assign({ drain: () => new AbortController() }),
       invoke: {
         src: 'stream',
-        input: ({ context: { work, lock, plan, drain }, self }) => ({
-          work,
+        input: ({ context, self }) => ({
+          work: context.work,
           stream: {
-            lock: lock as HeldLock,
-            plan,
-            drain: drain.signal,
+            lock: heldBy(context),
+            plan: context.plan,
+            drain: context.drain.signal,
             opened: () => self.send({ type: 'opened' }),
             progressed: () => self.send({ type: 'progress' }),
           },
         }),
         onDone: 'stopping',
         onError: [
-          {
-            guard: ({ context }) => context.drain.signal.aborted,
-            target: 'stopping',
-            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
-          },
-          {
-            guard: ({ event }) => courseAfter(event.error) !== 'stop',
-            target: 'waiting',
-            actions: assign({ lastError: ({ event }) => toFailure(event.error) }),
-          },
-          { target: 'failed', actions: assign({ lastError: ({ event }) => toFailure(event.error) }) },
+          { guard: 'isDraining', target: 'stopping', actions: 'noteFailure' },
+          { guard: 'mayTryAgain', target: 'waiting', actions: 'noteFailure' },
+          { target: 'failed', actions: 'noteFailure' },
         ],
       },
       on: { progress: { actions: assign({ attempt: 0 }) } },

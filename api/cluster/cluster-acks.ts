@@ -8,12 +8,13 @@ import type { OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
 import { REWOUND } from '../../engine/dispatch/replay/replay.ts'
 import { EngineError, isRetryable } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
-import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
+import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Owners, PartitionOwners } from '../../engine/state/partition-owners.ts'
 import type { LocalEngine } from '../../actors/engine.ts'
 import type { PeerClient } from './peer-client.ts'
+import { PEER_CALLS, pulledSink } from './verbs.ts'
 
-export type ClusterAcksOptions = Readonly<{
+type ClusterAcksOptions = Readonly<{
   /** of this process */
   engine: LocalEngine
   registry: NodeRegistry
@@ -26,6 +27,7 @@ export type ClusterAcksOptions = Readonly<{
 
 type Failure = Readonly<{ ids: readonly string[]; error: unknown }>
 
+/** Settles messages wherever their partitions live. */
 export class ClusterAcks {
   readonly #options: ClusterAcksOptions
 
@@ -58,34 +60,33 @@ export class ClusterAcks {
     const { registry } = this.#options
     const parts = await this.#moved(sinkId, named, owners)
     const failures: Failure[] = []
-    const byNode = new Map<string, string[]>()
-    for (const partition of parts.keys()) {
+    const byHolder = new Map<string, string[][]>()
+    for (const [partition, ids] of parts) {
       const holder = owners ? owners.get(partition) : registry.id // nothing is known: our own engine knows what is its own
       if (holder === REWOUND) continue // a replay went back behind it: what was handed out there comes again
-      if (holder === undefined || (holder !== registry.id && !registry.live.has(holder)))
-        failures.push({ ids: parts.get(partition) as string[], error: moving(partition) })
-      else byNode.set(holder, [...(byNode.get(holder) ?? []), partition])
+      if (holder === undefined || (holder !== registry.id && !registry.live.has(holder))) failures.push({ ids, error: moving(partition) })
+      else byHolder.set(holder, [...(byHolder.get(holder) ?? []), ids])
     }
-    const send = async ([holder, partitions]: [string, string[]]) => {
-      const ids =
-        partitions.length === 1 ? (parts.get(partitions[0] as string) as string[]) : partitions.flatMap((p) => parts.get(p) as string[])
+    const send = async ([holder, [first = [], ...others]]: [string, string[][]]) => {
+      const ids = others.length === 0 ? first : [first, ...others].flat()
       try {
         await this.#sendTo(holder, sinkId, what, ids)
       } catch (error) {
         failures.push({ ids, error })
       }
     }
-    await Promise.all([...byNode].map(send))
+    await Promise.all([...byHolder].map(send))
     return failures
   }
 
-  /** Ids that a generation named which has ended go to whoever has these messages now; those that nobody has are finished. */
+  /** Names the present owners of messages whose ids are of an ended generation. A message without an owner is finished. */
   async #moved(sinkId: string, parts: ReadonlyMap<string, string[]>, owners: Owners | undefined): Promise<ReadonlyMap<string, string[]>> {
-    const ended = new Set([...parts.keys()].filter((partition) => owners?.get(partition) === HANDED_OVER))
-    if (ended.size === 0) return parts
+    const hasEnded = ([partition]: [string, string[]]) => owners?.get(partition) === HANDED_OVER
+    const ended = [...parts].filter(hasEnded)
+    if (ended.length === 0) return parts
     const tag = sinkTag(sinkId)
-    const now = new Map([...parts].filter(([partition]) => !ended.has(partition)))
-    const ids = [...ended].flatMap((partition) => parts.get(partition) as string[])
+    const now = new Map([...parts].filter((part) => !hasEnded(part)))
+    const ids = ended.flatMap(([, named]) => named)
     for (const { owner, origin, refs } of await this.#options.findOlder(sinkId, readOlderAckIds(ids, tag, Infinity))) {
       const name = `${owner.generation}/${owner.partition}`
       const prefix = ackIdPrefix(tag, origin.generation, origin.partition)
@@ -97,13 +98,13 @@ export class ClusterAcks {
 
   async #sendTo(holder: string, sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
     const { engine, registry, peers } = this.#options
-    if (holder !== registry.id) return peers.settle(registry.live.get(holder) as Node, sinkId, what, ids)
-    const local = engine.sink(sinkId)
-    if (!local) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
-    await local[what](ids)
+    const node = registry.live.get(holder)
+    if (holder === registry.id) await pulledSink(engine, sinkId)[what](ids)
+    else if (node) await peers.ask(node, PEER_CALLS[what], sinkId, ids)
+    else throw new EngineError('PARTITION_MOVING', 'the owner is not live any more', { node: holder })
   }
 
-  /** Messages that a client did not get are deliverable again, as far as their owners can be told. */
+  /** Makes messages deliverable again that a client did not get, as far as their owners can be reached. */
   giveBack(sinkId: string, ids: readonly string[]): void {
     this.settle(sinkId, 'nack', ids).catch((err: unknown) => {
       this.#options.logger.warn(
@@ -113,7 +114,7 @@ export class ClusterAcks {
     })
   }
 
-  /** Who owns the partitions; undefined: they could not be read. */
+  /** Finds the owners of the partitions of a sink; undefined: they could not be read. */
   async ownersOf(sinkId: string): Promise<Owners | undefined> {
     try {
       return await this.#options.owners.of(sinkId)

@@ -14,6 +14,9 @@ export type ReceivePlace = Readonly<{
   receive: (request: ReceiveRequest) => Promise<Receipt>
 }>
 
+/** The answer of a place that has nothing. */
+export const EMPTY: Receipt = { body: Buffer.from('{"data":[]}'), count: 0, giveBack: () => undefined }
+
 /** A place that has not answered in this time is no longer waited for alone. */
 const HEDGE_MS = 25
 /** Places that have nothing answer in this time, or count as out of reach. */
@@ -23,51 +26,55 @@ const AGAIN = { firstMs: 100, maxMs: 2_000 }
 /** Waits of other processes end with ours: their answers may take so long to come. */
 const GRACE_MS = 250
 
-/** What the places have said so far. */
+/** What the places have said so far to one request. */
 class Answers {
   readonly #first = Promise.withResolvers<void>()
-  readonly #signal: AbortSignal
+  /** settles when a place has had messages */
+  readonly first = this.#first.promise
+  readonly #request: ReceiveRequest
   taken: Receipt | undefined
-  /** somebody has answered, if only with nothing */
-  heard = false
-  lastError: unknown
+  /** a place has answered, if only with nothing */
+  #hasAnswer = false
+  #lastError: unknown
   #closed = false
 
-  constructor(signal: AbortSignal) {
-    this.#signal = signal
+  constructor(request: ReceiveRequest) {
+    this.#request = request
   }
 
-  /** settles when a place has had messages */
-  get first(): Promise<void> {
-    return this.#first.promise
+  /** Takes what a place has, unless another was faster. */
+  async ask(place: ReceivePlace, request: ReceiveRequest): Promise<void> {
+    try {
+      const receipt = await place.receive(request)
+      this.#hasAnswer = true
+      if (receipt.count === 0) return
+      if (this.taken || this.#closed || this.#request.signal.aborted) return receipt.giveBack()
+      this.taken = receipt
+      this.#first.resolve()
+    } catch (error) {
+      this.failed(error)
+    }
   }
 
-  /** The client has its answer, or has gone: whatever comes now goes back. */
+  failed(error: unknown): void {
+    this.#lastError = error
+  }
+
+  /** The client has its answer, or has gone: what comes from now on goes back. */
   close(): void {
     this.#closed = true
   }
 
-  /** @returns true: the place has answered, with or without messages */
-  async ask(place: ReceivePlace, request: ReceiveRequest): Promise<boolean> {
-    try {
-      const receipt = await place.receive(request)
-      this.heard = true
-      if (receipt.count === 0) return true
-      if (this.taken || this.#closed || this.#signal.aborted) receipt.giveBack()
-      else {
-        this.taken = receipt
-        this.#first.resolve()
-      }
-      return true
-    } catch (error) {
-      this.lastError = error
-      return false
-    }
+  /** @returns undefined: nothing came. @throws what a place threw last, when not one has answered */
+  result(): Receipt | undefined {
+    if (!this.taken && !this.#hasAnswer && !this.#request.signal.aborted && this.#lastError !== undefined) throw this.#lastError
+    return this.taken
   }
 }
 
 /**
- * What is there now: asks the places in turn, so that few hand out what nobody takes; a slow one holds nobody up.
+ * Takes what is there now. The places are asked in turn, so that few of them hand out messages in vain; after a slow one the next is
+ * asked all the same.
  * @returns undefined: nothing is there
  * @throws what the last place threw, when not one has answered
  */
@@ -75,8 +82,8 @@ export async function takeInTurn(places: readonly ReceivePlace[], request: Recei
   if (places.length === 0) return undefined
   const over = new AbortController()
   const signal = AbortSignal.any([request.signal, over.signal])
-  const answers = new Answers(request.signal)
-  const asks: Promise<boolean>[] = []
+  const answers = new Answers(request)
+  const asks: Promise<void>[] = []
   const wait = (ms: number) => sleep(ms, undefined, { signal }).catch(() => undefined)
   try {
     for (const place of places) {
@@ -90,8 +97,7 @@ export async function takeInTurn(places: readonly ReceivePlace[], request: Recei
     answers.close()
     over.abort()
   }
-  if (!answers.taken && !answers.heard && !request.signal.aborted && answers.lastError !== undefined) throw answers.lastError
-  return answers.taken
+  return answers.result()
 }
 
 type Wait = Readonly<{
@@ -112,7 +118,7 @@ export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, reque
   const endsAt = performance.now() + request.waitMs
   const leftMs = () => Math.floor(endsAt - performance.now())
   const over = new AbortController()
-  const answers = new Answers(request.signal)
+  const answers = new Answers(request)
   const asked = new Map<string, Readonly<{ end: AbortController; ended: Promise<void> }>>()
 
   /** One place: asked again until the time is over, for it may only have begun anew. */
@@ -127,7 +133,7 @@ export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, reque
   }
 
   async function look(): Promise<void> {
-    const now = await places().catch((error: unknown) => void (answers.lastError = error))
+    const now = await places().catch((error: unknown) => answers.failed(error))
     if (!now || over.signal.aborted) return
     const wanted = new Set(now.map(({ id }) => id))
     for (const [id, { end }] of asked) {
@@ -163,6 +169,5 @@ export async function waitEverywhere({ places, watch, lookEveryMs }: Wait, reque
     answers.close()
     over.abort()
   }
-  if (!answers.taken && !answers.heard && !request.signal.aborted && answers.lastError !== undefined) throw answers.lastError
-  return answers.taken
+  return answers.result()
 }

@@ -3,14 +3,13 @@
  * secrets: errors are redacted where they are, before they travel.
  */
 import { Type, type TSchema } from 'typebox'
-import { EngineError, type ErrorContext } from '../../engine/errors.ts'
-import type { Logger } from '../../engine/logger.ts'
+import { EngineError } from '../../engine/errors.ts'
 import { redactError, redactText } from '../../engine/redaction.ts'
-import type { Node, NodeRegistry } from '../../engine/state/node-registry.ts'
+import type { Node } from '../../engine/state/node-registry.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
-import type { ActorStatus } from '../../engine/status.ts'
-import type { PeerClient } from './peer-client.ts'
+import type { ActorStatus, Figures, PartitionStatus } from '../../engine/status.ts'
 
+/** What a process is called, and its version. */
 export type Identity = Readonly<{ version: string; nodeId: string; nodeName: string }>
 
 type ReportedActor = Readonly<{
@@ -22,11 +21,12 @@ type ReportedActor = Readonly<{
   state: string
   since: string | null
   last_error: Readonly<{ code: string | null; message: string; at: string }> | null
-  details: ErrorContext
-  partitions: readonly ErrorContext[]
+  details: Figures
+  partitions: readonly PartitionStatus[]
 }>
 type NodeReport = Readonly<{ ready: boolean; actors: readonly ReportedActor[] }>
 
+/** A process of the cluster, with its own report where it answered. */
 export type KnownNode = Readonly<Omit<Node, 'address'>> &
   Readonly<{
     /** null: alone, so nobody needs it */
@@ -47,6 +47,7 @@ const Actor = Type.Object({
   last_error: OrNull(Type.Object({ code: OrNull(Text), message: Text, at: Text })),
   details: Type.Object({}, { additionalProperties: true }),
 })
+/** The schema of a process in the answer of `/info`. */
 export const NodeOut = Type.Object({
   id: Type.String({ description: 'made anew at each start' }),
   name: Type.String({ description: 'host/pid' }),
@@ -61,6 +62,7 @@ export const NodeOut = Type.Object({
   actors: Type.Array(Actor),
 })
 
+/** Describes a process that is alone, so that it has no address for peers. */
 export const aboutSelf = ({ version, nodeId, nodeName }: Identity): Omit<KnownNode, 'reachable' | 'report'> => ({
   id: nodeId,
   name: nodeName,
@@ -71,28 +73,6 @@ export const aboutSelf = ({ version, nodeId, nodeName }: Identity): Omit<KnownNo
 /** What this process says of itself. */
 export function reportOf(engine: Pick<EngineVerbs, 'actors' | 'ready'>): NodeReport {
   return { ready: engine.ready().ready, actors: engine.actors().map(reported) }
-}
-
-/** A process that is asked for its report and does not answer in this time is shown as out of reach. */
-const REPORT_WITHIN_MS = 1_000
-
-/** Every live process, asked at once. */
-export async function clusterNodes(
-  options: Readonly<{ engine: EngineVerbs; registry: NodeRegistry; peers: PeerClient; logger: Logger }>,
-): Promise<KnownNode[]> {
-  const { engine, registry, peers, logger } = options
-  await registry.look().catch(() => undefined) // else as of the last heartbeat
-  return Promise.all(
-    [...registry.live.values()].map(async (node): Promise<KnownNode> => {
-      if (node.id === registry.id) return { ...node, reachable: true, report: reportOf(engine) }
-      try {
-        return { ...node, reachable: true, report: (await peers.report(node, REPORT_WITHIN_MS)) as NodeReport }
-      } catch (err) {
-        logger.warn({ node: node.name, err }, 'a node does not say how it is')
-        return { ...node, reachable: false, report: undefined }
-      }
-    }),
-  )
 }
 
 /** A process as one account may see it. */

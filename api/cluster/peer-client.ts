@@ -7,23 +7,24 @@
  * what comes all the same is given back. Only a process that doesn't answer that either is cut off; it gives back what it
  * could not write.
  *
- * An answer that was long on its way, because a process stood still meanwhile, is nobody's: its messages may be with another
+ * An answer that was long on its way, because a process stood still meanwhile, is dropped: its messages may be with another
  * client by now, so they are neither passed on nor given back.
  */
 import { randomUUID } from 'node:crypto'
 import type { Pool } from 'undici'
-import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
-import type { MessageRecord, MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
+import { EngineError, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
+import type { Logger } from '../../engine/logger.ts'
 import { openPool } from '../../engine/net/http.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
-import type { RecentAsked, RecentMessage } from '../../actors/recent-messages.ts'
-import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
-import type { EditedMessages, HeldSink, MessageChoice, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
-import type { SourceOutcome } from '../../actors/source/source-actor.ts'
-import type { Health } from '../../engine/status.ts'
+import type { Shape } from '../../sinks/pull.ts'
+import type { Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import { EMPTY } from './fan-out.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
+import { SHORT_MS, type Asked, type PeerCall } from './verbs.ts'
 
+/** Below it are all routes for peers. */
 export const PEER_PATH = '/internal/peer'
+/** how many messages the answer to a receive has */
 export const COUNT_HEADER = 'x-tailrace-count'
 /** milliseconds from the arrival of a receive to the moment its messages were handed out */
 export const WAITED_HEADER = 'x-tailrace-waited-ms'
@@ -31,42 +32,35 @@ export const WAITED_HEADER = 'x-tailrace-waited-ms'
 export const countsOf = (headers: Readonly<Record<string, unknown>>): string[] =>
   [COUNT_HEADER, WAITED_HEADER].map((name) => String(headers[name] ?? ''))
 
-/** What only has to be looked up or taken. */
-const SHORT_MS = 1_000
-/** Functions may take a second each, and the query of an enrichment five. */
-const RUN_MS = 10_000
-/** An ack waits for its commit. */
-const SETTLE_MS = 15_000
-/** It may have to come to rest first, then its partitions stop. */
-const HOLD_MS = 25_000
 /** A wait that was called off, or whose time is over, is answered within this. */
 const GRACE_MS = 2_000
 const CONNECT_MS = 1_000
 /** Below the servers' own, so that a request never meets a connection that is just being closed. */
 const KEEP_ALIVE_MS = 60_000
 
-const NOTHING = Buffer.from('{"data":[]}')
-
 type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
   Readonly<{
     sinkId: string
-    /** an answer that was under way for longer may hold messages of somebody else */
+    /** an answer that was under way for longer may hold messages that another client has by now */
     staleMs: number
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
   }>
-export type PeerMessage = Readonly<{ id: string }> & MessageLook
-export type PeerEdit = Readonly<{ sinkId: string; edit: MessageEdit; choice: MessageChoice }>
+/** How a receive travels. */
+export type AskedMessages = Readonly<{ call: string; batch_size: number; wait_ms: number; shape: Shape; ack_token?: boolean }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
+/** The calls of this process to the others. */
 export class PeerClient implements AsyncDisposable {
   readonly #key: PeerKey
+  readonly #logger: Logger
   /** by address */
   readonly #pools = new Map<string, Pool>()
 
-  constructor(key: PeerKey) {
+  constructor(key: PeerKey, logger: Logger) {
     this.#key = key
+    this.#logger = logger
   }
 
   /**
@@ -85,13 +79,18 @@ export class PeerClient implements AsyncDisposable {
     signal.addEventListener('abort', callOff)
     if (signal.aborted) callOff()
     try {
-      const body = JSON.stringify({ call: id, batch_size: batchSize, wait_ms: waitMs, shape, ack_token: ackToken })
+      const asked: AskedMessages = { call: id, batch_size: batchSize, wait_ms: waitMs, shape, ack_token: ackToken }
       const deadlineMs = Math.max(waitMs + GRACE_MS, SHORT_MS)
       const askedAt = performance.now()
-      const answer = await this.#call(node, { path: `/sinks/${sinkId}/receive`, body, deadlineMs, signal: cut.signal })
+      const answer = await this.#call(node, {
+        path: `/sinks/${sinkId}/receive`,
+        body: JSON.stringify(asked),
+        deadlineMs,
+        signal: cut.signal,
+      })
       const count = Number(answer.headers[COUNT_HEADER])
       const underWayMs = performance.now() - askedAt - Number(answer.headers[WAITED_HEADER] ?? 0)
-      if (count > 0 && underWayMs > staleMs) return { body: NOTHING, count: 0, giveBack: () => undefined }
+      if (count > 0 && underWayMs > staleMs) return EMPTY
       return { body: answer.body, count, giveBack: () => giveBack(ackIdsOf(answer.body)) }
     } finally {
       clearTimeout(late)
@@ -99,72 +98,23 @@ export class PeerClient implements AsyncDisposable {
     }
   }
 
-  /** Settles when it is durable there. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
-  async settle(node: Node, sinkId: string, what: 'ack' | 'nack', ackIds: readonly string[]): Promise<void> {
-    await this.#call(node, { path: `/sinks/${sinkId}/${what}`, body: JSON.stringify(ackIds), deadlineMs: SETTLE_MS })
+  /** Asks another process for what the row of the call says. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
+  async ask<A extends readonly unknown[], R>(node: Node, { path, deadlineMs, silent }: PeerCall<A, R>, ...args: A): Promise<R> {
+    const left = [...args]
+    const below = path.replaceAll(/:\w+/g, () => String(left.shift()))
+    const body = left.length > 0 ? JSON.stringify(left[0]) : ''
+    try {
+      const call = { path: below, body, deadlineMs: typeof deadlineMs === 'number' ? deadlineMs : deadlineMs(...args) }
+      return (JSON.parse((await this.#call(node, call)).body.toString()) ?? undefined) as R // a process of this cluster signed it
+    } catch (err) {
+      if (silent !== undefined) this.#logger.warn({ node: node.name, err }, silent)
+      throw err
+    }
   }
 
-  /** Settles when it is durable there. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
-  async editMessages(node: Node, { sinkId, ...edit }: PeerEdit): Promise<EditedMessages> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/messages`, body: JSON.stringify(edit), deadlineMs: SETTLE_MS })
-    return JSON.parse(body.toString()) as EditedMessages
-  }
-
-  /** The newest messages that were delivered there. */
-  async delivered(node: Node, sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/delivered`, body: JSON.stringify({ limit }), deadlineMs: SHORT_MS })
-    return JSON.parse(body.toString()) as MessageRecord[]
-  }
-
-  /** A message as that process knows it. */
-  async message(node: Node, sinkId: string, asked: PeerMessage): Promise<ShownMessage | undefined> {
-    const deadlineMs = asked.withFunctions ? RUN_MS : SHORT_MS
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/message`, body: JSON.stringify(asked), deadlineMs })
-    return (JSON.parse(body.toString()) as ShownMessage | null) ?? undefined
-  }
-
-  /** The last messages that sinks have read there. */
-  async recent(node: Node, asked: RecentAsked): Promise<readonly RecentMessage[]> {
-    const { body } = await this.#call(node, { path: '/recent', body: JSON.stringify(asked), deadlineMs: SHORT_MS })
-    return JSON.parse(body.toString()) as RecentMessage[]
-  }
-
-  /** What a process says of itself. */
-  async report(node: Node, deadlineMs: number): Promise<unknown> {
-    return JSON.parse((await this.#call(node, { path: '/report', deadlineMs })).body.toString())
-  }
-
-  /** How these sinks are there, as far as it runs them. */
-  async sinkHealth(node: Node, ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
-    const { body } = await this.#call(node, { path: '/health', body: JSON.stringify(ids), deadlineMs: SHORT_MS })
-    return new Map(Object.entries(JSON.parse(body.toString()) as Record<string, Health>))
-  }
-
-  /** Settles when what is stored at this moment has taken effect there. */
-  async reload(node: Node, deadlineMs: number): Promise<void> {
-    await this.#call(node, { path: '/reload', deadlineMs })
-  }
-
-  /** @returns what the source there had stopped at. @throws EngineError NO_GAP, PEER_UNREACHABLE, … */
-  async acceptGap(node: Node, databaseId: string): Promise<string> {
-    const { body } = await this.#call(node, { path: `/sources/${databaseId}/accept-gap`, deadlineMs: SETTLE_MS })
-    return (JSON.parse(body.toString()) as { accepted: string }).accepted
-  }
-
-  /** Settles when what it serves of the sink has stopped. @throws EngineError REPLAY_RUNNING, SINK_NOT_RUNNING, PEER_UNREACHABLE, … */
-  async holdSink(node: Node, sinkId: string, by: string): Promise<HeldSink> {
-    const { body } = await this.#call(node, { path: `/sinks/${sinkId}/hold/${by}`, deadlineMs: HOLD_MS })
-    return JSON.parse(body.toString()) as HeldSink
-  }
-
-  async releaseSink(node: Node, sinkId: string, by: string): Promise<void> {
-    await this.#call(node, { path: `/sinks/${sinkId}/release/${by}`, deadlineMs: SETTLE_MS })
-  }
-
-  /** @returns how the source there is then, at the latest after `waitMs` */
-  async retrySource(node: Node, databaseId: string, waitMs: number): Promise<SourceOutcome> {
-    const call = { path: `/sources/${databaseId}/retry`, body: JSON.stringify({ wait_ms: waitMs }), deadlineMs: waitMs + SHORT_MS }
-    return JSON.parse((await this.#call(node, call)).body.toString()) as SourceOutcome
+  /** Each of these with what it answers, once it is asked. */
+  asked<A extends readonly unknown[], R>(nodes: readonly Node[], call: PeerCall<A, R>, ...args: A): Asked<R>[] {
+    return nodes.map((node) => ({ node: node.name, answer: () => this.ask(node, call, ...args) }))
   }
 
   /** Ends connections to addresses that none of these has. */
@@ -215,7 +165,7 @@ export class PeerClient implements AsyncDisposable {
       )
     }
     if (status === 200) return answer
-    throw told(node, status, answer.body)
+    throw errorOf(node, status, answer.body)
   }
 
   #pool(address: string): Pool {
@@ -237,15 +187,15 @@ export class PeerClient implements AsyncDisposable {
   }
 }
 
-/** The error that the other process answered with, by its code. */
-function told(node: Node, status: number, body: Buffer): EngineError {
+/** Makes an error of what the other process answered, with its code. */
+function errorOf(node: Node, status: number, body: Buffer): EngineError {
   let code: ErrorCode = 'INTERNAL'
   let summary = `status ${status}`
   try {
-    const parsed = JSON.parse(body.toString()) as { code?: unknown; summary?: unknown }
-    if (typeof parsed.code === 'string' && parsed.code in ERRORS) code = parsed.code as ErrorCode
-    if (typeof parsed.summary === 'string') summary = parsed.summary
-  } catch {} // the status has to do
+    const answer = JSON.parse(body.toString()) as { code?: unknown; summary?: unknown }
+    if (isErrorCode(answer.code)) code = answer.code
+    if (typeof answer.summary === 'string') summary = answer.summary
+  } catch {} // without a body of ours the status says enough
   return new EngineError(code, `node ${node.name}: ${summary}`, { node: node.name, status })
 }
 

@@ -2,12 +2,13 @@
  * How the processes of a cluster know each other: by a key derived from the VAULT_KEY they share. A request carries a
  * signature over method, path, body, time, a number that is used once, and the node it is meant for: one that was overheard
  * is good for no other node and no other body, and the node that took it takes it no second time. The answer carries one over
- * the request's, its status, its body and the headers that count, so that nobody on the way changes it, and whatever listens
- * at the address of a node that is gone can't say yes in its place. The key itself never travels. What is sent can be read by
- * whoever is on the way. Nothing here does I/O.
+ * the request's, its status, its body and the headers that count: it can't be changed on the way, and a program that listens
+ * at the address of a node that is gone can't say yes in its place. The key itself never travels. What is sent can be read
+ * on the way. Nothing here does I/O.
  */
 import { createHmac, hash, hkdfSync, randomBytes, timingSafeEqual } from 'node:crypto'
 
+/** Carries the signature of a request, and that of its answer. */
 export const PEER_HEADER = 'x-tailrace-peer'
 /** Clocks of the processes may differ by less than this. */
 const MAX_AGE_MS = 5 * 60_000
@@ -22,6 +23,7 @@ type PeerAnswer = Readonly<{ status: number; body: string | Buffer; counts: read
 /** Signed by this cluster, but for another node: its sender has not heard yet that this process began anew. */
 type MeantForAnother = Readonly<{ meantFor: string; mac: string }>
 
+/** Signs what processes of a cluster say to each other, and checks it. */
 export class PeerKey {
   readonly #key: Buffer
 
@@ -75,7 +77,7 @@ const MAX_TAKEN = 200_000
 
 /**
  * Requests that this process has taken, for as long as their time would let them pass again. Those of its former life name
- * another node. Where there are too many the oldest are forgotten, and nothing as old as they were is taken any more.
+ * another node. When there are too many, the oldest are forgotten; a request as old as those is refused from then on.
  */
 export class TakenRequests {
   /** their times by their signatures, in the order they came */

@@ -1,35 +1,34 @@
 /**
  * What a process does for the others of its cluster, on the port of the API, below a path that the OpenAPI document
- * doesn't have. Only this process's own engine is asked: a request hops once. Whoever does not hold the cluster's key gets
+ * doesn't have. Only this process's own engine is asked: a request hops once. A request without the signature of the cluster gets
  * a 401 before its body is read.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { LocalEngine } from '../../actors/engine.ts'
-import type { RecentAsked } from '../../actors/recent-messages.ts'
-import type { PulledSink } from '../../actors/sink/running-sink.ts'
-import type { Shape } from '../../sinks/pull.ts'
+import { EMPTY } from './fan-out.ts'
 import type { KnownNode } from './node-report.ts'
-import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type PeerEdit, type PeerMessage } from './peer-client.ts'
+import { COUNT_HEADER, countsOf, PEER_PATH, WAITED_HEADER, type AskedMessages } from './peer-client.ts'
 import { PEER_HEADER, TakenRequests, type PeerClaim, type PeerKey } from './peer-key.ts'
 import type { OpenReceives, ReceiveCall } from './receive-call.ts'
-import { JSON_TYPE, type RouteConfig } from '../http/operation.ts'
+import { JSON_TYPE } from '../http/operation.ts'
 import type { Strangers } from '../http/strangers.ts'
+import { PEER_CALLS, pulledSink, VERBS, type PeerCall } from './verbs.ts'
 
 type PeerService = Readonly<{
   key: PeerKey
   nodeId: string
   /** of this process alone */
   engine: LocalEngine
-  /** what this process says of itself: plain JSON */
-  report: () => unknown
 }>
 
 /** The part that a process plays in a cluster: it answers its peers, and knows how they are. */
 export type ServedCluster = Readonly<{ service: PeerService; nodes: () => Promise<readonly KnownNode[]> }>
 
+type PeerRoute = { Params: Readonly<Record<string, string>>; Body: Buffer | undefined }
+type PeerRequest = FastifyRequest<PeerRoute>
+
 const MAX_BODY_BYTES = 32 * 1_048_576
-const EMPTY = Buffer.from('{"data":[]}')
 const DONE = '{"success":true}'
 /** A call that was called off before it arrived is remembered so long. */
 const EARLY_MS = 10_000
@@ -41,28 +40,27 @@ declare module 'fastify' {
   }
 }
 
+/** Serves the rows of the verbs that have a path, and the receives of peers. */
 export function addPeerRoutes(
   app: FastifyInstance,
   { service, receives, strangers }: Readonly<{ service: PeerService; receives: OpenReceives; strangers: Strangers }>,
 ): void {
   const { key, nodeId, engine } = service
-  const calls = new OpenCalls()
+  const calls: readonly PeerCall<never[], unknown>[] = [
+    ...Object.values(VERBS).filter((place) => typeof place === 'object'),
+    ...Object.values(PEER_CALLS),
+  ]
+  const open = new OpenCalls()
   const taken = new TakenRequests()
 
-  const sinkOf = (request: FastifyRequest): PulledSink => {
-    const { sink: id = '' } = request.params as { sink?: string }
-    const running = engine.sink(id)
-    if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node', { sink: id })
-    return running
-  }
-
-  const receive = async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
+  const receive = async (request: PeerRequest, reply: FastifyReply): Promise<unknown> => {
     if (receives.stopping) throw new EngineError('STOPPING', 'the service is stopping')
     const arrivedAt = performance.now()
-    const asked = bodyOf(request) as { call: string; batch_size: number; wait_ms: number; shape: Shape; ack_token?: boolean }
-    const sink = sinkOf(request)
+    const { sink: sinkId = '' } = request.params
+    const sink = pulledSink(engine, sinkId)
+    const asked = bodyOf<AskedMessages>(request)
     const call = receives.begin(reply.raw)
-    const forget = calls.add(asked.call, call)
+    const forget = open.add(asked.call, call)
     try {
       const receipt = await sink.receive({
         batchSize: asked.batch_size,
@@ -81,15 +79,10 @@ export function addPeerRoutes(
       if (call.gone) return void reply.hijack()
       if (!call.signal.aborted) throw error
       reply.header(COUNT_HEADER, 0) // called off: an abort may settle as a rejection
-      return EMPTY
+      return EMPTY.body
     } finally {
       forget()
     }
-  }
-
-  const settle = (what: 'ack' | 'nack') => async (request: FastifyRequest) => {
-    await sinkOf(request)[what](bodyOf(request) as string[])
-    return DONE
   }
 
   app.register(async (scope) => {
@@ -108,65 +101,34 @@ export function addPeerRoutes(
       reply.header('content-type', JSON_TYPE)
     })
     scope.addHook('preValidation', async (request) => {
-      if (request.peer && !key.isBody(request.peer, (request.body as Buffer | undefined) ?? ''))
+      if (request.peer && !key.isBody(request.peer, Buffer.isBuffer(request.body) ? request.body : ''))
         throw new EngineError('PEER_UNAUTHORIZED', 'The body is not the one that was signed.')
     })
-    scope.addHook('onSend', async (request, reply, payload) => {
+    scope.addHook('onSend', async (request, reply, payload: string | Buffer | undefined) => {
       if (!request.peer) return
-      const answer = { status: reply.statusCode, body: (payload ?? '') as string | Buffer, counts: countsOf(reply.getHeaders()) }
+      const answer = { status: reply.statusCode, body: payload ?? '', counts: countsOf(reply.getHeaders()) }
       reply.header(PEER_HEADER, key.signAnswer(request.peer.mac, answer))
     })
-    const post = (path: string, handle: (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>) =>
-      scope.post(PEER_PATH + path, { bodyLimit: MAX_BODY_BYTES, config: { isPeer: true } satisfies RouteConfig }, handle)
+    const post = (path: string, handle: (request: PeerRequest, reply: FastifyReply) => Promise<unknown>) =>
+      scope.post<PeerRoute>(PEER_PATH + path, { bodyLimit: MAX_BODY_BYTES, config: { isPeer: true } }, handle)
+    for (const { path, run } of calls) {
+      const parameters = [...path.matchAll(/:(\w+)/g)]
+      post(path, async (request) => {
+        const ids = parameters.map(([, name = '']) => request.params[name])
+        const args = request.body?.length ? [...ids, bodyOf(request)] : ids
+        return JSON.stringify((await run(engine, ...(args as never[]))) ?? null) // as they were signed by a peer
+      })
+    }
     post('/sinks/:sink/receive', receive)
-    post('/sinks/:sink/ack', settle('ack'))
-    post('/sinks/:sink/nack', settle('nack'))
-    const replayed = (request: FastifyRequest) => request.params as { sink: string; by: string }
-    post('/sinks/:sink/hold/:by', async (request) => {
-      const { sink, by } = replayed(request)
-      return JSON.stringify(await engine.holdSink(sink, by))
-    })
-    post('/sinks/:sink/release/:by', async (request) => {
-      const { sink, by } = replayed(request)
-      await engine.releaseSink(sink, by)
-      return DONE
-    })
-    const sinkIdOf = (request: FastifyRequest) => (request.params as { sink: string }).sink
-    post('/sinks/:sink/messages', async (request) => {
-      const { edit, choice } = bodyOf(request) as Omit<PeerEdit, 'sinkId'>
-      return JSON.stringify(await engine.editMessages(sinkIdOf(request), edit, choice))
-    })
-    post('/sinks/:sink/delivered', async (request) =>
-      JSON.stringify(await engine.delivered(sinkIdOf(request), (bodyOf(request) as { limit: number }).limit)),
-    )
-    post('/sinks/:sink/message', async (request) => {
-      const { id, ...look } = bodyOf(request) as PeerMessage
-      return JSON.stringify((await engine.message(sinkIdOf(request), id, look)) ?? null)
-    })
-    post('/recent', async (request) => JSON.stringify(await engine.recent(bodyOf(request) as RecentAsked)))
-    post('/calls/:call/end', async (request) => {
-      calls.end((request.params as { call: string }).call)
-      return DONE
-    })
-    post('/health', async (request) => JSON.stringify(Object.fromEntries(await engine.sinkHealth(bodyOf(request) as string[]))))
-    post('/report', async () => JSON.stringify(service.report()))
-    const databaseOf = (request: FastifyRequest) => (request.params as { database: string }).database
-    post('/sources/:database/accept-gap', async (request) => JSON.stringify({ accepted: await engine.acceptGap(databaseOf(request)) }))
-    post('/sources/:database/retry', async (request) => {
-      const { wait_ms: waitMs } = bodyOf(request) as { wait_ms: number }
-      return JSON.stringify(await engine.retrySource(databaseOf(request), waitMs))
-    })
-    post('/reload', async () => {
-      await engine.reload()
+    post('/calls/:call/end', async ({ params: { call = '' } }) => {
+      open.end(call)
       return DONE
     })
   })
 }
 
 /** The body was signed by a peer, which checked what its client sent: it has the form that peers send. */
-function bodyOf(request: FastifyRequest): unknown {
-  return JSON.parse((request.body as Buffer).toString())
-}
+const bodyOf = <T>({ body }: PeerRequest): T => JSON.parse(String(body)) as T
 
 /** Receives that a peer waits for, by its name for them, so that it can call them off. */
 class OpenCalls {

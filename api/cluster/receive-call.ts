@@ -9,16 +9,32 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Receipt } from '../../actors/sink/running-sink.ts'
 
+/** The places of receives that wait for messages of a sink, of which there are `max_waiting`. */
+export class WaitingPlaces {
+  readonly #taken = new Map<string, number>()
+
+  /** @returns gives the place back. @throws EngineError TOO_MANY_WAITING */
+  take({ id, max_waiting: max }: Pick<Sink, 'id' | 'max_waiting'>): Disposable {
+    const taken = this.#taken.get(id) ?? 0
+    if (taken >= max) throw new EngineError('TOO_MANY_WAITING', `${taken} receives wait for messages of this sink already`, { max })
+    this.#taken.set(id, taken + 1)
+    return {
+      [Symbol.dispose]: () => {
+        const left = (this.#taken.get(id) ?? 1) - 1
+        if (left > 0) this.#taken.set(id, left)
+        else this.#taken.delete(id)
+      },
+    }
+  }
+}
+
 /** The receives that wait for messages at the moment. */
 export class OpenReceives {
   readonly #open = new Set<ReceiveCall>()
-  /** those that are held for a sink that is off, by its id */
-  readonly #held = new Map<string, number>()
+  /** of those that are held for a sink that is off, where no actor counts them */
+  readonly held = new WaitingPlaces()
   #stopping = false
 
-  get size(): number {
-    return this.#open.size
-  }
   get stopping(): boolean {
     return this.#stopping
   }
@@ -29,20 +45,6 @@ export class OpenReceives {
     return call
   }
 
-  /** Counts one that is held for a sink that is off, where no actor counts it. @throws EngineError TOO_MANY_WAITING */
-  hold({ id, max_waiting: max }: Pick<Sink, 'id' | 'max_waiting'>): Disposable {
-    const held = this.#held.get(id) ?? 0
-    if (held >= max) throw new EngineError('TOO_MANY_WAITING', `${held} receives wait for messages of this sink already`, { max })
-    this.#held.set(id, held + 1)
-    return {
-      [Symbol.dispose]: () => {
-        const left = (this.#held.get(id) as number) - 1
-        if (left > 0) this.#held.set(id, left)
-        else this.#held.delete(id)
-      },
-    }
-  }
-
   /** Ends every wait; those that come later see `stopping`. */
   stop(): void {
     this.#stopping = true
@@ -50,8 +52,11 @@ export class OpenReceives {
   }
 }
 
+/** One receive and its connection, until the answer is written or the client has gone. */
 export class ReceiveCall {
   readonly #abort = new AbortController()
+  /** aborted when the client goes, or its wait is ended */
+  readonly signal: AbortSignal = this.#abort.signal
   readonly #response: ServerResponse
   /** the response lets go of it when it has ended */
   readonly #socket: Socket | null
@@ -67,9 +72,6 @@ export class ReceiveCall {
     response.once('close', this.#onClose)
   }
 
-  get signal(): AbortSignal {
-    return this.#abort.signal
-  }
   get gone(): boolean {
     return this.#gone
   }

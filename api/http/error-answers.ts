@@ -4,8 +4,10 @@
  * nothing. Nothing here does I/O.
  */
 import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
+import { isObject } from '../../engine/json.ts'
 import { redactText } from '../../engine/redaction.ts'
 
+/** The body of an answer to a request that failed. */
 export type ErrorBody = Readonly<{
   summary: string
   code: ErrorCode
@@ -43,10 +45,7 @@ export function answerTo(error: unknown): ErrorAnswer {
 
 /** Errors that aren't ours: those that say 4xx are the client's, the rest are internal. */
 function foreign(error: unknown): ErrorAnswer {
-  const { code: foreignCode, statusCode } = (typeof error === 'object' && error !== null ? error : {}) as {
-    code?: unknown
-    statusCode?: unknown
-  }
+  const { code: foreignCode, statusCode } = isObject(error) ? error : {}
   const code =
     FOREIGN_CODES[String(foreignCode)] ??
     (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500 ? 'REQUEST_INVALID' : 'INTERNAL')
@@ -55,7 +54,7 @@ function foreign(error: unknown): ErrorAnswer {
 
 /** What a client that broke HTTP itself gets: written as it is, the connection ends. */
 export function rawAnswerTo(error: unknown): string {
-  const code = FOREIGN_CODES[String((error as { code?: unknown }).code)] ?? 'REQUEST_INVALID'
+  const code = FOREIGN_CODES[String(isObject(error) ? error['code'] : '')] ?? 'REQUEST_INVALID'
   const { status, meaning } = ERRORS[code]
   const body = JSON.stringify({
     summary: code === 'REQUEST_INVALID' ? 'The request is not valid HTTP.' : meaning,
@@ -83,14 +82,15 @@ export function portUnavailable(variable: string, host: string, port: number, ca
 
 /** The context of VALIDATION_FAILED has paths such as `source.include_tables`; the answer nests them. */
 function nested(context: Readonly<Record<string, unknown>>): ValidationErrors {
-  const root: ValidationErrors = Object.create(null)
+  const empty = (): ValidationErrors => Object.create(null)
+  const root = empty()
   for (const [path, reason] of Object.entries(context)) {
     const names = path.split('.')
-    const last = names.pop() as string
+    const last = names.pop() ?? ''
     let at = root
     for (const name of names) {
       const below = at[name]
-      at = below !== undefined && !isReasons(below) ? below : (at[name] = Object.create(null) as ValidationErrors)
+      at = below !== undefined && !isReasons(below) ? below : (at[name] = empty())
     }
     at[last] = [redactText(String(reason))]
   }

@@ -9,6 +9,7 @@ import type { ErrorBody } from './error-answers.ts'
 
 const TOLD_EVERY_MS = 10_000
 
+/** Says in the log which requests failed, and how many. */
 export class FailedRequests {
   readonly #logger: Logger
   readonly #clock: () => number
@@ -27,7 +28,7 @@ export class FailedRequests {
     const known = this.#putOff.get(code) ?? { toldAt: -Infinity, since: 0 }
     this.#putOff.set(code, known)
     known.since++
-    const fields = { code, ...request, reason: (error as Error).message }
+    const fields = { code, ...request, reason: error instanceof Error ? error.message : String(error) }
     if (this.#clock() - known.toldAt < TOLD_EVERY_MS) return void this.#logger.debug(fields, 'a request was put off')
     this.#logger.warn({ ...fields, requests: known.since }, 'requests are put off: whoever sent them should try again')
     known.toldAt = this.#clock()

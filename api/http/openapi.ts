@@ -1,12 +1,17 @@
 /** The OpenAPI 3.1 document, printed from the operations that are served: TypeBox schemas are JSON schemas, which 3.1 takes
  *  as they are. Nothing here does I/O. */
 import { Type, type TSchema } from 'typebox'
-import { ERRORS, type ErrorCode } from '../../engine/errors.ts'
+import { ERRORS, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
+import { isObject } from '../../engine/json.ts'
 import type { Operation } from './operation.ts'
 
 const ErrorOut = Type.Object({
   summary: Type.String(),
-  code: Type.Union((Object.keys(ERRORS) as ErrorCode[]).map((code) => Type.Literal(code))),
+  code: Type.Union(
+    Object.keys(ERRORS)
+      .filter(isErrorCode)
+      .map((code) => Type.Literal(code)),
+  ),
   validation_errors: Type.Optional(
     Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' }),
   ),
@@ -71,8 +76,8 @@ const pathParameters = (path: string) =>
   }))
 
 function queryParameters(query: TSchema | undefined): unknown[] {
-  if (!query || !('properties' in query)) return []
-  return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => ({
+  if (!query || !('properties' in query) || !isObject(query.properties)) return []
+  return Object.entries(query.properties).map(([name, schema]) => ({
     name,
     in: 'query',
     required: false,

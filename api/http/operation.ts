@@ -5,10 +5,12 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { TSchema } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
+import { isObject } from '../../engine/json.ts'
 import type { Account } from '../../engine/state/resources.ts'
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
+/** A route and what the OpenAPI document says of it. */
 export type Operation = Readonly<{
   /** unique: operationId of the document */
   id: string
@@ -39,19 +41,30 @@ export type Operation = Readonly<{
   handle: (request: FastifyRequest, reply: FastifyReply, account: Account) => unknown
 }>
 
-/** What the server knows of a route. @property isPeer for other processes of the cluster, which send no token */
-export type RouteConfig = Readonly<{ exactNumbers?: true | undefined; isPeer?: true }>
+declare module 'fastify' {
+  /** What the server knows of a route. @property isPeer for other processes of the cluster, which send no token */
+  interface FastifyContextConfig {
+    exactNumbers?: true | undefined
+    isPeer?: true
+  }
+}
 /** The content type of every answer; the framework sets it where it makes the text itself. */
 export const JSON_TYPE = 'application/json; charset=utf-8'
 
-export const pathParameter = (request: FastifyRequest, name: string): string => (request.params as Record<string, string>)[name] ?? ''
+/** Gives a part of the path of a request by its name. */
+export function pathParameter({ params }: FastifyRequest, name: string): string {
+  const value = isObject(params) ? params[name] : undefined
+  return typeof value === 'string' ? value : ''
+}
+
+/** Gives what stands behind the path of a request, by name. */
+export const queryOf = ({ query }: FastifyRequest): Readonly<Record<string, unknown>> => (isObject(query) ? query : {})
 
 /** @returns the body as an object; an empty body is `{}`
  *  @throws EngineError REQUEST_INVALID: JSON, but not an object */
 export function objectBody(request: FastifyRequest): Readonly<Record<string, unknown>> {
   const { body } = request
   if (body === undefined) return {}
-  if (typeof body !== 'object' || body === null || Array.isArray(body))
-    throw new EngineError('REQUEST_INVALID', 'The body must be a JSON object.')
-  return body as Record<string, unknown>
+  if (isObject(body)) return body
+  throw new EngineError('REQUEST_INVALID', 'The body must be a JSON object.')
 }

@@ -11,6 +11,7 @@ import { clientNetwork } from '../../engine/net/ip-address.ts'
 /** Both of one client. */
 type Most = Readonly<{ connections: number; requests: number }>
 
+/** What clients without a token have open, and whether they may have more. */
 export class Strangers {
   readonly #most: Most
   /** whose the connections are on which no request with a token has come yet */
@@ -70,7 +71,7 @@ class Counts {
   }
 
   remove(client: string): void {
-    const left = (this.#of.get(client) as number) - 1
+    const left = (this.#of.get(client) ?? 0) - 1
     if (left > 0) this.#of.set(client, left)
     else this.#of.delete(client)
   }

@@ -1,12 +1,15 @@
 /** The messages of a sink that people look at: those that wait to be tried again, were given up, or were delivered lately; and what to do with them. */
+import type { FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
+import { isObject } from '../../engine/json.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { MessageChoice } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
-import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../http/operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
+import { namedResource } from '../http/resource-routes.ts'
 
 const MAX_LIMIT = 1_000
 const MAX_IDS = 1_000
@@ -62,6 +65,7 @@ const MessageDetail = Type.Object({
   }),
 })
 
+const EDIT_NAMES = ['redeliver', 'acknowledge', 'discard'] as const satisfies readonly MessageEdit[]
 const EDITS: Readonly<Record<MessageEdit, Readonly<{ one: string; many: string; description: string }>>> = {
   redeliver: {
     one: 'Deliver a message again at once',
@@ -81,15 +85,12 @@ const EDITS: Readonly<Record<MessageEdit, Readonly<{ one: string; many: string; 
   },
 }
 
+/** Makes the routes of the messages of a sink that people look at. */
 export function messageOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
-  const sinkOf = (account: Account, idOrName: string): Sink => {
-    const sink = resources.findSink(account.id, idOrName)
-    if (!sink) throw new EngineError('NOT_FOUND', `There is no sink "${idOrName.slice(0, 100)}".`)
-    return sink
-  }
+  const sinkOf = (request: FastifyRequest, account: Account): Sink => namedResource(resources, 'sink', request, account)
   /** The message as JSON, its content byte for byte: numbers may have more digits than a JavaScript number keeps. */
   const shown = async (sink: Sink, id: string): Promise<string> => {
-    const found = await engine.message(sink.id, id, { withFunctions: true })
+    const found = await engine.message(sink.id, { id, withFunctions: true })
     if (!found) throw notThere(id)
     return `${JSON.stringify(found.record).slice(0, -1)},"message":${found.message ?? 'null'},"functions":${found.functions ?? 'null'}}`
   }
@@ -117,16 +118,17 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
     },
     errors: [400, 404, 503],
     handle: async (request, _reply, account) => {
-      const sink = sinkOf(account, pathParameter(request, 'id_or_name'))
-      const { state, order, limit = '100', cursor } = request.query as Readonly<Record<string, string>>
+      const sink = sinkOf(request, account)
+      const { state, order, limit: given = '100', cursor } = queryOf(request)
+      const limit = String(given)
       if (!/^\d{1,4}$/.test(limit) || Number(limit) < 1 || Number(limit) > MAX_LIMIT)
         throw new EngineError('REQUEST_INVALID', `limit must be a whole number from 1 to ${MAX_LIMIT}.`)
       const listed = oneOf('state', state, LISTED)
-      if (listed === 'delivered') return { data: await engine.delivered(sink.id, Number(limit)) }
+      if (listed === 'delivered') return { data: await engine.delivered(sink.id, { limit: Number(limit) }) }
       const { messages, next } = await engine.messages(sink.id, {
         state: listed,
         order: oneOf('order', order, ORDERS),
-        after: cursor,
+        after: cursor === undefined ? undefined : String(cursor),
         limit: Number(limit),
       })
       return { data: messages, ...(next !== undefined && { next_cursor: next }) }
@@ -141,12 +143,12 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
     answer: { description: 'The message.', schema: MessageDetail },
     errors: [404, 503],
     handle: async (request, reply, account) => {
-      const text = await shown(sinkOf(account, pathParameter(request, 'id_or_name')), pathParameter(request, 'message'))
+      const text = await shown(sinkOf(request, account), pathParameter(request, 'message'))
       reply.header('content-type', JSON_TYPE)
       return text
     },
   }
-  const edits = (Object.keys(EDITS) as MessageEdit[]).flatMap((edit): Operation[] => [
+  const edits = EDIT_NAMES.flatMap((edit): Operation[] => [
     {
       id: `${edit}Message`,
       methods: ['POST'],
@@ -157,16 +159,16 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       answer: { description: 'Done.', schema: Type.Object({ success: Type.Literal(true), messages: Type.Integer() }) },
       errors: [404, 409, 503],
       handle: async (request, _reply, account) => {
-        const sink = sinkOf(account, pathParameter(request, 'id_or_name'))
+        const sink = sinkOf(request, account)
         const id = pathParameter(request, 'message')
-        const found = await engine.message(sink.id, id, { withFunctions: false })
+        const found = await engine.message(sink.id, { id, withFunctions: false })
         if (!found) throw notThere(id)
         const { attempts, state } = found.record
         if (state === 'delivered' || state === 'acknowledged') throw notThere(id)
-        const [newest] = attempts as readonly Readonly<{ code?: string }>[]
-        if (edit === 'redeliver' && state === 'discarded' && newest?.code === 'MESSAGE_TOO_LARGE')
+        const [newest]: readonly unknown[] = attempts
+        if (edit === 'redeliver' && state === 'discarded' && isObject(newest) && newest['code'] === 'MESSAGE_TOO_LARGE')
           throw new EngineError('MESSAGE_NOT_KEPT', 'The message was too large: its content is not kept.')
-        return done(await engine.editMessages(sink.id, edit, [id]))
+        return done(await engine.editMessages(sink.id, { edit, choice: [id] }))
       },
     },
     {
@@ -187,8 +189,8 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       },
       errors: [400, 404, 503],
       handle: async (request, _reply, account) => {
-        const sink = sinkOf(account, pathParameter(request, 'id_or_name'))
-        return done(await engine.editMessages(sink.id, edit, choiceOf(edit, objectBody(request))))
+        const sink = sinkOf(request, account)
+        return done(await engine.editMessages(sink.id, { edit, choice: choiceOf(edit, objectBody(request)) }))
       },
     },
   ])
@@ -208,10 +210,12 @@ function choiceOf(edit: MessageEdit, { ids, state, ...others }: Readonly<Record<
   const [other] = Object.keys(others)
   if (other !== undefined) throw new EngineError('REQUEST_INVALID', `there is no field "${other.slice(0, 100)}": give ids or state.`)
   if ((ids === undefined) === (state === undefined)) throw new EngineError('REQUEST_INVALID', 'give either ids or state.')
-  if (ids === undefined) return oneOf('state', state, statesFor(edit)) as MessageChoice
-  if (!Array.isArray(ids) || ids.length === 0 || ids.length > MAX_IDS || !ids.every((id) => typeof id === 'string' && id !== ''))
-    throw new EngineError('REQUEST_INVALID', `ids must be a list of 1 to ${MAX_IDS} ids of messages.`)
-  return ids as string[]
+  const all = oneOf('state', state, statesFor(edit))
+  if (all !== undefined) return all
+  const given: readonly unknown[] = Array.isArray(ids) ? ids : []
+  const texts = given.filter((id) => typeof id === 'string')
+  if (given.length > 0 && given.length <= MAX_IDS && texts.length === given.length && !texts.includes('')) return texts
+  throw new EngineError('REQUEST_INVALID', `ids must be a list of 1 to ${MAX_IDS} ids of messages.`)
 }
 
 function oneOf<T extends string>(name: string, value: unknown, values: readonly T[]): T | undefined {

@@ -6,6 +6,7 @@ import type { Sink } from '../../engine/state/resources.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 
+/** What a request for a replay may say. */
 export const ReplayBody = Type.Object(
   {
     time: Type.Optional(
@@ -23,6 +24,7 @@ export const ReplayBody = Type.Object(
   { additionalProperties: false, description: 'one of time, lsn and offset' },
 )
 
+/** What a replay is answered. */
 export const ReplayOut = Type.Object({
   partitions: Type.Integer({ description: 'that were set back' }),
   messages: Type.Integer({ description: 'about how many come again that had been finished; those that were waiting are not in it' }),
@@ -49,7 +51,8 @@ export function replayTarget(body: Readonly<Record<string, unknown>>, sink: Sink
   for (const name of Object.keys(body)) if (!KNOWN.has(name)) throw refused(name.slice(0, 60), 'is not a field of a replay')
   const given = WAYS.filter((name) => body[name] !== undefined && body[name] !== null)
   if (given.length === 0) throw refused('time', 'is missing: say one of time, lsn and offset')
-  if (given.length > 1) throw refused(given[1] as string, `cannot stand beside ${given[0]}`)
+  const [first, second] = given
+  if (second !== undefined) throw refused(second, `cannot stand beside ${first}`)
   const { time, lsn, offset, partition, generation } = body
   if (offset === undefined || offset === null) {
     for (const [name, value] of Object.entries({ partition, generation }))

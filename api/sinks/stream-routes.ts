@@ -14,7 +14,7 @@ import type { EngineVerbs } from '../../actors/engine.ts'
 import type { PulledSink, Receipt } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { Shape } from '../../sinks/pull.ts'
-import { JSON_TYPE, objectBody, pathParameter, type Operation } from '../http/operation.ts'
+import { JSON_TYPE, objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
 import type { OpenReceives, ReceiveCall } from '../cluster/receive-call.ts'
 
 const MAX_BATCH = 1_000
@@ -101,6 +101,7 @@ const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams
 
 type Ports = Readonly<{ engine: EngineVerbs; resources: ResourceLookup; receives: OpenReceives }>
 
+/** Makes the routes of pull sinks. */
 export function streamOperations(ports: Ports): Operation[] {
   return [...family(ports, FLAT_PATHS, 'flat'), ...family(ports, NESTED_PATHS, 'nested')]
 }
@@ -181,7 +182,7 @@ const EMPTY = Buffer.from('{"data":[]}')
 /** @throws EngineError NOT_FOUND: unknown to the account, or not a pull sink */
 function streamSink(request: FastifyRequest, resources: ResourceLookup, account: Account): Sink {
   const idOrName = pathParameter(request, 'id_or_name')
-  const sink = resources.findSink(account.id, idOrName)
+  const sink = resources.find('sink', account.id, idOrName)
   if (sink?.destination.type === 'sequin_stream') return sink
   throw new EngineError('NOT_FOUND', `There is no pull sink "${idOrName.slice(0, 100)}".`)
 }
@@ -234,7 +235,7 @@ async function take(
   // nothing comes while it is off: held a little, so that a client in a loop neither spins nor misses that it is on again
   if (parameters.waitMs > 0) {
     using places = new DisposableStack()
-    places.use(receives.hold(sink))
+    places.use(receives.held.take(sink))
     await wait(Math.min(parameters.waitMs, OFF_HOLD_MS), undefined, { signal: call.signal })
   }
   call.failed()
@@ -244,7 +245,7 @@ async function take(
 /** A body key wins over the same query parameter; null counts as absent. @throws EngineError REQUEST_INVALID */
 function receiveParameters(request: FastifyRequest, defaultShape: Shape): Parameters {
   const body = objectBody(request)
-  const query = request.query as Readonly<Record<string, unknown>>
+  const query = queryOf(request)
   const given = (name: string) => (Object.hasOwn(body, name) ? body[name] : undefined) ?? query[name] ?? undefined
   // clients of the original send max_batch_size always, read `data`, and would acknowledge flat messages as empty ones
   const shape = given('shape') ?? (given('max_batch_size') === undefined ? defaultShape : 'nested')
@@ -274,7 +275,7 @@ const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1_000, m: 60_000 }
 
 function waitOf(value: unknown): number {
   const [, digits, unit] = (typeof value === 'string' && /^([0-9]+)(ms|s|m)?$/.exec(value)) || []
-  const ms = digits === undefined ? value : Number(digits) * (UNIT_MS[unit ?? 'ms'] as number)
+  const ms = digits === undefined ? value : Number(digits) * (UNIT_MS[unit ?? 'ms'] ?? NaN)
   if (typeof ms === 'number' && Number.isInteger(ms) && ms >= 0 && ms <= MAX_WAIT_MS) return ms
   throw invalid('wait_for', `milliseconds from 0 to ${MAX_WAIT_MS}, or a duration such as "5000ms", "60s" or "5m"`, value)
 }

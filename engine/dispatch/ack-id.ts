@@ -50,6 +50,7 @@ export function writeDigits(target: Uint8Array, at: number, value: number): numb
 
 /** References of messages of one partition, side by side: no object per message. */
 export type RefList = { readonly offsets: number[]; readonly indexes: number[] }
+/** No references yet. */
 export const refList = (): RefList => ({ offsets: [], indexes: [] })
 
 /** Names messages of one partition, in their order, as a token does. @param prefix what their ids begin with, @see ackIdPrefix */
@@ -65,6 +66,7 @@ export function tokenOf(prefix: string, { offsets, indexes }: RefList): string {
   }
   return token
 }
+/** Stands between the tokens of several partitions. */
 export const TOKENS_JOIN = ';'
 
 /**
@@ -119,7 +121,7 @@ export function readAckIds(
  */
 export function ackIdsByPartition(ids: readonly string[], tag: string): Map<string, string[]> {
   const byPartition = new Map<string, string[]>()
-  const byPrefix = new Map<string, string[] | undefined>()
+  const byPrefix = new Map<string, string[]>()
   const start = `${tag}.`
   for (const id of ids) {
     if (!id.startsWith(start)) continue
@@ -130,8 +132,9 @@ export function ackIdsByPartition(ids: readonly string[], tag: string): Map<stri
     if (!byPrefix.has(prefix)) {
       const generation = readDigits(id, start.length, generationEnd)
       const partition = readDigits(id, generationEnd + 1, partitionEnd)
-      const named = generation < 0 || partition < 0 ? undefined : `${generation}/${partition}`
-      byPrefix.set(prefix, named === undefined ? undefined : (byPartition.set(named, []).get(named) as string[]))
+      const named: string[] = []
+      byPrefix.set(prefix, named)
+      if (generation >= 0 && partition >= 0) byPartition.set(`${generation}/${partition}`, named)
     }
     byPrefix.get(prefix)?.push(id)
   }
@@ -146,7 +149,7 @@ export type OlderRefs = Readonly<{ generations: number[]; partitions: number[]; 
  * @throws EngineError REQUEST_INVALID: more messages are named than one request may
  */
 export function readOlderAckIds(ids: readonly string[], tag: string, before: number): OlderRefs {
-  const refs = { generations: [] as number[], partitions: [] as number[], ...refList() }
+  const refs: OlderRefs = { generations: [], partitions: [], ...refList() }
   const start = `${tag}.`
   const room = { left: MAX_NAMED }
   for (const id of ids) {

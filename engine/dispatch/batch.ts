@@ -1,43 +1,58 @@
-/** Messages handed out together, as parallel lists: one entry a message, no object per message. */
-import type { MessageView } from '../log/message-view.ts'
-
-/** The bytes of entry i are those of `texts[i]` from `starts[i]` to `ends[i]`: no view per message. */
-export type Payloads = { readonly texts: Buffer[]; readonly starts: number[]; readonly ends: number[] }
+/** Messages that go together: in one answer to a client, or in one request to a destination. */
+import type { MessageView } from '../log/pack.ts'
+import type { RefList } from './ack-id.ts'
 
 /** How often a message has failed before, and what is on record of that, newest first: plain JSON. */
 export type Former = Readonly<{ attempts: number; records: readonly unknown[] }>
 
-export type Batch = {
-  readonly generation: number
-  readonly partition: number
+/** One message that is handed out: where its bytes stand, its name in the log, and what was made of it. */
+export type Message = Readonly<{
+  /** it stands in `view` at `place` */
+  view: MessageView
+  place: number
+  /** its name in the log: record offset, and index in the record */
+  offset: number
+  index: number
+  /** when it was taken for having failed: such are taken apart from the others */
+  former?: Former
+  /** what a function made of it, whole JSON in a larger text: it goes out in the place of the body */
+  payload?: Readonly<{ text: Buffer; start: number; end: number }> | undefined
+  /** JSON of the row that enriches the default message */
+  enrichment?: Uint8Array | undefined
+}>
+
+/** Messages that go together, in their order, and what names them: all were handed out under one generation and partition. */
+export type Batch = Readonly<{
+  generation: number
+  partition: number
+  messages: readonly Message[]
+  /** what a routing function says of all of them, checked */
+  route?: Readonly<Record<string, unknown>> | undefined
+}>
+
+/** A batch as the dispatcher has handed it out. */
+export type TakenBatch = Batch & {
+  readonly messages: Message[]
   /** what holds them until they are finished, returned, or the visibility time is over */
   readonly lease: number
-  /** where message i stands: `views[i]` at `places[i]` */
-  readonly views: MessageView[]
-  readonly places: number[]
-  /** its name in the log: record offset, and index in the record */
-  readonly offsets: number[]
-  readonly indexes: number[]
-  /** what functions made of its messages, to go out in the place of their bodies */
-  readonly payloads?: Payloads
-  /** the rows that enrich its messages, as JSON, where they have one */
-  readonly enrichments?: readonly (Uint8Array | undefined)[]
   /** of the bodies, or of the payloads */
   bytes: number
-  /** of each message, when they were taken for having failed: such are taken apart from the others */
-  former?: Former[]
   /** taken with it: messages parked under earlier generations, each batch named by its place there; under the same lease */
-  readonly others: Batch[]
+  readonly others: TakenBatch[]
 }
 
-export const emptyBatch = (generation: number, partition: number, lease: number): Batch => ({
+/** Makes a batch to put messages into. */
+export const emptyBatch = (generation: number, partition: number, lease: number): TakenBatch => ({
   generation,
   partition,
   lease,
-  views: [],
-  places: [],
-  offsets: [],
-  indexes: [],
+  messages: [],
   bytes: 0,
   others: [],
+})
+
+/** The names of messages, as parallel lists. */
+export const refsOf = (messages: readonly Message[]): RefList => ({
+  offsets: messages.map(({ offset }) => offset),
+  indexes: messages.map(({ index }) => index),
 })

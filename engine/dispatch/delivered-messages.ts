@@ -2,14 +2,16 @@
  * The newest messages of a sink that were delivered here, so that what went out an hour ago can still be looked at. In memory
  * alone, and bounded twice: in number and in bytes. What was sent together shares what is known of it.
  *
- * A message costs nothing of its own: the lists of its delivery are kept, and what it brings stays where it was read, in its pack.
+ * A message costs nothing of its own: the list of its delivery is kept, and what it brings stays where it was read, in its pack.
  * When the packs that are held so weigh more than the bound the messages are copied out of them, and the oldest let go of: after a
  * second, for where much is delivered others have taken their place by then (copying each at once was a tenth of the work of a busy sink).
  */
-import type { MessageView } from '../log/message-view.ts'
+import type { MessageView } from '../log/pack.ts'
 import { messageId } from './ack-id.ts'
+import type { Message } from './batch.ts'
 import { actionName, type MessageRecord, type RecordedMessage } from './parked/message-records.ts'
 import { ParkedMessage } from './parked/parked-message.ts'
+import { keyOf } from './parked/parked-row.ts'
 
 /** What is the same for all messages of one delivery. */
 export type DeliveredTogether = Readonly<{
@@ -27,14 +29,8 @@ export type DeliveredTogether = Readonly<{
   bytes: number
 }>
 
-/** Parallel lists, an entry for each message, in the order of delivery. */
-type DeliveredLists = Readonly<{
-  views: readonly MessageView[]
-  places: readonly number[]
-  offsets: readonly number[]
-  indexes: readonly number[]
-}>
-type Delivery = DeliveredLists & Readonly<{ together: DeliveredTogether }>
+/** Messages in the order of their delivery, and what they have in common. */
+type Delivery = Readonly<{ messages: readonly Message[]; together: DeliveredTogether }>
 
 const MAX_MESSAGES = 1_000
 const MAX_BYTES = 4 * 1024 * 1024
@@ -46,6 +42,7 @@ const MAX_BODY_BYTES = 256 * 1024
 /** what is known of an acknowledgement holds so many, about */
 const ACKNOWLEDGED_BYTES = 256
 
+/** The newest messages of a sink that were delivered by this process. */
 export class DeliveredMessages {
   readonly #sinkId: string
   /** how the state of such a message is called */
@@ -81,17 +78,18 @@ export class DeliveredMessages {
     return this.#bytes
   }
 
-  /** @param lists kept as they are: nobody may change them any more */
-  add(lists: DeliveredLists, together: DeliveredTogether): void {
-    const count = Math.min(lists.views.length, MAX_MESSAGES)
-    if (count === 0) return
-    const { views, places, offsets, indexes } = count === lists.views.length ? lists : lastOf(lists, count)
-    const delivery = { views, places, offsets, indexes, together }
-    this.#deliveries.push(this.#isSensitive ? hushed(delivery) : delivery)
-    this.#count += count
-    while (this.#count - (this.#deliveries[0] as Delivery).views.length >= MAX_MESSAGES)
-      this.#count -= (this.#deliveries.shift() as Delivery).views.length
-    this.#weigh()
+  /** @param messages the list is kept as it is: nobody may change it any more */
+  add(messages: readonly Message[], together: DeliveredTogether): void {
+    if (messages.length === 0) return
+    const newest = messages.length > MAX_MESSAGES ? messages.slice(-MAX_MESSAGES) : messages
+    const delivery = { messages: this.#isSensitive ? newest.map((message) => ownOf(message, true)) : withoutMade(newest), together }
+    this.#deliveries.push(delivery)
+    this.#count += newest.length
+    for (let [oldest] = this.#deliveries; oldest && this.#count - oldest.messages.length >= MAX_MESSAGES; [oldest] = this.#deliveries) {
+      this.#deliveries.shift()
+      this.#count -= oldest.messages.length
+    }
+    this.#weigh(delivery)
     if (this.#bytes > MAX_HELD_BYTES && this.#held() > MAX_HELD_BYTES / 2) this.#compact()
     else if (this.#bytes > MAX_BYTES && !this.#compacting) this.#compacting = setTimeout(() => this.#compactNow(), COMPACT_AFTER_MS).unref()
   }
@@ -104,40 +102,39 @@ export class DeliveredMessages {
   /** The newest first. */
   list(limit: number): readonly MessageRecord[] {
     const records: MessageRecord[] = []
-    for (const [delivery, i] of this.#newestFirst()) {
+    for (const [message, together] of this.#newestFirst()) {
       if (records.length === Math.min(limit, this.size)) break
-      records.push(this.#shown(delivery, i).record)
+      records.push(this.#shown(message, together).record)
     }
     return records
   }
 
   find(id: string): RecordedMessage | undefined {
-    for (const [delivery, i] of this.#newestFirst()) if (this.#id(delivery, i) === id) return this.#shown(delivery, i)
+    for (const [message, together] of this.#newestFirst()) if (this.#id(message, together) === id) return this.#shown(message, together)
     return undefined
   }
 
-  *#newestFirst(): Iterable<readonly [Delivery, number]> {
-    for (const delivery of this.#deliveries.toReversed()) for (let i = delivery.views.length - 1; i >= 0; i--) yield [delivery, i]
+  *#newestFirst(): Iterable<readonly [Message, DeliveredTogether]> {
+    for (const { messages, together } of this.#deliveries.toReversed())
+      for (const message of messages.toReversed()) yield [message, together]
   }
 
-  #id({ offsets, indexes, together: { generation, partition } }: Delivery, i: number): string {
-    return messageId(this.#sinkId, { generation, partition, offset: offsets[i] as number, index: indexes[i] as number })
+  #id({ offset, index }: Message, { generation, partition }: DeliveredTogether): string {
+    return messageId(this.#sinkId, { generation, partition, offset, index })
   }
 
-  #shown(delivery: Delivery, i: number): RecordedMessage {
-    const { together } = delivery
-    const view = delivery.views[i] as MessageView
-    const place = delivery.places[i] as number
+  #shown(message: Message, together: DeliveredTogether): RecordedMessage {
+    const { view, place } = message
     const { at, tries, formerAttempts } = together
     const { lsn, idx } = view.position(place)
     const body = view.buffer.subarray(view.bodyStart(place), view.bodyEnd(place))
     return {
       record: {
-        id: this.#id(delivery, i),
+        id: this.#id(message, together),
         state: this.#state,
         table: body.length === 0 ? null : tableOf(body),
         action: actionName(view.action(place)),
-        record_pks: JSON.parse(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))) as (string | null)[],
+        record_pks: keyOf(view.buffer.toString('utf8', view.keyStart(place), view.keyEnd(place))),
         commit_lsn: lsn.toString(),
         commit_idx: idx,
         commit_timestamp: new Date(view.commitTimeUs(place) / 1000).toISOString(),
@@ -151,11 +148,10 @@ export class DeliveredMessages {
     }
   }
 
-  /** Counts what the last delivery brought. */
-  #weigh(): void {
-    const { views, together } = this.#deliveries.at(-1) as Delivery
+  /** Counts what a delivery brings. */
+  #weigh({ messages, together }: Delivery): void {
     let last = this.#lastView
-    for (const view of views) {
+    for (const { view } of messages) {
       if (view !== last) this.#bytes += view.buffer.length
       last = view
     }
@@ -169,9 +165,9 @@ export class DeliveredMessages {
     const views = new Set<MessageView>()
     const togethers = new Set<DeliveredTogether>()
     let last: MessageView | undefined
-    for (const delivery of this.#deliveries) {
-      togethers.add(delivery.together)
-      for (const view of delivery.views) {
+    for (const { messages, together } of this.#deliveries) {
+      togethers.add(together)
+      for (const { view } of messages) {
         if (view !== last) views.add(view)
         last = view
       }
@@ -192,18 +188,16 @@ export class DeliveredMessages {
     const kept: Delivery[] = []
     let [bytes, count] = [0, 0]
     let last: DeliveredTogether | undefined
-    for (const { views, places, offsets, indexes, together } of this.#deliveries.toReversed()) {
+    for (const { messages, together } of this.#deliveries.toReversed()) {
       if (bytes > MAX_BYTES / 2) break
-      const own: MessageView[] = []
-      let from = views.length
-      while (from > 0 && bytes <= MAX_BYTES / 2) {
-        from--
-        const view = ownOf(views[from] as MessageView, places[from] as number, this.#isSensitive)
-        own.push(view)
-        bytes += view.buffer.length
+      const own: Message[] = []
+      for (const message of messages.toReversed()) {
+        if (bytes > MAX_BYTES / 2) break
+        const copy = ownOf(message, this.#isSensitive)
+        own.push(copy)
+        bytes += copy.view.buffer.length
       }
-      const lists = { views: own.toReversed(), places: own.map(() => 0), offsets: offsets.slice(from), indexes: indexes.slice(from) }
-      kept.push({ ...lists, together })
+      kept.push({ messages: own.toReversed(), together })
       count += own.length
       if (together !== last) bytes += together.bytes
       last = together
@@ -230,9 +224,7 @@ class Acknowledged {
   readonly #at = Date.now()
   readonly #attempt = () => ({ at: new Date(this.#at).toISOString(), counts: true })
   #tries = 0
-  #views: MessageView[] = []
-  #places: number[] = []
-  #offsets: number[] = []
+  #messages: Message[] = []
 
   constructor(list: DeliveredMessages, key: Pick<DeliveredTogether, 'generation' | 'partition'>) {
     this.#list = list
@@ -243,44 +235,33 @@ class Acknowledged {
   readonly add = (view: MessageView, place: number, offset: number, tries: number): void => {
     if (tries !== this.#tries) this.done()
     this.#tries = tries
-    this.#views.push(view)
-    this.#places.push(place)
-    this.#offsets.push(offset)
+    this.#messages.push({ view, place, offset, index: place })
   }
 
   /** No more will come. */
   done(): void {
-    const [views, places, offsets, tries] = [this.#views, this.#places, this.#offsets, this.#tries]
+    const tries = this.#tries
     const { generation, partition } = this.#key
     const together = { generation, partition, at: this.#at, tries, attempt: this.#attempt, formerAttempts: [], bytes: ACKNOWLEDGED_BYTES }
-    this.#list.add({ views, places, offsets, indexes: places }, together)
-    this.#views = []
-    this.#places = []
-    this.#offsets = []
+    this.#list.add(this.#messages, together)
+    this.#messages = []
   }
 }
 
-const lastOf = ({ views, places, offsets, indexes }: DeliveredLists, count: number): DeliveredLists => ({
-  views: views.slice(-count),
-  places: places.slice(-count),
-  offsets: offsets.slice(-count),
-  indexes: indexes.slice(-count),
-})
-
-/** The same messages without their content. */
-const hushed = (delivery: Delivery): Delivery => ({
-  ...delivery,
-  views: delivery.views.map((view, i) => ownOf(view, delivery.places[i] as number, true)),
-  places: delivery.places.map(() => 0),
-})
+/** Messages without what functions made of them, which may be large and is not shown: the list itself where nothing was made. */
+const withoutMade = (messages: readonly Message[]): readonly Message[] =>
+  messages.some(({ payload, enrichment }) => payload ?? enrichment)
+    ? messages.map(({ view, place, offset, index }) => ({ view, place, offset, index }))
+    : messages
 
 /** A message taken out of its pack: it stands at place 0. @param isSensitive without its content */
-function ownOf(view: MessageView, place: number, isSensitive: boolean): MessageView {
-  if (view instanceof ParkedMessage && view.buffer.length <= MAX_BODY_BYTES && !isSensitive) return view // it has a pack of its own
+function ownOf({ view, place, offset, index }: Message, isSensitive: boolean): Message {
+  // it has a pack of its own
+  if (view instanceof ParkedMessage && view.buffer.length <= MAX_BODY_BYTES && !isSensitive) return { view, place: 0, offset, index }
   const start = view.bodyStart(place)
   const end = view.bodyEnd(place)
   const isLeftOut = isSensitive || end - start > MAX_BODY_BYTES
-  return new ParkedMessage({
+  const own = new ParkedMessage({
     position: view.position(place),
     group: view.group(place),
     action: view.action(place),
@@ -292,6 +273,7 @@ function ownOf(view: MessageView, place: number, isSensitive: boolean): MessageV
     groupKey: EMPTY,
     body: isLeftOut ? EMPTY : view.buffer.subarray(start, end),
   })
+  return { view: own, place: 0, offset, index }
 }
 
 const EMPTY = Buffer.alloc(0)

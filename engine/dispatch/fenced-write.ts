@@ -6,10 +6,14 @@ import { EngineError } from '../errors.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
 import { ask } from '../state/asking.ts'
 import type { Query, Row } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 
+/** Names a partition of a sink, in the generation that it is delivered in. */
 export type PartitionKey = Readonly<{ sinkId: string; generation: number; partition: number }>
+/** The key of a partition's term in the state database. */
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
+/** Who writes: a partition and the term of its owner. */
 export type Owner = Readonly<{ key: PartitionKey; term: number }>
 
 /** SQLSTATE: the row that another one belongs to is gone */
@@ -35,7 +39,7 @@ export async function writeAsOwner(
   }: Readonly<{ returning?: string; further?: string; lock?: 'share' | 'no key update' }> = {},
 ): Promise<readonly Row[]> {
   const { sinkId, generation, partition } = key
-  const { rows } = await ask(
+  const answer = await ask(
     query,
     `with owner as (select from tailrace.term where kind = 'partition' and key = $1::text and term = $2::bigint for ${lock}),
      written as (${sql} returning ${returning})${further}
@@ -45,6 +49,7 @@ export async function writeAsOwner(
     if (sqlstateOf(error.cause) !== FOREIGN_KEY_VIOLATION) throw error
     throw new EngineError('PARTITION_GONE', `the sink of partition ${partition} is deleted`, { partition }, { cause: error })
   })
-  if (Number(rows[0]?.held) > 0) return rows[0]?.written as Row[]
+  const [done] = rowsOf({ held: 'int', written: (value): readonly Row[] => (Array.isArray(value) ? value : []) }, answer)
+  if (done && done.held > 0) return done.written
   throw new EngineError('PARTITION_FENCED', `another process owns partition ${partition} (term ${term} has passed)`, { partition, term })
 }

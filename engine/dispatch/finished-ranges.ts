@@ -9,11 +9,13 @@ export class FinishedRanges {
   get count(): number {
     return this.#starts.length
   }
+  /** Where range i begins; Infinity: there are not so many. */
   start(i: number): number {
-    return this.#starts[i] as number
+    return this.#starts[i] ?? Infinity
   }
+  /** Where range i ends; Infinity: there are not so many. */
   end(i: number): number {
-    return this.#ends[i] as number
+    return this.#ends[i] ?? Infinity
   }
 
   /** Adds [from, to); may overlap what is there. */
@@ -21,31 +23,31 @@ export class FinishedRanges {
     const starts = this.#starts
     const ends = this.#ends
     const last = starts.length - 1
-    if (last < 0 || from > (ends[last] as number)) {
+    if (last < 0 || from > this.end(last)) {
       starts.push(from)
       ends.push(to)
       return
     }
-    if (from >= (starts[last] as number)) {
-      if (to > (ends[last] as number)) ends[last] = to
+    if (from >= this.start(last)) {
+      if (to > this.end(last)) ends[last] = to
       return
     }
     let low = 0 // the first range that ends at or after `from`
     let high = last
     while (low < high) {
       const mid = (low + high) >> 1
-      if ((ends[mid] as number) < from) low = mid + 1
+      if (this.end(mid) < from) low = mid + 1
       else high = mid
     }
-    if ((starts[low] as number) > to) {
+    if (this.start(low) > to) {
       starts.splice(low, 0, from)
       ends.splice(low, 0, to)
       return
     }
     let until = low // the ranges low … until-1 melt into one
     let end = to
-    while (until < starts.length && (starts[until] as number) <= to) end = Math.max(end, ends[until++] as number)
-    starts[low] = Math.min(from, starts[low] as number)
+    while (this.start(until) <= to) end = Math.max(end, this.end(until++))
+    starts[low] = Math.min(from, this.start(low))
     ends[low] = end
     if (until > low + 1) {
       starts.splice(low + 1, until - low - 1)
@@ -56,7 +58,7 @@ export class FinishedRanges {
   /** Forgets everything below `seq`; no range may reach across it. */
   dropBelow(seq: number): void {
     let gone = 0
-    while (gone < this.#ends.length && (this.#ends[gone] as number) <= seq) gone++
+    while (this.end(gone) <= seq) gone++
     if (gone) {
       this.#starts.splice(0, gone)
       this.#ends.splice(0, gone)

@@ -18,15 +18,17 @@
  */
 import { readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { makeTopics } from '../log/own-topics.ts'
-import { type Position, toPosition } from '../position.ts'
+import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
-import type { GenerationShape } from '../state/generation-shape.ts'
+import { readShape, type GenerationShape } from '../state/generation-shape.ts'
 import { ownTopic } from '../wal/routing/routing.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import { termKey } from './fenced-write.ts'
-import { takesOf, type Span, type Takes } from './span.ts'
-import { goneBack, handParkedOver, parkedOwner, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
+import { readPosition, takesOf, type Span, type Takes } from './span.ts'
+import { goneBack, handParkedOver, OWNER_COLUMNS, WHILE_UNCHANGED, type ParkedOwner } from './parked/parked-hand-over.ts'
 
+/** A generation that may be delivered. */
 export type ServedGeneration = Readonly<{
   generation: number
   shape: GenerationShape
@@ -69,11 +71,36 @@ type Stored = Omit<ServedGeneration, 'topic' | 'reader'> &
   ParkedOwner &
   Readonly<{ topic: TopicName | undefined; endsAt: Position | undefined; drained: boolean }>
 
-/** @param row of tailrace.generation, with generation, shape and topic. @returns undefined: no version has named it yet */
-export function topicOfGeneration(sinkId: string, row: Readonly<Record<string, unknown>>): TopicName | undefined {
-  if (row.topic !== null && row.topic !== undefined) return String(row.topic)
-  return (row.shape as GenerationShape).stream ? undefined : ownTopic({ sinkId, generation: Number(row.generation) })
+/** @param row of tailrace.generation. @returns the topic that it reads; undefined: no version has named it yet */
+export function topicOfGeneration(
+  sinkId: string,
+  { topic, shape, generation }: Readonly<{ topic: string | undefined; shape: GenerationShape; generation: number }>,
+): TopicName | undefined {
+  return topic ?? (shape.stream ? undefined : ownTopic({ sinkId, generation }))
 }
+
+/** SQL for the topic that generation g reads: before there were streams each had one of its own, which is named after it. */
+export const TOPIC = `coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end)`
+/** SQL for what generation g says of its stream and of its place in it, and how that is read. */
+export const READING = `g.sink_id, g.generation, g.shape, ${TOPIC} as topic, g.takes,
+  json_build_object('history', g.history, 'lsn', g.lsn, 'idx', g.idx) as opens,
+  json_build_object('history', g.ends_history, 'lsn', g.ends_lsn, 'idx', g.ends_idx) as ends`
+export const READING_COLUMNS = {
+  sink_id: 'text',
+  generation: 'int',
+  shape: readShape,
+  topic: 'text?',
+  takes: takesOf,
+  opens: readPosition,
+  ends: readPosition,
+} as const
+/** SQL for the first record of each partition that generation g needs, and how that is read. */
+export const LINES = `(select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines`
+export const readLines = (value: unknown): number[] => (Array.isArray(value) ? value.map(Number) : [])
+
+/** Names who reads a topic. */
+export const readerIn = (topic: TopicName, generation: Readonly<{ sinkId: string; generation: number }>): ReaderName =>
+  readerOf(topic, ownTopic(generation))
 
 /** Many sinks ask at the same time; a topic that is lost with its log is to be missed soon. */
 const TOPICS_MAX_AGE_MS = 1_000
@@ -81,6 +108,7 @@ const TOPICS_MAX_AGE_MS = 1_000
 /** Stands where the holder of a term stands, once the messages of a partition have gone to the next generation. */
 export const HANDED_OVER = 'handed over'
 
+/** The generations of a sink as the state database has them. */
 export class StoredGenerations implements Generations {
   readonly #options: GenerationsOptions
 
@@ -101,7 +129,7 @@ export class StoredGenerations implements Generations {
         if (topic === undefined || (opensAt === undefined && !isAlone)) return undefined // what stands in the stream is others'
         const isMade = !isAlone && (await log.topics(TOPICS_MAX_AGE_MS)).some((each) => each.topic === topic) // by the source
         if (!isMade) await makeTopics(this.#options.query, log, [{ topic, partitions: shape.partitions }])
-        return { ...each, topic, reader: readerOf(topic, ownTopic({ sinkId, generation })) }
+        return { ...each, topic, reader: readerIn(topic, { sinkId, generation }) }
       }
     }
     return undefined
@@ -118,37 +146,31 @@ export class StoredGenerations implements Generations {
   }
 
   async span(generation: number): Promise<Span> {
-    const { rows } = await this.#ask(
-      `select g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx, g.takes,
-         (select max(v.version) from tailrace.routing_version v where v.database_id = s.database_id and v.lsn is not null) as version
+    const found = await this.#ask(
+      `select ${READING}, coalesce(
+         (select max(v.version) from tailrace.routing_version v where v.database_id = s.database_id and v.lsn is not null), 0) as version
        from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where g.sink_id = $1::text::uuid and g.generation = $2`,
       [generation],
     )
-    const { takes, version, ...end } = rows[0] ?? {}
-    return {
-      endsAt: toPosition(end),
-      takes: takesOf(takes),
-      version: Number(version ?? 0),
-    }
+    const [row] = rowsOf({ ...READING_COLUMNS, version: 'int' }, found)
+    return { endsAt: row?.ends, takes: row?.takes ?? [], version: row?.version ?? 0 }
   }
 
   /** Those that are not handed over, oldest first. */
   async #load(): Promise<Stored[]> {
-    const { rows } = await this.#ask(
-      `select g.generation, g.shape, g.topic, g.rewinds, g.regrouped, g.history, g.lsn, g.idx, g.ends_history, g.ends_lsn, g.ends_idx,
+    const found = await this.#ask(
+      `select ${READING}, g.rewinds, g.regrouped,
          (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation) as drained
        from tailrace.generation g where g.sink_id = $1::text::uuid and g.drained_at is null order by g.generation`,
     )
-    return rows.map((row) => {
-      const owner = parkedOwner(row)
-      return {
-        ...owner,
-        topic: topicOfGeneration(this.#options.sinkId, row),
-        opensAt: toPosition(row),
-        endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
-        drained: Number(row.drained) >= owner.shape.partitions,
-      }
-    })
+    return rowsOf({ ...READING_COLUMNS, ...OWNER_COLUMNS, drained: 'int' }, found).map(
+      ({ opens: opensAt, ends: endsAt, drained, ...row }) => ({
+        ...row,
+        opensAt,
+        endsAt,
+        drained: drained >= row.shape.partitions,
+      }),
+    )
   }
 
   async #handOver(from: Stored, to: Stored): Promise<void> {
@@ -166,7 +188,7 @@ export class StoredGenerations implements Generations {
   /** Says of each parked message of a partition for how long it may still be with a client. */
   async #hideHeld({ generation, topic = '' }: Stored, partition: number): Promise<void> {
     const { log, sinkId } = this.#options
-    const held = (await log.committed(readerOf(topic, ownTopic({ sinkId, generation })), partition))?.inFlight
+    const held = (await log.committed(readerIn(topic, { sinkId, generation }), partition))?.inFlight
     const origins = held?.map(({ origin }) => origin ?? { generation, partition }) ?? []
     await this.#ask(
       `update tailrace.parked p set next_try_at = case when $4 then now() + $5 * interval '1 ms' else now() + (
@@ -203,8 +225,6 @@ export class StoredGenerations implements Generations {
   }
 }
 
-/** SQL for the topic that generation g reads: before there were streams each had one of its own, which is named after it. */
-const TOPIC = `coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end)`
 const UNDELIVERED = 'g.lsn is not null and g.drained_at is null'
 
 /** @property names those of the generations that may have undelivered messages in it, by `ownTopic` */
@@ -212,14 +232,14 @@ export type UndeliveredTopic = Readonly<{ topic: TopicName; partitions: number; 
 
 /** Topics in which somebody may have undelivered messages. @param query of the state database */
 export async function undeliveredTopics(query: Query): Promise<readonly UndeliveredTopic[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
-    `select ${TOPIC} as topic, (g.shape ->> 'partitions')::int as partitions, string_agg(g.sink_id || '.' || g.generation, ' ') as names
+    `select ${TOPIC} as topic, (g.shape ->> 'partitions')::int as partitions, array_agg(g.sink_id || '.' || g.generation) as names
      from tailrace.generation g where ${UNDELIVERED} group by 1, 2`,
     [],
   )
-  return rows.flatMap(({ topic, partitions, names }) =>
-    topic === null ? [] : [{ topic: String(topic), partitions: Number(partitions), names: String(names).split(' ') }],
+  return rowsOf({ topic: 'text?', partitions: 'int', names: 'texts' }, found).flatMap(({ topic, ...rest }) =>
+    topic === undefined ? [] : [{ topic, ...rest }],
   )
 }
 
@@ -235,19 +255,14 @@ export type UndeliveredGeneration = Readonly<{
 
 /** Generations of some sinks that may have undelivered messages in the log. @param query of the state database */
 export async function undeliveredGenerations(query: Query, sinkIds: readonly string[]): Promise<readonly UndeliveredGeneration[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
-    `select g.sink_id, g.generation, ${TOPIC} as topic,
-       (g.shape ->> 'partitions')::int as partitions, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx, g.takes,
-       (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
-     from tailrace.generation g where ${UNDELIVERED} and g.sink_id = any ($1::uuid[])`,
+    `select ${READING}, ${LINES} from tailrace.generation g where ${UNDELIVERED} and g.sink_id = any ($1::uuid[])`,
     [sinkIds],
   )
-  return rows.flatMap((row) => {
-    const sinkId = String(row.sink_id)
-    if (row.topic === null) return []
-    const reader = readerOf(String(row.topic), ownTopic({ sinkId, generation: Number(row.generation) }))
-    const lines = (row.lines as readonly number[] | null) ?? []
-    return [{ sinkId, reader, partitions: Number(row.partitions), lines, endsAt: toPosition(row), takes: takesOf(row.takes) }]
+  return rowsOf({ ...READING_COLUMNS, lines: readLines }, found).flatMap((row) => {
+    const { sink_id: sinkId, generation, topic, shape, lines, ends: endsAt, takes } = row
+    if (topic === undefined) return []
+    return [{ sinkId, reader: readerIn(topic, { sinkId, generation }), partitions: shape.partitions, lines, endsAt, takes }]
   })
 }

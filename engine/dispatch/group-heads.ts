@@ -9,6 +9,7 @@ const FIRST_CAPACITY = 1 << 10
 /** An empty table that once held a great many groups gives their memory back. */
 const KEPT_CAPACITY = 1 << 16
 
+/** The first open message of each group. */
 export class GroupHeads {
   #groups = new Float64Array(FIRST_CAPACITY)
   /** EMPTY: the place is free */
@@ -20,12 +21,13 @@ export class GroupHeads {
     return this.#size
   }
 
+  /** The first open message of a group; undefined: it has none. */
   get(group: number): number | undefined {
-    const seq = this.#seqs[this.#placeOf(group)] as number
+    const seq = this.#seqs[this.#placeOf(group)]
     return seq === EMPTY ? undefined : seq
   }
 
-  /** @param seq 0 or above */
+  /** Says which is the first open message of a group. @param seq 0 or above */
   set(group: number, seq: number): void {
     const place = this.#placeOf(group)
     const isNew = this.#seqs[place] === EMPTY
@@ -34,6 +36,7 @@ export class GroupHeads {
     if (isNew && ++this.#size * 2 > this.#mask) this.#resize((this.#mask + 1) * 2)
   }
 
+  /** A group has nothing open. */
   delete(group: number): void {
     const seqs = this.#seqs
     const mask = this.#mask
@@ -42,10 +45,10 @@ export class GroupHeads {
     this.#size--
     // what was pushed beyond this place by others moves up, so that no search ends too early
     for (let at = (free + 1) & mask; seqs[at] !== EMPTY; at = (at + 1) & mask) {
-      const home = (this.#groups[at] as number) & mask
+      const home = (this.#groups[at] ?? 0) & mask
       if (((at - home) & mask) < ((at - free) & mask)) continue // it stands between its home and the free place
-      this.#groups[free] = this.#groups[at] as number
-      seqs[free] = seqs[at] as number
+      this.#groups[free] = this.#groups[at] ?? 0
+      seqs[free] = seqs[at] ?? EMPTY
       free = at
     }
     seqs[free] = EMPTY
@@ -65,11 +68,12 @@ export class GroupHeads {
     this.#groups = new Float64Array(capacity)
     this.#seqs = new Float64Array(capacity).fill(EMPTY)
     this.#mask = capacity - 1
-    for (let i = 0; i < seqs.length; i++) {
-      if (seqs[i] === EMPTY) continue
-      const place = this.#placeOf(groups[i] as number)
-      this.#groups[place] = groups[i] as number
-      this.#seqs[place] = seqs[i] as number
+    for (const [i, seq] of seqs.entries()) {
+      if (seq === EMPTY) continue
+      const group = groups[i] ?? 0
+      const place = this.#placeOf(group)
+      this.#groups[place] = group
+      this.#seqs[place] = seq
     }
   }
 }

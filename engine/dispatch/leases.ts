@@ -11,6 +11,7 @@ type Lease = {
   open: number
 }
 
+/** The leases of one partition. */
 export class Leases {
   #byEnd: Lease[] = []
   #first = 0
@@ -25,21 +26,23 @@ export class Leases {
     return number
   }
 
+  /** Gives a lease its messages. */
   hold(number: number, endsAt: number, seqs: readonly number[]): void {
     const lease: Lease = { number, endsAt, seqs, open: seqs.length }
     this.#byNumber.set(number, lease)
     let at = this.#byEnd.length
-    while (at > this.#first && (this.#byEnd[at - 1] as Lease).endsAt > endsAt) at-- // only after the visibility time was made shorter
+    while (at > this.#first && (this.#byEnd[at - 1]?.endsAt ?? 0) > endsAt) at-- // only after the visibility time was made shorter
     if (at === this.#byEnd.length) this.#byEnd.push(lease)
     else this.#byEnd.splice(at, 0, lease)
   }
 
-  endOf(number: number): number {
+  /** When a lease ends; 0: it is over, or has nothing left. */
+  endOf(number = 0): number {
     return this.#byNumber.get(number)?.endsAt ?? 0
   }
 
   /** So many messages left the lease. */
-  letGo(number: number, messages = 1): void {
+  letGo(number = 0, messages = 1): void {
     const lease = this.#last?.number === number ? this.#last : this.#byNumber.get(number)
     if (!lease) return
     this.#last = lease
@@ -53,7 +56,7 @@ export class Leases {
   /** The end of the first lease that still holds something, or Infinity. */
   nextEnd(): number {
     this.#skipClosed()
-    return this.#first < this.#byEnd.length ? (this.#byEnd[this.#first] as Lease).endsAt : Infinity
+    return this.#byEnd[this.#first]?.endsAt ?? Infinity
   }
 
   /** Takes out the first lease that ended by `now`. Its messages are the caller's. */
@@ -73,7 +76,7 @@ export class Leases {
   }
 
   #skipClosed(): void {
-    while (this.#first < this.#byEnd.length && (this.#byEnd[this.#first] as Lease).open === 0) this.#first++
+    while (this.#byEnd[this.#first]?.open === 0) this.#first++
     if (this.#first > 256 && this.#first * 2 > this.#byEnd.length) {
       this.#byEnd = this.#byEnd.slice(this.#first)
       this.#first = 0

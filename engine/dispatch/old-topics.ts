@@ -5,13 +5,14 @@
  * window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
  * itself stays: it is another installation's, or of a state that was put back.
  */
-import { readerOf, type Log, type ReaderName, type TopicName } from '../log/log.ts'
+import type { Log, ReaderName, TopicName } from '../log/log.ts'
 import { deleteTopic, ownTopics } from '../log/own-topics.ts'
 import { ask } from '../state/asking.ts'
 import { replayWindowMs } from '../state/resources.ts'
-import { ownerOf, ownTopic } from '../wal/routing/routing.ts'
+import { ownerOf } from '../wal/routing/routing.ts'
 import type { Query } from '../postgres/query.ts'
-import { topicOfGeneration } from './generations.ts'
+import { rowsOf } from '../postgres/rows.ts'
+import { LINES, READING, READING_COLUMNS, readerIn, readLines } from './generations.ts'
 
 /**
  * @property unknown topics that this state database does not know and has not made: they stay
@@ -66,11 +67,11 @@ export async function deleteOldTopics(query: Query, log: Log, maxBytes: number):
 
 /** Oldest first. */
 async function generationsOf(query: Query): Promise<readonly Generation[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
-    `select g.sink_id, g.generation, g.shape, g.topic, coalesce(c.confirmed_lsn > g.ends_lsn, false) as passed, g.drained_at is not null as drained,
-       g.dropped_at is not null as dropped, s.settings -> 'replay_window' as replay_window, extract(epoch from now() - g.drained_at)::float8 * 1000 as age,
-       (select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines
+    `select ${READING}, ${LINES}, coalesce(c.confirmed_lsn > g.ends_lsn, false) as passed, g.drained_at is not null as drained,
+       g.dropped_at is not null as dropped, s.settings -> 'replay_window' as replay_window,
+       coalesce(extract(epoch from now() - g.drained_at)::float8 * 1000, 0) as age
      from tailrace.generation g
      join tailrace.sink s on s.id = g.sink_id
      left join tailrace.source c on c.database_id = s.database_id
@@ -79,23 +80,19 @@ async function generationsOf(query: Query): Promise<readonly Generation[]> {
      order by g.sink_id, g.generation`,
     [],
   )
-  return rows.flatMap((row) => {
-    const sinkId = String(row.sink_id)
-    const generation = Number(row.generation)
-    const topic = topicOfGeneration(sinkId, row)
+  const ended = { passed: 'boolean', drained: 'boolean', dropped: 'boolean', replay_window: readWindow, age: 'number' } as const
+  return rowsOf({ ...READING_COLUMNS, lines: readLines, ...ended }, found).flatMap((row) => {
+    const { sink_id: sinkId, generation, topic, shape, lines, passed, dropped, replay_window: keptMs, age } = row
     if (topic === undefined) return []
-    const keptMs = replayWindowMs(row.replay_window as number | string | null) - Number(row.age)
-    return {
-      sinkId,
-      generation,
-      topic,
-      reader: readerOf(topic, ownTopic({ sinkId, generation })),
-      partitions: (row.shape as { partitions: number }).partitions,
-      lines: (row.lines as readonly number[] | null) ?? [],
-      ended: row.drained === true ? { passed: row.passed === true, dropped: row.dropped === true, keptMs } : undefined,
-    }
+    const reader = readerIn(topic, { sinkId, generation })
+    const { partitions } = shape
+    return [
+      { sinkId, generation, topic, reader, partitions, lines, ended: row.drained ? { passed, dropped, keptMs: keptMs - age } : undefined },
+    ]
   })
 }
+
+const readWindow = (value: unknown): number => replayWindowMs(typeof value === 'string' || typeof value === 'number' ? value : null)
 
 /** The readers that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
 async function outgrowing(
@@ -156,7 +153,7 @@ async function unreadTopics(
   query: Query,
   topics: readonly TopicName[],
 ): Promise<readonly Readonly<{ topic: TopicName; isPassed: boolean }>[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
     `select t.topic, last.database_id is null or coalesce(c.confirmed_lsn > n.lsn, false) as passed
      from unnest($1::text[], $2::jsonb[], $3::jsonb[]) as t (topic, as_stream, as_sink)
@@ -173,5 +170,5 @@ async function unreadTopics(
        select from tailrace.generation g where coalesce(g.topic, g.sink_id || '.' || g.generation) = t.topic and (g.dropped_at is null or g.drained_at is null))`,
     [topics, topics.map((topic) => JSON.stringify([{ topic }])), topics.map((topic) => JSON.stringify([ownerOf(topic)]))],
   )
-  return rows.map((row) => ({ topic: String(row.topic), isPassed: row.passed === true }))
+  return rowsOf({ topic: 'text', passed: 'boolean' }, found).map(({ topic, passed: isPassed }) => ({ topic, isPassed }))
 }

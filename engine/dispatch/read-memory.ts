@@ -9,6 +9,7 @@ export const READ_MEMORY_BYTES = 512 * 1024 * 1024
 /** of one partition, while the bound is reached */
 const LEAST_BYTES = 1024 * 1024
 
+/** Counts what all partitions of a process hold of the log. */
 export class ReadMemory {
   readonly #maxBytes: number
   #bytes = 0

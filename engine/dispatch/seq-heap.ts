@@ -8,16 +8,17 @@ export class SeqHeap {
 
   /** The lowest, or Infinity when there is none. */
   peek(): number {
-    return this.#items.length ? (this.#items[0] as number) : Infinity
+    return this.#at(0)
   }
 
+  /** Adds a number. */
   push(seq: number): void {
     const items = this.#items
     let at = items.length
     items.push(seq)
     while (at > 0) {
       const up = (at - 1) >> 1
-      const parent = items[up] as number
+      const parent = this.#at(up)
       if (parent <= seq) break
       items[at] = parent
       at = up
@@ -25,21 +26,25 @@ export class SeqHeap {
     items[at] = seq
   }
 
+  /** Takes the lowest out. */
   pop(): void {
     const items = this.#items
     const last = items.pop()
-    const size = items.length
-    if (last === undefined || size === 0) return
+    if (last === undefined || items.length === 0) return
     let at = 0
     for (;;) {
-      let down = 2 * at + 1
-      if (down >= size) break
-      if (down + 1 < size && (items[down + 1] as number) < (items[down] as number)) down++
-      const child = items[down] as number
+      const left = 2 * at + 1
+      const down = this.#at(left + 1) < this.#at(left) ? left + 1 : left
+      const child = this.#at(down)
       if (child >= last) break
       items[at] = child
       at = down
     }
     items[at] = last
+  }
+
+  /** Behind its end a heap has nothing that would come up. */
+  #at(place: number): number {
+    return place < this.#items.length ? (this.#items[place] ?? Infinity) : Infinity
   }
 }

@@ -5,13 +5,15 @@
  */
 import { ACTION, MESSAGE_FLAG, type PackHeader } from '../log/pack.ts'
 import type { Weight } from '../log/weight.ts'
-import { comparePositions, type Position, toPosition } from '../position.ts'
+import { comparePositions, PART, positionOf, toPosition, type Part, type Position } from '../position.ts'
+import type { Row } from '../postgres/query.ts'
 import { ACTION_BIT, actionBits, ALL_ACTIONS } from '../wal/routing/routing.ts'
 import type { PackView } from './window.ts'
 
 /** Which actions a generation takes, from a position on; none: all of them. */
 export type Takes = readonly Readonly<{ from: Position; actions: number }>[]
 
+/** What of its stream is a generation's own. */
 export type Span = Readonly<{
   /** nothing from there on is its own; undefined: it is open */
   endsAt: Position | undefined
@@ -20,11 +22,17 @@ export type Span = Readonly<{
   version: number
 }>
 
-type StoredTake = Readonly<{ history: number; lsn: string; idx: number; actions: Parameters<typeof actionBits>[0] }>
+const isRow = (value: unknown): value is Row => typeof value === 'object' && value !== null
 
-/** @param stored as tailrace.generation has it */
+/** Reads a position that is answered as JSON; undefined: there is none yet. */
+export const readPosition = (value: unknown): Position | undefined => (isRow(value) ? toPosition(value) : undefined)
+
+/** Reads the column `part` of a position. */
+export const readPart = (value: unknown): Part => (value === PART.row ? PART.row : PART.tombstone)
+
+/** Reads the column `takes` of a generation. */
 export const takesOf = (stored: unknown): Takes =>
-  ((stored ?? []) as readonly StoredTake[]).map((each) => ({ from: toPosition(each) as Position, actions: actionBits(each.actions) }))
+  (Array.isArray(stored) ? stored : []).map((each) => ({ from: positionOf(each), actions: actionBits(each.actions) }))
 
 /** Counts the bytes of those messages in some records that a generation doesn't take. @param actions those it takes, as bits */
 export function bytesOfOthers(weight: Weight, actions: number): number {

@@ -14,15 +14,16 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError, isRetryable } from '../errors.ts'
-import { NEW_COPY, readerOf, type Commit, type Log, type ReaderName, type TopicName } from '../log/log.ts'
+import { NEW_COPY, type Commit, type Log, type ReaderName, type TopicName } from '../log/log.ts'
 import { deleteTopic, makeTopics } from '../log/own-topics.ts'
 import { encodeMarker } from '../log/pack-builder.ts'
-import { type Position, toPosition } from '../position.ts'
+import type { Position } from '../position.ts'
 import { ask } from '../state/asking.ts'
-import type { GenerationShape } from '../state/generation-shape.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import { ownTopic } from '../wal/routing/routing.ts'
 import { termKey } from './fenced-write.ts'
+import { READING, READING_COLUMNS, readerIn } from './generations.ts'
 import { knownGenerations } from './replay/replay-reach.ts'
 import { mustBeStopped, saveCommit, type Stopped } from './replay/replay.ts'
 import { goesOnFrom } from './replay/rewound.ts'
@@ -42,6 +43,11 @@ type Holding = Readonly<{
 /** @property ends the offset behind the copy, by partition */
 type Copy = Readonly<{ topic: TopicName; reader: ReaderName; ends: readonly number[] }>
 
+/** How a copy ended for a generation of a sink. @property error why it was not made; it is tried again */
+export type CopyOutcome = Readonly<{ sink: string; generation: number }> &
+  (Readonly<{ topic: TopicName; error?: undefined }> | Readonly<{ topic?: undefined; error: unknown }>)
+
+/** What the copies of streams are made with. */
 export type StreamCopiesOptions = Readonly<{
   /** of the state database */
   query: Query
@@ -49,8 +55,6 @@ export type StreamCopiesOptions = Readonly<{
   log: Log
   /** Runs `work` while every partition of a sink stands still, in every process. */
   whileStopped: <T>(sinkId: string, work: (stopped: Stopped) => Promise<T>) => Promise<T>
-  copied: (of: Readonly<{ sink: string; generation: number; topic: TopicName }>) => void
-  failed: (of: Readonly<{ sink: string; generation: number }>, error: unknown) => void
   /** a generation of a sink that is not disabled may take so long to come to its end */
   patienceMs?: number
 }>
@@ -66,6 +70,7 @@ const AT_ONCE = 16
 /** Stands where the holder of a term stands, until somebody takes the partition over with its new topic. */
 const COPIED = 'copied'
 
+/** Gives generations that hold up a stream a copy of it. */
 export class StreamCopies {
   readonly #options: StreamCopiesOptions
   /** by name of the generation: since when it holds up its stream, and when it is to be tried again; monotonic ms */
@@ -77,8 +82,8 @@ export class StreamCopies {
     this.#options = options
   }
 
-  /** Copies, one after another, what is due. @param trimmed whose streams this process trims. @throws EngineError STATE_UNAVAILABLE */
-  async run(trimmed: readonly TrimmedDatabase[], signal: AbortSignal): Promise<void> {
+  /** Copies, one after another, what is due, and says how each ended. @param trimmed whose streams this process trims. @throws EngineError STATE_UNAVAILABLE */
+  async *run(trimmed: readonly TrimmedDatabase[], signal: AbortSignal): AsyncGenerator<CopyOutcome> {
     const databases = trimmed.map(({ databaseId }) => databaseId)
     const uncleared = databases.filter((id) => !this.#cleared.has(id))
     if (uncleared.length > 0) await this.#dropLeft(uncleared)
@@ -88,11 +93,11 @@ export class StreamCopies {
       const { sink, generation } = holding
       try {
         const topic = await this.#copy(holding, signal)
-        if (topic !== undefined) this.#options.copied({ sink, generation, topic })
+        if (topic !== undefined) yield { sink, generation, topic }
       } catch (error) {
         const known = this.#holding.get(nameOf(holding))
         if (known) known.notBefore = performance.now() + AGAIN_MS
-        if (!signal.aborted) this.#options.failed({ sink, generation }, error)
+        if (!signal.aborted) yield { sink, generation, error }
       }
     }
   }
@@ -123,9 +128,9 @@ export class StreamCopies {
 
   /** Those that need records which no open generation of their stream needs; the source has passed their end. */
   async #holdings(databases: readonly string[]): Promise<readonly Holding[]> {
-    const { rows } = await ask(
+    const found = await ask(
       this.#options.query,
-      `select g.sink_id, s.name, s.status, g.generation, g.topic, g.shape, g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx
+      `select ${READING}, s.name, s.status
        from tailrace.generation g join tailrace.sink s on s.id = g.sink_id join tailrace.source c on c.database_id = s.database_id
        where s.database_id = any ($1::uuid[]) and g.lsn is not null and g.drained_at is null and c.confirmed_lsn > g.ends_lsn
          and (select count(*) from tailrace.drained_partition d where d.sink_id = g.sink_id and d.generation = g.generation)
@@ -138,18 +143,11 @@ export class StreamCopies {
        order by g.sink_id, g.generation`,
       [databases],
     )
-    return rows.map((row) => {
-      const [sinkId, generation, topic] = [String(row.sink_id), Number(row.generation), String(row.topic)]
-      return {
-        sinkId,
-        generation,
-        topic,
-        reader: readerOf(topic, ownTopic({ sinkId, generation })),
-        sink: String(row.name),
-        partitions: (row.shape as GenerationShape).partitions,
-        endsAt: toPosition(row) as Position,
-        isDisabled: row.status === 'disabled',
-      }
+    return rowsOf({ ...READING_COLUMNS, name: 'text', status: 'text' }, found).flatMap((row) => {
+      const { sink_id: sinkId, generation, topic, shape, ends: endsAt, name: sink, status } = row
+      if (topic === undefined || !endsAt) return []
+      const reader = readerIn(topic, { sinkId, generation })
+      return [{ sinkId, generation, topic, reader, sink, partitions: shape.partitions, endsAt, isDisabled: status === 'disabled' }]
     })
   }
 
@@ -158,7 +156,7 @@ export class StreamCopies {
     const topic = await this.#begin(holding)
     try {
       const ends = await this.#copyAll(holding, topic, signal)
-      const copy = { topic, ends, reader: readerOf(topic, ownTopic(holding)) }
+      const copy = { topic, ends, reader: readerIn(topic, holding) }
       if (!(await this.#putIntoEffect(holding, copy, signal))) return undefined
     } catch (error) {
       await this.#giveUp(topic).catch(() => (this.#cleared = new Set())) // the next run does

@@ -8,12 +8,13 @@
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import { writeAsOwner, type Owner } from './fenced-write.ts'
 
 /** The line of who has left the stream, has delivered what was its own, and keeps nothing of it to be replayed. */
 export const NOTHING_NEEDED = Number.MAX_SAFE_INTEGER
 
-/** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+/** Says which record a partition needs first. @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
 export async function storeLine(query: Query, owner: Owner, line: number): Promise<void> {
   await writeAsOwner(
     query,
@@ -29,6 +30,7 @@ const LEASE = '5 seconds'
 /** A database whose streams this process trims. @property isHeldUp one that has left a stream needs more of it than those that go on */
 export type TrimmedDatabase = Readonly<{ databaseId: string; isHeldUp: boolean }>
 
+/** Trims the streams of databases, each while it has their lease. */
 export class StreamTrim {
   readonly #query: Query
   readonly #log: Log
@@ -45,7 +47,7 @@ export class StreamTrim {
 
   /** Trims once what may go. @returns the databases whose lease this process has. @throws EngineError STATE_UNAVAILABLE, and those of the log */
   async run(): Promise<readonly TrimmedDatabase[]> {
-    const { rows } = await ask(
+    const found = await ask(
       this.#query,
       `with held as (
          insert into tailrace.trim_lease as l (database_id, holder, ends_at) select id, $1, now() + interval '${LEASE}' from tailrace.source_database
@@ -63,10 +65,10 @@ export class StreamTrim {
        group by held.database_id, needed.topic, needed.partition`,
       [this.#holder, NOTHING_NEEDED],
     )
+    const rows = rowsOf({ database_id: 'text', topic: 'text?', partition: 'int?', line: 'int?', held_up: 'boolean' }, found)
     const known = new Set<string>()
-    for (const row of rows) {
-      if (row.topic === null) continue
-      const [topic, partition, line] = [String(row.topic), Number(row.partition), Number(row.line)]
+    for (const { topic, partition, line } of rows) {
+      if (topic === undefined || partition === undefined || line === undefined) continue
       const key = `${topic}/${partition}`
       known.add(key)
       if (line <= (this.#trimmed.get(key) ?? 0)) continue
@@ -74,7 +76,7 @@ export class StreamTrim {
       this.#trimmed.set(key, line)
     }
     for (const key of this.#trimmed.keys()) if (!known.has(key)) this.#trimmed.delete(key)
-    const byDatabase = Map.groupBy(rows, (row) => String(row.database_id))
-    return [...byDatabase].map(([databaseId, of]) => ({ databaseId, isHeldUp: of.some((row) => row.held_up === true) }))
+    const byDatabase = Map.groupBy(rows, ({ database_id }) => database_id)
+    return [...byDatabase].map(([databaseId, of]) => ({ databaseId, isHeldUp: of.some((row) => row.held_up) }))
   }
 }

@@ -2,8 +2,10 @@
  * The packs between the lowest unfinished message and the read head. Every message gets a sequence number as it is
  * read; what is known of it stands in rings of typed arrays under that number, so a message costs 21 bytes and no object.
  */
+import { EngineError } from '../errors.ts'
 import type { MessageRef } from '../log/log.ts'
-import type { MessageView } from '../log/message-view.ts'
+import type { Message } from './batch.ts'
+import type { MessageView } from '../log/pack.ts'
 import type { Position } from '../position.ts'
 import { ReadMemory } from './read-memory.ts'
 
@@ -13,6 +15,7 @@ export interface PackView extends MessageView {
   compare(i: number, position: Position): number
 }
 
+/** What is known of a message of the window. */
 export const STATE = {
   /** read, not yet looked at by a take */
   fresh: 0,
@@ -29,6 +32,7 @@ export const STATE = {
   void: 6,
 } as const
 
+/** A record of the log that has messages in the window. */
 export type WindowPack = {
   readonly offset: number
   readonly firstSeq: number
@@ -42,10 +46,19 @@ export type WindowPack = {
   view: PackView | undefined
 }
 
+/** The messages of a pack that has unfinished ones. @throws EngineError INTERNAL: it has none */
+export function openView({ view, offset }: WindowPack): PackView {
+  if (!view) throw new EngineError('INTERNAL', `record ${offset} has nothing open`, { offset })
+  return view
+}
+
+type Ring = Uint8Array | Uint16Array | Uint32Array | Float64Array
+
 /** A message's share of the rings and a pack's of the rest, so that tiny packs count for what they cost. */
 const BYTES_PER_MESSAGE = 24
 const BYTES_PER_PACK = 256
 
+/** The messages of a partition that are read and not finished, by their sequence numbers. */
 export class Window {
   /** the lowest unfinished message, or `end` */
   base = 0
@@ -134,11 +147,17 @@ export class Window {
     let high = this.#packs.length - 1
     while (low < high) {
       const mid = (low + high + 1) >> 1
-      if ((this.#packs[mid] as WindowPack).firstSeq <= seq) low = mid
+      if (this.#at(mid).firstSeq <= seq) low = mid
       else high = mid - 1
     }
     this.#hint = low
-    return this.#packs[low] as WindowPack
+    return this.#at(low)
+  }
+
+  #at(place: number): WindowPack {
+    const pack = this.#packs[place]
+    if (!pack) throw new EngineError('INTERNAL', 'the window has no such record')
+    return pack
   }
 
   /** The sequence number of a message, or -1 when the window doesn't hold it. */
@@ -152,7 +171,7 @@ export class Window {
       let high = this.#packs.length - 1
       while (low < high) {
         const mid = (low + high) >> 1
-        if ((this.#packs[mid] as WindowPack).offset < offset) low = mid + 1
+        if (this.#at(mid).offset < offset) low = mid + 1
         else high = mid
       }
       at = low
@@ -164,11 +183,23 @@ export class Window {
     return seq < this.base ? -1 : seq
   }
 
+  /** Whether a message is in flight under a lease. */
+  holds(seq: number, lease: number): boolean {
+    return seq >= this.base && this.states[seq & this.mask] === STATE.inFlight && this.leases[seq & this.mask] === lease
+  }
+
   /** The reference of a message, or of the one that will come next. */
   refOf(seq: number): MessageRef {
     if (seq >= this.end) return { offset: this.nextOffset, index: 0 }
     const pack = this.packOf(seq)
     return { offset: pack.offset, index: seq - pack.firstSeq }
+  }
+
+  /** An open message as it is handed out. */
+  messageAt(seq: number): Message {
+    const pack = this.packOf(seq)
+    const index = seq - pack.firstSeq
+    return { view: openView(pack), place: index, offset: pack.offset, index }
   }
 
   /** The reference just after a message: the end of a range that it closes. */
@@ -182,7 +213,7 @@ export class Window {
     this.base = base
     if (this.cursor < base) this.cursor = base
     while (this.#first < this.#packs.length) {
-      const pack = this.#packs[this.#first] as WindowPack
+      const pack = this.#at(this.#first)
       if (pack.firstSeq + pack.count > base) break
       this.bytes -= pack.bytes
       this.#memory?.add(-pack.bytes)
@@ -204,29 +235,17 @@ export class Window {
   #grow(needed: number): void {
     let capacity = this.mask + 1
     while (capacity < needed) capacity *= 2
-    const mask = capacity - 1
-    const old = {
-      mask: this.mask,
-      states: this.states,
-      deliveries: this.deliveries,
-      leases: this.leases,
-      links: this.links,
-      tails: this.tails,
-    }
-    this.states = new Uint8Array(capacity)
-    this.deliveries = new Uint16Array(capacity)
-    this.leases = new Uint32Array(capacity)
-    this.links = new Uint32Array(capacity)
-    this.tails = new Float64Array(capacity)
-    this.mask = mask
-    for (let seq = this.base; seq < this.end; seq++) {
-      const from = seq & old.mask
-      const to = seq & mask
-      this.states[to] = old.states[from] as number
-      this.deliveries[to] = old.deliveries[from] as number
-      this.leases[to] = old.leases[from] as number
-      this.links[to] = old.links[from] as number
-      this.tails[to] = old.tails[from] as number
-    }
+    this.states = this.#moved(this.states, new Uint8Array(capacity))
+    this.deliveries = this.#moved(this.deliveries, new Uint16Array(capacity))
+    this.leases = this.#moved(this.leases, new Uint32Array(capacity))
+    this.links = this.#moved(this.links, new Uint32Array(capacity))
+    this.tails = this.#moved(this.tails, new Float64Array(capacity))
+    this.mask = capacity - 1
+  }
+
+  /** Puts what a ring has of the window into a larger one. */
+  #moved<R extends Ring>(from: R, to: R): R {
+    for (let seq = this.base; seq < this.end; seq++) to[seq & (to.length - 1)] = from[seq & this.mask] ?? 0
+    return to
   }
 }

@@ -16,43 +16,45 @@
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { open, type Database, type RootDatabase } from 'lmdb'
+import { type Database, open, type RootDatabase } from 'lmdb'
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn } from '../lsn.ts'
-import { comparePositions, positionBefore, type Position } from '../position.ts'
-import { commitFromJson, commitToJson, reachedFromJson, reachedToJson, type StoredCommit, type StoredReached } from './commit-json.ts'
-import { DiskRoom } from './disk-room.ts'
-import { FlushLimit } from './flush-limit.ts'
+import { comparePositions, type Position, positionBefore } from '../position.ts'
 import {
-  topicRead,
   type AppendRecord,
   type AssignmentListener,
   type Commit,
+  commitFromJson,
+  commitToJson,
   type CopiedPart,
   type Log,
   type LogRecord,
   type PartitionStats,
   type Progress,
   type Reached,
+  reachedFromJson,
+  reachedToJson,
   type ReaderName,
   type RememberedState,
+  type StoredCommit,
+  type StoredReached,
   type TopicName,
+  topicRead,
+  type Topic,
 } from './log.ts'
-import { compressPack, Pack, type PackHeader } from './pack.ts'
-import { waitFor, wake, type PartitionState } from './partition-state.ts'
+import { DiskRoom, FlushLimit } from './disk.ts'
+import { Pack, type PackHeader } from './pack.ts'
 import { offsetOf, recordKey, recordRange, weightOfKey } from './record-key.ts'
-import { TailCache, type Follower } from './tail-cache.ts'
-import { minus, NO_WEIGHT, plus, readShares, type Weight } from './weight.ts'
-import { Weights } from './weights.ts'
+import { type Follower, TailCache } from './tail-cache.ts'
+import { minus, NO_WEIGHT, plus, readShares, type Weight, Weights } from './weight.ts'
 
 const FORMAT = 1
 const MB = 1024 * 1024
+/** Memory for the packs at the tail. */
+const CACHE_BYTES = 32 * MB
 
+/** What of an embedded log is not as usual. */
 export type EmbeddedLogOptions = Readonly<{
-  /** memory for the packs at the tail */
-  cacheBytes?: number
-  /** Packs are stored in zstd: a smaller file for 2–6 µs of CPU a message. Off: here bytes are cheaper than CPU. */
-  compress?: boolean
   /** appends are refused when the file system has less left: commits and trims must still work */
   reserveBytes?: (fileSystemBytes: number) => number
   /** a write that the disk hasn't taken by then has failed for good */
@@ -63,7 +65,7 @@ export type EmbeddedLogOptions = Readonly<{
   open?: typeof open
 }>
 
-type Topic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
+type OpenTopic = { name: TopicName; number: number; partitions: PartitionState[]; deleted: boolean }
 type StoredTopic = Readonly<{ number: number; partitions: number }>
 type Counters = Readonly<{ next: number; bytes: number }>
 type StoredState = Readonly<{ term: number; history: number; confirmed: string }>
@@ -71,7 +73,10 @@ type StoredState = Readonly<{ term: number; history: number; confirmed: string }
 type StoredProgress = (StoredReached | Forgotten) & Readonly<{ appends?: number }>
 /** How far it is has been forgotten, and not how often it was appended to: an older copy is known by that. */
 type Forgotten = Readonly<{ lsn?: undefined }>
+/** What is kept beside the records, by kind and name: of a topic, of "topic/partition", of a source. */
+type Meta = Readonly<{ topic: StoredTopic; counters: Counters; progress: StoredProgress; state: StoredState }>
 
+/** Opens the log in a folder of its own, or makes it there. @throws EngineError LOG_TOO_NEW */
 export async function openEmbeddedLog(folder: string, options: EmbeddedLogOptions = {}): Promise<Log> {
   return EmbeddedLog.open(folder, options)
 }
@@ -82,12 +87,11 @@ class EmbeddedLog implements Log {
   readonly #meta: Database<unknown, string>
   readonly #records: Database<Buffer, Buffer>
   readonly #commits: RootDatabase<StoredCommit, string>
-  readonly #topics = new Map<TopicName, Topic>()
+  readonly #topics = new Map<TopicName, OpenTopic>()
   readonly #failed = new Set<string>()
   /** of each source, those that are durable */
   readonly #appends = new Map<string, number>()
   readonly #cache: TailCache
-  readonly #compress: boolean
   readonly #room: DiskRoom
   readonly #disk: FlushLimit
   /** the number given last: one is never used again, for records of a deleted topic may still be on their way out */
@@ -96,8 +100,8 @@ class EmbeddedLog implements Log {
 
   static async open(folder: string, options: EmbeddedLogOptions): Promise<EmbeddedLog> {
     const environment = options.open ?? open
-    const root = environment({ ...LMDB_OPTIONS, path: join(folder, 'log.mdb'), maxDbs: 4 }) as RootDatabase
-    const commits = environment({ ...LMDB_OPTIONS, path: join(folder, 'commits.mdb') }) as RootDatabase<StoredCommit, string>
+    const root = environment({ ...LMDB_OPTIONS, path: join(folder, 'log.mdb'), maxDbs: 4 })
+    const commits = environment<StoredCommit, string>({ ...LMDB_OPTIONS, path: join(folder, 'commits.mdb') })
     const log = new EmbeddedLog(root, commits, folder, options)
     await log.#load()
     return log
@@ -113,13 +117,13 @@ class EmbeddedLog implements Log {
       throw error
     }
     this.#disk = new FlushLimit({ timeoutMs: options.flushTimeoutMs ?? 30_000, onFatal: options.onFatal ?? fatal })
-    this.#compress = options.compress ?? false
-    this.#cache = new TailCache(options.cacheBytes ?? 32 * MB)
+    this.#cache = new TailCache(CACHE_BYTES)
     const format = this.#meta.get('format')
     if (typeof format === 'number' && format > FORMAT) {
       throw new EngineError('LOG_TOO_NEW', `the log in ${folder} has format ${format}, known up to ${FORMAT}`, { format, known: FORMAT })
     }
-    this.identity = (this.#meta.get('identity') as string | undefined) ?? randomUUID()
+    const identity = this.#meta.get('identity')
+    this.identity = typeof identity === 'string' ? identity : randomUUID()
   }
 
   async #load(): Promise<void> {
@@ -127,10 +131,12 @@ class EmbeddedLog implements Log {
       this.#disk.watch(this.#meta.put('format', FORMAT))
       await this.#disk.flushed(this.#meta.put('identity', this.identity))
     }
-    this.#lastTopic = (this.#meta.get('topics') as number | undefined) ?? 0
-    for (const { key, value } of this.#meta.getRange({ start: 'topic:', end: 'topic;' })) {
-      const { number, partitions } = value as StoredTopic
-      this.#topics.set(key.slice('topic:'.length), this.#loadTopic(key.slice('topic:'.length), number, partitions))
+    const given = this.#meta.get('topics')
+    this.#lastTopic = typeof given === 'number' ? given : 0
+    for (const key of this.#meta.getKeys({ start: 'topic:', end: 'topic;' })) {
+      const name = key.slice('topic:'.length)
+      const topic = this.#kept('topic', name)
+      if (topic) this.#topics.set(name, this.#loadTopic(name, topic))
     }
     this.#root.resetReadTxn()
     await this.#dropCommitsBeyondEnds()
@@ -152,9 +158,9 @@ class EmbeddedLog implements Log {
     await Promise.all(beyond.map((key) => this.#disk.flushed(this.#commits.remove(key))))
   }
 
-  #loadTopic(name: TopicName, number: number, partitions: number): Topic {
+  #loadTopic(name: TopicName, { number, partitions }: StoredTopic): OpenTopic {
     const states = Array.from({ length: partitions }, (_, partition): PartitionState => {
-      const counters = this.#meta.get(countersKey(name, partition)) as Counters | undefined
+      const counters = this.#kept('counters', `${name}/${partition}`)
       const next = counters?.next ?? 0
       const [key] = this.#records.getKeys({
         ...recordRange(number, partition, 0, next),
@@ -174,9 +180,9 @@ class EmbeddedLog implements Log {
       throw new EngineError('INTERNAL', `topic ${name} has ${existing.partitions.length} partitions, not ${partitions}`)
     }
     const number = ++this.#lastTopic // not asked of the disk: another topic may be on its way there
-    this.#topics.set(name, this.#loadTopic(name, number, partitions))
+    this.#topics.set(name, this.#loadTopic(name, { number, partitions }))
     this.#disk.watch(this.#meta.put('topics', number))
-    await this.#disk.flushed(this.#meta.put(`topic:${name}`, { number, partitions } satisfies StoredTopic))
+    await this.#disk.flushed(this.#keep('topic', name, { number, partitions }))
   }
 
   async deleteTopic(name: TopicName): Promise<void> {
@@ -189,7 +195,7 @@ class EmbeddedLog implements Log {
       wake(state)
       this.#cache.drop(topic.number, partition, Infinity)
       await this.#removeRecords(topic, partition, state.next)
-      this.#disk.watch(this.#meta.remove(countersKey(name, partition)))
+      this.#disk.watch(this.#meta.remove(`counters:${name}/${partition}`))
     }
     await commits
     await this.#disk.flushed(this.#meta.remove(`topic:${name}`))
@@ -200,7 +206,7 @@ class EmbeddedLog implements Log {
     await this.#removeCommits(`${reader}/`)
   }
 
-  async topics(): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+  async topics(): Promise<readonly Topic[]> {
     return [...this.#topics.values()].map(({ name, partitions }) => ({ topic: name, partitions: partitions.length }))
   }
 
@@ -211,8 +217,8 @@ class EmbeddedLog implements Log {
   async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
     if (this.#failed.has(progress.source))
       throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
-    const placed = records.map((record) => ({ record: this.#stored(record), topic: this.#topic(record.topic), offset: 0 }))
-    const touched = new Map<PartitionState, { topic: Topic; partition: number; next: number; bytes: number }>()
+    const placed = records.map((record) => ({ record, topic: this.#topic(record.topic), offset: 0 }))
+    const touched = new Map<PartitionState, { topic: OpenTopic; partition: number; next: number; bytes: number }>()
     try {
       await this.#room.require(records.reduce((sum, { pack }) => sum + pack.length, 0))
       for (const item of placed) {
@@ -225,9 +231,9 @@ class EmbeddedLog implements Log {
       }
       for (const [state, { next, bytes }] of touched) state.placed = { records: next - state.next, bytes: bytes - state.bytes }
       for (const { topic, partition, next, bytes } of touched.values())
-        this.#disk.watch(this.#meta.put(countersKey(topic.name, partition), { next, bytes } satisfies Counters))
+        this.#disk.watch(this.#keep('counters', `${topic.name}/${partition}`, { next, bytes }))
       const appends = this.appendCount(progress.source) + 1
-      const last = this.#meta.put(progressKey(progress.source), { ...reachedToJson(progress), appends } satisfies StoredProgress)
+      const last = this.#keep('progress', progress.source, { ...reachedToJson(progress), appends })
       await this.#disk.flushed(last)
       this.#appends.set(progress.source, appends)
       for (const { record, topic, offset } of placed) this.#cache.add(topic.number, record.partition, offset, record.pack)
@@ -245,28 +251,27 @@ class EmbeddedLog implements Log {
   }
 
   async progress(source: string): Promise<Reached | undefined> {
-    const stored = this.#storedProgress(source)
+    const stored = readOf(this.#root, () => this.#kept('progress', source))
     return stored?.lsn === undefined ? undefined : reachedFromJson(stored)
   }
 
   async forgetProgress(source: string): Promise<void> {
-    await this.#disk.flushed(this.#meta.put(progressKey(source), { appends: this.appendCount(source) } satisfies StoredProgress))
+    await this.#disk.flushed(this.#keep('progress', source, { appends: this.appendCount(source) }))
   }
 
   async remember(source: string, { term, history, confirmed }: RememberedState): Promise<void> {
     if (this.#closed) return
-    const stored = { term, history, confirmed: formatLsn(confirmed) } satisfies StoredState
-    await this.#disk.flushed(this.#meta.put(stateKey(source), stored))
+    await this.#disk.flushed(this.#keep('state', source, { term, history, confirmed: formatLsn(confirmed) }))
   }
 
   remembered(source: string): RememberedState | undefined {
-    const stored = readOf(this.#root, () => this.#meta.get(stateKey(source))) as StoredState | undefined
+    const stored = readOf(this.#root, () => this.#kept('state', source))
     return stored && { ...stored, confirmed: parseLsn(stored.confirmed) }
   }
 
   appendCount(source: string): number {
     let appends = this.#appends.get(source)
-    if (appends === undefined) this.#appends.set(source, (appends = this.#storedProgress(source)?.appends ?? 0))
+    if (appends === undefined) this.#appends.set(source, (appends = readOf(this.#root, () => this.#kept('progress', source))?.appends ?? 0))
     return appends
   }
 
@@ -429,21 +434,22 @@ class EmbeddedLog implements Log {
     await Promise.all([this.#root.close(), this.#commits.close()])
   }
 
-  #storedProgress(source: string): StoredProgress | undefined {
-    return readOf(this.#root, () => this.#meta.get(progressKey(source))) as StoredProgress | undefined
+  /** What was kept, in the form of its kind: this log has written it. */
+  #kept<K extends keyof Meta>(kind: K, name: string): Meta[K] | undefined {
+    return this.#meta.get(`${kind}:${name}`) as Meta[K] | undefined
   }
 
-  #stored(record: AppendRecord): AppendRecord {
-    return this.#compress ? { ...record, pack: compressPack(record.pack) } : record
+  #keep<K extends keyof Meta>(kind: K, name: string, value: Meta[K]): Promise<boolean> {
+    return this.#meta.put(`${kind}:${name}`, value)
   }
 
-  #topic(name: TopicName): Topic {
+  #topic(name: TopicName): OpenTopic {
     const topic = this.#topics.get(name)
     if (!topic) throw new EngineError('LOG_TOPIC_UNKNOWN', `the log has no topic ${name}`, { topic: name })
     return topic
   }
 
-  #partition(topic: Topic, partition: number): PartitionState {
+  #partition(topic: OpenTopic, partition: number): PartitionState {
     const state = topic.partitions[partition]
     if (!state)
       throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has no partition ${partition}`, { topic: topic.name, partition })
@@ -451,24 +457,28 @@ class EmbeddedLog implements Log {
   }
 
   /** Puts records where they stand in another topic. */
-  async #put(topic: Topic, partition: number, records: readonly LogRecord[]): Promise<void> {
+  async #put(topic: OpenTopic, partition: number, records: readonly LogRecord[]): Promise<void> {
     if (this.#closed) throw new EngineError('STOPPING', 'the log is closed')
-    const state = topic.partitions[partition] as PartitionState
-    const keys = records.map(({ offset, pack }) => keyOf(topic, partition, offset, pack))
-    const added = records.reduce((sum, { pack }) => sum + pack.length, 0)
+    const state = this.#partition(topic, partition)
+    const items = records.map(({ offset, pack }) => ({ offset, pack, key: keyOf(topic, partition, offset, pack) }))
+    const added = items.reduce((sum, { pack }) => sum + pack.length, 0)
     await this.#room.require(added)
-    for (const [i, { pack }] of records.entries()) this.#disk.watch(this.#records.put(keys[i] as Buffer, pack))
-    const counters = { next: (records.at(-1) as LogRecord).offset + 1, bytes: state.bytes + added } satisfies Counters
-    await this.#disk.flushed(this.#meta.put(countersKey(topic.name, partition), counters))
+    let { next } = state
+    for (const { offset, key, pack } of items) {
+      this.#disk.watch(this.#records.put(key, pack))
+      next = offset + 1
+    }
+    const counters = { next, bytes: state.bytes + added }
+    await this.#disk.flushed(this.#keep('counters', `${topic.name}/${partition}`, counters))
     if (topic.deleted) {
-      for (const key of keys) this.#disk.watch(this.#records.remove(key))
-      await this.#disk.flushed(this.#meta.remove(countersKey(topic.name, partition)))
+      for (const { key } of items) this.#disk.watch(this.#records.remove(key))
+      await this.#disk.flushed(this.#meta.remove(`counters:${topic.name}/${partition}`))
       throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has gone`, { topic: topic.name })
     }
     Object.assign(state, counters)
   }
 
-  #find(topic: Topic, partition: number, offset: number, follower?: Follower): Buffer | undefined {
+  #find(topic: OpenTopic, partition: number, offset: number, follower?: Follower): Buffer | undefined {
     const range = { ...recordRange(topic.number, partition, offset, offset + 1), limit: 1 }
     const pack = readOf(this.#root, () => {
       for (const key of this.#records.getKeys(range)) return this.#records.getBinary(key)
@@ -487,8 +497,8 @@ class EmbeddedLog implements Log {
   }
 
   /** Removes the records below `end` in slices that don't hold up the event loop. */
-  async #removeRecords(topic: Topic, partition: number, end: number): Promise<void> {
-    const state = topic.partitions[partition] as PartitionState
+  async #removeRecords(topic: OpenTopic, partition: number, end: number): Promise<void> {
+    const state = this.#partition(topic, partition)
     while (state.first < end) {
       const range = {
         ...recordRange(topic.number, partition, state.first, end),
@@ -505,14 +515,14 @@ class EmbeddedLog implements Log {
       state.bytes -= removed.bytes
       state.weights.trim(state.first, removed)
       const { next, bytes, placed } = state
-      const counters = { next: next + placed.records, bytes: bytes + placed.bytes } satisfies Counters
-      if (!topic.deleted) await this.#disk.flushed(this.#meta.put(countersKey(topic.name, partition), counters))
+      const counters = { next: next + placed.records, bytes: bytes + placed.bytes }
+      if (!topic.deleted) await this.#disk.flushed(this.#keep('counters', `${topic.name}/${partition}`, counters))
       else await nextTurn()
     }
   }
 
   /** What the records up to before an offset take, counted from any beginning, in slices that don't hold up the event loop. */
-  async #weightBelow(topic: Topic, partition: number, offset: number): Promise<Weight> {
+  async #weightBelow(topic: OpenTopic, partition: number, offset: number): Promise<Weight> {
     const state = this.#partition(topic, partition)
     for (;;) {
       const end = Math.max(state.first, Math.min(offset, state.next))
@@ -555,9 +565,38 @@ const COPY_RECORDS = 1000
 const NEAR_RECORDS = 16
 const WEIGH_SLICE = 1024
 
-const keyOf = ({ number }: Topic, partition: number, offset: number, pack: Buffer) =>
+const keyOf = ({ number }: OpenTopic, partition: number, offset: number, pack: Buffer) =>
   recordKey(number, partition, offset, pack.length, readShares(pack))
-const stateKey = (source: string) => `state:${source}`
-const progressKey = (source: string) => `progress:${source}`
-const countersKey = (topic: TopicName, partition: number) => `counters:${topic}/${partition}`
 const commitKey = (reader: ReaderName, partition: number) => `${reader}/${partition}`
+
+/** What is known of a partition without asking the disk, and who waits for its next record. */
+type PartitionState = {
+  first: number
+  /** of what is on disk */
+  next: number
+  bytes: number
+  /** of the open append: what else writes the counters must not take it back */
+  placed: { records: number; bytes: number }
+  /** the committed offset of each reader, as it was looked up or written last */
+  committed: Map<string, number>
+  weights: Weights
+  waiting: Set<() => void>
+}
+
+function wake(state: PartitionState): void {
+  const waiting = [...state.waiting]
+  state.waiting.clear()
+  for (const resume of waiting) resume()
+}
+
+function waitFor(state: PartitionState, signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const resume = () => {
+    signal.removeEventListener('abort', resume)
+    state.waiting.delete(resume)
+    resolve()
+  }
+  state.waiting.add(resume)
+  signal.addEventListener('abort', resume, { once: true })
+  return promise
+}

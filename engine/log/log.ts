@@ -8,13 +8,19 @@
  *    append only when every record of it is on disk, all or none visible;
  *  - a commit is durable when it settles, and carries the position just below its offset, never the read head.
  */
-import type { Lsn } from '../lsn.ts'
-import type { Position } from '../position.ts'
+import { formatLsn, type Lsn, parseLsn } from '../lsn.ts'
+import type { Part, Position } from '../position.ts'
 import type { PackHeader } from './pack.ts'
 import type { Weight } from './weight.ts'
 
 /** Names one topic. A topic of a stream, or of a copy of what a reader needs of one, is made once, and its name is never used again. */
 export type TopicName = string
+
+/** A topic, with how many partitions it has. */
+export type Topic = Readonly<{ topic: TopicName; partitions: number }>
+
+/** One partition of a topic. */
+export type TopicPartition = Readonly<{ topic: TopicName; partition: number }>
 
 const COPY_PREFIX = 'copy.'
 /** Whether a topic begins with a copy, and so with an offset that is not 0. */
@@ -28,12 +34,21 @@ export const NEW_COPY = `'${COPY_PREFIX}' || nextval('tailrace.stream_number') |
  */
 export type ReaderName = string
 
-/** @param name `<sink id>.<generation>` */
+/** Names the reader of a topic. @param name `<sink id>.<generation>` */
 export const readerOf = (topic: TopicName, name: string): ReaderName => (topic === name ? topic : `${topic}@${name}`)
-export const topicRead = (reader: ReaderName): TopicName => reader.split('@')[0] as string
-/** @returns `<sink id>.<generation>` */
+/** The topic that a reader reads. */
+export function topicRead(reader: ReaderName): TopicName {
+  const [topic = reader] = reader.split('@', 1)
+  return topic
+}
+/** The generation that reads: `<sink id>.<generation>`. */
 export const generationRead = (reader: ReaderName): string => reader.slice(reader.lastIndexOf('@') + 1)
 
+/** Every partition of what has some: of topics, of readers. */
+export const eachPartition = <T extends Readonly<{ partitions: number }>>(all: readonly T[]): (T & Readonly<{ partition: number }>)[] =>
+  all.flatMap((each) => Array.from({ length: each.partitions }, (_, partition) => ({ ...each, partition })))
+
+/** A pack for a partition. */
 export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
 
 /** What tells a transaction from any other that has its LSN in another past of the server. */
@@ -43,11 +58,13 @@ type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
  * @property transaction the position's own; absent: saved by a version that didn't keep it
  */
 export type Reached = Readonly<{ position: Position; transaction?: TransactionId }>
+/** How far a source is with an append. */
 export type Progress = Reached & Readonly<{ source: string }>
 
 /** What a log keeps of the state database: the term of the source's owner, and what was saved as confirmed under it. */
 export type RememberedState = Readonly<{ term: number; history: number; confirmed: Lsn }>
 
+/** A pack as it is read. */
 export type LogRecord = Readonly<{
   offset: number
   /** the encoded pack; stays valid after the next read */
@@ -56,6 +73,7 @@ export type LogRecord = Readonly<{
 
 /** Message (offset, index): the index-th message of the record. Finished messages from `from` up to before `to`. */
 export type MessageRef = Readonly<{ offset: number; index: number }>
+/** Messages that are done. */
 export type FinishedRange = Readonly<{ from: MessageRef; to: MessageRef }>
 
 /** @property origin of a message that was parked under another generation, and is named by its place there */
@@ -65,6 +83,7 @@ export type InFlight = Readonly<{
   origin?: Readonly<{ generation: number; partition: number }>
 }>
 
+/** What a reader has done with a partition. */
 export type Commit = Readonly<{
   /** the lowest unfinished message */
   next: MessageRef
@@ -81,6 +100,7 @@ export type Commit = Readonly<{
   parked?: number
 }>
 
+/** What a partition holds, as one of its readers sees it. */
 export type PartitionStats = Readonly<{
   /** first offset kept, for whichever reader, and the one the next record gets */
   first: number
@@ -101,6 +121,7 @@ export type PartitionStats = Readonly<{
  */
 export type CopiedPart = Readonly<{ from: TopicName; to: TopicName; partition: number; offset: number; until: Position; end: Buffer }>
 
+/** Called when partitions come and go. */
 export type AssignmentListener = Readonly<{
   assigned: (partition: number) => void
   /** what runs on the partition must be void when this returns */
@@ -111,6 +132,7 @@ export type AssignmentListener = Readonly<{
   trouble?: (error: unknown) => void
 }>
 
+/** One log, wherever it is. */
 export interface Log extends AsyncDisposable {
   /** random, made with the log; a different one behind the same state database is a different log */
   readonly identity: string
@@ -120,7 +142,7 @@ export interface Log extends AsyncDisposable {
   /** Deletes the commits of a reader that reads no more; its topic stays. */
   deleteReader(reader: ReaderName): Promise<void>
   /** @param maxAgeMs how old the answer may be, where asking has a price (0) */
-  topics(maxAgeMs?: number): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]>
+  topics(maxAgeMs?: number): Promise<readonly Topic[]>
   /** Takes up appending for a new run of a source. Called before its first append: forgets a failed append before it. */
   beginRun(source: string): Promise<void>
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
@@ -142,7 +164,7 @@ export interface Log extends AsyncDisposable {
    * @param only of this partition, where the log can tell
    * @returns what it lacks, in words; undefined: nothing that is known
    */
-  lacks(source: string, appends: number, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined>
+  lacks(source: string, appends: number, only?: TopicPartition): Promise<string | undefined>
   /**
    * Every record from `from` (or from the first kept one above it), then waits for new ones until aborted.
    * A pack that many readers have at the same time is one buffer: nobody writes to it.
@@ -197,3 +219,25 @@ export interface Log extends AsyncDisposable {
    */
   holds(reader: ReaderName): boolean
 }
+
+type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
+/** How far a source is, as plain JSON: an LSN is a text there, because it is beyond JSON's numbers. */
+export type StoredReached = StoredPosition & Readonly<{ xid?: number; commitTimeUs?: number }>
+/** A commit as plain JSON. */
+export type StoredCommit = Omit<Commit, 'filter'> & Readonly<{ filter: StoredPosition }>
+
+const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
+const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
+
+/** How far a source is, for JSON. */
+export const reachedToJson = ({ position, transaction }: Reached): StoredReached => ({ ...positionToJson(position), ...transaction })
+/** How far a source is, from JSON. */
+export function reachedFromJson({ xid, commitTimeUs, ...position }: StoredReached): Reached {
+  const isNamed = xid !== undefined && commitTimeUs !== undefined
+  return { position: positionFromJson(position), ...(isNamed ? { transaction: { xid, commitTimeUs } } : {}) }
+}
+
+/** A commit for JSON. */
+export const commitToJson = (commit: Commit): StoredCommit => ({ ...commit, filter: positionToJson(commit.filter) })
+/** A commit from JSON. */
+export const commitFromJson = (stored: StoredCommit): Commit => ({ ...stored, filter: positionFromJson(stored.filter) })

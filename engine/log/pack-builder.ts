@@ -2,9 +2,9 @@
 import { ByteWriter } from '../byte-writer.ts'
 import type { Lsn } from '../lsn.ts'
 import type { Part, Position } from '../position.ts'
-import { PackColumns } from './pack-columns.ts'
 import {
   ACTION,
+  type ActionCode,
   BYTES_PER_MESSAGE,
   BYTES_PER_TRANSACTION,
   HEADER_BYTES,
@@ -12,7 +12,7 @@ import {
   MESSAGE_FLAG,
   PACK_FLAG,
   PACK_VERSION,
-  type ActionCode,
+  PackColumns,
   type PackOrigin,
 } from './pack.ts'
 import { sharesOf, writeShares } from './weight.ts'

@@ -15,22 +15,28 @@
  * A body is: the primary key as JSON array text, the group key when it differs, the message itself.
  */
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
-import { PackColumns } from './pack-columns.ts'
 import { EngineError } from '../errors.ts'
 import type { Lsn } from '../lsn.ts'
 import type { Part, Position } from '../position.ts'
 
+/** Version of a pack, in its header. */
 export const PACK_VERSION = 1
 /** A part of a pack (pack-parts.ts): its header is that of the whole. */
 export const PART_VERSION = 2
+/** The first bytes of every pack. */
 export const MAGIC = 0x5054 // "TP"
+/** Length of the header. */
 export const HEADER_BYTES = 80
 /** Below this compression costs more than it saves. */
 const COMPRESS_FROM_BYTES = 512
+/** What a message takes in the columns. */
 export const BYTES_PER_MESSAGE = 8 + 6 * 4 + 3
+/** What a transaction takes in the columns. */
 export const BYTES_PER_TRANSACTION = 8 + 8 + 4
 
+/** What a message says of its row. */
 export const ACTION = { insert: 0, update: 1, delete: 2, read: 3, truncate: 4 } as const
+/** An action as packs have it. */
 export type ActionCode = (typeof ACTION)[keyof typeof ACTION]
 
 /** Facts of one message, as bits. */
@@ -51,10 +57,13 @@ export const MESSAGE_FLAG = {
   moved: 64,
 } as const
 
+/** Facts of a whole pack, as bits. */
 export const PACK_FLAG = { zstd: 1, marker: 2 } as const
 
+/** Under what a run has written a pack. */
 export type PackOrigin = Readonly<{ history: number; term: number; routing: number }>
 
+/** What a header says. */
 export type PackHeader = PackOrigin &
   Readonly<{
     count: number
@@ -89,12 +98,14 @@ export function compressPack(record: Buffer): Buffer {
 /** A decoded record. Accessors take the index of a message in it and allocate nothing, but for `lsn` and `position`. */
 export class Pack {
   readonly header: PackHeader
+  readonly count: number
   /** key, group key and body of every message lie in here, between the offsets of the accessors */
   readonly buffer: Buffer
   readonly #columns: PackColumns
 
   private constructor(header: PackHeader, buffer: Buffer, columns: PackColumns) {
     this.header = header
+    this.count = header.count
     this.buffer = buffer
     this.#columns = columns
   }
@@ -158,9 +169,6 @@ export class Pack {
     return new Pack(header, payload, columns)
   }
 
-  get count(): number {
-    return this.header.count
-  }
   idx(i: number): number {
     return this.#columns.idx[i] as number
   }
@@ -247,4 +255,75 @@ function aligned(payload: Buffer): Buffer {
   const copy = Buffer.from(new ArrayBuffer(payload.length))
   copy.set(payload)
   return copy
+}
+
+/** Typed views of the columns of a payload. */
+export class PackColumns {
+  readonly n: number
+  readonly group: Float64Array
+  readonly lsn: BigUint64Array
+  readonly commitTimeUs: Float64Array
+  readonly xid: Uint32Array
+  readonly transaction: Uint32Array
+  readonly idx: Uint32Array
+  readonly relation: Uint32Array
+  readonly end: Uint32Array
+  readonly keyLength: Uint32Array
+  readonly groupKeyLength: Uint32Array
+  readonly part: Uint8Array
+  readonly action: Uint8Array
+  readonly flags: Uint8Array
+  /** offset of the bodies in the buffer */
+  readonly bodies: number
+
+  /** @param at where the payload begins; a multiple of 8 in the memory behind the buffer */
+  constructor(buffer: Buffer, at: number, n: number, t: number) {
+    const memory = buffer.buffer
+    let p = buffer.byteOffset + at
+    const take = (bytes: number) => {
+      const start = p
+      p += bytes
+      return start
+    }
+    this.n = n
+    this.group = new Float64Array(memory, take(8 * n), n)
+    this.lsn = new BigUint64Array(memory, take(8 * t), t)
+    this.commitTimeUs = new Float64Array(memory, take(8 * t), t)
+    this.xid = new Uint32Array(memory, take(4 * t), t)
+    this.transaction = new Uint32Array(memory, take(4 * n), n)
+    this.idx = new Uint32Array(memory, take(4 * n), n)
+    this.relation = new Uint32Array(memory, take(4 * n), n)
+    this.end = new Uint32Array(memory, take(4 * n), n)
+    this.keyLength = new Uint32Array(memory, take(4 * n), n)
+    this.groupKeyLength = new Uint32Array(memory, take(4 * n), n)
+    this.part = new Uint8Array(memory, take(n), n)
+    this.action = new Uint8Array(memory, take(n), n)
+    this.flags = new Uint8Array(memory, take(n), n)
+    this.bodies = p - buffer.byteOffset
+  }
+}
+
+/** Messages as whoever delivers them sees them, by their place in the view: those of a decoded pack, or one that was parked. */
+export interface MessageView {
+  /** keys and bodies lie in here, between the offsets of the accessors */
+  readonly buffer: Buffer
+  position(i: number): Position
+  part(i: number): Part
+  action(i: number): ActionCode
+  flags(i: number): number
+  relation(i: number): number
+  /** hash of the message group, below 2^52 */
+  group(i: number): number
+  /** of its transaction, the lower 32 bits; 0: not known any more */
+  xid(i: number): number
+  /** µs since the epoch */
+  commitTimeUs(i: number): number
+  keyStart(i: number): number
+  keyEnd(i: number): number
+  /** empty: the group key is the key */
+  groupKeyStart(i: number): number
+  groupKeyEnd(i: number): number
+  /** the message as JSON, its metadata left open */
+  bodyStart(i: number): number
+  bodyEnd(i: number): number
 }

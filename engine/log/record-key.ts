@@ -26,6 +26,8 @@ export const recordRange = (topic: number, partition: number, from: number, befo
   end: recordKey(topic, partition, before, 0, 0),
 })
 
+/** The offset in a key. */
 export const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
 const sizeOf = (key: Buffer): number => key.readUInt32BE(14)
+/** What the record of a key weighs. */
 export const weightOfKey = (key: Buffer): Weight => weightOf(sizeOf(key), key.length > SHARES_AT ? key.readUInt32BE(SHARES_AT) : 0)

@@ -77,9 +77,10 @@ export class TailCache {
   /** Forgets the packs of a partition below an offset. */
   drop(topic: number, partition: number, before: number): void {
     const of = this.#partitions.get(keyOf(topic, partition))
-    for (const offset of of?.packs.keys() ?? []) {
+    if (!of) return
+    for (const offset of of.packs.keys()) {
       if (offset >= before) break
-      this.#remove(of as Partition, offset)
+      this.#remove(of, offset)
     }
   }
 

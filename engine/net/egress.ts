@@ -8,12 +8,14 @@
  * What the allow list names (a host, `*.suffix`, an address or a range) is let through in either mode.
  */
 import { lookup } from 'node:dns/promises'
-import { BlockList, isIP } from 'node:net'
+import { BlockList, isIP, type LookupFunction } from 'node:net'
 import { EngineError } from '../errors.ts'
 import { innerAddress, withoutZone } from './ip-address.ts'
 
+/** How far this process may send. */
 export type EgressMode = 'private' | 'public'
-export type Address = Readonly<{ address: string; family: 4 | 6 }>
+/** An address of a host. @property family 4 or 6 */
+export type Address = Readonly<{ address: string; family: number }>
 /** All addresses of a name; rejects as `dns.lookup` does. */
 type Resolve = (hostname: string) => Promise<readonly Address[]>
 
@@ -38,6 +40,7 @@ const NOT_PUBLIC: readonly Range[] = [
 /** All of IPv6 that is given out for the public internet. */
 const GLOBAL: readonly Range[] = [['2000::', 3]]
 
+/** What an egress guard lets through. */
 export type EgressOptions = Readonly<{
   mode: EgressMode
   /** hosts, `*.suffix`, addresses and ranges */ allow?: readonly string[]
@@ -45,6 +48,7 @@ export type EgressOptions = Readonly<{
   /** the variable that set the mode, for its refusals */ setting?: string
 }>
 
+/** The guard of what leaves this process. */
 export class Egress {
   readonly mode: EgressMode
   readonly #resolve: Resolve
@@ -80,7 +84,7 @@ export class Egress {
   async addressesOf(hostname: string): Promise<readonly Address[]> {
     const host = hostname.replace(/^\[(.*)\]$/, '$1')
     const family = isIP(host)
-    const all = family === 0 ? await this.#resolve(host) : [{ address: host, family: family as 4 | 6 }]
+    const all = family === 0 ? await this.#resolve(host) : [{ address: host, family }]
     const allowed = this.#isAllowedName(host) ? all : all.filter((each) => this.#isAllowed(each))
     if (allowed.length > 0) return allowed
     throw new EngineError(
@@ -108,7 +112,7 @@ export class Egress {
   }
 }
 
-const resolveAll: Resolve = async (hostname) => (await lookup(hostname, { all: true })) as Address[]
+const resolveAll: Resolve = (hostname) => lookup(hostname, { all: true })
 
 const plainName = (name: string): string => name.toLowerCase().replace(/\.$/, '')
 const isPrefix = (text: string, family: number): boolean => /^\d{1,3}$/.test(text) && Number(text) <= (family === 4 ? 32 : 128)
@@ -118,3 +122,19 @@ function blockList(ranges: readonly Range[]): BlockList {
   for (const [network, prefix] of ranges) list.addSubnet(network, prefix, network.includes(':') ? 'ipv6' : 'ipv4') // isIP compiles a long expression for the first of them, 15 ms
   return list
 }
+
+/** Looks names up through a guard, for sockets. */
+export const guardedLookup =
+  (egress: () => Pick<Egress, 'addressesOf'>): LookupFunction =>
+  (hostname, { all }, callback) => {
+    egress()
+      .addressesOf(hostname)
+      .then(
+        (addresses) => {
+          const [first] = addresses
+          if (all) callback(null, [...addresses])
+          else callback(null, first?.address ?? '', first?.family)
+        },
+        (error: Error) => callback(error, ''),
+      )
+  }

@@ -5,13 +5,14 @@
  * what went wrong, and never rejects: whoever sends messages must know whether anything may have arrived. No redirect
  * is followed, and addresses are those the egress guard lets through.
  */
-import { isIP, type LookupFunction, type Socket } from 'node:net'
+import { isIP, type Socket } from 'node:net'
 import type { Dispatcher } from 'undici'
 import { Bag, NOWHERE, type Member } from '../bag.ts'
-import { EngineError } from '../errors.ts'
-import type { Egress } from './egress.ts'
+import { EngineError, codeOf } from '../errors.ts'
+import { type Egress, guardedLookup } from './egress.ts'
 import { buildConnector, Client } from './http.ts'
 
+/** A request. */
 export type HttpRequest = Readonly<{
   method: string
   /** with the query */
@@ -29,6 +30,7 @@ export type HttpRequest = Readonly<{
   bodySent?: () => void
 }>
 
+/** What a server answered. */
 export type HttpAnswer = Readonly<{
   status: number
   headers: Readonly<Record<string, string | string[] | undefined>>
@@ -37,6 +39,7 @@ export type HttpAnswer = Readonly<{
   isCut: boolean
 }>
 
+/** Why there is no answer. */
 export type HttpFailure = Readonly<{
   /**
    * `connect`: no connection, so nothing was sent · `timeout`: no whole answer in time · `broken`: the connection ended before
@@ -48,6 +51,7 @@ export type HttpFailure = Readonly<{
   message: string
 }>
 
+/** What came of a request. */
 export type HttpResult = Readonly<{ answer: HttpAnswer; failure?: undefined } | { answer?: undefined; failure: HttpFailure }>
 
 type HttpPoolOptions = Readonly<{
@@ -65,6 +69,7 @@ const LONGEST_TIMER_MS = 0x7fffffff
 /** An answer without end is cut off: nothing that we call answers so much. */
 const MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
+/** Sends requests to one origin. */
 export class HttpPool {
   readonly #origin: string
   readonly #connections: number
@@ -96,14 +101,14 @@ export class HttpPool {
   }
 
   /**
-   * The same without a promise.
+   * Begins a request, and tells what came of it without a promise.
    * @param ended told once, after this has returned, and must not throw. An answer is told in the very tick in which it came, and what is
    *   begun from within goes out on that connection without a pause: a request that comes later is written a turn of the event
    *   loop later still, for a connection that has rested is looked at before
    */
   begin(request: HttpRequest, ended: (result: HttpResult) => void): void {
     const { signal, timeoutMs } = request
-    if (signal?.aborted) return queueMicrotask(() => ended(ABORTED))
+    if (signal?.aborted) return queueMicrotask(() => ended({ failure: ABORTED }))
     if (signal) this.#listenTo(signal)
     const call = new Call(request, { tell: ended, freed: this.#freed, isSent: this.#isSent, underWay: this.#underWay })
     call.endsAt = performance.now() + timeoutMs
@@ -134,7 +139,7 @@ export class HttpPool {
     try {
       client.dispatch(call.options, call)
     } catch (error) {
-      call.onResponseError(undefined, error as Error) // a header or path that undici refuses
+      call.onResponseError(undefined, error instanceof Error ? error : new Error(String(error))) // a header or path that undici refuses
     }
   }
 
@@ -144,10 +149,7 @@ export class HttpPool {
   /** The client has done with its request. */
   readonly #freed = (client: Client): void => {
     if (this.#isClosed) return
-    while (this.#waiting.length > 0) {
-      const next = this.#waiting.shift() as Call
-      if (!next.isSettled) return this.#send(next, client)
-    }
+    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) if (!next.isSettled) return this.#send(next, client)
     this.#free.push(client)
   }
 
@@ -155,7 +157,7 @@ export class HttpPool {
     if (this.#signals.has(signal)) return
     this.#signals.add(signal)
     const calls = this.#underWay
-    const giveUp = () => [...calls].filter((call) => call.signal === signal).forEach((call) => call.abort())
+    const giveUp = () => [...calls].filter((call) => call.request.signal === signal).forEach((call) => call.abort())
     signal.addEventListener('abort', giveUp, { once: true })
   }
 
@@ -180,7 +182,7 @@ export class HttpPool {
   reach(signal: AbortSignal): Promise<HttpFailure | undefined> {
     const { protocol, hostname, host, port } = new URL(this.#origin)
     return new Promise((resolve) => {
-      const onAbort = () => resolve(ABORTED.failure)
+      const onAbort = () => resolve(ABORTED)
       signal.addEventListener('abort', onAbort, { once: true })
       this.#connect({ protocol, hostname: hostname.replace(/^\[(.*)\]$/, '$1'), host, port }, (...[error, socket]) => {
         signal.removeEventListener('abort', onAbort)
@@ -202,7 +204,15 @@ export class HttpPool {
 const NO_BODY = Buffer.alloc(0)
 /** for an answer that comes in pieces */
 const MEMORY_BYTES = 16 * 1024
-const ABORTED: HttpResult = { failure: { phase: 'aborted', code: 'ABORTED', message: 'called off' } }
+const ABORTED: HttpFailure = { phase: 'aborted', code: 'ABORTED', message: 'called off' }
+
+/** @property underWay where it is until it is settled. @property freed gets the client that has done with it. @property isSent whether a client has sent all */
+type CallOptions = Readonly<{
+  tell: (result: HttpResult) => void
+  freed: (client: Client) => void
+  isSent: (client: Client) => boolean
+  underWay: Bag<Call>
+}>
 
 /** One request under way. */
 class Call implements Dispatcher.DispatchHandler, Member {
@@ -211,11 +221,8 @@ class Call implements Dispatcher.DispatchHandler, Member {
   endsAt = Infinity
   /** that sends it, until it has done so */
   client: Client | undefined
-  readonly #request: HttpRequest
-  readonly #tell: (result: HttpResult) => void
-  readonly #freed: (client: Client) => void
-  readonly #isSent: (client: Client) => boolean
-  readonly #underWay: Bag<Call>
+  readonly request: HttpRequest
+  readonly #of: CallOptions
   #controller: Dispatcher.DispatchController | undefined
   #started = false
   #status = 0
@@ -224,31 +231,10 @@ class Call implements Dispatcher.DispatchHandler, Member {
   #body: Buffer = NO_BODY
   #bytes = 0
 
-  /** @param underWay where it is until it is settled. @param freed told when it needs its client no more. @param isSent whether a client has sent all */
-  constructor(
-    request: HttpRequest,
-    {
-      tell,
-      freed,
-      isSent,
-      underWay,
-    }: Readonly<{
-      tell: (result: HttpResult) => void
-      freed: (client: Client) => void
-      isSent: (client: Client) => boolean
-      underWay: Bag<Call>
-    }>,
-  ) {
-    this.#request = request
-    this.#tell = tell
-    this.#freed = freed
-    this.#isSent = isSent
-    this.#underWay = underWay
-    underWay.add(this)
-  }
-
-  get signal(): AbortSignal | undefined {
-    return this.#request.signal
+  constructor(request: HttpRequest, of: CallOptions) {
+    this.request = request
+    this.#of = of
+    of.underWay.add(this)
   }
 
   get isSettled(): boolean {
@@ -256,16 +242,16 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   get options(): Dispatcher.DispatchOptions {
-    const { method, path, headers, body = null } = this.#request
+    const { method, path, headers, body = null } = this.request
     return { method, path, headers: headers as string[], body }
   }
 
   abort(): void {
-    this.#giveUp(ABORTED.failure as HttpFailure)
+    this.#giveUp(ABORTED)
   }
 
   timeOut(): void {
-    this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${this.#request.timeoutMs} ms` })
+    this.#giveUp({ phase: 'timeout', code: 'TIMEOUT', message: `no answer within ${this.request.timeoutMs} ms` })
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -287,7 +273,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   #keep(chunk: Buffer): void {
-    const { keepBytes } = this.#request
+    const { keepBytes } = this.request
     const kept = Math.min(chunk.length, keepBytes - this.#bytes)
     if (kept <= 0) return
     if (this.#bytes === 0) return void (this.#body = chunk)
@@ -301,12 +287,12 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   onResponseEnd(): void {
-    const body = this.#body.subarray(0, Math.min(this.#bytes, this.#request.keepBytes))
-    const isCut = this.#bytes > this.#request.keepBytes
-    const { bodySent } = this.#request
-    if (bodySent && this.client && this.#isSent(this.client)) bodySent()
+    const body = this.#body.subarray(0, Math.min(this.#bytes, this.request.keepBytes))
+    const isCut = this.#bytes > this.request.keepBytes
+    const { bodySent } = this.request
+    if (bodySent && this.client && this.#of.isSent(this.client)) bodySent()
     this.#end() // before it is told: what is begun then finds its client free
-    if (this.#leave()) this.#tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })
+    if (this.#leave()) this.#of.tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })
   }
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
@@ -317,7 +303,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   #end(): void {
     const { client } = this
     this.client = undefined
-    if (client) this.#freed(client)
+    if (client) this.#of.freed(client)
   }
 
   #giveUp(failure: HttpFailure): void {
@@ -327,26 +313,17 @@ class Call implements Dispatcher.DispatchHandler, Member {
 
   /** Told a little later: it may be undici's refusal of a request that is just being begun. */
   #fail(failure: HttpFailure): void {
-    if (this.#leave()) queueMicrotask(() => this.#tell({ failure }))
+    if (this.#leave()) queueMicrotask(() => this.#of.tell({ failure }))
   }
 
   /** @returns false: it was settled before */
   #leave(): boolean {
-    return this.#underWay.delete(this)
+    return this.#of.underWay.delete(this)
   }
 }
 
 function guardedConnector(egress: Egress, caCert: string | undefined): ReturnType<typeof buildConnector> {
-  const lookup: LookupFunction = (hostname, { all }, callback) => {
-    egress.addressesOf(hostname).then(
-      (addresses) => {
-        const [first] = addresses
-        if (all) callback(null, [...addresses])
-        else callback(null, first?.address ?? '', first?.family)
-      },
-      (error: Error) => callback(error, ''),
-    )
-  }
+  const lookup = guardedLookup(() => egress)
   const connect = buildConnector({ timeout: CONNECT_MS, allowH2: false, lookup, ...(caCert === undefined ? {} : { ca: caCert }) })
   return (options, callback) => {
     if (isIP(options.hostname) === 0) return connect(options, callback)
@@ -361,7 +338,8 @@ function guardedConnector(egress: Egress, caCert: string | undefined): ReturnTyp
 /** @returns a code and one line; an error that stands for several has none of its own */
 function describe(error: Error): { code: string; message: string } {
   if (error instanceof EngineError) return { code: error.code, message: error.message }
-  const { code, message } = error as NodeJS.ErrnoException
+  const { message } = error
+  const code = codeOf(error)
   if (error instanceof AggregateError) {
     const texts = [...new Set(error.errors.map((one: Error) => one.message))]
     return { code: code ?? 'CONNECT_FAILED', message: texts.join('; ') || message }

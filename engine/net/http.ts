@@ -4,13 +4,25 @@
  * another fetch. Together they are 150 ms of CPU at each start.
  */
 import { createRequire } from 'node:module'
+import type { Server } from 'node:net'
 import type * as Undici from 'undici'
 
+/** Of Node's HTTP module. */
 export const { createServer, validateHeaderName, validateHeaderValue } = process.getBuiltinModule('node:http')
 
+/** Where a server that listens is reached, such as "http://127.0.0.1:7376". */
+export function urlOf(server: Server): string {
+  const at = server.address()
+  if (at === null || typeof at === 'string') throw new TypeError('the server listens on no port')
+  return `http://${at.family === 'IPv6' ? `[${at.address}]` : at.address}:${at.port}`
+}
+
 const load = createRequire(import.meta.url)
+/** One connection to a server. */
 export type Client = Undici.Client
+/** Makes a connection to a server. */
 export const Client = load('undici/lib/dispatcher/client.js') as typeof Undici.Client
+/** Makes what opens sockets for clients. */
 export const buildConnector = load('undici/lib/core/connect.js') as typeof Undici.buildConnector
 
 /** All of undici is loaded with the first one: only processes of a cluster ask each other. */

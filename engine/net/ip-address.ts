@@ -1,7 +1,11 @@
 /** What the text of an IP address says. Nothing here does I/O. */
 import { isIPv6 } from 'node:net'
 
-export const withoutZone = (address: string): string => address.split('%', 1)[0] as string
+/** An address without the zone of its link. */
+export function withoutZone(address: string): string {
+  const [bare = address] = address.split('%', 1)
+  return bare
+}
 
 /** The eight words of an IPv6 address. */
 function wordsOf(address: string): number[] | undefined {
@@ -19,7 +23,10 @@ function wordsOf(address: string): number[] | undefined {
 
 /** The IPv4 address that two words of an IPv6 one are. */
 const dottedAt = (words: readonly number[], at: number): string =>
-  [words[at] as number, words[at + 1] as number].map((word) => `${word >> 8}.${word & 255}`).join('.')
+  words
+    .slice(at, at + 2)
+    .map((word) => `${word >> 8}.${word & 255}`)
+    .join('.')
 
 const hasZeros = (words: readonly number[], count: number): boolean => words.slice(0, count).every((word) => word === 0)
 const isMapped = (words: readonly number[]): boolean => hasZeros(words, 5) && words[5] === 0xffff
@@ -28,10 +35,11 @@ const isMapped = (words: readonly number[]): boolean => hasZeros(words, 5) && wo
 export function innerAddress(address: string): string | undefined {
   const words = wordsOf(address)
   if (!words) return undefined
-  const [a, b, c] = words as [number, number, number]
+  const [a = 0, b = 0, c = 0] = words
   if (isMapped(words)) return dottedAt(words, 6)
   if (hasZeros(words, 4) && words[4] === 0xffff && words[5] === 0) return dottedAt(words, 6)
-  if (hasZeros(words, 6) && ((words[6] as number) !== 0 || (words[7] as number) > 1)) return dottedAt(words, 6)
+  const [high = 0, low = 0] = words.slice(6)
+  if (hasZeros(words, 6) && (high !== 0 || low > 1)) return dottedAt(words, 6)
   if (a === 0x64 && b === 0xff9b && (c === 1 || words.slice(2, 6).every((word) => word === 0))) return dottedAt(words, 6)
   if (a === 0x2002) return dottedAt(words, 1)
   if (words[5] === 0x5efe && (words[4] === 0 || words[4] === 0x200)) return dottedAt(words, 6)

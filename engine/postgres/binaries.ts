@@ -3,8 +3,10 @@ import { spawnSync } from 'node:child_process'
 import { chmodSync, chownSync, existsSync, lchownSync, lstatSync, readdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
-import { EngineError } from '../errors.ts'
+import { EngineError, codeOf, errorText } from '../errors.ts'
+import { fieldsOf } from '../fields.ts'
 
+/** The programs of a PostgreSQL. */
 export type Binaries = Readonly<{ initdb: string; postgres: string; version: string }>
 /**
  * A program that starts another one as another user; undefined: none is needed.
@@ -31,23 +33,29 @@ export function embeddedBinaries(): Binaries {
   }
   const root = dirname(dirname(entry))
   linkLibraries(root)
-  const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
+  const { version } = fieldsOf(JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')))
   const bin = (program: string) => join(root, 'native', 'bin', process.platform === 'win32' ? `${program}.exe` : program)
-  return { initdb: bin('initdb'), postgres: bin('postgres'), version }
+  return { initdb: bin('initdb'), postgres: bin('postgres'), version: String(version) }
 }
 
 /** npm packages hold no symbolic links; the server needs them, and the package's install script may not have run. */
 function linkLibraries(root: string): void {
   const list = join(root, 'native', 'pg-symlinks.json')
   if (!existsSync(list)) return
-  for (const { source, target } of JSON.parse(readFileSync(list, 'utf8')) as { source: string; target: string }[]) {
-    const link = join(root, target)
+  const links: unknown = JSON.parse(readFileSync(list, 'utf8'))
+  for (const { source, target } of Array.isArray(links) ? links.map(fieldsOf) : []) {
+    const link = join(root, String(target))
     if (isThere(link)) continue
     try {
-      symlinkSync(relative(dirname(link), join(root, source)), link)
+      symlinkSync(relative(dirname(link), join(root, String(source))), link)
     } catch (cause) {
       if (isThere(link)) continue // another process was faster
-      throw new EngineError('EMBEDDED_POSTGRES_FAILED', `a library link of the embedded PostgreSQL can't be made: ${target}`, {}, { cause })
+      throw new EngineError(
+        'EMBEDDED_POSTGRES_FAILED',
+        `a library link of the embedded PostgreSQL can't be made: ${String(target)}`,
+        {},
+        { cause },
+      )
     }
   }
 }
@@ -95,8 +103,8 @@ export function launchServerFor({ postgres }: Binaries, folder: string, cluster:
     if (!runs(bare, 'test', ['-x', folder]) || !runs(bare, postgres, ['--version'])) return launchFor(uid)
     if (uid === 0 && !giveAway(cluster, owner)) return launchFor(uid)
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code === 'EPERM') return launchFor(uid)
-    const text = `the files of the embedded PostgreSQL can't be given to a user of its own: ${(cause as Error).message}`
+    if (codeOf(cause) === 'EPERM') return launchFor(uid)
+    const text = `the files of the embedded PostgreSQL can't be given to a user of its own: ${errorText(cause)}`
     throw new EngineError('EMBEDDED_POSTGRES_FAILED', text, { folder }, { cause })
   }
   return bare

@@ -3,31 +3,23 @@
  * addresses that it has checked, and never to a socket in a folder. The process has one guard for all of them, as it has one
  * network; the state database and the embedded server are named by its operator, and are reached without it.
  */
-import { isIP, Socket, type LookupFunction } from 'node:net'
+import { isIP, Socket } from 'node:net'
 import { EngineError } from '../errors.ts'
-import { Egress } from '../net/egress.ts'
+import { Egress, guardedLookup } from '../net/egress.ts'
 
 /** @property own the embedded server, whose demo is a database of an account too */
 type Guard = Readonly<{ egress: Pick<Egress, 'addressesOf'>; own?: Readonly<{ hostname: string; port: number }> | undefined }>
 
 let guard: Guard = { egress: new Egress({ mode: 'private' }) }
 
-/** Called once, before the first connection. */
-export function guardDatabases(those: Guard): void {
-  guard = those
+/** Sets the guard of all databases; called once, before the first connection. */
+export function guardDatabases(guardOfAll: Guard): void {
+  guard = guardOfAll
 }
 
-const lookup: LookupFunction = (hostname, { all }, callback) => {
-  guard.egress.addressesOf(hostname).then(
-    (addresses) => {
-      const [first] = addresses
-      if (all) callback(null, [...addresses])
-      else callback(null, first?.address ?? '', first?.family)
-    },
-    (error: Error) => callback(error, ''),
-  )
-}
+const lookup = guardedLookup(() => guard.egress)
 
+/** A socket to the database of an account. */
 export class GuardedSocket extends Socket {
   /** As pg calls it: with port and host, or with the path of a socket. */
   override connect(...given: unknown[]): this {

@@ -2,6 +2,7 @@
  * The process that serves a cluster, as it can be told from outside: by the pid file that PostgreSQL keeps in the
  * cluster. The file outlives a crash, and its number may be another process's by then (in containers it often is).
  */
+import { codeOf } from '../errors.ts'
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -31,7 +32,7 @@ function linesOf(cluster: string): readonly string[] | undefined {
   try {
     return readFileSync(pidFile(cluster), 'utf8').split('\n')
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    if (codeOf(error) === 'ENOENT') return undefined
     throw error
   }
 }
@@ -41,7 +42,7 @@ export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0)
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
+    if (codeOf(error) !== 'EPERM') return false
   }
   return stateOf(pid) !== 'Z'
 }
@@ -61,7 +62,7 @@ export function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name)
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+    if (codeOf(error) !== 'ESRCH') throw error
   }
 }
 

@@ -3,7 +3,7 @@
  * What is missing is made when the user asked for it, and told with the exact SQL otherwise.
  */
 import { Client } from 'pg'
-import { EngineError } from '../errors.ts'
+import { EngineError, errorText, codeOf } from '../errors.ts'
 import { accountClient, type Connection } from './client-config.ts'
 import { tlsRefusal } from './tls-refusal.ts'
 
@@ -21,7 +21,7 @@ const SLOT_LIMIT_MS = 15_000
 const QUERY_CANCELED = '57014'
 const CONNECTING = 'connecting'
 
-/** @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
+/** Makes what a source needs, or says what is missing. @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
   const { isTrial = false } = wanted
   const client = new Client(accountClient(connection, 'tailrace set-up'))
@@ -32,7 +32,7 @@ export async function provision(connection: Connection, wanted: Provision): Prom
     const { hostname, port, database } = connection
     const where = `the database ${database} at ${hostname}:${port}`
     const untrusted = tlsRefusal(cause, where)
-    const text = cause instanceof Error ? cause.message : String(cause)
+    const text = errorText(cause)
     const own = untrusted ?? (cause instanceof EngineError ? cause : undefined)
     throw new EngineError(
       own?.code ?? (isRefusal(cause) ? 'SOURCE_REFUSED' : 'SOURCE_UNREACHABLE'),
@@ -68,7 +68,7 @@ export async function provision(connection: Connection, wanted: Provision): Prom
 export const isOfConnecting = (error: unknown): error is EngineError => error instanceof EngineError && error.context['step'] === CONNECTING
 
 /** Login, database or right: waiting does not mend it. */
-const isRefusal = (error: unknown): boolean => /^28|^3D000$|^42501$/.test(String((error as { code?: unknown }).code ?? ''))
+const isRefusal = (error: unknown): boolean => /^28|^3D000$|^42501$/.test(codeOf(error) ?? '')
 
 async function requireReplication(client: Client): Promise<void> {
   const { rows } = await client.query<{ level: string; may: boolean; name: string }>(
@@ -99,7 +99,7 @@ async function ensurePublication(client: Client, { name, create, initSql }: Prov
     if (!isRefusal(cause)) throw cause
     throw new EngineError(
       'SOURCE_REFUSED',
-      `the user may not create the publication (${(cause as Error).message}); as a superuser run: ${sql};`,
+      `the user may not create the publication (${errorText(cause)}); as a superuser run: ${sql};`,
       { publication: name },
       { cause },
     )
@@ -120,7 +120,7 @@ async function ensureSlot(client: Client, { name, create }: Provision['slot'], i
     await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [name])
     return true
   } catch (cause) {
-    if ((cause as { code?: string }).code !== QUERY_CANCELED) throw cause
+    if (codeOf(cause) !== QUERY_CANCELED) throw cause
     throw new EngineError('SLOT_BLOCKED', `the slot "${name}" waits for ${await oldestTransaction(client)}`, { slot: name }, { cause })
   }
 }

@@ -16,11 +16,11 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs'
-import { createServer, type AddressInfo } from 'node:net'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import { Client } from 'pg'
-import { EngineError } from '../errors.ts'
+import { EngineError, codeOf } from '../errors.ts'
 import { launched, launchFor, launchServerFor, type Binaries } from './binaries.ts'
 import { clientConfig, type Connection } from './client-config.ts'
 import { disownPidFile, isAlive, leftoversOf, postmasterOf, serves, signal } from './postmaster.ts'
@@ -68,6 +68,7 @@ type Keeping = Readonly<{
   firstPauseMs?: number
 }>
 
+/** A PostgreSQL server on a folder of its own. */
 export class PostgresServer {
   readonly folder: string
   readonly #binaries: Binaries
@@ -297,7 +298,7 @@ export class PostgresServer {
       const { rows } = await client.query<{ folder: string }>(`select current_setting('data_directory') as folder`)
       return rows[0]?.folder === this.cluster ? 'ours' : 'no'
     } catch (error) {
-      return (error as { code?: string }).code === STILL_STARTING ? 'starting' : 'no'
+      return codeOf(error) === STILL_STARTING ? 'starting' : 'no'
     } finally {
       void client.end().catch(() => undefined)
     }
@@ -330,8 +331,8 @@ function listensOn(port: number): Promise<number | undefined> {
     const server = createServer()
     server.once('error', () => resolve(undefined))
     server.listen(port, '127.0.0.1', () => {
-      const { port: bound } = server.address() as AddressInfo
-      server.close(() => resolve(bound))
+      const bound = server.address()
+      server.close(() => resolve(typeof bound === 'object' ? bound?.port : undefined))
     })
   })
 }

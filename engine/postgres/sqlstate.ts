@@ -5,6 +5,9 @@
  * Nothing here does I/O.
  * @see PostgreSQL manual, "PostgreSQL Error Codes"
  */
+import { codeOf } from '../errors.ts'
+
+/** What a failure says of trying again. */
 export type Fault =
   /** the server can't be reached, is stopping or starting, or has no connection, memory or disk left; or there is no SQLSTATE */
   | 'away'
@@ -43,8 +46,8 @@ export function faultOf(sqlstate: string | undefined): Fault {
 
 /** @returns undefined: it has none. EPIPE has its form, but is a socket's code, as ECONNREFUSED is */
 export function sqlstateOf(error: unknown): string | undefined {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) && code !== 'EPIPE' ? code : undefined
+  const code = codeOf(error)
+  return code !== undefined && /^[0-9A-Z]{5}$/.test(code) && code !== 'EPIPE' ? code : undefined
 }
 
 /** There was no connection, so nothing was sent. */

@@ -2,7 +2,8 @@
  * Why no TLS connection to a server comes about that could be trusted, and what to do about it. Trying again doesn't help:
  * the certificate, or what it is checked with, has to change first.
  */
-import { EngineError } from '../errors.ts'
+import { EngineError, codeOf } from '../errors.ts'
+import { fieldsOf } from '../fields.ts'
 
 /** OpenSSL's words for a chain that leads to no authority we have been given, or not validly. */
 const UNTRUSTED = new Set([
@@ -27,7 +28,7 @@ const NO_TLS = 'The server does not support SSL connections'
 /** @returns undefined: the error is not about TLS */
 export function tlsRefusal(error: unknown, where = 'the server'): EngineError | undefined {
   if (!(error instanceof Error)) return undefined
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  const code = codeOf(error) ?? ''
   const text = reason(error, code)
   return text === undefined
     ? undefined
@@ -36,9 +37,10 @@ export function tlsRefusal(error: unknown, where = 'the server'): EngineError | 
 
 function reason(error: Error, code: string): string | undefined {
   if (WRONG_NAME.has(code)) {
-    const { host, cert } = error as { host?: string; cert?: { subjectaltname?: string } }
-    const names = cert?.subjectaltname ? `, but for ${cert.subjectaltname}` : ''
-    return `its certificate is not for ${host ?? 'this host name'}${names}; set hostname to a name it is for, or ssl: verify-ca, which does not look at names`
+    const { host, cert } = fieldsOf(error)
+    const { subjectaltname: named } = fieldsOf(cert)
+    const names = typeof named === 'string' && named !== '' ? `, but for ${named}` : ''
+    return `its certificate is not for ${typeof host === 'string' ? host : 'this host name'}${names}; set hostname to a name it is for, or ssl: verify-ca, which does not look at names`
   }
   if (UNTRUSTED.has(code))
     return `its certificate is not signed by an authority that is known here (${error.message.split(';')[0]}); put the authority's certificate into ca_cert, for the state database into a file that NODE_EXTRA_CA_CERTS names`

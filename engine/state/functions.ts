@@ -1,11 +1,10 @@
 /** Functions as they are stored: named, unique in their account, attached to sinks by name. */
-import { EngineError } from '../errors.ts'
+import type { Reason } from '../schema-reasons.ts'
 import type { Destination } from './destinations.ts'
-import type { SinkSettings } from './resources.ts'
+import { FUNCTION_FIELDS, FUNCTION_KINDS, type FunctionField, type FunctionType } from './function-kinds.ts'
+import type { Sink, SinkSettings } from './resources.ts'
 
-export const FUNCTION_TYPES = ['path', 'transform', 'filter', 'routing', 'enrichment'] as const
-export type FunctionType = (typeof FUNCTION_TYPES)[number]
-
+/** A function as it is to be stored: built, so that it can be run as it is. */
 export type FunctionInput = Readonly<{
   name: string
   type: FunctionType
@@ -18,30 +17,26 @@ export type FunctionInput = Readonly<{
   compiled: string
   usesMetadata: boolean
 }>
+/** A function as it is stored. */
 export type StoredFunction = FunctionInput & Readonly<{ id: string; accountId: string }>
 
-/** Which types each field of a sink takes. */
-const TAKES = { filter: ['filter'], transform: ['transform', 'path'], routing: ['routing'], enrichment: ['enrichment'] } as const
-export type FunctionField = keyof typeof TAKES
-export const FUNCTION_FIELDS = Object.keys(TAKES) as readonly FunctionField[]
-
-/** @throws EngineError VALIDATION_FAILED: a field names a function that isn't there, or one that it doesn't take */
-export function refuseMissingFunctions(
-  sink: Pick<SinkSettings, FunctionField>,
-  { type }: Pick<Destination, 'type'>,
+/** @returns why a sink can't have the functions that it names: the first field with one that isn't there, or that it doesn't take */
+export function unfitFunction(
+  sink: Pick<SinkSettings, FunctionField> & Readonly<{ destination: Pick<Destination, 'type'> }>,
   functions: readonly Pick<StoredFunction, 'name' | 'type' | 'sinkType'>[],
-): void {
+): Reason | undefined {
   for (const field of FUNCTION_FIELDS) {
     const name = sink[field]
     if (name === undefined || name === null) continue
     const found = functions.find((fn) => fn.name === name)
-    const reason = !found
-      ? `names the function "${name}", which does not exist`
-      : !(TAKES[field] as readonly string[]).includes(found.type)
-        ? `names "${name}", which is a function of type ${found.type}`
-        : found.sinkType !== null && found.sinkType !== type
-          ? `names "${name}", which routes to sinks of type ${found.sinkType}`
-          : undefined
-    if (reason) throw new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+    if (!found) return [field, `names the function "${name}", which does not exist`]
+    if (FUNCTION_KINDS[found.type].field !== field) return [field, `names "${name}", which is a function of type ${found.type}`]
+    if (found.sinkType !== null && found.sinkType !== sink.destination.type)
+      return [field, `names "${name}", which routes to sinks of type ${found.sinkType}`]
   }
+  return undefined
 }
+
+/** Gives the sinks that have a function. */
+export const usersOf = ({ accountId, name }: Pick<StoredFunction, 'accountId' | 'name'>, sinks: readonly Sink[]): readonly Sink[] =>
+  sinks.filter((sink) => sink.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === name))

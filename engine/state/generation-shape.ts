@@ -2,6 +2,7 @@
  * What of a sink decides which stream it reads, and what a change of a key is to it: its shape. Sinks of one stream shape share
  * the stream, which is written once; a sink of another shape than before begins another generation.
  */
+import { EngineError } from '../errors.ts'
 import type { SinkSettings } from './resources.ts'
 import { type SourceFilter, takesTable } from './source-filter.ts'
 import { qualified } from '../postgres/table-name.ts'
@@ -20,6 +21,7 @@ export type StreamShape = Readonly<{
   only?: string
 }>
 
+/** How a generation of a sink lays out its messages, as it is stored with the generation. */
 export type GenerationShape = Pick<StreamShape, 'partitions' | 'grouping' | 'groupColumns'> &
   Readonly<{
     /** a change of the primary key is a delete and an insert; absent: it is an update */
@@ -28,11 +30,21 @@ export type GenerationShape = Pick<StreamShape, 'partitions' | 'grouping' | 'gro
     stream?: StreamShape
   }>
 
+/** Reads the column `shape` of a generation. @throws EngineError INTERNAL: it is something else */
+export function readShape(value: unknown): GenerationShape {
+  if (!isShape(value)) throw new EngineError('INTERNAL', 'the database answered no shape of a generation')
+  return value
+}
+
+/** Only we write shapes: one with a number of partitions has the rest too. */
+const isShape = (value: unknown): value is GenerationShape =>
+  typeof value === 'object' && value !== null && 'partitions' in value && typeof value.partitions === 'number'
+
 type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> &
   Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'>>
 
 /** @param id of the sink. @returns with full and sorted names, so that equal shapes are equal texts */
-export function shapeOf(id: string, sink: Shaping): GenerationShape {
+export function shapeOf(id: string, sink: Shaping): GenerationShape & Readonly<{ stream: StreamShape }> {
   const stream = streamShapeOf(id, sink)
   const { partitions, grouping, groupColumns } = stream
   return { partitions, grouping, groupColumns, ...(sink.key_changes === 'delete_insert' && { splitsKeyChanges: true }), stream }

@@ -1,12 +1,14 @@
 /**
  * The processes that share a state database. Each writes a row when it starts and renews it every second by the
- * database's clock; whoever was seen within LIVE_MS is live. Nothing is decided by this list: owners are fenced by their
+ * database's clock; one that was seen within LIVE_MS is live. Nothing is decided by this list: owners are fenced by their
  * terms. It says whom to ask, and under which name to show them.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { StateQuery } from './store.ts'
+import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 
+/** A process of the cluster as it shows itself to the others. */
 export type Node = Readonly<{
   /** made at the start of the process: another run of the same process is another node */
   id: string
@@ -18,24 +20,26 @@ export type Node = Readonly<{
 }>
 
 const BEAT_EVERY_MS = 1_000
+/** A process that has not been seen for so long counts as gone. */
 export const LIVE_MS = 5_000
 /** Rows of the dead stay so long, so that who held something last still has a name. */
 const FORGET_AFTER = '1 day'
 
+/** The list of live processes, and this process's own place in it. */
 export class NodeRegistry {
   readonly id: string = randomUUID()
   readonly name: string
-  readonly #query: StateQuery
+  readonly #query: Query
   readonly #onError: (error: unknown) => void
   readonly #listeners = new Set<() => void>()
   readonly #stop = new AbortController()
-  #self: Node | undefined
+  #hasJoined = false
   #live: ReadonlyMap<string, Node> = new Map()
   #beating: Promise<void> | undefined
   #failing = false
 
   /** @param onError the first heartbeat that fails after one that did not */
-  constructor(options: Readonly<{ query: StateQuery; name: string; onError: (error: unknown) => void }>) {
+  constructor(options: Readonly<{ query: Query; name: string; onError: (error: unknown) => void }>) {
     this.#query = options.query
     this.name = options.name
     this.#onError = options.onError
@@ -43,11 +47,12 @@ export class NodeRegistry {
 
   /** Shows this process to the others, from now on until it leaves. */
   async join(at: Readonly<{ address: string; version: string }>): Promise<Node> {
-    this.#self = { id: this.id, name: this.name, ...at }
+    const self = { id: this.id, name: this.name, ...at }
+    this.#hasJoined = true
     await this.#query(`delete from tailrace.node where seen_at < clock_timestamp() - interval '${FORGET_AFTER}'`)
-    await this.#beat()
-    this.#beating ??= this.#keepBeating()
-    return this.#self
+    await this.#beat(self)
+    this.#beating ??= this.#keepBeating(self)
+    return self
   }
 
   /** Live nodes by id, this one included, as of the last heartbeat. */
@@ -68,34 +73,33 @@ export class NodeRegistry {
 
   /** Reads the list anew. */
   async look(): Promise<void> {
-    const { rows } = await this.#query<Node>(`${SEEN} order by started_at, id`)
-    this.#set(rows)
+    this.#set(rowsOf(NODE, await this.#query(`${SEEN} order by started_at, id`)))
   }
 
   /** The name of a node, also of one that is gone. */
   async nameOf(id: string): Promise<string | undefined> {
     const known = this.#live.get(id)
     if (known) return known.name
-    const { rows } = await this.#query<{ name: string }>('select name from tailrace.node where id::text = $1', [id])
-    return rows[0]?.name
+    const [row] = rowsOf({ name: 'text' }, await this.#query('select name from tailrace.node where id::text = $1', [id]))
+    return row?.name
   }
 
-  /** Takes this process off the list: nobody asks it any more. */
+  /** Takes this process off the list, so that the others ask it no more. */
   async leave(): Promise<void> {
     this.#stop.abort()
     await this.#beating
-    if (!this.#self) return
-    this.#self = undefined
+    if (!this.#hasJoined) return
+    this.#hasJoined = false
     await this.#query('delete from tailrace.node where id = $1', [this.id]).catch(this.#onError) // it is forgotten in LIVE_MS anyway
   }
 
-  async #keepBeating(): Promise<void> {
+  async #keepBeating(self: Node): Promise<void> {
     const { signal } = this.#stop
     for (;;) {
       await sleep(BEAT_EVERY_MS, undefined, { signal }).catch(() => undefined)
       if (signal.aborted) return
       try {
-        await this.#beat()
+        await this.#beat(self)
         this.#failing = false
       } catch (error) {
         if (!this.#failing && !signal.aborted) this.#onError(error)
@@ -104,9 +108,9 @@ export class NodeRegistry {
     }
   }
 
-  async #beat(): Promise<void> {
-    const { id, name, address, version } = this.#self as Node
-    const { rows } = await this.#query<Node>(
+  async #beat(self: Node): Promise<void> {
+    const { id, name, address, version } = self
+    const seen = await this.#query(
       `with beat as (
          insert into tailrace.node (id, name, address, version, streams) values ($1, $2, $3, $4, true)
          on conflict (id) do update set address = excluded.address, seen_at = clock_timestamp() returning id, name, address, version, started_at
@@ -114,7 +118,7 @@ export class NodeRegistry {
        select * from beat union all select * from (${SEEN}) seen where id <> $1 order by started_at, id`, // what is seen is as it was before the beat
       [id, name, address, version],
     )
-    this.#set(rows)
+    this.#set(rowsOf(NODE, seen))
   }
 
   #set(nodes: readonly Node[]): void {
@@ -125,5 +129,6 @@ export class NodeRegistry {
   }
 }
 
+const NODE = { id: 'text', name: 'text', address: 'text', version: 'text' } as const
 const SEEN = `select id, name, address, version, started_at from tailrace.node
               where seen_at > clock_timestamp() - interval '${LIVE_MS} milliseconds'`

@@ -2,11 +2,13 @@
  * Which node owns which partition of a sink: the holders of the terms (correctness 19), held in memory for a while. An
  * entry may be out of date; who is asked in vain says so, and the table is read again. The owner itself decides.
  */
+import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import type { Notice } from './state-feed.ts'
-import type { StateQuery } from './store.ts'
 
 /** "generation/partition", as in the key of a term */
 type PartitionName = string
+/** The ids of the nodes that own the partitions of a sink, or a word in the place of one (handed over, rewound). */
 export type Owners = ReadonlyMap<PartitionName, string>
 
 /** How long an entry is believed while no notice comes: one may have been lost. */
@@ -14,13 +16,14 @@ const BELIEVED_MS = 5_000
 
 type Entry = { owners: Owners; readAt: number }
 
+/** Remembers who owns which partition, until a notice or some seconds make it look again. */
 export class PartitionOwners {
-  readonly #query: StateQuery
+  readonly #query: Query
   readonly #entries = new Map<string, Entry>()
   readonly #reading = new Map<string, Promise<Owners>>()
   readonly #listeners = new Set<(sinkId: string | undefined) => void>()
 
-  constructor(query: StateQuery) {
+  constructor(query: Query) {
     this.#query = query
   }
 
@@ -55,7 +58,7 @@ export class PartitionOwners {
   }
 
   /** Takes in a notice of the state database. */
-  heard(notice: Notice): void {
+  take(notice: Notice): void {
     if (notice.about !== 'owners' && notice.about !== 'everything') return
     const sinkId = notice.about === 'owners' ? notice.sinkId : undefined
     // kept, but no longer believed: what was known is better than nothing while the database is out of reach
@@ -65,11 +68,8 @@ export class PartitionOwners {
   }
 
   async #read(sinkId: string, isNewest: () => boolean): Promise<Owners> {
-    const { rows } = await this.#query<{ key: string; holder: string }>(
-      `select key, holder from tailrace.term where kind = 'partition' and key like $1 || '.%'`,
-      [sinkId],
-    )
-    const owners = new Map(rows.map(({ key, holder }) => [key.slice(sinkId.length + 1), holder]))
+    const terms = await this.#query(`select key, holder from tailrace.term where kind = 'partition' and key like $1 || '.%'`, [sinkId])
+    const owners = new Map(rowsOf({ key: 'text', holder: 'text' }, terms).map(({ key, holder }) => [key.slice(sinkId.length + 1), holder]))
     if (isNewest()) this.#entries.set(sinkId, { owners, readAt: performance.now() })
     return owners
   }

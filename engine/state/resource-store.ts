@@ -1,15 +1,20 @@
 /** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
 import { isDeepStrictEqual } from 'node:util'
-import { FUNCTION_FIELDS, type FunctionInput, type StoredFunction } from './functions.ts'
+import { EngineError } from '../errors.ts'
+import type { Query, Row } from '../postgres/query.ts'
+import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
+import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
+import type { FunctionInput, StoredFunction } from './functions.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
-import { SinkSettings, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
+import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
-import type { StateQuery, RowLock } from './store.ts'
+import type { RowLock } from './store.ts'
 import { hashToken } from './tokens.ts'
 
+/** A database as a user says it. */
 export type DatabaseInput = Readonly<{
   name: string
   connection: Connection
@@ -18,70 +23,189 @@ export type DatabaseInput = Readonly<{
   slotName: string
   publicationName: string
 }>
-export type SinkInput = Readonly<{ settings: SinkSettingsInput; destination: Destination }>
+/** A sink as a user says it. */
+export type SinkInput = Readonly<SinkSettingsInput & { destination: Destination }>
+/** An HTTP endpoint as a user says it. */
 export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 
 /** Every edit of an account begins with this lock, so that one at a time is made, of all processes. */
 export const accountLock = (id: string): RowLock => ({ table: 'account', id, how: 'update' })
 
+/** Every type of resource that users set up: what they say of one, and what is stored of it. */
+type ResourceTypes = {
+  database: { input: DatabaseInput; stored: Database }
+  http_endpoint: { input: EndpointInput; stored: HttpEndpoint }
+  function: { input: FunctionInput; stored: StoredFunction }
+  sink: { input: SinkInput; stored: Sink }
+}
+/** The name of a type of resource. */
+export type ResourceType = keyof ResourceTypes
+/** What a user says of a resource of a type. */
+export type InputOf<T extends ResourceType> = ResourceTypes[T]['input']
+/** What is stored of a resource of a type. */
+export type StoredOf<T extends ResourceType> = ResourceTypes[T]['stored']
+
+/** The names of the lists of resources, by type. */
+const LISTS = { database: 'databases', http_endpoint: 'endpoints', function: 'functions', sink: 'sinks' } as const
+/** The resources of all accounts. */
+export type ResourceLists = { readonly [T in ResourceType as (typeof LISTS)[T]]: readonly StoredOf<T>[] }
+/** What there is before anything was set up. */
+export const NO_RESOURCES: ResourceLists = { databases: [], endpoints: [], functions: [], sinks: [] }
+
+const LIST_OF: { readonly [T in ResourceType]: (lists: ResourceLists) => readonly StoredOf<T>[] } = {
+  database: ({ databases }) => databases,
+  http_endpoint: ({ endpoints }) => endpoints,
+  function: ({ functions }) => functions,
+  sink: ({ sinks }) => sinks,
+}
+/** Gives all resources of a type. */
+export const listOf = <T extends ResourceType>(lists: ResourceLists, type: T): readonly StoredOf<T>[] => LIST_OF[type](lists)
+
+/** Puts a resource in the place of the one that has its id. */
+export const withResource = <T extends ResourceType>(lists: ResourceLists, type: T, resource: StoredOf<T>): ResourceLists => ({
+  ...lists,
+  [LISTS[type]]: [...listOf(lists, type).filter(({ id }) => id !== resource.id), resource],
+})
+
+/** How messages name a type of resource. */
+export const NOUN_OF: Readonly<Record<ResourceType, string>> = {
+  database: 'database',
+  http_endpoint: 'HTTP endpoint',
+  function: 'function',
+  sink: 'sink',
+}
+
 /** What is stored, at one moment. */
-export type Resources = Readonly<{
-  /** differs whenever any of it does */
-  print: string
-  /** account by hash of the token */
-  tokens: ReadonlyMap<string, Account>
-  databases: readonly Database[]
-  sinks: readonly Sink[]
-  functions: readonly StoredFunction[]
-  endpoints: readonly HttpEndpoint[]
+export type Resources = ResourceLists &
+  Readonly<{
+    /** differs whenever any of it does */
+    print: string
+    /** account by hash of the token */
+    tokens: ReadonlyMap<string, Account>
+  }>
+
+/** Reads a JSON document as this service wrote it: it was checked by its schema then. */
+const document =
+  <T>() =>
+  (value: unknown): T =>
+    value as T
+const textOrNull = (value: unknown): string | null => (typeof value === 'string' ? value : null)
+
+/** What is read of each type, by the names that it has here: a column is named `account_id` where this says `accountId`. */
+const OWN = { id: 'text', accountId: 'text', name: 'text' } as const
+const DATABASE = {
+  ...OWN,
+  connection: document<Omit<Connection, 'password'>>(),
+  password: 'bytes',
+  poolSize: 'int',
+  annotations: document<Database['annotations']>(),
+  slotId: 'text',
+  slotName: 'text',
+  publicationName: 'text',
+  slotStatus: oneOf('active', 'disabled'),
+} as const
+const ENDPOINT = {
+  ...OWN,
+  kind: oneOf('external', 'local'),
+  url: 'text',
+  headers: document<HttpEndpoint['headers']>(),
+  encryptedHeaders: 'bytes',
+} as const
+const FUNCTION = {
+  ...OWN,
+  type: oneOf(...FUNCTION_TYPES),
+  description: textOrNull,
+  sinkType: textOrNull,
+  code: 'text',
+  compiled: 'text',
+  usesMetadata: 'boolean',
+} as const
+const SINK = {
+  ...OWN,
+  databaseId: 'text',
+  database: 'text',
+  status: oneOf(...SINK_STATUSES),
+  settings: document<Partial<SinkSettings>>(),
+  destination: document<Destination>(),
+  secrets: 'bytes?',
+} as const
+
+/** @property before the resource as it is stored; absent: it may be new */
+type Saving<T extends ResourceType> = Readonly<{ query: Query; account: Account; before?: StoredOf<T> | undefined }>
+type Values = Readonly<Record<string, unknown>>
+
+/** How the state database holds a type of resource. In SQL its table is `r`. */
+type StoredTable<T extends ResourceType> = Readonly<{
+  table: string
+  columns: Values
+  /** a column of another table: how it is read, and how a statement that writes gives it back */
+  joined?: Readonly<{ name: string; from: string; read: string; returned: string }>
+  /** columns that stay as they were first written */
+  kept?: readonly string[]
+  /** Gives the columns that hold something else than the field of their name. */
+  encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
+  decode: (row: Row) => StoredOf<T>
+  /** Writes what belongs to it. */
+  saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
 }>
 
-/** It knows its database by name. */
-const SINK_VERSION = versionOf('s', { also: ['d.name'] })
-const DATABASE_NAME = '(select d.name from source_database d where d.id = s.database_id)'
-/** It knows its account by name. */
+/** A token knows its account by name. */
 const TOKEN_VERSION = versionOf('t', { writtenAt: 'inserted_at', also: ['a.name'] })
-
-type Stored = {
-  sinks: Sink
-  databases: Database
-  functions: StoredFunction
-  endpoints: HttpEndpoint
-  tokens: readonly [hash: string, account: Account]
-}
 
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
   readonly #destinations: DestinationSchemas
   readonly #partitions: number
-  readonly #rows = new RowMemory<Stored>({
-    sinks: {
-      versions: `select s.id, s.name, ${SINK_VERSION} as version, s.xmin as writer from sink s join source_database d on d.id = s.database_id`,
-      rows: `select s.*, d.name as database, ${SINK_VERSION} as version from sink s join source_database d on d.id = s.database_id where s.id = any ($1)`,
-      decode: (row: SinkRow) => this.#sink(row),
+  readonly #tables: { readonly [T in ResourceType]: StoredTable<T> } = {
+    database: {
+      table: 'source_database',
+      columns: DATABASE,
+      kept: ['slotName', 'publicationName'],
+      encode: ({ connection: { password, ...connection } }) => ({ connection, password: this.#vault.encrypt(password) }),
+      decode: (row) => {
+        const { slotId, slotName, publicationName, slotStatus, password, ...database } = rowOf(DATABASE, row)
+        const connection = { ...database.connection, password: this.#vault.decrypt(password) }
+        return { ...database, connection, slot: { id: slotId, name: slotName, publication: publicationName, status: slotStatus } }
+      },
     },
-    databases: {
-      versions: `select d.id, d.name, ${versionOf('d')} as version, d.xmin as writer from source_database d`,
-      rows: `select d.*, ${versionOf('d')} as version from source_database d where id = any ($1)`,
-      decode: (row: DatabaseRow) => this.#database(row),
+    http_endpoint: {
+      table: 'http_endpoint',
+      columns: ENDPOINT,
+      encode: ({ encryptedHeaders }) => ({ encryptedHeaders: this.#encrypted(encryptedHeaders) }),
+      decode: (row) => this.#endpoint(row),
     },
-    functions: {
-      versions: `select f.id, f.name, ${versionOf('f')} as version, f.xmin as writer from function f`,
-      rows: `select id, account_id as "accountId", name, type, description, sink_type as "sinkType", code, compiled, uses_metadata as "usesMetadata",
-         ${versionOf('f')} as version from function f where id = any ($1)`,
-      decode: ({ version: _version, ...stored }: StoredFunction & { version: string }) => stored,
+    function: { table: 'function', columns: FUNCTION, decode: (row) => rowOf(FUNCTION, row) },
+    sink: {
+      table: 'sink',
+      columns: SINK,
+      joined: {
+        name: 'database',
+        from: 'join source_database d on d.id = r.database_id',
+        read: 'd.name',
+        returned: '(select d.name from source_database d where d.id = r.database_id)',
+      },
+      kept: ['databaseId'],
+      encode: (input, saving) => this.#sinkValues(input, saving),
+      decode: (row) => this.#sink(row),
+      saved: saveGeneration,
     },
-    endpoints: {
-      versions: `select e.id, e.name, ${versionOf('e')} as version, e.xmin as writer from http_endpoint e`,
-      rows: `select e.*, ${versionOf('e')} as version from http_endpoint e where id = any ($1)`,
-      decode: (row: EndpointRow) => this.#endpoint(row),
-    },
+  }
+  readonly #rows = new RowMemory<
+    { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & { tokens: readonly [hash: string, account: Account] }
+  >({
+    databases: remembered(this.#tables.database),
+    endpoints: remembered(this.#tables.http_endpoint),
+    functions: remembered(this.#tables.function),
+    sinks: remembered(this.#tables.sink),
     tokens: {
       versions: `select t.id, t.name, ${TOKEN_VERSION} as version, t.xmin as writer from api_token t join account a on a.id = t.account_id`,
-      rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account_id, a.name, ${TOKEN_VERSION} as version
+      rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account, a.name, ${TOKEN_VERSION} as version
          from api_token t join account a on a.id = t.account_id where t.id = any ($1)`,
-      decode: ({ hash, account_id, name }: TokenRow) => [hash, { id: account_id, name }] as const,
+      decode: (row: Row) => {
+        const { hash, account, name } = rowOf({ hash: 'text', account: 'text', name: 'text' }, row)
+        return [hash, { id: account, name }] as const
+      },
     },
   })
   /** as they were loaded last */
@@ -94,15 +218,15 @@ export class ResourceStore {
     this.#partitions = partitions
   }
 
-  async saveAccount(query: StateQuery, name: string): Promise<Account> {
-    const { rows } = await query<{ id: string }>(
-      'insert into account (name) values ($1) on conflict (name) do update set name = excluded.name returning id',
+  async saveAccount(query: Query, name: string): Promise<Account> {
+    const { rows } = await query(
+      'insert into account (name) values ($1) on conflict (name) do update set name = excluded.name returning id, name',
       [name],
     )
-    return { id: (rows[0] as { id: string }).id, name }
+    return rowOf({ id: 'text', name: 'text' }, rows[0])
   }
 
-  async saveToken(query: StateQuery, account: Account, name: string, token: string): Promise<void> {
+  async saveToken(query: Query, account: Account, name: string, token: string): Promise<void> {
     await query(
       `insert into api_token (account_id, name, hash) values ($1, $2, decode($3, 'hex'))
        on conflict (account_id, name) do update set hash = excluded.hash`,
@@ -110,181 +234,80 @@ export class ResourceStore {
     )
   }
 
-  async saveDatabase(query: StateQuery, account: Account, input: DatabaseInput): Promise<string> {
-    const { password, ...connection } = input.connection
-    const { rows } = await query<{ id: string }>(
-      `insert into source_database (account_id, name, connection, password, pool_size, annotations, slot_name, publication_name)
-       values ($1, $2, $3, $4, $5, $6, $7, $8)
-       on conflict (account_id, name) do update set
-         connection = excluded.connection, password = excluded.password, pool_size = excluded.pool_size,
-         annotations = excluded.annotations, updated_at = now()
-       returning id`,
-      [
-        account.id,
-        input.name,
-        connection,
-        this.#vault.encrypt(password),
-        input.poolSize,
-        input.annotations,
-        input.slotName,
-        input.publicationName,
-      ],
-    )
-    return (rows[0] as { id: string }).id
-  }
-
   /**
-   * Another shape than that of the newest generation begins the next one, in the same transaction.
-   * @param before the sink as it is stored, which has a generation of its shape; absent: it may be new
+   * Stores a resource under its name, in the place of one that has it. A sink that gets another shape than that of its newest
+   * generation begins the next one, in the same transaction.
    */
-  async saveSink(
-    query: StateQuery,
-    account: Account,
-    databaseId: string,
-    { settings, destination }: SinkInput,
-    before?: Sink,
-  ): Promise<string> {
-    const { name, status, database: _, ...given } = settings
-    const partitions = given.partitions ?? (await this.#fittingPartitions(query, account, { settings, destination }))
-    const rest = { ...given, partitions }
-    const { shown, secrets } = this.#parted(destination)
-    const { rows } = await query<SinkRow & { version: string }>(
-      `insert into sink as s (account_id, database_id, name, status, settings, destination, secrets) values ($1, $2, $3, $4, $5, $6, $7)
-       on conflict (account_id, name) do update set
-         status = excluded.status, settings = excluded.settings, destination = excluded.destination, secrets = excluded.secrets, updated_at = now()
-       returning s.*, ${DATABASE_NAME} as database, ${versionOf('s', { also: [DATABASE_NAME] })} as version`,
-      [account.id, databaseId, name, status, rest, shown, secrets && this.#vault.encrypt(JSON.stringify(secrets))],
+  async save<T extends ResourceType>(
+    query: Query,
+    type: T,
+    { input, account, before }: Omit<Saving<T>, 'query'> & Readonly<{ input: InputOf<T> }>,
+  ): Promise<StoredOf<T>> {
+    const { table, columns, joined, kept = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
+    const fields = Object.entries(input).filter(([field]) => field in columns && field !== joined?.name && !(field in OWN))
+    const values = { ...Object.fromEntries(fields), ...(await encode?.(input, { query, account, before })) }
+    const names = Object.keys(values)
+    const renewed = names.filter((name) => !kept.includes(name)).map((name) => `${columnOf(name)} = excluded.${columnOf(name)}`)
+    const { rows } = await query(
+      `insert into ${table} as r (account_id, name, ${names.map(columnOf).join(', ')})
+       values ($1, $2, ${names.map((_, i) => `$${i + 3}`).join(', ')})
+       on conflict (account_id, name) do update set ${renewed.join(', ')}, updated_at = now()
+       returning ${selected(columns, joined && { [joined.name]: joined.returned })}`,
+      [account.id, input.name, ...Object.values(values)],
     )
-    const [row] = rows as [SinkRow & { version: string }]
-    this.#rows.wrote('sinks', row)
-    const { id } = row
-    if (before && isDeepStrictEqual(shapeOf(id, before), shapeOf(id, rest))) return id
-    await query(
-      `insert into generation (sink_id, generation, shape)
-       select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1
-       having coalesce((
-         select shape <> case when shape ? 'stream' then $2::jsonb else $2::jsonb - 'stream' end
-         from generation where sink_id = $1 order by generation desc limit 1), true)`, // of former versions it goes on as it is
-      [id, JSON.stringify(shapeOf(id, rest))],
-    )
-    return id
+    const [row] = rows
+    if (!row) throw new Error(`the row that was saved in ${table} was not answered`)
+    this.#rows.wrote(LISTS[type], row)
+    const stored = decode(row)
+    await saved?.(query, stored, before)
+    return stored
   }
 
-  /** Those that the sink has; a new one gets the usual number. */
-  async #fittingPartitions(query: StateQuery, account: Account, { settings, destination }: SinkInput): Promise<number> {
-    const { rows } = await query<{ partitions: number }>(
-      `select coalesce((settings ->> 'partitions')::int, 1) as partitions from sink where account_id = $1 and name = $2`,
-      [account.id, settings.name],
-    )
-    const kept = rows[0]?.partitions ?? this.#partitions
-    return destination.type === 'sequin_stream' ? Math.min(kept, settings.max_ack_pending) : kept // each needs a share of it
-  }
-
-  async saveFunction(
-    query: StateQuery,
-    account: Account,
-    { name, type, description, sinkType, code, compiled, usesMetadata }: FunctionInput,
-  ): Promise<string> {
-    const { rows } = await query<{ id: string }>(
-      `insert into function (account_id, name, type, description, sink_type, code, compiled, uses_metadata)
-       values ($1, $2, $3, $4, $5, $6, $7, $8)
-       on conflict (account_id, name) do update set type = excluded.type, description = excluded.description,
-         sink_type = excluded.sink_type, code = excluded.code, compiled = excluded.compiled, uses_metadata = excluded.uses_metadata, updated_at = now()
-       returning id`,
-      [account.id, name, type, description, sinkType, code, compiled, usesMetadata],
-    )
-    return (rows[0] as { id: string }).id
-  }
-
-  /** The sinks that have it by its name have it by the new one. */
-  async renameFunction(query: StateQuery, { id, accountId, name }: StoredFunction, newName: string): Promise<void> {
-    await query('update function set name = $2, updated_at = now() where id = $1', [id, newName])
-    for (const field of FUNCTION_FIELDS)
+  /** Gives a resource another name; those that go by its name go by the new one. */
+  async rename(query: Query, type: ResourceType, { id, accountId, name }: StoredOf<ResourceType>, newName: string): Promise<void> {
+    await query(`update ${this.#tables[type].table} set name = $2, updated_at = now() where id = $1`, [id, newName])
+    for (const [column, field] of REFERENCES[type])
       await query(
-        `update sink set settings = jsonb_set(settings, array[$4], to_jsonb($3::text)), updated_at = now()
-         where account_id = $1 and settings ->> $4 = $2`,
+        `update sink set ${column} = jsonb_set(${column}, array[$4], to_jsonb($3::text)), updated_at = now()
+         where account_id = $1 and ${column} ->> $4 = $2`,
         [accountId, name, newName, field],
       )
   }
 
-  async deleteFunction(query: StateQuery, id: string): Promise<void> {
-    await query('delete from function where id = $1', [id])
+  /** Deletes a resource with everything that is kept of it in the state database. */
+  async delete(query: Query, type: ResourceType, id: string): Promise<void> {
+    await query(`delete from ${this.#tables[type].table} where id = $1`, [id])
   }
 
-  async renameSink(query: StateQuery, sinkId: string, name: string): Promise<void> {
-    await query('update sink set name = $2, updated_at = now() where id = $1', [sinkId, name])
-  }
-
-  /** With everything that is kept of it in the state database. */
-  async deleteSink(query: StateQuery, sinkId: string): Promise<void> {
-    await query('delete from sink where id = $1', [sinkId])
-  }
-
-  async saveEndpoint(query: StateQuery, account: Account, { name, kind, url, headers, encryptedHeaders }: EndpointInput): Promise<string> {
-    const { rows } = await query<{ id: string }>(
-      `insert into http_endpoint (account_id, name, kind, url, headers, encrypted_headers) values ($1, $2, $3, $4, $5, $6)
-       on conflict (account_id, name) do update set
-         kind = excluded.kind, url = excluded.url, headers = excluded.headers, encrypted_headers = excluded.encrypted_headers, updated_at = now()
-       returning id`,
-      [account.id, name, kind, url, headers, this.#vault.encrypt(JSON.stringify(encryptedHeaders))],
-    )
-    return (rows[0] as { id: string }).id
-  }
-
-  /** Those of older versions, which kept user and password where everyone reads them. It needs the key, so it is no migration. */
-  async encryptLogins(query: StateQuery): Promise<void> {
-    const { rows } = await query<EndpointRow>(`select * from http_endpoint where url ~ '^[^:/?#]*://[^/?#]*@' for update`)
+  /** Encrypts logins of older versions, which kept user and password where everyone reads them. It needs the key, so it is no migration. */
+  async encryptLogins(query: Query): Promise<void> {
+    const { rows } = await query(`select ${selected(ENDPOINT)} from http_endpoint r where url ~ '^[^:/?#]*://[^/?#]*@' for update`)
     for (const row of rows) {
-      const { accountId, ...endpoint } = this.#endpoint(row)
-      await this.saveEndpoint(query, { id: accountId, name: '' }, endpoint)
+      const input = this.#endpoint(row)
+      await this.save(query, 'http_endpoint', { account: { id: input.accountId, name: '' }, input })
     }
   }
 
-  /** The sinks that go by its name go by the new one. */
-  async renameEndpoint(query: StateQuery, { id, accountId, name }: HttpEndpoint, newName: string): Promise<void> {
-    await query('update http_endpoint set name = $2, updated_at = now() where id = $1', [id, newName])
-    await query(
-      `update sink set destination = jsonb_set(destination, '{http_endpoint}', to_jsonb($3::text)), updated_at = now()
-       where account_id = $1 and destination ->> 'http_endpoint' = $2`,
-      [accountId, name, newName],
-    )
-  }
-
-  async deleteEndpoint(query: StateQuery, id: string): Promise<void> {
-    await query('delete from http_endpoint where id = $1', [id])
-  }
-
-  /** The print of what `load` would give: cheap to ask for again and again. */
-  print(query: StateQuery): Promise<string> {
+  /** Gives the print of what `load` would give: cheap to ask for again and again. */
+  print(query: Query): Promise<string> {
     return this.#rows.print(query)
   }
 
-  /** How the databases of an account are reached, by their names; undefined where the password was stored under another key. */
-  async connections(query: StateQuery, account: string): Promise<ReadonlyMap<string, Connection | undefined>> {
-    const { rows } = await query<DatabaseRow>('select d.* from source_database d join account a on a.id = d.account_id where a.name = $1', [
-      account,
-    ])
-    const readable = (row: DatabaseRow): Connection | undefined => {
-      try {
-        return this.#database(row).connection
-      } catch {
-        return undefined
-      }
-    }
-    return new Map(rows.map((row) => [row.name, readable(row)]))
-  }
-
   /** @returns the same object as before when nothing has changed */
-  async load(query: StateQuery): Promise<Resources> {
+  async load(query: Query): Promise<Resources> {
     const { print, rows } = await this.#rows.read(query)
     if (this.#loaded?.print !== print) this.#loaded = { print, ...rows, tokens: new Map(rows.tokens) }
     return this.#loaded
   }
 
-  /** The same, when a transaction that had loaded `before` has saved this sink under its name, and nothing else, and is committed. */
-  afterSaved(before: Resources, sinkId: string): Resources | undefined {
-    const after = this.#rows.committed('sinks', sinkId, before.print)
-    return after && (this.#loaded = { ...before, print: after.print, sinks: after.rows.sinks })
+  /**
+   * Gives what `load` would give when a transaction that had loaded `before` has saved this resource under its name, and nothing
+   * else, and is committed; undefined: it has to be read.
+   */
+  afterSaved(before: Resources, type: ResourceType, id: string): Resources | undefined {
+    const list = LISTS[type]
+    const after = this.#rows.committed(list, id, before.print)
+    return after && (this.#loaded = { ...before, print: after.print, [list]: after.rows[list] })
   }
 
   /** Whether nothing was loaded since. */
@@ -292,91 +315,111 @@ export class ResourceStore {
     return this.#loaded === resources
   }
 
-  #sink({ id, account_id, database_id, database, name, status, settings, destination, secrets }: SinkRow): Sink {
-    return {
-      ...whole({ ...settings, name, database, status }),
-      id,
-      accountId: account_id,
-      databaseId: database_id,
-      destination: this.#destination(destination, secrets),
-    }
+  #encrypted(secrets: object): Buffer {
+    return this.#vault.encrypt(JSON.stringify(secrets))
   }
 
-  #destination(shown: Destination, secrets: Buffer | null): Destination {
-    const schema = this.#destinations.get(shown.type)
-    const all = secrets ? { ...shown, ...(JSON.parse(this.#vault.decrypt(secrets)) as object) } : shown
-    return schema ? (withDefaults(schema.properties, all) as Destination) : all
-  }
-
-  /** Separates the settings of a destination that are stored as they are from its secrets, which are stored encrypted. */
-  #parted(destination: Destination): { shown: Record<string, unknown>; secrets: Record<string, unknown> | null } {
+  /** A sink keeps its partitions where it doesn't say how many; the secrets of its destination are stored apart from the rest. */
+  async #sinkValues({ destination, ...input }: SinkInput, { query, account, before }: Saving<'sink'>): Promise<Values> {
+    const { name, status, database, ...given } = input
+    const { databaseId, partitions } = before ?? (await placeOf(query, account, { name, database }))
+    const kept = partitions ?? this.#partitions
+    const fitting = destination.type === 'sequin_stream' ? Math.min(kept, given.max_ack_pending) : kept // each needs a share of it
     const hidden = new Set(secretFields(this.#destinations, destination.type))
-    const entries = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)
-    const secrets = entries.filter(([name]) => hidden.has(name))
+    const set = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)
+    const secrets = set.filter(([field]) => hidden.has(field))
     return {
-      shown: Object.fromEntries(entries.filter(([name]) => !hidden.has(name))),
-      secrets: secrets.length > 0 ? Object.fromEntries(secrets) : null,
+      databaseId,
+      status,
+      settings: { ...given, partitions: given.partitions ?? fitting },
+      destination: Object.fromEntries(set.filter(([field]) => !hidden.has(field))),
+      secrets: secrets.length > 0 ? this.#encrypted(Object.fromEntries(secrets)) : null,
     }
   }
 
-  #endpoint({ id, account_id, name, kind, url, headers, encrypted_headers }: EndpointRow): HttpEndpoint {
-    const encryptedHeaders = JSON.parse(this.#vault.decrypt(encrypted_headers)) as Record<string, string>
-    return withoutLogin({ id, accountId: account_id, name, kind, url, headers, encryptedHeaders })
+  #sink(row: Row): Sink {
+    const { settings, destination, secrets, id, accountId, databaseId, ...sink } = rowOf(SINK, row)
+    const whole = { ...destination, ...(secrets && document<object>()(JSON.parse(this.#vault.decrypt(secrets)))) }
+    const schema = this.#destinations.get(destination.type)
+    return {
+      ...withDefaults<SinkSettings>(SinkSettings.properties, { ...settings, ...sink }),
+      id,
+      accountId,
+      databaseId,
+      destination: schema ? withDefaults<Destination>(schema.properties, whole) : whole,
+    }
   }
 
-  #database(row: DatabaseRow): Database {
-    return {
-      id: row.id,
-      accountId: row.account_id,
-      name: row.name,
-      connection: { ...row.connection, password: this.#vault.decrypt(row.password) },
-      poolSize: row.pool_size,
-      annotations: row.annotations,
-      slot: { id: row.slot_id, name: row.slot_name, publication: row.publication_name, status: row.slot_status },
-    }
+  #endpoint(row: Row): HttpEndpoint {
+    const { encryptedHeaders, ...endpoint } = rowOf(ENDPOINT, row)
+    const headers = document<HttpEndpoint['headers']>()(JSON.parse(this.#vault.decrypt(encryptedHeaders)))
+    return withoutLogin({ ...endpoint, encryptedHeaders: headers })
   }
 }
 
-/** With the defaults of settings that came after the version that stored it. */
-const whole = (stored: Partial<SinkSettings>): SinkSettings => withDefaults(SinkSettings.properties, stored) as SinkSettings
+/** The fields of sinks that hold the name of a resource, by type. */
+const REFERENCES: Readonly<Record<ResourceType, readonly (readonly [column: string, field: string])[]>> = {
+  database: [],
+  http_endpoint: [['destination', 'http_endpoint']],
+  function: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
+  sink: [],
+}
 
-/** All defaults stand at a resource's own fields: what it takes to fill those in is not worth loading a library of 300 files at each start. */
-function withDefaults<T extends object>(fields: Readonly<Record<string, object>>, stored: T): T {
+const columnOf = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+
+/** @param elsewhere how columns of other tables are read. @returns SQL that gives columns of `r` under the names that they have here, and the version */
+function selected(columns: Values, elsewhere: Readonly<Record<string, string>> = {}): string {
+  const named = Object.keys(columns).map((name) => `${elsewhere[name] ?? `r.${columnOf(name)}`} as "${name}"`)
+  return `${named.join(', ')}, ${versionOf('r', { also: Object.values(elsewhere) })} as version`
+}
+
+/** Says how the rows of a type are found, read and decoded. */
+function remembered<S>({
+  table,
+  columns,
+  joined,
+  decode,
+}: Pick<StoredTable<never>, 'table' | 'columns' | 'joined'> & Readonly<{ decode: (row: Row) => S }>) {
+  const from = `from ${table} r ${joined?.from ?? ''}`
+  const version = versionOf('r', { also: joined ? [joined.read] : [] })
+  return {
+    versions: `select r.id, r.name, ${version} as version, r.xmin as writer ${from}`,
+    rows: `select ${selected(columns, joined && { [joined.name]: joined.read })} ${from} where r.id = any ($1)`,
+    decode,
+  }
+}
+
+/** Finds the database that a sink names, and how many partitions the sink has if it is stored. */
+async function placeOf(query: Query, account: Account, { name, database }: Pick<SinkInput, 'name' | 'database'>) {
+  const answer = await query(
+    `select d.id as "databaseId", (
+       select coalesce((s.settings ->> 'partitions')::int, 1) from sink s where s.account_id = d.account_id and s.name = $3
+     ) as partitions from source_database d where d.account_id = $1 and d.name = $2`,
+    [account.id, database, name],
+  )
+  const [place] = rowsOf({ databaseId: 'text', partitions: 'int?' }, answer)
+  if (!place) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
+  return place
+}
+
+async function saveGeneration(query: Query, sink: Sink, before: Sink | undefined): Promise<void> {
+  const shape = shapeOf(sink.id, sink)
+  if (before && isDeepStrictEqual(shapeOf(sink.id, before), shape)) return
+  await query(
+    `insert into generation (sink_id, generation, shape)
+     select $1, coalesce(max(generation), 0) + 1, $2::jsonb from generation where sink_id = $1
+     having coalesce((
+       select shape <> case when shape ? 'stream' then $2::jsonb else $2::jsonb - 'stream' end
+       from generation where sink_id = $1 order by generation desc limit 1), true)`, // of former versions it goes on as it is
+    [sink.id, JSON.stringify(shape)],
+  )
+}
+
+/**
+ * Fills in the defaults of settings that came after the version that stored them. All of them stand at a resource's own fields: what
+ * it takes to fill those in is not worth loading a library of 300 files at each start.
+ */
+function withDefaults<T extends object>(fields: Readonly<Record<string, object>>, stored: Partial<T>): T {
   const defaults = Object.entries(fields).flatMap(([name, field]) => ('default' in field ? [[name, structuredClone(field.default)]] : []))
-  return { ...(Object.fromEntries(defaults) as object), ...stored }
-}
-
-type DatabaseRow = {
-  id: string
-  account_id: string
-  name: string
-  connection: Omit<Connection, 'password'>
-  password: Buffer
-  pool_size: number
-  annotations: Record<string, unknown>
-  slot_id: string
-  slot_name: string
-  publication_name: string
-  slot_status: 'active' | 'disabled'
-}
-type SinkRow = {
-  id: string
-  account_id: string
-  database_id: string
-  database: string
-  name: string
-  status: Sink['status']
-  settings: Partial<Omit<SinkSettings, 'name' | 'database' | 'status'>>
-  destination: Destination
-  secrets: Buffer | null
-}
-type TokenRow = { hash: string; account_id: string; name: string }
-type EndpointRow = {
-  id: string
-  account_id: string
-  name: string
-  kind: HttpEndpoint['kind']
-  url: string
-  headers: Record<string, string>
-  encrypted_headers: Buffer
+  return { ...Object.fromEntries(defaults), ...stored } as T // what is required was there from the first version on
 }

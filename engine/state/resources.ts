@@ -3,11 +3,12 @@
  * and the YAML file are checked against, what OpenAPI publishes, and what the state database stores (field names are
  * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
  */
-import { Type, type Static } from 'typebox'
+import { Type, type Static, type TSchema } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { Name } from '../resource-name.ts'
 import type { Destination } from './destinations.ts'
+import type { FunctionField } from './function-kinds.ts'
 import type { StreamShape } from './generation-shape.ts'
 import { SourceFilter } from './source-filter.ts'
 
@@ -18,8 +19,10 @@ const Annotations = Type.Record(Type.String(), Type.Unknown(), {
 
 const DEFAULT_REPLAY_WINDOW = '1h'
 
+/** What can happen to a row. */
 export const ACTIONS = ['insert', 'update', 'delete'] as const
 
+/** What a sink says of one of its tables. */
 export const TableSettings = Type.Object(
   {
     name: Type.String({ description: 'schema.table; without a schema: public' }),
@@ -35,6 +38,18 @@ const partitions = {
 }
 /** As a user says it: without a default, for that depends on the log. */
 export const PartitionsIn = Type.Integer(partitions)
+
+const setting = (does: string) => Type.Optional(Type.Union([Name, Type.Null()], { description: `name of the function ${does}` }))
+/** The settings that name functions. */
+const functionSettings = {
+  filter: setting('that keeps or drops messages'),
+  transform: setting('that makes what is delivered'),
+  routing: setting('that says where each message goes'),
+  enrichment: setting('whose query finds a row of the source for each message'),
+} satisfies Readonly<Record<FunctionField, TSchema>>
+
+/** The values of the status of a sink. */
+export const SINK_STATUSES = ['active', 'paused', 'disabled'] as const
 
 /** The part of a sink that is the same for every destination. */
 export const SinkSettings = Type.Object(
@@ -117,18 +132,14 @@ export const SinkSettings = Type.Object(
       default: null,
       description: 'requests to the destination at once; null: as its kind does well with',
     }),
-    filter: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that keeps or drops messages' })),
-    transform: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that makes what is delivered' })),
-    routing: Type.Optional(Type.Union([Name, Type.Null()], { description: 'name of the function that says where each message goes' })),
-    enrichment: Type.Optional(
-      Type.Union([Name, Type.Null()], { description: 'name of the function whose query finds a row of the source for each message' }),
-    ),
+    ...functionSettings,
     sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
     partitions: Type.Integer({ ...partitions, default: 1 }), // of what was stored before there was a choice
   },
   { additionalProperties: false },
 )
 
+/** The settings of a sink, but for its destination. */
 export type SinkSettings = Static<typeof SinkSettings>
 /** As given: without `partitions` a sink keeps the number it has, and a new one gets the default of the log. */
 export type SinkSettingsInput = Omit<SinkSettings, 'partitions'> & { partitions?: number | undefined }
@@ -137,6 +148,7 @@ export type SinkSettingsInput = Omit<SinkSettings, 'partitions'> & { partitions?
 export const replayWindowMs = (stored: SinkSettings['replay_window'] | null | undefined): number =>
   durationMs(stored ?? DEFAULT_REPLAY_WINDOW)
 
+/** Who has resources, and tokens to reach them. */
 export type Account = Readonly<{ id: string; name: string }>
 
 /** A sink as stored: ids beside what the user set. A change of generation is decided by the routing, not by the user. */
@@ -149,6 +161,7 @@ export type Sink = Readonly<
   }
 >
 
+/** How a connection to a database is encrypted, and whose certificate is taken. */
 export const TlsMode = Type.Union([
   Type.Boolean(),
   Type.Literal('disable'),
@@ -157,6 +170,7 @@ export const TlsMode = Type.Union([
   Type.Literal('verify-full'),
 ])
 
+/** A source database, and how it is reached and read. */
 export type Database = Readonly<{
   id: string
   accountId: string
@@ -177,6 +191,7 @@ export type RoutingVersion = Routing & Readonly<{ databaseId: string; version: n
 /** Who reads a stream changes nothing of what is written to it. */
 export type Routing = Readonly<{ streams: readonly RoutedStream[]; readers: readonly RoutedReader[] }>
 
+/** A stream that is written, and where. */
 export type RoutedStream = StreamShape &
   Readonly<{
     topic: string

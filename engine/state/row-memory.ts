@@ -1,32 +1,40 @@
 /**
- * Rows of some tables as they were decoded last: who reads them again fetches and decodes only those that have been written since.
- * One statement says whether anything has, and what: most readings find nothing new, for each edit reads all of it several times.
- * A row that was not written since is the same object as before, so who compares rows need not look into it.
+ * Keeps the rows of some tables as they were decoded last: another reading fetches and decodes only those that were written since.
+ * One statement says whether there are any, and which: most readings find none, because each edit reads all rows several times.
+ * A row that was not written since is the same object as before, so rows can be compared without a look into them.
  *
  * A version of a row is named by who wrote it, where it lies, and when: a transaction may write a row twice, and a database that
  * was put back may give a transaction's number twice. The print is the sum of all versions, so that who remembers them can tell
  * whether what was written since is all that has changed; where it is not (a row is gone, or a database was put back), all are asked for.
  */
-import type { Row } from '../postgres/query.ts'
-import type { StateQuery } from './store.ts'
+import type { Query, Row } from '../postgres/query.ts'
+import { rowOf, rowsOf } from '../postgres/rows.ts'
 
 /**
  * SQL for the version of a row, a number of 64 bits: texts of 500 rows took four times as long to make and to compare.
  * @param table its name in the statement. @param also columns of other tables that are decoded with it
  */
-export const versionOf = (table: string, { writtenAt = 'updated_at', also = [] as readonly string[] } = {}): string =>
+export const versionOf = (
+  table: string,
+  { writtenAt = 'updated_at', also = [] }: Readonly<{ writtenAt?: string; also?: readonly string[] }> = {},
+): string =>
   `hash_record_extended((${[...['id', 'xmin', 'ctid', writtenAt].map((column) => `${table}.${column}`), ...also].join(', ')}), 0)`
 
 type Versioned = Readonly<{ id: string; version: string }>
 type Entry = Versioned & Readonly<{ kind: string; name: string }>
-type Found = Entry & Readonly<{ print: string; horizon: string }>
+/** What there is as a whole, and rows of it. */
+type Found = Readonly<{ print: string; horizon: string; entries: readonly Entry[] }>
 
-type RememberedTable<R, T> = Readonly<{
+const STATE = { print: 'text', horizon: 'text', id: 'text?' } as const
+const ENTRY = { kind: 'text', id: 'text', name: 'text', version: 'text' } as const
+const VERSIONED = { id: 'text', version: 'text' } as const
+
+type RememberedTable<T> = Readonly<{
   /** Gives `id`, `name` and `version` of each row, and as `writer` the transaction that wrote it. */
   versions: string
   /** Gives whole rows with their version: those whose ids are in $1. */
   rows: string
-  decode: (row: R & Versioned) => T
+  decode: (row: Row) => T
 }>
 
 /** @property print differs whenever the rows do */
@@ -38,8 +46,9 @@ type Known = ReadonlyMap<string, Entry & Readonly<{ decoded: unknown }>>
 /** @property horizon the oldest transaction that had not ended when it was read */
 type Memory<T> = Readonly<{ known: ReadonlyMap<string, Known>; horizon: string; remembered: Remembered<T> }>
 
+/** Remembers the decoded rows of some tables, so that reading them again costs only what was written since. */
 export class RowMemory<T extends Record<string, unknown>> {
-  readonly #tables: ReadonlyMap<string, RememberedTable<Row, unknown>>
+  readonly #tables: ReadonlyMap<string, RememberedTable<unknown>>
   readonly #print: string
   readonly #all: string
   readonly #since: string
@@ -48,8 +57,8 @@ export class RowMemory<T extends Record<string, unknown>> {
   #memory: Memory<T> | undefined
 
   /** @param tables by the name that their rows get here; each decodes what its own statement gives */
-  constructor(tables: { readonly [K in keyof T & string]: RememberedTable<never, T[K]> }) {
-    this.#tables = new Map(Object.entries(tables) as unknown as [string, RememberedTable<Row, unknown>][])
+  constructor(tables: { readonly [K in keyof T & string]: RememberedTable<T[K]> }) {
+    this.#tables = new Map(Object.entries<RememberedTable<unknown>>(tables))
     const all = [...this.#tables].map(
       ([kind, { versions }]) => `select '${kind}' as kind, id, name, version, writer from (${versions}) ${kind}`,
     )
@@ -62,15 +71,16 @@ export class RowMemory<T extends Record<string, unknown>> {
   }
 
   /** Says what `read` would give, without reading it. */
-  async print(query: StateQuery): Promise<string> {
-    const { rows } = await query<{ print: string }>(this.#print)
-    return rows[0]?.print ?? ''
+  async print(query: Query): Promise<string> {
+    const { rows } = await query(this.#print)
+    return rowOf({ print: 'text' }, rows[0]).print
   }
 
-  /** @param row as the statement that wrote it gave it back: who reads next need not fetch it */
-  wrote(kind: keyof T & string, row: Versioned): void {
+  /** Takes in a row that was written here, so that the next reading need not fetch it. @param row as its statement gave it back */
+  wrote(kind: keyof T & string, row: Row): void {
     const table = this.#tables.get(kind)
-    if (table) this.#written.set(row.id, { id: row.id, version: row.version, decoded: table.decode(row) })
+    const { id, version } = rowOf(VERSIONED, row)
+    if (table) this.#written.set(id, { id, version, decoded: table.decode(row) })
   }
 
   /**
@@ -92,22 +102,26 @@ export class RowMemory<T extends Record<string, unknown>> {
     return remembered
   }
 
-  /** @returns all rows, by name. Those that are as they were are the same objects as before; when all are, so is what is returned. */
-  async read(query: StateQuery): Promise<Remembered<T>> {
+  /** Reads all rows, by name. An unchanged row is the same object as before; when all are, so is the whole that is returned. */
+  async read(query: Query): Promise<Remembered<T>> {
     const memory = this.#memory
     if (memory) {
-      const { rows } = await query<Found>(this.#since, [memory.remembered.print, memory.horizon])
-      const [first] = rows
-      if (first?.print === memory.remembered.print) return memory.remembered
-      const entries = withWritten(memory.known, rows)
-      if (entries) return this.#remember(query, entries, first)
+      const since = await this.#find(query, this.#since, [memory.remembered.print, memory.horizon])
+      if (since.print === memory.remembered.print) return memory.remembered
+      const entries = withWritten(memory.known, since)
+      if (entries) return this.#remember(query, { ...since, entries })
     }
-    const { rows } = await query<Found>(this.#all)
-    return this.#remember(query, rows, rows[0])
+    return this.#remember(query, await this.#find(query, this.#all, []))
   }
 
-  /** @param entries what there is, by name */
-  async #remember(query: StateQuery, entries: readonly Entry[], { print = '', horizon = '' }: Partial<Found> = {}): Promise<Remembered<T>> {
+  async #find(query: Query, sql: string, params: readonly unknown[]): Promise<Found> {
+    const { rows } = await query(sql, params)
+    const { print, horizon, id } = rowOf(STATE, rows[0])
+    return { print, horizon, entries: id === undefined ? [] : rowsOf(ENTRY, { rows }) } // without an entry it has one row all the same
+  }
+
+  /** @param found all that there is, by name */
+  async #remember(query: Query, { print, horizon, entries }: Found): Promise<Remembered<T>> {
     const before = this.#memory?.known
     const byKind = Map.groupBy(entries, ({ kind }) => kind)
     const known = new Map<string, Known>()
@@ -120,16 +134,11 @@ export class RowMemory<T extends Record<string, unknown>> {
     return remembered
   }
 
-  async #readTable(
-    query: StateQuery,
-    table: RememberedTable<Row, unknown>,
-    entries: readonly Entry[],
-    before: Known = new Map(),
-  ): Promise<Known> {
+  async #readTable(query: Query, table: RememberedTable<unknown>, entries: readonly Entry[], before: Known = new Map()): Promise<Known> {
     const decodedOnce = ({ id, version }: Entry) => [before.get(id), this.#written.get(id)].find((row) => row?.version === version)
     const unknown = entries.filter((entry) => !decodedOnce(entry)).map(({ id }) => id)
-    const fetched = unknown.length > 0 ? (await query<Row & Versioned>(table.rows, [unknown])).rows : []
-    const decoded = new Map(fetched.map((row) => [row.id, { version: row.version, decoded: table.decode(row) }]))
+    const fetched = unknown.length > 0 ? (await query(table.rows, [unknown])).rows : []
+    const decoded = new Map(fetched.map((row) => [rowOf(VERSIONED, row).id, { ...rowOf(VERSIONED, row), decoded: table.decode(row) }]))
     return new Map(
       entries.flatMap(({ id, kind, name, ...entry }) => {
         const row = decodedOnce({ id, kind, name, ...entry }) ?? decoded.get(id)
@@ -140,10 +149,10 @@ export class RowMemory<T extends Record<string, unknown>> {
 }
 
 /** @returns all rows as they are now; undefined: there is one that is new, or gone, or goes by another name, or an older one came back */
-function withWritten(known: Memory<unknown>['known'], found: readonly Found[]): readonly Entry[] | undefined {
-  if (found.some(({ kind, id, name }) => known.get(kind)?.get(id)?.name !== name)) return undefined
+function withWritten(known: Memory<unknown>['known'], { print, entries: found }: Found): readonly Entry[] | undefined {
+  if (found.length === 0 || found.some(({ kind, id, name }) => known.get(kind)?.get(id)?.name !== name)) return undefined
   const written = new Map(found.map((entry) => [entry.id, entry]))
   const entries = [...known.values()].flatMap((rows) => [...rows.values()]).map((entry) => written.get(entry.id) ?? entry)
   const sum = entries.reduce((all, { version }) => all + BigInt(version), 0n)
-  return String(sum) === found[0]?.print ? entries : undefined
+  return String(sum) === print ? entries : undefined
 }

@@ -8,6 +8,7 @@ const NONCE_BYTES = 12
 const TAG_BYTES = 16
 const VERSION = 1
 
+/** Encrypts secrets, and opens them again. */
 export class Vault {
   readonly #key: Buffer
 

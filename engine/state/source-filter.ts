@@ -15,6 +15,7 @@ export const SourceFilter = Type.Object(
     description: 'which tables it takes: include_ or exclude_schemas, include_ or exclude_tables; {} takes all that are published',
   },
 )
+/** Which tables a sink takes. */
 export type SourceFilter = Static<typeof SourceFilter>
 
 /** Contract 9.2: given lists restrict; a table must pass those of schemas and those of tables. */

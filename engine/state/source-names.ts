@@ -6,6 +6,7 @@
 import { Client } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { SinkSettings } from './resources.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import { qualified } from '../postgres/table-name.ts'
 import { accountClient, type Connection } from '../postgres/client-config.ts'
 
@@ -56,10 +57,10 @@ export async function missingNames<T extends SourceName>(connection: Connection,
   client.on('error', () => {})
   try {
     await client.connect()
-    const schemas = await client.query<{ name: string }>('select nspname::text as name from pg_namespace where nspname = any ($1)', [
+    const schemas = await client.query('select nspname::text as name from pg_namespace where nspname = any ($1)', [
       [...new Set(names.filter(({ kind }) => kind === 'schema').map(({ name }) => name))],
     ])
-    const tables = await client.query<{ name: string; columns: string[]; identity: string[] }>(
+    const tables = await client.query(
       `select n.nspname || '.' || c.relname as name,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
@@ -69,8 +70,9 @@ export async function missingNames<T extends SourceName>(connection: Connection,
        where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
       [[...new Set(names.filter(({ kind }) => kind === 'table').map(({ name }) => name))]],
     )
-    const there = new Set(schemas.rows.map(({ name }) => name))
-    const known = new Map(tables.rows.map((table) => [table.name, table]))
+    const there = new Set(rowsOf({ name: 'text' }, schemas).map(({ name }) => name))
+    const columns = { name: 'text', columns: 'texts', identity: 'texts' } as const
+    const known = new Map(rowsOf(columns, tables).map((table) => [table.name, table]))
     return names.flatMap((one): Missing<T>[] => {
       const { kind, name, column, ofOldRow = false } = one
       if (kind === 'schema') return there.has(name) ? [] : [one]
@@ -86,6 +88,7 @@ export async function missingNames<T extends SourceName>(connection: Connection,
   }
 }
 
+/** Says what is wrong with a name, as the rest of a sentence about the field that has it. */
 export function reasonOf({ kind, name, column, isOutsideIdentity = false }: Missing): string {
   if (isOutsideIdentity)
     return `groups by the column ${column?.slice(0, 100)}, which Postgres does not tell of the old rows of ${name.slice(0, 200)}: deletes would be in other groups. Remedy: alter table ${name.slice(0, 200)} replica identity full`

@@ -1,13 +1,14 @@
 /**
  * What changed in the state database, as it happens: notices that its triggers send, heard on a session of its own. A
  * notice can be lost with that session (and never comes through a pooler that shares sessions), so each new session
- * begins by telling `everything`, and whoever listens looks by itself from time to time as well.
+ * begins by telling `everything`, and listeners also look by themselves from time to time.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client } from 'pg'
 import { clientConfig, type Connection } from '../postgres/client-config.ts'
 import { cut } from '../postgres/client-cut.ts'
 
+/** What has changed in the state database; `everything` is said when notices may have been missed. */
 export type Notice =
   | Readonly<{ about: 'resources' | 'nodes' | 'everything' }>
   /** partitions of this sink have new owners */
@@ -18,15 +19,16 @@ const RETRY_MS = 1_000
 const ASK_EVERY_MS = 5_000
 const ANSWER_WITHIN_MS = 5_000
 
+/** Listens for notices of the state database, on one session after the other. */
 export class StateFeed implements AsyncDisposable {
   readonly #connection: Connection
-  readonly #onError: (error: Error) => void
+  readonly #onError: (error: unknown) => void
   readonly #listeners = new Set<(notice: Notice) => void>()
   readonly #stop = new AbortController()
   #running: Promise<void> | undefined
 
   /** @param onError a session could not be made, or ended; another is made */
-  constructor(connection: Connection, onError: (error: Error) => void) {
+  constructor(connection: Connection, onError: (error: unknown) => void) {
     this.#connection = connection
     this.#onError = onError
   }
@@ -53,13 +55,13 @@ export class StateFeed implements AsyncDisposable {
         await this.#listen(signal)
       } catch (error) {
         if (signal.aborted) return
-        this.#onError(error as Error)
+        this.#onError(error)
       }
       await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined)
     }
   }
 
-  /** Ends when the session does, or when told to. */
+  /** Ends when the session does, or the feed. */
   async #listen(signal: AbortSignal): Promise<void> {
     const client = new Client(clientConfig(this.#connection, 'tailrace notices'))
     const ended = Promise.withResolvers<never>()

@@ -8,22 +8,19 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, Pool, escapeLiteral, type ClientConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import { clientConfig, type Connection } from '../postgres/client-config.ts'
+import type { Query } from '../postgres/query.ts'
+import { rowOf } from '../postgres/rows.ts'
 import { tlsRefusal } from '../postgres/tls-refusal.ts'
 import { stateUnavailable } from './asking.ts'
 
-/** Asks the state database, whose rows have the columns that a caller names: the schema is ours. */
-export type StateQuery = <R extends Record<string, unknown> = Record<string, unknown>>(
-  sql: string,
-  params?: readonly unknown[],
-) => Promise<{ rows: R[] }>
-
+/** The state database, open and migrated. */
 export interface Store extends AsyncDisposable {
-  readonly query: StateQuery
+  readonly query: Query
   /**
    * All statements of `work` or none; the session is its own.
    * @param lock a row that is locked first, on the way of what `work` asks first, which must only read: it sees what others left there
    */
-  transaction<T>(work: (query: StateQuery) => Promise<T>, lock?: RowLock): Promise<T>
+  transaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T>
 }
 
 /** @property how as SQL says it */
@@ -36,8 +33,8 @@ const MIGRATION_LOCK_LIMIT = '60s'
 /** What any statement may take, parked messages in bulk included; without a limit a server that hangs would hold each request for ever. */
 const STATEMENT_LIMIT_MS = 20_000
 const CONNECT_LIMIT_MS = 10_000
-/** A session that ends while it is lent out tells it to the next statement; without a listener it would end the process. */
-const unheard = (): void => {}
+/** The next statement fails when a session has ended while it was lent out; its own event needs a listener, or it ends the process. */
+const ignored = (): void => {}
 
 /**
  * @param statementLimitMs what a statement may take; only tests say another than the product's
@@ -62,12 +59,12 @@ export async function openStore(
   let isEnding = false
   // after its end a pool still hears of sessions that have not closed yet, from a server that stops next
   pool.on('error', (error) => isEnding || onIdleError(error))
-  async function inTransaction<T>(work: (query: StateQuery) => Promise<T>, lock?: RowLock): Promise<T> {
+  async function inTransaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T> {
     const client = await answered(pool.connect())
-    client.on('error', unheard)
+    client.on('error', ignored)
     try {
       const begun = answered(client.query(lock ? `begin; ${lockOf(lock)}` : 'begin'))
-      begun.catch(unheard) // whoever asks next is told
+      begun.catch(ignored) // the next statement fails with it
       if (!lock) await begun
       const result = await work((sql, params) => second(begun, answered(client.query(sql, params && [...params]))))
       await begun
@@ -83,7 +80,7 @@ export async function openStore(
         )
       throw error
     } finally {
-      client.off('error', unheard)
+      client.off('error', ignored)
     }
   }
   const store: Store = {
@@ -115,7 +112,7 @@ async function migrate(config: ClientConfig): Promise<void> {
     .filter((file) => /^\d{4}-.*\.sql$/.test(file))
     .sort()
   const client = new Client(config)
-  client.on('error', unheard)
+  client.on('error', ignored)
   try {
     await client.connect()
     await client.query(`set lock_timeout = '${MIGRATION_LOCK_LIMIT}'`) // another process may be frozen while it holds it
@@ -128,8 +125,8 @@ async function migrate(config: ClientConfig): Promise<void> {
       await client.query(
         'create table tailrace.migration (number int primary key, name text not null, applied_at timestamptz not null default now())',
       )
-    const { rows } = await client.query<{ newest: number }>('select coalesce(max(number), 0) as newest from tailrace.migration')
-    const newest = rows[0]?.newest ?? 0
+    const { rows } = await client.query('select coalesce(max(number), 0) as newest from tailrace.migration')
+    const { newest } = rowOf({ newest: 'int' }, rows[0])
     if (newest > files.length) {
       throw new EngineError('STATE_TOO_NEW', `the state database is at version ${newest}, this program knows ${files.length}`, {
         version: newest,
@@ -144,7 +141,7 @@ async function migrate(config: ClientConfig): Promise<void> {
       await client.query('commit')
     }
   } finally {
-    await client.end().catch(unheard) // its lock ends with it, and a transaction that failed
+    await client.end().catch(ignored) // its lock ends with it, and a transaction that failed
   }
 }
 

@@ -4,9 +4,14 @@
  * do a round for it. So what is no full pack waits until some milliseconds after the last append began, and as long after its
  * end as it took: a change that comes alone leaves at once, and a slow disk is not asked without rest.
  */
-import { EngineError } from '../errors.ts'
+import { EngineError, errorText } from '../errors.ts'
+import { BusyShare } from '../busy-share.ts'
+import { within } from '../within.ts'
 import type { AppendRecord, Log, Progress } from '../log/log.ts'
+import type { Cursor } from './cursor.ts'
+import type { Packing } from './packing.ts'
 
+/** What leaves for the log at once. */
 export type Append = Readonly<{
   records: readonly AppendRecord[]
   progress: Progress
@@ -19,10 +24,11 @@ export type Append = Readonly<{
 
 type AppendLoopOptions = Readonly<{
   log: Pick<Log, 'append'>
-  /** of what has been gathered so far */
-  gathered: () => Readonly<{ isEmpty: boolean; isFull: boolean }>
-  /** what has been gathered so far, or undefined: nothing */
-  take: () => Append | undefined
+  packing: Pick<Packing, 'isEmpty' | 'isFull' | 'take'>
+  /** says how far an append brings the source */
+  cursor: Pick<Cursor, 'settle'>
+  /** gets the time in which packs are encoded */
+  decoding: BusyShare
   durable: (append: Append, number: number) => void
   /** called once; nothing is appended afterwards */
   failed: (error: EngineError) => void
@@ -35,8 +41,11 @@ type AppendLoopOptions = Readonly<{
 /** A disk rests no longer than this between two appends. */
 const MAX_REST_MS = 10
 
+/** Appends what a run has gathered. */
 export class AppendLoop {
   readonly #options: AppendLoopOptions
+  /** an append is open */
+  readonly #busy = new BusyShare(performance.now())
   /** the number the next append gets; the first is 1 */
   #next = 1
   #open: Append | undefined
@@ -66,6 +75,11 @@ export class AppendLoop {
     return this.#open
   }
 
+  /** Share of the last ten seconds in which an append was open. */
+  get busyPercent(): number {
+    return this.#busy.percent(performance.now())
+  }
+
   /** Settles when no append is open; never rejects. */
   get settled(): Promise<unknown> {
     return this.#appending
@@ -74,7 +88,7 @@ export class AppendLoop {
   /** Something was gathered. */
   wake(): void {
     if (this.#open || this.#state !== 'running') return
-    const { isEmpty, isFull } = this.#options.gathered()
+    const { isEmpty, isFull } = this.#options.packing
     if (isFull) this.#begin()
     else if (!isEmpty) this.#timer ??= setTimeout(() => this.#begin(), Math.max(0, this.#restsUntil - performance.now()))
   }
@@ -98,13 +112,19 @@ export class AppendLoop {
     clearTimeout(this.#timer)
     this.#timer = undefined
     if (this.#open || this.#state !== 'running') return
+    const { packing, cursor, decoding } = this.#options
+    if (packing.isEmpty) return
+    const from = performance.now()
     let append: Append | undefined
     try {
-      append = this.#options.take()
+      append = packing.take(cursor.settle())
     } catch (error) {
       return this.#fail(error)
     }
     if (!append) return
+    const to = performance.now()
+    decoding.add(from, to)
+    this.#busy.begin(to)
     this.#open = append
     this.#next++
     void this.#run(append, this.#next - 1)
@@ -113,27 +133,17 @@ export class AppendLoop {
   async #run(append: Append, number: number): Promise<void> {
     const { log, lingerMs, timeoutMs } = this.#options
     const begunAt = performance.now()
-    const timeout = Promise.withResolvers<never>()
-    const timer = setTimeout(
-      () =>
-        timeout.reject(
-          new EngineError('LOG_APPEND_TIMEOUT', `an append of ${append.bytes} bytes has not settled within ${timeoutMs} ms`, {
-            bytes: append.bytes,
-          }),
-        ),
-      timeoutMs,
-    )
     try {
       const appending = log.append(append.records, append.progress)
       this.#appending = appending.catch(() => undefined)
-      await Promise.race([appending, timeout.promise])
+      const text = `an append of ${append.bytes} bytes has not settled within ${timeoutMs} ms`
+      await within(timeoutMs, appending, () => new EngineError('LOG_APPEND_TIMEOUT', text, { bytes: append.bytes }))
     } catch (error) {
       return this.#fail(error)
-    } finally {
-      clearTimeout(timer)
     }
     this.#open = undefined
     const endedAt = performance.now()
+    this.#busy.end(endedAt)
     this.#restsUntil = Math.max(begunAt + lingerMs, endedAt + Math.min(endedAt - begunAt, MAX_REST_MS))
     const idle = this.#idle
     this.#idle = Promise.withResolvers()
@@ -150,7 +160,7 @@ export class AppendLoop {
     this.#state = 'failed'
     clearTimeout(this.#timer)
     this.#idle.resolve()
-    const text = error instanceof Error ? error.message : String(error)
+    const text = errorText(error)
     if (wasRunning)
       this.#options.failed(
         error instanceof EngineError
@@ -158,4 +168,21 @@ export class AppendLoop {
           : new EngineError('LOG_APPEND_FAILED', `the log refused an append: ${text}`, {}, { cause: error }),
       )
   }
+}
+
+/** By log and source: an append that its run has left behind. */
+const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()
+
+/** Remembers the last append of a run that ends, for the next run. @param settled of the append */
+export function leaveBehind(log: Log, source: string, settled: Promise<unknown>): void {
+  openAppends.set(log, (openAppends.get(log) ?? new Map<string, Promise<unknown>>()).set(source, settled))
+}
+
+/**
+ * Waits for what the source's former run has left open: two runs never append to a log at once, even when one gave up on an append.
+ * @throws EngineError LOG_APPEND_TIMEOUT
+ */
+export async function formerAppend(log: Log, source: string, timeoutMs: number): Promise<void> {
+  const text = `an append of the former run is still open after ${timeoutMs} ms`
+  await within(timeoutMs, openAppends.get(log)?.get(source) ?? Promise.resolve(), () => new EngineError('LOG_APPEND_TIMEOUT', text))
 }

@@ -2,34 +2,34 @@
  * From pgoutput messages to messages in packs: counts positions, renders each change once, and gives it to the pack of
  * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions, so
  * that every run over the same log makes the same messages (invariant 3; but for what full sinks shed, see routing/shedding.ts). What needs I/O (a look-up in the
- * catalogue, a routing version) is handed out as a wait, and the caller hands in no further chunk until it is over.
+ * catalogue, a routing version) is returned as a wait, and the caller hands in no further chunk until it is over.
  *
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
  * position, and a watcher sees the keys of changes before any sink's filter.
  */
 import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
-import { ACTION, MESSAGE_FLAG, type ActionCode } from '../log/pack.ts'
-import type { TopicName } from '../log/log.ts'
+import { ACTION, type ActionCode, MESSAGE_FLAG } from '../log/pack.ts'
+import type { TopicName, Topic } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
 import { PART, type Part, type Position } from '../position.ts'
 import { readAnnotation } from './decode/annotations.ts'
-import type { Append } from './append-loop.ts'
-import { Change } from './decode/change.ts'
+import type { Wait } from './chunk-queue.ts'
+import type { Definitions, Described } from './definitions.ts'
+import { Change, groupHash, hashGroup, type Side, writeGroupKey, writeKeys } from './decode/change.ts'
 import type { Chunk } from './decode/chunk.ts'
-import { groupHash, hashGroup, writeGroupKey, writeKeys, type Side } from './decode/change-keys.ts'
 import { ChangeWriter } from './decode/change-writer.ts'
 import type { Cursor } from './cursor.ts'
 import type { KnownRelations } from './decode/known-relations.ts'
-import { Packing } from './packing.ts'
-import { decode, type OldKind, type PgoutputHandler, type RelationMessage } from './decode/pgoutput.ts'
+import type { Packing } from './packing.ts'
+import type { OldKind, PgoutputHandler, RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
-import { ROUTING_MARK } from './routing/routing-mark.ts'
-import { ACTION_BIT, INTERNAL_SCHEMA, type Target } from './routing/routing.ts'
-import type { LeftTopic, RelationTarget, RoutingState } from './routing/routing-state.ts'
+import { ACTION_BIT, INTERNAL_SCHEMA, parseRoutingMark, ROUTING_MARK, type Target } from './routing/routing.ts'
+import type { RelationTarget, RoutingState } from './routing/routing-state.ts'
 import type { TimestampFormat } from './decode/render.ts'
 import { textBytes } from './decode/tuple.ts'
 import type { Shedding } from './routing/shedding.ts'
+import type { SourceObserver } from './source-settings.ts'
 
 /** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
 export type AddedRow = Readonly<{
@@ -45,6 +45,7 @@ export type AddedRow = Readonly<{
   keyLength: number
   groupKeyLength: number
 }>
+/** A logical message of a prefix that somebody handles: rows may be added at its position. */
 export type Mark = Readonly<{
   position: Position
   xid: number
@@ -54,8 +55,10 @@ export type Mark = Readonly<{
   /** appended behind all before the mark and ahead of all after it; only during the call */
   add: (row: AddedRow) => void
 }>
+/** Called for each mark of its prefix that the log does not have yet. */
 export type MarkHandler = (mark: Mark) => void
 
+/** Sees the keys of changes before any sink's filter. */
 export interface KeyWatcher {
   /** whether the keys of this table's changes are wanted now */
   watches(relation: number): boolean
@@ -67,32 +70,24 @@ export interface KeyWatcher {
 }
 
 type ChangePackerOptions = Readonly<{
+  /** id of the database */
   source: string
-  term: number
-  packBytes: number
   /** a change whose message would be larger is not kept: a message that says so stands for it */
   maxMessageBytes: number
   cursor: Cursor
   routing: RoutingState
-  /** of tables, each from a position on; none: nothing is known */
-  known?: KnownRelations
-  shedding?: Shedding | undefined
-  marks?: ReadonlyMap<string, MarkHandler>
-  watcher?: KeyWatcher
-  /**
-   * The relation is announced, or has come to where a former run found something of it: describe it, then call `setRelation`; in
-   * the second case within the call.
-   * @param met as what changes of this transaction have been read
-   */
-  onRelation: (message: RelationMessage, met: Relation | undefined) => void
-  /** a routing mark; call `finishMark` when it has been dealt with */
-  onRoutingMark: (content: Buffer) => void
-  onCommit: (end: Lsn, commitTimeUs: number) => void
-  /** a table was emptied without a message for its rows. @param sinkIds those that read its changes */
-  onTruncate: (table: string, sinkIds: readonly string[]) => void
-  /** a message came that says nothing to us or that was wrong, for health: never a reason to stop */
-  onNotice: (notice: string) => void
+  packing: Packing
+  definitions: Pick<Definitions, 'describe' | 'place'>
+  /** of tables, each from a position on */
+  known: KnownRelations
+  shedding: Shedding | undefined
+  marks: ReadonlyMap<string, MarkHandler> | undefined
+  watcher: KeyWatcher | undefined
+  observer: Pick<SourceObserver, 'notice' | 'relationWarnings' | 'routed' | 'truncated'>
 }>
+
+/** What a message of the stream asks of the run: to wait before the next one, or to note that a transaction has ended. */
+export type Said = Wait | 'committed' | undefined
 
 /** A change of this share of the largest message is looked at before it is rendered: escapes make it six times as long at most, and then there are the names. */
 const LARGE_SHARE = 1 / 16
@@ -100,7 +95,8 @@ const LARGE_SHARE = 1 / 16
 /** A message as it was rendered for all sinks that take it. */
 type Rendered = Readonly<{ body: ByteWriter; isUnchanged: boolean; isDiscarded?: boolean }>
 
-export class ChangePacker implements PgoutputHandler {
+/** Turns the messages of a stream into those of the packs: the handler of `decode`. */
+export class ChangePacker implements PgoutputHandler<Said> {
   readonly #options: ChangePackerOptions
   readonly #packing: Packing
   readonly #cursor: Cursor
@@ -118,8 +114,12 @@ export class ChangePacker implements PgoutputHandler {
   readonly #scratch = new ByteWriter()
   readonly #keys = new ByteWriter(1024)
   readonly #positionBytes = Buffer.alloc(13)
-  #rows = 0
-  #rowBytes = 0
+  /** row changes seen, and their size as Postgres sent them; they grow for ever */
+  rows = 0
+  rowBytes = 0
+  /** of the transaction that ended last: the position behind its commit, and its time */
+  committedEnd: Lsn = 0n
+  committedUs = 0
   /** of the change that is being handled, as Postgres sent it */
   #chunkBytes = 0
 
@@ -128,115 +128,67 @@ export class ChangePacker implements PgoutputHandler {
     this.#cursor = options.cursor
     this.#routing = options.routing
     this.#shedding = options.shedding
-    const head = { history: 0, term: options.term, routing: options.routing.active.version }
-    this.#packing = new Packing({ source: options.source, packBytes: options.packBytes, head })
+    this.#packing = options.packing
   }
 
-  get packing(): Pick<Packing, 'isEmpty' | 'isFull' | 'bytes'> {
-    return this.#packing
-  }
-  get isInTransaction(): boolean {
-    return this.#cursor.isInTransaction
-  }
-  /** Row changes seen, and their size as Postgres sent them; they grow for ever. */
-  get rows(): number {
-    return this.#rows
-  }
-  get rowBytes(): number {
-    return this.#rowBytes
-  }
-  /** The relations known now, for health. */
-  get relations(): readonly Relation[] {
-    return [...this.#relations.values()].filter((relation) => relation !== 'internal')
-  }
-
-  /** @param chunk one pgoutput message. @throws EngineError MESSAGE_MALFORMED */
-  handle(chunk: Chunk): void {
-    decode(chunk, this)
-  }
-
-  /** Everything gathered, as one append. Not within `handle`. */
-  take(): Append | undefined {
-    return this.#packing.isEmpty ? undefined : this.#packing.take(this.#cursor.settle())
-  }
-
-  setRelation(relation: Relation): void {
-    const former = this.#relations.get(relation.oid)
-    if (former && former !== 'internal') this.#routing.forget(former)
-    this.#relations.set(relation.oid, relation)
-  }
-
-  /** @param left as for `finishSwitch` */
-  finishMark(left: readonly LeftTopic[]): void {
-    this.finishSwitch(left)
-    this.#cursor.complete()
-  }
-
-  /** @param left topics that get their markers here, unless the log has them already: then they may be deleted by now */
-  finishSwitch(left: readonly LeftTopic[]): void {
-    this.#packing.setHead(this.#cursor.history, this.#routing.active.version)
-    if (left.length === 0 || this.#cursor.isDurable) return
-    const { position, transaction } = this.#cursor
-    for (const { topic, partitions } of left)
-      for (let partition = 0; partition < partitions; partition++) this.#packing.mark(topic, partition, position, transaction.commitTimeUs)
-  }
-
-  begin(lsn: Lsn, commitTimeUs: number, xid: number): void {
+  begin(lsn: Lsn, commitTimeUs: number, xid: number): undefined {
     const cursor = this.#cursor
     cursor.begin(lsn, xid, commitTimeUs)
     const { position, isDurable } = cursor // before its first message
     const left = this.#routing.begin(cursor.history, lsn)
     const late = isDurable ? [] : this.#routing.markLate(position)
-    this.finishSwitch(late.length === 0 ? left : [...left, ...late])
+    this.#enter(late.length === 0 ? left : [...left, ...late])
     this.#writer.beginTransaction(lsn, commitTimeUs, cursor.history)
     if (this.#met.size > 0) this.#met.clear()
     this.#lastMet = -1
-    this.#knownIdx = this.#options.known?.nextIdx(position) ?? Infinity
+    this.#knownIdx = this.#options.known.nextIdx(position)
   }
 
-  commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): void {
+  commit(_lsn: Lsn, end: Lsn, commitTimeUs: number): Said {
     this.#options.watcher?.committed(this.#cursor.transaction.xid)
     this.#cursor.commit()
-    this.#options.onCommit(end, commitTimeUs)
+    this.committedEnd = end
+    this.committedUs = commitTimeUs
+    return 'committed'
   }
 
-  relation(message: RelationMessage): void {
+  relation(message: RelationMessage): Said {
     if (message.schema === INTERNAL_SCHEMA) return void this.#relations.set(message.oid, 'internal')
-    const relation = this.#met.has(message.oid) ? this.#relations.get(message.oid) : undefined
-    this.#options.onRelation(message, relation === 'internal' ? undefined : relation)
+    const met = this.#met.has(message.oid) ? this.#relations.get(message.oid) : undefined
+    return this.#describe(message, met === 'internal' ? undefined : met)
   }
 
-  insert(oid: number, chunk: Chunk, newAt: number): void {
+  insert(oid: number, chunk: Chunk, newAt: number): undefined {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readInsert(relation, this.#cursor.idx, chunk, newAt), ACTION.insert, ACTION_BIT.insert)
     this.#cursor.complete()
   }
 
-  update(oid: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): void {
+  update(oid: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): undefined {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readUpdate(relation, this.#cursor.idx, chunk, old, oldAt, newAt), ACTION.update, ACTION_BIT.update)
     this.#cursor.complete()
   }
 
-  delete(oid: number, chunk: Chunk, old: OldKind, oldAt: number): void {
+  delete(oid: number, chunk: Chunk, old: OldKind, oldAt: number): undefined {
     const relation = this.#relationOf(oid, chunk)
     if (relation !== undefined)
       this.#emit(this.#change.readDelete(relation, this.#cursor.idx, chunk, old, oldAt), ACTION.delete, ACTION_BIT.delete)
     this.#cursor.complete()
   }
 
-  truncate(relations: readonly number[]): void {
+  truncate(relations: readonly number[]): undefined {
     if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
     for (const oid of relations) {
       if (this.#options.watcher?.watches(oid)) this.#options.watcher.truncated(oid)
       const relation = this.#relations.get(oid)
-      if (relation === undefined || relation === 'internal' || this.#cursor.isDurable) continue // durable: it was told
+      if (relation === undefined || relation === 'internal' || this.#cursor.isDurable) continue // durable: it was said by the run that appended it
       const { schema, table } = relation.message
       const topics = new Set(this.#routing.targets(relation).map(({ target }) => target.topic))
       const readers = this.#routing.active.readers.filter(({ topic }) => topics.has(topic))
-      this.#options.onTruncate(
+      this.#options.observer.truncated?.(
         `${schema}.${table}`,
         readers.map(({ sinkId }) => sinkId),
       )
@@ -244,11 +196,11 @@ export class ChangePacker implements PgoutputHandler {
     this.#cursor.complete()
   }
 
-  message(transactional: boolean, _lsn: Lsn, prefix: string, content: Buffer): void {
+  message(transactional: boolean, _lsn: Lsn, prefix: string, content: Buffer): Said {
     const annotation = readAnnotation(transactional, prefix, content)
-    if (annotation?.kind === 'invalid') this.#options.onNotice(annotation.reason)
-    if (!transactional) return // stands at its own place, outside of transactions: no position, nothing of ours
-    if (prefix === ROUTING_MARK) return this.#options.onRoutingMark(Buffer.from(content))
+    if (annotation?.kind === 'invalid') this.#options.observer.notice?.(annotation.reason)
+    if (!transactional) return undefined // stands at its own place, outside of transactions: no position, nothing of ours
+    if (prefix === ROUTING_MARK) return this.#switchRouting(content)
     if (annotation) {
       if (annotation.kind === 'set') this.#writer.annotations(annotation.json)
       else if (annotation.kind === 'clear' || !annotation.ignored) this.#writer.annotations(null)
@@ -257,23 +209,68 @@ export class ChangePacker implements PgoutputHandler {
       if (handler && !this.#cursor.isDurable) this.#runMark(handler, content)
     }
     this.#cursor.complete()
+    return undefined
   }
 
-  type(): void {} // what types are is asked of the catalogue, with the relation
-  origin(): void {} // changes that came from elsewhere are changes
-  unknown(tag: number): void {
-    this.#options.onNotice(`a replication message of kind ${tag} was skipped`)
+  type(): undefined {} // what types are is asked of the catalogue, with the relation
+  origin(): undefined {} // changes that came from elsewhere are changes
+  unknown(tag: number): undefined {
+    this.#options.observer.notice?.(`a replication message of kind ${tag} was skipped`)
   }
 
-  /** Postgres may have announced the tables before, and not again here as it did to the run that found something of them. */
-  #announceKnown(): void {
-    const { known, onRelation } = this.#options
-    const { position } = this.#cursor
-    for (const oid of known?.foundAt(position) ?? []) {
-      const relation = this.#relations.get(oid)
-      if (relation !== undefined && relation !== 'internal') onRelation(relation.message, undefined)
+  /** @param met as what changes of this transaction have been read */
+  #describe(message: RelationMessage, met: Relation | undefined): Wait | undefined {
+    const described = this.#options.definitions.describe(message, met)
+    if (!(described instanceof Promise)) return this.#setRelation(described)
+    return { cause: `describing table ${message.schema}.${message.table}`, done: described.then((each) => this.#setRelation(each)) }
+  }
+
+  #setRelation({ relation, left }: Described): undefined {
+    const { message, description, oid } = relation
+    const { observer } = this.#options
+    const former = this.#relations.get(oid)
+    if (former && former !== 'internal') this.#routing.forget(former)
+    this.#relations.set(oid, relation)
+    this.#enter(left)
+    if (left.length > 0) observer.routed?.()
+    if (description.warnings.length > 0) observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
+  }
+
+  #switchRouting(content: Buffer): Wait | undefined {
+    const number = parseRoutingMark(content, this.#options.source)
+    const finish = (left: readonly Topic[]): undefined => {
+      this.#enter(left)
+      this.#cursor.complete()
     }
-    this.#knownIdx = known?.nextIdx({ ...position, idx: position.idx + 1 }) ?? Infinity
+    if (number === undefined || number <= this.#routing.active.version) return finish([])
+    return { cause: `saving routing version ${number}`, done: this.#options.definitions.place(number).then(finish) }
+  }
+
+  /**
+   * What follows is packed under the history and the routing that hold at the cursor.
+   * @param left topics that get their markers here, unless the log has them already: then they may be deleted by now
+   */
+  #enter(left: readonly Topic[]): void {
+    this.#packing.setHead(this.#cursor.history, this.#routing.active.version)
+    if (left.length === 0 || this.#cursor.isDurable) return
+    const { position, transaction } = this.#cursor
+    for (const { topic, partitions } of left)
+      for (let partition = 0; partition < partitions; partition++)
+        this.#packing.addMarker(topic, partition, position, transaction.commitTimeUs)
+  }
+
+  /**
+   * Postgres may have announced the tables before, and not again here as it did to the run that found something of them. What that
+   * run has saved needs no wait.
+   */
+  #announceKnown(): void {
+    const { known } = this.#options
+    const { position } = this.#cursor
+    for (const oid of known.foundAt(position)) {
+      const relation = this.#relations.get(oid)
+      if (relation !== undefined && relation !== 'internal') this.#describe(relation.message, undefined)
+    }
+    this.#knownIdx = known.nextIdx({ ...position, idx: position.idx + 1 })
   }
 
   /** @returns undefined: nobody wants the change, or the log has it already */
@@ -287,8 +284,8 @@ export class ChangePacker implements PgoutputHandler {
       this.#met.add(oid)
       this.#lastMet = oid
     }
-    this.#rows++
-    this.#rowBytes += chunk.length
+    this.rows++
+    this.rowBytes += chunk.length
     this.#chunkBytes = chunk.length
     if (this.#cursor.isDurable) return undefined
     return this.#routing.targets(relation).length > 0 || this.#options.watcher?.watches(oid) ? relation : undefined
@@ -296,7 +293,7 @@ export class ChangePacker implements PgoutputHandler {
 
   #emit(change: Change, action: ActionCode, bit: number): void {
     const { relation } = change
-    if (this.#options.watcher?.watches(relation.oid)) this.#tellKeys(change, this.#options.watcher)
+    if (this.#options.watcher?.watches(relation.oid)) this.#showKeys(change, this.#options.watcher)
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
     if (this.#chunkBytes > this.#options.maxMessageBytes * LARGE_SHARE) this.#emitLarge(targets, change, action, bit)
@@ -365,8 +362,8 @@ export class ChangePacker implements PgoutputHandler {
     const side: Side = part === PART.tombstone || action === ACTION.delete ? 'old' : 'new'
     const group = target.grouping ? groupHash(change, groupColumns, side) : this.#spread(change.relation.oid, transaction.lsn, part)
     const partition = group % target.partitions
-    const builder = this.#packing.pack(target.topic, partition, transaction)
-    const { bodies } = builder
+    const pack = this.#packing.pack(target.topic, partition, transaction)
+    const { bodies } = pack.builder
     const start = bodies.length
     writeKeys(bodies, change, side)
     const keyLength = bodies.length - start
@@ -379,8 +376,8 @@ export class ChangePacker implements PgoutputHandler {
       (isUnchanged ? MESSAGE_FLAG.unchanged : 0) |
       (ready?.isDiscarded ? MESSAGE_FLAG.discarded : 0) |
       (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
-    builder.add(change.idx, part, action, change.relation.oid, flags, group, keyLength, groupKeyLength)
-    this.#packing.added(target.topic, partition, transaction.commitTimeUs)
+    pack.builder.add(change.idx, part, action, change.relation.oid, flags, group, keyLength, groupKeyLength)
+    this.#packing.added(pack, transaction.commitTimeUs)
   }
 
   #render(out: ByteWriter, change: Change, part: Part, format: TimestampFormat): boolean {
@@ -397,7 +394,7 @@ export class ChangePacker implements PgoutputHandler {
     return hashGroup(relation, this.#positionBytes)
   }
 
-  #tellKeys(change: Change, watcher: KeyWatcher): void {
+  #showKeys(change: Change, watcher: KeyWatcher): void {
     const keys = this.#keys
     keys.reset()
     if (change.action !== 'insert') writeKeys(keys, change, 'old')
@@ -419,10 +416,10 @@ export class ChangePacker implements PgoutputHandler {
       commitTimeUs: transaction.commitTimeUs,
       content: Buffer.from(content),
       add: (row) => {
-        const builder = this.#packing.pack(row.topic, row.partition, transaction)
-        builder.bodies.copy(row.body)
-        builder.add(row.idx, PART.row, row.action, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
-        this.#packing.added(row.topic, row.partition, transaction.commitTimeUs)
+        const pack = this.#packing.pack(row.topic, row.partition, transaction)
+        pack.builder.bodies.copy(row.body)
+        pack.builder.add(row.idx, PART.row, row.action, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
+        this.#packing.added(pack, transaction.commitTimeUs)
       },
     })
   }

@@ -5,16 +5,20 @@
 import type { BusyShare } from '../busy-share.ts'
 import type { Chunk } from './decode/chunk.ts'
 
+/** What has to be over before the next chunk is handled. @property cause for people */
+export type Wait = Readonly<{ cause: string; done: Promise<void> }>
+
 type ChunkQueueOptions = Readonly<{
-  /** may call `wait`. @param chunk valid during the call */
-  handle: (chunk: Chunk) => void
-  /** told what is waited for, and undefined when nothing is any more */
+  /** @param chunk valid during the call. @returns what to wait for; undefined: nothing */
+  handle: (chunk: Chunk) => Wait | undefined
+  /** gets the cause of each wait, and undefined when it is over */
   waiting: (cause: string | undefined) => void
   failed: (error: unknown) => void
   /** gets the time that held chunks take */
   decoding: BusyShare
 }>
 
+/** Hands chunks on in their order, and holds them while something is waited for. */
 export class ChunkQueue {
   readonly #options: ChunkQueueOptions
   #isWaiting = true
@@ -42,17 +46,22 @@ export class ChunkQueue {
     return this.#heldBytes
   }
 
+  /** Handles a chunk that comes, or holds a copy of it. */
   receive(chunk: Chunk): void {
-    if (!this.#isWaiting) return this.#options.handle(chunk)
-    this.#held.push(chunk.copy())
-    this.#heldBytes += chunk.length
+    if (this.#isStopped) return
+    if (this.#isWaiting) {
+      this.#held.push(chunk.copy())
+      this.#heldBytes += chunk.length
+      return
+    }
+    const wait = this.#options.handle(chunk)
+    if (wait) this.#wait(wait)
   }
 
-  /** Only within `handle`: no further chunk is handled until `work` is done. */
-  wait(cause: string, work: () => Promise<void>): void {
+  #wait({ cause, done }: Wait): void {
     this.#isWaiting = true
     this.#options.waiting(cause)
-    this.#work = work().then(
+    this.#work = done.then(
       () => this.resume(),
       (error: unknown) => this.#options.failed(error),
     )
@@ -63,20 +72,23 @@ export class ChunkQueue {
     return this.#work
   }
 
+  /** Handles what is held. */
   resume(): void {
     if (this.#isStopped) return
     const { handle, decoding, waiting, failed } = this.#options
     this.#isWaiting = false
     const from = performance.now()
     try {
-      let next = 0
-      while (!this.#isWaiting && next < this.#held.length) {
-        const chunk = this.#held[next++] as Chunk
+      let handled = 0
+      for (const chunk of this.#held) {
         this.#heldBytes -= chunk.length
-        handle(chunk)
+        handled++
+        const wait = handle(chunk)
+        if (wait) this.#wait(wait)
         if (this.#isStopped) return
+        if (this.#isWaiting) break
       }
-      this.#held = this.#held.slice(next)
+      this.#held = this.#held.slice(handled)
       decoding.add(from, performance.now())
     } catch (error) {
       return failed(error)
@@ -87,14 +99,10 @@ export class ChunkQueue {
     this.#idle = Promise.withResolvers()
   }
 
-  /** Handles no chunk any more: what still comes is held, and gone with the run. */
+  /** Handles no chunk any more: what is held, and what still comes, is gone with the run. */
   stop(): void {
     this.#isStopped = true
     this.#isWaiting = true
-  }
-
-  /** After `stop`: lets go of what is held. */
-  clear(): void {
     this.#held = []
     this.#heldBytes = 0
   }

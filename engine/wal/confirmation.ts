@@ -32,7 +32,10 @@ export class DurableEnd {
   /** Append number `append` and all before it are durable. */
   durable(append: number): void {
     this.#durable = append
-    while (this.#waiting[0] && this.#waiting[0].append <= append) this.#grow((this.#waiting.shift() as { end: Lsn }).end)
+    for (let [next] = this.#waiting; next && next.append <= append; [next] = this.#waiting) {
+      this.#grow(next.end)
+      this.#waiting.shift()
+    }
   }
 
   /** Nothing is pending and the server has sent everything below `lsn`. */
@@ -60,6 +63,7 @@ type ConfirmerOptions = Readonly<{
   idleBytes: number
 }>
 
+/** Confirms what may be confirmed, at its pace. */
 export class Confirmer {
   readonly #options: ConfirmerOptions
   #target: Lsn

@@ -6,10 +6,10 @@ import { EngineError } from '../errors.ts'
 import type { Reached } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
 import { comparePositions, ORIGIN, PART, type Position } from '../position.ts'
-import { historyAt, type Incarnation } from './history.ts'
-import type { Landmark } from './landmark.ts'
+import { historyAt, type Incarnation, type Landmark } from './history.ts'
 import type { PackTransaction } from './packing.ts'
 
+/** The place of a run in its stream. */
 export class Cursor {
   readonly #incarnations: readonly Incarnation[]
   readonly #durable: Position

@@ -2,7 +2,6 @@
  * Whether to read from Postgres: a bound on bytes in flight, the gate of the sinks, and waits for a look-up all stop
  * reading; it goes on when none does. Each stop has a cause that health can show (invariants 12, 13).
  */
-import type { ReadingGate } from './gate.ts'
 
 type FlowOptions = Readonly<{
   gate: ReadingGate
@@ -14,6 +13,7 @@ type FlowOptions = Readonly<{
   resume: () => void
 }>
 
+/** Pauses the reading of one source, and lets it go on. */
 export class Flow {
   readonly #options: FlowOptions
   readonly #unwatch: () => void
@@ -35,10 +35,6 @@ export class Flow {
     if (this.#isFull) causes.push(`the log is slower than Postgres (${this.#options.bytesInFlight()} bytes in flight)`)
     if (this.#waitingFor !== undefined) causes.push(this.#waitingFor)
     return causes
-  }
-
-  get isPaused(): boolean {
-    return this.#isPaused
   }
 
   /** How long reading has stood still, ms; 0: it doesn't. */
@@ -71,5 +67,43 @@ export class Flow {
   end(): void {
     this.#ended = true
     this.#unwatch()
+  }
+}
+
+/**
+ * Back-pressure with a name: whoever cannot take more holds the gate, and reading from Postgres stops until nobody
+ * does. Each holder says why, so that health can name the cause (correctness, invariant 13).
+ */
+export class ReadingGate {
+  readonly #holders = new Map<symbol, string>()
+  readonly #listeners = new Set<() => void>()
+
+  /** Stops reading, for a cause that people are told. @returns lets go again; calling it twice does nothing */
+  hold(cause: string): () => void {
+    const holder = Symbol(cause)
+    this.#holders.set(holder, cause)
+    if (this.#holders.size === 1) this.#notify()
+    return () => {
+      if (this.#holders.delete(holder) && this.#holders.size === 0) this.#notify()
+    }
+  }
+
+  get closed(): boolean {
+    return this.#holders.size > 0
+  }
+
+  /** Why reading waits, each cause once. */
+  get causes(): readonly string[] {
+    return [...new Set(this.#holders.values())]
+  }
+
+  /** Calls back when the gate closes and when it opens. @returns ends the subscription */
+  watch(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  #notify(): void {
+    for (const listener of this.#listeners) listener()
   }
 }

@@ -5,8 +5,9 @@
  * Everything here is decided from facts that others read; nothing does I/O.
  */
 import { EngineError } from '../errors.ts'
-import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
+import { formatLsn, type Lsn, parseLsn } from '../lsn.ts'
 
+/** One life of a source: from an LSN on its server has this identifier and timeline. */
 export type Incarnation = Readonly<{
   history: number
   systemIdentifier: string
@@ -15,7 +16,7 @@ export type Incarnation = Readonly<{
   beginsAt: Lsn
 }>
 
-/** What IDENTIFY_SYSTEM and TIMELINE_HISTORY say. */
+/** Who the server is, as IDENTIFY_SYSTEM and TIMELINE_HISTORY say. */
 export type System = Readonly<{
   systemIdentifier: string
   timeline: number
@@ -30,12 +31,10 @@ type Succession = Readonly<{ added: readonly Incarnation[]; forkedAt: Lsn | unde
 
 const FIRST: Lsn = 0n
 
+/** The history that a transaction belongs to which committed at `lsn`. @param incarnations oldest first */
 export function historyAt(incarnations: readonly Incarnation[], lsn: Lsn): number {
-  for (let i = incarnations.length - 1; i > 0; i--) {
-    const incarnation = incarnations[i] as Incarnation
-    if (lsn >= incarnation.beginsAt) return incarnation.history
-  }
-  return incarnations[0]?.history ?? 0
+  const [first] = incarnations
+  return (incarnations.findLast(({ beginsAt }) => lsn >= beginsAt) ?? first)?.history ?? 0
 }
 
 /** @param known oldest first */
@@ -49,13 +48,12 @@ export function succession(known: readonly Incarnation[], system: System): Succe
   if (newest.timeline === timeline) return { added: [], forkedAt: undefined, foreign: false }
 
   // the server's past as segments of timelines; the last one is still open
-  const segments = [
-    ...system.ancestors.map((a) => ({ timeline: a.timeline, endsAt: a.endsAt as Lsn | undefined })),
+  const segments: readonly Readonly<{ timeline: number; endsAt: Lsn | undefined }>[] = [
+    ...system.ancestors,
     { timeline, endsAt: undefined },
   ]
   let ourEnd: Lsn | undefined
-  for (let i = known.length - 1; i >= 0; i--) {
-    const ours = known[i] as Incarnation
+  for (const ours of known.toReversed()) {
     if (ours.systemIdentifier !== systemIdentifier) break
     const shared = segments.findIndex((segment) => segment.timeline === ours.timeline)
     if (shared < 0) {
@@ -63,7 +61,8 @@ export function succession(known: readonly Incarnation[], system: System): Succe
       continue
     }
     const theirEnd = segments[shared]?.endsAt
-    const fork = lower(ourEnd, theirEnd) as Lsn // one of them ended: else the timelines would be the same
+    const fork = lower(ourEnd, theirEnd)
+    if (fork === undefined) throw new EngineError('INTERNAL', 'two timelines of one number have no end') // else they would be the same
     const added: Incarnation[] = []
     let from = fork
     for (const segment of segments.slice(shared)) {
@@ -76,8 +75,13 @@ export function succession(known: readonly Incarnation[], system: System): Succe
   return { added: [{ history: newest.history + 1, systemIdentifier, timeline, beginsAt: FIRST }], forkedAt: FIRST, foreign: true }
 }
 
-const lower = (a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined => (a === undefined || (b !== undefined && b < a) ? b : a)
+function lower(a: Lsn, b: Lsn | undefined): Lsn
+function lower(a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined
+function lower(a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined {
+  return a === undefined || (b !== undefined && b < a) ? b : a
+}
 
+/** What is known when a run is about to start. */
 export type StartFacts = Readonly<{
   /** name of the database, for the remedy */
   database: string
@@ -98,6 +102,7 @@ export type StartFacts = Readonly<{
   acceptedGap: Lsn | undefined
 }>
 
+/** How a run starts. */
 export type Start = Readonly<{
   /** everything below is confirmed or given up */
   confirmed: Lsn
@@ -113,7 +118,7 @@ export type Start = Readonly<{
  * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach, or the slot is of another
  *   database;
  *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it; one that was written
- *   past that end shows by its landmark (landmark.ts)
+ *   past that end shows by its landmark (below)
  */
 export function decideStart(facts: StartFacts): Start {
   const { slotConfirmed, known, system, logConfirmed = FIRST } = facts
@@ -125,39 +130,38 @@ export function decideStart(facts: StartFacts): Start {
   if (facts.isElsewhere && !foreign) {
     if (!isAccepted) throw elsewhere(facts, saved)
     const next = nextOf([...known, ...added], slotConfirmed)
-    return { confirmed: slotConfirmed, added: [...added, next], gapAccepted: true, phantomsFrom: undefined }
+    return { confirmed: slotConfirmed, added: [...added, ...next], gapAccepted: true, phantomsFrom: undefined }
   }
   const seen = facts.durableLsn !== undefined && facts.durableLsn > saved ? facts.durableLsn : saved
   const phantomsFrom = forkedAt !== undefined && !foreign && forkedAt < seen ? forkedAt : undefined
   if (foreign || forkedAt !== undefined) {
-    const limit = foreign ? undefined : (lower(saved, forkedAt) as Lsn)
-    if ((limit === undefined || slotConfirmed > limit) && !isAccepted) throw gap(facts, limit)
+    const limit = foreign ? undefined : lower(saved, forkedAt)
+    if ((limit === undefined || slotConfirmed > limit) && !isAccepted) throw gap(facts, facts.saved, limit)
     return { confirmed: slotConfirmed, added, gapAccepted: isAccepted, phantomsFrom }
   }
-  // accepted below what was saved: no gap is there, the run before has found another past (landmark.ts)
+  // accepted below what was saved: no gap is there, the run before has found another past
   if (system.flushedLsn < seen || (isAccepted && slotConfirmed <= saved)) {
     if (!isAccepted)
       throw wentBack(facts, `its log ends at ${formatLsn(system.flushedLsn)}, and it had sent changes up to ${formatLsn(seen)}`)
-    return { confirmed: slotConfirmed, added: [nextOf(known, slotConfirmed)], gapAccepted: true, phantomsFrom: slotConfirmed }
+    return { confirmed: slotConfirmed, added: nextOf(known, slotConfirmed), gapAccepted: true, phantomsFrom: slotConfirmed }
   }
-  if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved)
+  if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved, saved)
   // a slot below what was saved forgot it in a crash: what comes again is known to the log, and confirmed as it comes
   return { confirmed: slotConfirmed, added, gapAccepted: slotConfirmed > saved, phantomsFrom: undefined }
 }
 
-/** The same server, from `beginsAt` on as another incarnation. */
-function nextOf(known: readonly Incarnation[], beginsAt: Lsn): Incarnation {
-  const newest = known.at(-1) as Incarnation
-  return { ...newest, history: newest.history + 1, beginsAt }
-}
+/** The newest incarnation begins another time, at `beginsAt`. */
+const nextOf = (known: readonly Incarnation[], beginsAt: Lsn): readonly Incarnation[] =>
+  known.slice(-1).map((newest) => ({ ...newest, history: newest.history + 1, beginsAt }))
 
 /** What a user says to go on although changes are missing; the source starts again by it. */
 export const acceptRemedy = (database: string): string =>
   `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then touch the rows of its tables`
 
-function gap(facts: StartFacts, limit: Lsn | undefined): EngineError {
+/** @param limit what is durable of this server; undefined: it is another one */
+function gap(facts: StartFacts, saved: Lsn, limit: Lsn | undefined): EngineError {
   const slotAt = formatLsn(facts.slotConfirmed)
-  const savedAt = limit === undefined ? formatLsn(facts.saved as Lsn) : formatLsn(limit)
+  const savedAt = formatLsn(limit ?? saved)
   const why =
     limit === undefined
       ? `the server is another one (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); changes up to ${savedAt} of the former one are durable`
@@ -179,7 +183,7 @@ function elsewhere(facts: StartFacts, saved: Lsn): EngineError {
   )
 }
 
-/** @param why what shows it */
+/** The server has another past than the one that was received. @param why what shows it */
 export function wentBack(facts: Pick<StartFacts, 'database' | 'slot' | 'slotConfirmed'>, why: string): EngineError {
   return new EngineError(
     'SOURCE_WENT_BACK',
@@ -188,7 +192,7 @@ export function wentBack(facts: Pick<StartFacts, 'database' | 'slot' | 'slotConf
   )
 }
 
-/** Lines of a timeline history file: parent timeline, LSN of the switch, reason; comments begin with "#". */
+/** Reads a timeline history file, a line for each: parent timeline, LSN of the switch, reason; comments begin with "#". */
 export function parseTimelineHistory(content: string): System['ancestors'] {
   const ancestors: { timeline: number; endsAt: Lsn }[] = []
   for (const line of content.split('\n')) {
@@ -210,3 +214,56 @@ export async function identifySystem(query: (sql: string) => Promise<readonly Re
     ancestors: history ? parseTimelineHistory(String(history.content)) : [],
   }
 }
+
+/** A transaction as its Begin names it. */
+export type TransactionName = Readonly<{ lsn: Lsn; xid: number; commitTimeUs: number }>
+
+/**
+ * Whether the server's past is the one that the log knows. A slot that stands below the log's last transaction sends that
+ * transaction again: its commit must come at the same LSN, with the same xid and commit time. A server that was put back
+ * to an earlier state and written to since has another one there, or none (correctness 37).
+ *
+ *  L1. Until it came nothing is appended, because it all stands below, and nothing is confirmed: a past that turns out to
+ *      be another one is still whole in the slot.
+ */
+export class Landmark {
+  readonly #expected: TransactionName | undefined
+  readonly #otherPast: (found: string) => EngineError
+  #isAhead: boolean
+
+  /**
+   * @param expected undefined: the slot stands above all that the log has, or what the log has is not known by name
+   * @param otherPast makes the error of what was found instead
+   */
+  constructor(expected: TransactionName | undefined, otherPast: (found: string) => EngineError) {
+    this.#expected = expected
+    this.#otherPast = otherPast
+    this.#isAhead = expected !== undefined
+  }
+
+  /** The transaction has yet to come. */
+  get isAhead(): boolean {
+    return this.#isAhead
+  }
+
+  /** A transaction begins. @throws EngineError that of `otherPast` */
+  begin({ lsn, xid, commitTimeUs }: TransactionName): void {
+    const expected = this.#expected
+    if (!this.#isAhead || !expected || lsn < expected.lsn) return
+    if (lsn > expected.lsn) throw this.#missed(expected)
+    if (xid !== expected.xid || commitTimeUs !== expected.commitTimeUs)
+      throw this.#otherPast(`at ${formatLsn(lsn)} stands transaction ${named({ xid, commitTimeUs })}, which was ${named(expected)}`)
+    this.#isAhead = false
+  }
+
+  /** Everything that committed below `lsn` has been sent. @throws EngineError that of `otherPast` */
+  pass(lsn: Lsn): void {
+    if (this.#isAhead && this.#expected && lsn > this.#expected.lsn) throw this.#missed(this.#expected)
+  }
+
+  #missed(expected: TransactionName): EngineError {
+    return this.#otherPast(`at ${formatLsn(expected.lsn)} there is no transaction ${named(expected)} any more`)
+  }
+}
+
+const named = ({ xid, commitTimeUs }: Omit<TransactionName, 'lsn'>): string => `${xid} of ${new Date(commitTimeUs / 1000).toISOString()}`

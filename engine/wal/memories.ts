@@ -4,44 +4,54 @@
  * of its writers, which the state gave them, and what the state had confirmed. Where they don't fit, one of the two is
  * another one or an older copy: what is undelivered may be missing, and names may mean other messages.
  */
+import { atOnce } from '../at-once.ts'
 import { EngineError } from '../errors.ts'
 import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import { acceptRemedy } from './history.ts'
 import { ownerOf } from './routing/routing.ts'
 import { NEW_TOPIC } from './routing/stored-versions.ts'
-import { endsOf } from './run-start.ts'
+import { ASKED_AT_ONCE, endsOf } from './run-start.ts'
 import type { TopicEnd } from './source-store.ts'
-import { generationRead, isCopy, readerOf, topicRead, type Commit, type Log, type ReaderName, type TopicName } from '../log/log.ts'
-
-/** Partitions that are asked side by side. */
-const AT_ONCE = 16
+import {
+  eachPartition,
+  generationRead,
+  isCopy,
+  readerOf,
+  topicRead,
+  type Commit,
+  type Log,
+  type ReaderName,
+  type TopicName,
+  type TopicPartition,
+} from '../log/log.ts'
 
 /** What a state database keeps of a log. @property appends of the source, when it was last confirmed */
 export type RememberedLog = Readonly<{ identity: string; appends: number }>
 
 type Read = Readonly<{ reader: ReaderName; partition: number }>
-type Partition = Readonly<{ topic: TopicName; partition: number }>
 type SourceMemory = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
 
-/** Of a source that is about to stream, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
+/** Refuses to stream where log and state don't fit, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
 export async function mustFitSource(query: Query, log: Log, databaseId: string): Promise<void> {
   const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
   if (!source) return
   await mustFit(query, log, source)
   await mustHaveCopies(query, log, source)
   const written = await writtenTerms(log, await knownReaders(query, databaseId))
-  const { rows } = await ask(query, `select key, term, parked from tailrace.term where kind = 'partition' and key = any ($1)`, [
+  const rows = await ask(query, `select key, term, parked from tailrace.term where kind = 'partition' and key = any ($1)`, [
     written.map(({ key }) => key),
   ])
-  const known = new Map(rows.map(({ key, term, parked }) => [String(key), { term: Number(term), parked: Number(parked) }]))
+  const known = new Map(rowsOf({ key: 'text', term: 'int', parked: 'int' }, rows).map((row) => [row.key, row]))
   for (const each of written) await mustKnow(query, log, source, each, known.get(each.key) ?? NOTHING_WRITTEN)
-  const [forgotten] = await forgottenReaders(query, log, databaseId)
+  const { readers } = await forgottenBy(query, log, databaseId)
+  const [forgotten] = readers
   if (forgotten) throw await stateWentBack(query, log, source, `${forgotten.reader} has read from the log, the state knows nothing of it`)
 }
 
-/** Of a partition that is about to be read, before its term is raised. @throws EngineError as mustFitSource */
+/** Refuses to read a partition where log and state don't fit, before its term is raised. @throws EngineError as mustFitSource */
 export async function mustFitPartition(
   query: Query,
   log: Log,
@@ -58,21 +68,21 @@ export async function mustFitPartition(
 }
 
 /** Copies are counted by no append: the state knows where each ended. @param only this partition, else all of the source's */
-async function mustHaveCopies(query: Query, log: Log, { database, name }: SourceMemory, only?: Partition): Promise<void> {
-  const { rows } = await ask(
+async function mustHaveCopies(query: Query, log: Log, { database, name }: SourceMemory, only?: TopicPartition): Promise<void> {
+  const rows = await ask(
     query,
-    `select g.sink_id || '.' || g.generation as name, g.topic, l.partition, l.copied_to
+    `select g.sink_id || '.' || g.generation as name, g.topic, l.partition, l.copied_to as "copiedTo"
      from tailrace.reader_line l join tailrace.generation g on g.sink_id = l.sink_id and g.generation = l.generation
      join tailrace.sink s on s.id = g.sink_id
      where s.database_id = $1 and l.copied_to is not null and (g.dropped_at is null or g.drained_at is null)
        and ($2::text is null or (g.topic = $2 and l.partition = $3))`,
     [database, only?.topic ?? null, only?.partition ?? null],
   )
-  if (rows.length === 0) return
+  const copies = rowsOf({ name: 'text', topic: 'text', partition: 'int', copiedTo: 'int' }, rows)
+  if (copies.length === 0) return
   const topics = new Set((await log.topics()).map(({ topic }) => topic))
-  for (const row of rows) {
-    const [topic, partition, copiedTo] = [String(row.topic), Number(row.partition), Number(row.copied_to)]
-    const next = topics.has(topic) ? (await log.stats(readerOf(topic, String(row.name)), partition)).next : 0
+  for (const { name: reader, topic, partition, copiedTo } of copies) {
+    const next = topics.has(topic) ? (await log.stats(readerOf(topic, reader), partition)).next : 0
     if (next < copiedTo) throw logWentBack(name, `partition ${partition} of ${topic} ends at ${next}, and ended at ${copiedTo}`)
   }
 }
@@ -94,30 +104,28 @@ type PartitionsRead = Readonly<{ reader: ReaderName; partitions: number }>
 
 /** Of the generations of the source's sinks. */
 async function knownReaders(query: Query, databaseId: string): Promise<readonly PartitionsRead[]> {
-  const { rows } = await ask(
+  const rows = await ask(
     query,
     `select g.sink_id || '.' || g.generation as name, coalesce(g.topic, g.sink_id || '.' || g.generation) as topic, (g.shape ->> 'partitions')::int as partitions
      from tailrace.generation g join tailrace.sink s on s.id = g.sink_id where s.database_id = $1`,
     [databaseId],
   )
-  return rows.map(({ name, topic, partitions }) => ({ reader: readerOf(String(topic), String(name)), partitions: Number(partitions) }))
+  return rowsOf({ name: 'text', topic: 'text', partitions: 'int' }, rows).map(({ name, topic, partitions }) => ({
+    reader: readerOf(topic, name),
+    partitions,
+  }))
 }
 
 /** Of each partition of readers, what has been committed there last; nothing for those whose topic is gone. */
 async function committedBy(log: Log, readers: readonly PartitionsRead[]): Promise<readonly (Read & Readonly<{ commit: Commit }>)[]> {
   const topics = new Set((await log.topics()).map(({ topic }) => topic))
-  const partitions = readers
-    .filter(({ reader }) => topics.has(topicRead(reader)))
-    .flatMap(({ reader, partitions: count }) => Array.from({ length: count }, (_, partition): Read => ({ reader, partition })))
-  const committed: (Read & { commit: Commit })[] = []
-  for (let from = 0; from < partitions.length; from += AT_ONCE) {
-    const some = partitions.slice(from, from + AT_ONCE).map(async (read) => {
-      const commit = await log.committed(read.reader, read.partition)
-      if (commit) committed.push({ ...read, commit })
-    })
-    await Promise.all(some)
-  }
-  return committed
+  const partitions = eachPartition(readers.filter(({ reader }) => topics.has(topicRead(reader))))
+  const asked = await atOnce(ASKED_AT_ONCE, partitions, async ({ reader, partition }) => ({
+    reader,
+    partition,
+    commit: await log.committed(reader, partition),
+  }))
+  return asked.flatMap(({ commit, ...read }) => (commit ? [{ ...read, commit }] : []))
 }
 
 /** The next offset of every partition of the topics that readers read; 0 where a topic is gone. */
@@ -126,8 +134,8 @@ async function endsRead(log: Log, readers: readonly PartitionsRead[]): Promise<r
   const there = (await log.topics()).filter(({ topic }) => read.has(topic))
   const ends = await endsOf(log, there)
   for (const { topic } of there) read.delete(topic)
-  const gone = [...read].flatMap(([topic, count]) => Array.from({ length: count }, (_, partition) => ({ topic, partition, next: 0 })))
-  return [...ends, ...gone]
+  const gone = [...read].map(([topic, partitions]) => ({ topic, partitions, next: 0 }))
+  return [...ends, ...eachPartition(gone)]
 }
 
 /** Reads who owned each partition of these readers at its last commit in the log, and how often messages had been parked by then. */
@@ -143,28 +151,26 @@ async function savedSource(
   id: string,
   partition?: string,
 ): Promise<(SourceMemory & Readonly<{ partition: Owned }>) | undefined> {
-  const { rows } = await ask(
+  const rows = await ask(
     query,
-    `select s.database_id, d.name, s.log_identity, s.log_appends, coalesce(t.term, 0) as term,
-       p.term as partition_term, p.parked as partition_parked
+    `select s.database_id as database, d.name, s.log_identity as identity, s.log_appends as appends, coalesce(t.term, 0) as term,
+       coalesce(p.term, 0) as "partitionTerm", coalesce(p.parked, 0) as parked
      from tailrace.source s join tailrace.source_database d on d.id = s.database_id
      left join tailrace.term p on p.kind = 'partition' and p.key = $2::text
      left join tailrace.term t on t.kind = 'source' and t.key = s.database_id::text
      where ${which}`,
     [id, partition ?? null],
   )
-  const [row] = rows
+  const [row] = rowsOf(
+    { database: 'text', name: 'text', identity: 'text', appends: 'int', term: 'int', partitionTerm: 'int', parked: 'int' },
+    rows,
+  )
   if (!row) return undefined
-  return {
-    database: String(row.database_id),
-    name: String(row.name),
-    term: Number(row.term),
-    partition: { term: Number(row.partition_term ?? 0), parked: Number(row.partition_parked ?? 0) },
-    log: { identity: String(row.log_identity), appends: Number(row.log_appends) },
-  }
+  const { database, name, identity, appends, term, partitionTerm, parked } = row
+  return { database, name, term, partition: { term: partitionTerm, parked }, log: { identity, appends } }
 }
 
-async function mustFit(query: Query, log: Log, source: SourceMemory, only?: Partition): Promise<void> {
+async function mustFit(query: Query, log: Log, source: SourceMemory, only?: TopicPartition): Promise<void> {
   const { database, name, term, log: saved } = source
   if (saved.identity !== log.identity)
     throw new EngineError(
@@ -189,7 +195,8 @@ const logWentBack = (name: string, lacking: string) =>
   )
 
 async function stateWentBack(query: Query, log: Log, { database, name }: SourceMemory, why: string): Promise<EngineError> {
-  const unknown = [...new Set((await forgottenGenerations(query, log, database)).map(({ topic }) => topic))]
+  const { readers, unread } = await forgottenBy(query, log, database)
+  const unknown = [...new Set([...readers, ...unread].map(({ topic }) => topic))]
   const topics = unknown.length === 0 ? '' : `; topics of generations that it does not know: ${unknown.slice(0, 5).join(', ')}`
   return new EngineError(
     'STATE_WENT_BACK',
@@ -202,13 +209,16 @@ async function stateWentBack(query: Query, log: Log, { database, name }: SourceM
 type Forgotten = Readonly<{ topic: TopicName; partitions: number; reader: ReaderName; sinkId: string; generation: number }>
 
 /**
- * What the source's sinks have in the log and the state has forgotten: readers that have committed, in topics that are still there.
- * They are of newer generations than the state knows, or read streams that it has no record of.
+ * What the source's sinks have in the log and the state has forgotten: readers that have committed, in topics that are still there,
+ * of newer generations than the state knows or of streams that it has no record of; and topics that were made for one such
+ * generation alone and that it has not come to.
  */
-async function forgottenReaders(query: Query, log: Log, databaseId: string): Promise<readonly Forgotten[]> {
-  const readers = await log.readers() // first: a generation is saved before it is read
+async function forgottenBy(query: Query, log: Log, databaseId: string) {
+  const named = await log.readers() // first: a generation is saved before it is read
   const newest = await newestGenerations(query, databaseId)
-  const ours = readers
+  const isNewer = ({ sinkId, generation }: Readonly<{ sinkId: string; generation: number }>) =>
+    generation > (newest.get(sinkId) ?? Infinity)
+  const ours = named
     .map((reader) => ({ reader, topic: topicRead(reader), ...ownerOf(generationRead(reader)) }))
     .filter(({ sinkId }) => newest.has(sinkId))
   const known = await knownTopics(
@@ -216,12 +226,18 @@ async function forgottenReaders(query: Query, log: Log, databaseId: string): Pro
     log,
     ours.map(({ topic }) => topic),
   )
-  const partitions = new Map((await log.topics()).map((each) => [each.topic, each.partitions]))
-  return ours.flatMap((each) => {
-    const count = partitions.get(each.topic)
-    const isForgotten = each.generation > (newest.get(each.sinkId) as number) || (each.topic !== each.reader && !known.has(each.topic))
-    return isForgotten && count !== undefined ? [{ ...each, partitions: count }] : []
+  const topics = await log.topics()
+  const partitionsOf = new Map(topics.map(({ topic, partitions }) => [topic, partitions]))
+  const readers = ours.flatMap((each): Forgotten[] => {
+    const partitions = partitionsOf.get(each.topic)
+    const isForgotten = isNewer(each) || (each.topic !== each.reader && !known.has(each.topic))
+    return isForgotten && partitions !== undefined ? [{ ...each, partitions }] : []
   })
+  const read = new Set(readers.map(({ reader }) => reader))
+  const unread = topics
+    .map((each): Forgotten => ({ ...each, reader: each.topic, ...ownerOf(each.topic) }))
+    .filter((each) => isNewer(each) && !read.has(each.reader))
+  return { readers, unread, newest }
 }
 
 /** Those that this state has made, or has a generation for. */
@@ -236,37 +252,24 @@ async function knownTopics(query: Query, log: Log, topics: readonly TopicName[])
 }
 
 async function newestGenerations(query: Query, databaseId: string): Promise<ReadonlyMap<string, number>> {
-  const { rows } = await ask(
+  const rows = await ask(
     query,
     `select s.id, (select coalesce(max(generation), 0) from tailrace.generation g where g.sink_id = s.id) as newest
      from tailrace.sink s where s.database_id = $1`,
     [databaseId],
   )
-  return new Map(rows.map(({ id, newest }) => [String(id), Number(newest)]))
+  return new Map(rowsOf({ id: 'text', newest: 'int' }, rows).map(({ id, newest }) => [id, newest]))
 }
 
-/** Forgotten readers, and topics that were made for one generation alone and that it has not come to. */
-async function forgottenGenerations(query: Query, log: Log, databaseId: string): Promise<readonly Forgotten[]> {
-  const readers = await forgottenReaders(query, log, databaseId)
-  const newest = await newestGenerations(query, databaseId)
-  const unread = (await log.topics()).flatMap(({ topic, partitions }): Forgotten[] => {
-    const { sinkId, generation } = ownerOf(topic)
-    const isForgotten = generation > (newest.get(sinkId) ?? Infinity) && !readers.some((each) => each.reader === topic)
-    return isForgotten ? [{ topic, partitions, reader: topic, sinkId, generation }] : []
-  })
-  return [...readers, ...unread]
-}
-
-/** @returns the numbers of forgotten generations; of one whose number the state has given again, another that is free */
-async function freeNumbers(query: Query, databaseId: string, forgotten: readonly Forgotten[]): Promise<readonly number[]> {
-  const newest = await newestGenerations(query, databaseId)
+/** Gives each forgotten generation a number that is free: its own, unless the state has given that again. */
+function renumbered(forgotten: readonly Forgotten[], newest: ReadonlyMap<string, number>): readonly Forgotten[] {
   const highest = new Map(newest)
   for (const { sinkId, generation } of forgotten) highest.set(sinkId, Math.max(highest.get(sinkId) ?? 0, generation))
-  return forgotten.map(({ sinkId, generation }) => {
-    if (generation > (newest.get(sinkId) ?? 0)) return generation
-    const free = (highest.get(sinkId) ?? 0) + 1
-    highest.set(sinkId, free)
-    return free
+  return forgotten.map((each) => {
+    if (each.generation > (newest.get(each.sinkId) ?? 0)) return each
+    const generation = (highest.get(each.sinkId) ?? 0) + 1
+    highest.set(each.sinkId, generation)
+    return { ...each, generation }
   })
 }
 
@@ -286,19 +289,19 @@ async function freeNumbers(query: Query, databaseId: string, forgotten: readonly
 export async function acceptMemories(query: Query, log: Log, databaseId: string): Promise<void> {
   await log.beginRun(databaseId) // what it has not saved yet of where partitions end would be saved after they are forgotten
   const owner = log.remembered(databaseId)
-  const unknown = await forgottenGenerations(query, log, databaseId)
+  const { readers, unread, newest } = await forgottenBy(query, log, databaseId)
+  const unknown = renumbered([...readers, ...unread], newest)
   const known = await knownReaders(query, databaseId)
   const written = await writtenTerms(log, [...known, ...unknown])
   const ends = await endsRead(log, known)
   const terms = written.map((each) => ({ kind: 'partition', ...each }))
   if (owner) terms.push({ kind: 'source', key: databaseId, term: owner.term, parked: 0 })
   const reached = (await log.progress(databaseId))?.position
-  const numbers = await freeNumbers(query, databaseId, unknown)
   const committed = await committedBy(log, unknown)
-  const lines = unknown.flatMap(({ reader, sinkId }, i) =>
+  const lines = unknown.flatMap(({ reader, sinkId, generation }) =>
     committed
       .filter((each) => each.reader === reader)
-      .map(({ partition, commit }) => ({ sinkId, generation: numbers[i] as number, partition, line: commit.next.offset })),
+      .map(({ partition, commit }) => ({ sinkId, generation, partition, line: commit.next.offset })),
   )
   await ask(
     query,
@@ -389,7 +392,7 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
       databaseId,
       log.identity,
       unknown.map(({ sinkId }) => sinkId),
-      numbers,
+      unknown.map(({ generation }) => generation),
       unknown.map(({ partitions }) => partitions),
       terms.map(({ kind }) => kind),
       terms.map(({ key }) => key),

@@ -15,7 +15,8 @@ export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs:
 /** Builders keep their memory between packs; with more partitions than this they are made anew instead. */
 const MAX_IDLE_BUILDERS = 64
 
-type Partition = {
+/** The open pack of a partition. */
+type OpenPack = {
   readonly topic: TopicName
   readonly partition: number
   readonly builder: PackBuilder
@@ -23,14 +24,15 @@ type Partition = {
   bytes: number
 }
 
+/** Holds what a run has decoded until it is appended. */
 export class Packing {
   readonly #source: string
   readonly #packBytes: number
   #head: PackHead
-  readonly #partitions = new Map<TopicName, (Partition | undefined)[]>()
+  readonly #partitions = new Map<TopicName, (OpenPack | undefined)[]>()
   #partitionCount = 0
   /** those with messages in them, in the order of their first one */
-  #filled: Partition[] = []
+  #filled: OpenPack[] = []
   #sealed: AppendRecord[] = []
   #bytes = 0
   #messages = 0
@@ -66,7 +68,7 @@ export class Packing {
   }
 
   /** The pack of a partition, ready for the next message of a transaction: render into its `bodies`, `add`, then call `added`. */
-  pack(topic: TopicName, partition: number, transaction: PackTransaction): PackBuilder {
+  pack(topic: TopicName, partition: number, transaction: PackTransaction): OpenPack {
     let partitions = this.#partitions.get(topic)
     if (!partitions) this.#partitions.set(topic, (partitions = []))
     let entry = partitions[partition]
@@ -79,13 +81,12 @@ export class Packing {
       entry.transaction = transaction
       entry.builder.begin(transaction.lsn, transaction.xid, transaction.commitTimeUs)
     }
-    return entry.builder
+    return entry
   }
 
-  /** A message was added to the pack of this partition. */
-  added(topic: TopicName, partition: number, commitTimeUs: number): void {
+  /** A message was added to the pack. */
+  added(entry: OpenPack, commitTimeUs: number): void {
     if (this.#messages++ === 0) this.#oldestCommitUs = commitTimeUs
-    const entry = this.#partitions.get(topic)?.[partition] as Partition
     const { bytes } = entry.builder
     if (entry.bytes === 0) this.#filled.push(entry)
     this.#bytes += bytes - entry.bytes
@@ -95,8 +96,8 @@ export class Packing {
     this.#filled = this.#filled.filter((other) => other !== entry)
   }
 
-  /** A marker: an empty record at a position, behind everything gathered for the partition before. */
-  mark(topic: TopicName, partition: number, position: Position, commitTimeUs: number): void {
+  /** Adds a marker: an empty record at a position, behind everything gathered for the partition before. */
+  addMarker(topic: TopicName, partition: number, position: Position, commitTimeUs: number): void {
     const entry = this.#partitions.get(topic)?.[partition]
     if (entry && entry.bytes > 0) {
       this.#seal(entry)
@@ -131,7 +132,7 @@ export class Packing {
     this.#filled = []
   }
 
-  #seal(entry: Partition): void {
+  #seal(entry: OpenPack): void {
     this.#sealed.push({ topic: entry.topic, partition: entry.partition, pack: entry.builder.encode() })
     entry.bytes = 0 // the gathered total keeps counting them until they are taken
     entry.transaction = undefined

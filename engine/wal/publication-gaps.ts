@@ -7,16 +7,26 @@ import { type SourceFilter, takesTable } from '../state/source-filter.ts'
 import { qualified } from '../postgres/table-name.ts'
 import { INTERNAL_SCHEMA } from './routing/routing.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 
+/** What a sink asks for and does not get. */
 export type PublicationGap = Readonly<{
   code: 'table_not_published' | 'nothing_published'
   message: string
 }>
 type Asking = Readonly<{ id: string; source: SourceFilter }>
 type Publication = Readonly<{ name: string; allTables: boolean; viaRoot: boolean; tables: readonly string[] }>
-type Unpublished = Readonly<{ name: string; sql: string; isRoot: boolean; isUnlogged: boolean; root: string | null; hasLeaves: boolean }>
+type Unpublished = Readonly<{
+  name: string
+  sql: string
+  isRoot: boolean
+  isUnlogged: boolean
+  root: string | undefined
+  hasLeaves: boolean
+}>
 
 /**
+ * Finds what sinks ask for and the publication leaves out.
  * @param query of the source's database
  * @returns by the sink's id; those without a gap have none. A publication that doesn't exist is told elsewhere
  */
@@ -49,40 +59,32 @@ const namedBy = (source: SourceFilter): string[] =>
   (source.include_tables ?? []).map(qualified).filter((name) => takesTable(source, name.slice(0, name.indexOf('.')), name))
 
 async function readPublication(query: Query, name: string): Promise<Publication | undefined> {
-  const { rows } = await query(
-    `select puballtables as all_tables, pubviaroot as via_root,
+  const rows = await query(
+    `select pubname as name, puballtables as "allTables", pubviaroot as "viaRoot",
        (select coalesce(json_agg(schemaname || '.' || tablename), '[]') from pg_publication_tables
         where pubname = p.pubname and schemaname <> $2) as tables
      from pg_publication p where pubname = $1`,
     [name, INTERNAL_SCHEMA],
   )
-  const [row] = rows
-  return row && { name, allTables: row.all_tables === true, viaRoot: row.via_root === true, tables: row.tables as string[] }
+  return rowsOf({ name: 'text', allTables: 'boolean', viaRoot: 'boolean', tables: 'texts' }, rows)[0]
 }
 
 /** Those of the names that are there: what isn't is told as such, elsewhere. */
 async function readTables(query: Query, names: readonly string[], published: readonly string[]): Promise<readonly Unpublished[]> {
   if (names.length === 0) return []
-  const { rows } = await query(
+  const rows = await query(
     `select n.nspname || '.' || c.relname as name, format('%I.%I', n.nspname, c.relname) as sql,
-       c.relkind = 'p' as is_root, c.relpersistence = 'u' as is_unlogged,
+       c.relkind = 'p' as "isRoot", c.relpersistence = 'u' as "isUnlogged",
        (select a.name from (select rn.nspname || '.' || r.relname as name from pg_partition_ancestors(c.oid) x
           join pg_class r on r.oid = x.relid join pg_namespace rn on rn.oid = r.relnamespace where r.oid <> c.oid) a
         where a.name = any ($2) limit 1) as root,
        exists (select from pg_partition_tree(c.oid) t join pg_class l on l.oid = t.relid join pg_namespace ln on ln.oid = l.relnamespace
-         where ln.nspname || '.' || l.relname = any ($2)) as has_leaves
+         where ln.nspname || '.' || l.relname = any ($2)) as "hasLeaves"
      from pg_class c join pg_namespace n on n.oid = c.relnamespace
      where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
     [names, published],
   )
-  return rows.map((row) => ({
-    name: String(row.name),
-    sql: String(row.sql),
-    isRoot: row.is_root === true,
-    isUnlogged: row.is_unlogged === true,
-    root: typeof row.root === 'string' ? row.root : null,
-    hasLeaves: row.has_leaves === true,
-  }))
+  return rowsOf({ name: 'text', sql: 'text', isRoot: 'boolean', isUnlogged: 'boolean', root: 'text?', hasLeaves: 'boolean' }, rows)
 }
 
 function reasonFor(
@@ -91,7 +93,7 @@ function reasonFor(
 ): string {
   const quoted = escapeIdentifier(publication)
   if (isUnlogged) return `the table ${name} is unlogged, so its changes can't be streamed. Run: alter table ${sql} set logged;`
-  if (root !== null && viaRoot)
+  if (root !== undefined && viaRoot)
     return `the table ${name} is a partition, and its changes come as those of ${root}: name that one instead of it`
   if (isRoot && hasLeaves && !viaRoot)
     return `the changes of the partitioned table ${name} come as those of its partitions. Run: alter publication ${quoted} set (publish_via_partition_root = true);`

@@ -24,6 +24,7 @@ import type { Query } from '../postgres/query.ts'
 import { sourceClient } from './connection/source-client.ts'
 import { toSourceError } from './connection/source-error.ts'
 
+/** A row whose values are asked for. */
 export type WantedRow = Readonly<{
   /** the table's oid */
   relation: number
@@ -52,11 +53,19 @@ const VISIBLE_POLL_MS = [1, 2, 5, 10, 20, 50] as const
 /** Without a question for so long the connection is given back. */
 const IDLE_MS = 30_000
 
+type LookupOptions = Readonly<{
+  connection: Connection
+  /** whose rows are streamed */
+  publication: string
+  /** of the connection, as the source shows it */
+  name: string
+  /** a row whose values have more is too large */
+  maxRowBytes: number
+}>
+
+/** Asks a source for values of its rows, over one connection that is made when it is needed. */
 export class RowLookup {
-  readonly #connection: Connection
-  readonly #publication: string
-  readonly #name: string
-  readonly #maxRowBytes: number
+  readonly #of: LookupOptions
   readonly #maxBytes: number
   readonly #gate = new CommitGate()
   #client: Promise<Client> | undefined
@@ -65,20 +74,9 @@ export class RowLookup {
   /** so many are asked for at once */
   #rows = MAX_ROWS
 
-  /**
-   * @param publication whose rows are streamed
-   * @param name of the connection, as the source shows it
-   * @param maxRowBytes a row whose values have more is too large
-   */
-  constructor(
-    { connection, publication }: Readonly<{ connection: Connection; publication: string }>,
-    { name, maxRowBytes }: Readonly<{ name: string; maxRowBytes: number }>,
-  ) {
-    this.#connection = connection
-    this.#publication = publication
-    this.#name = name
-    this.#maxRowBytes = maxRowBytes
-    this.#maxBytes = Math.min(MAX_BYTES, maxRowBytes)
+  constructor(of: LookupOptions) {
+    this.#of = of
+    this.#maxBytes = Math.min(MAX_BYTES, of.maxRowBytes)
   }
 
   /**
@@ -122,9 +120,9 @@ export class RowLookup {
     format: TimestampFormat,
     signal: AbortSignal,
   ): Promise<readonly (FoundRow | undefined)[] | undefined> {
-    const maxBytes = wanted.length === 1 ? this.#maxRowBytes : this.#maxBytes
+    const maxBytes = wanted.length === 1 ? this.#of.maxRowBytes : this.#maxBytes
     const client = await this.#connected()
-    const query: Query = (sql, params) => client.query({ text: sql, values: params as unknown[], types: AS_TEXT })
+    const query: Query = (sql, params) => client.query({ text: sql, values: params && [...params], types: AS_TEXT })
     await untilVisible(query, this.#gate, new Set(wanted.map(({ xid }) => xid)), signal)
     try {
       const found = await askWithin(client, maxBytes + OVERHEAD_BYTES, () => this.#readTables(query, wanted, format))
@@ -140,20 +138,19 @@ export class RowLookup {
 
   async #readTables(query: Query, wanted: readonly WantedRow[], format: TimestampFormat): Promise<readonly (FoundRow | undefined)[]> {
     const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
-    const byRelation = Map.groupBy(wanted.keys(), (i) => (wanted[i] as WantedRow).relation)
-    for (const [oid, places] of byRelation) {
-      const table = await describeTable(query, oid, this.#publication)
+    for (const [oid, some] of Map.groupBy(wanted.entries(), ([, { relation }]) => relation)) {
+      const table = await describeTable(query, oid, this.#of.publication)
       if (!table) continue
-      const asked = places.map((i) => wanted[i] as WantedRow)
+      const asked = some.map(([, row]) => row)
       const rows = await readRows(query, table, asked, format)
-      for (const [n, i] of places.entries()) found[i] = rows[n]
+      for (const [n, [place]] of some.entries()) found[place] = rows[n]
     }
     return found
   }
 
   #connected(): Promise<Client> {
     if (this.#client) return this.#client
-    const client = new Client({ ...sourceClient(this.#connection, this.#name), query_timeout: QUERY_LIMIT_MS })
+    const client = new Client({ ...sourceClient(this.#of.connection, this.#of.name), query_timeout: QUERY_LIMIT_MS })
     const connected = client.connect().then(() => client)
     client.on('error', () => {
       if (this.#client === connected) this.#client = undefined // else there is another by now
@@ -227,7 +224,7 @@ async function readRows(
   wanted: readonly WantedRow[],
   format: TimestampFormat,
 ): Promise<readonly (FoundRow | undefined)[]> {
-  const known = new Map(relation.message.columns.map(({ name }, i) => [name, i]))
+  const known = new Map(relation.message.columns.map(({ name }, i) => [name, relation.renderers(format)[i]]))
   const columns = [...new Set(wanted.flatMap((row) => row.columns))].filter((name) => known.has(name))
   const found: (FoundRow | undefined)[] = wanted.map(() => undefined)
   const askable = wanted.flatMap((row, i) => (row.key.length === key.length ? [i] : [])) // else it has another primary key by now
@@ -239,11 +236,9 @@ async function readRows(
      join ${from} t on ${key.map(({ name, type }, k) => `t.${escapeIdentifier(name)} = k.k${k}::${type}`).join(' and ')}`,
     parts,
   )
-  const renderers = relation.renderers(format)
   for (const row of rows) {
-    const values = new Map<string, Buffer>()
-    for (const [c, name] of columns.entries()) values.set(name, jsonOf(row[`v${c}`], renderers[known.get(name) as number]))
-    found[askable[Number(row['place'])] as number] = values
+    const place = askable[Number(row['place'])]
+    if (place !== undefined) found[place] = new Map(columns.map((name, c) => [name, jsonOf(row[`v${c}`], known.get(name))]))
   }
   return found
 }

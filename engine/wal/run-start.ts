@@ -3,23 +3,34 @@
  * incarnation the server is, where routing versions take effect, and the topics they name. Runs on facts of the
  * replication connection, before START_REPLICATION.
  */
+import { atOnce } from '../at-once.ts'
 import { EngineError, isRetryable } from '../errors.ts'
-import { readerOf, type Log, type Reached } from '../log/log.ts'
+import { eachPartition, type Log, type Reached, readerOf, type TopicName, type Topic } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import { PART, type Position } from '../position.ts'
 import type { Database, RoutingVersion } from '../state/resources.ts'
-import { acceptRemedy, decideStart, historyAt, wentBack, type Incarnation, type Start, type System } from './history.ts'
+import {
+  acceptRemedy,
+  decideStart,
+  historyAt,
+  type Incarnation,
+  Landmark,
+  type Start,
+  type System,
+  type TransactionName,
+  wentBack,
+} from './history.ts'
 import type { RelationAt } from './decode/known-relations.ts'
-import { Landmark, type TransactionName } from './landmark.ts'
-import { countMessagesFrom } from './phantoms.ts'
 import { ownTopic } from './routing/routing.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import type { FitSlot } from './connection/slot.ts'
 import type { SourceObserver } from './source-settings.ts'
 import type { PlacedVersion } from './routing/stored-versions.ts'
-import type { SourceOrigin, SavedSource, SourceStore, TopicEnd } from './source-store.ts'
+import type { SavedSource, SourceOrigin, SourceStore, TopicEnd } from './source-store.ts'
+import { Pack } from '../log/pack.ts'
 
-type RunStart = Readonly<{
+/** From where a run goes on. */
+export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
   versions: readonly PlacedVersion[]
@@ -115,18 +126,12 @@ function comesAgain(durable: Reached | undefined, incarnations: readonly Incarna
 export const topicsOf = ({ streams }: Pick<RoutingVersion, 'streams'>) => streams.map(({ topic, partitions }) => ({ topic, partitions }))
 
 /** Where the partitions of topics end now: whoever begins to read them needs nothing before. */
-export async function endsOf(log: Log, topics: readonly Readonly<{ topic: string; partitions: number }>[]): Promise<readonly TopicEnd[]> {
-  const partitions = topics.flatMap(({ topic, partitions: count }) =>
-    Array.from({ length: count }, (_, partition) => ({ topic, partition })),
-  )
-  const ends: TopicEnd[] = []
-  for (let from = 0; from < partitions.length; from += AT_ONCE)
-    ends.push(
-      ...(await Promise.all(
-        partitions.slice(from, from + AT_ONCE).map(async (each) => ({ ...each, next: (await log.stats(each.topic, each.partition)).next })),
-      )),
-    )
-  return ends
+export function endsOf(log: Log, topics: readonly Topic[]): Promise<readonly TopicEnd[]> {
+  return atOnce(ASKED_AT_ONCE, eachPartition(topics), async ({ topic, partition }) => ({
+    topic,
+    partition,
+    next: (await log.stats(topic, partition)).next,
+  }))
 }
 
 /**
@@ -164,26 +169,19 @@ export async function joinReaders(
 ): Promise<void> {
   const partitions = new Map(streams.map((stream) => [stream.topic, stream.partitions]))
   const next = new Map(ends.map((end) => [`${end.topic}/${end.partition}`, end.next]))
-  const all = readers.flatMap((reader) =>
-    Array.from({ length: partitions.get(reader.topic) ?? 0 }, (_, partition) => ({
-      topic: reader.topic,
-      name: ownTopic(reader),
-      partition,
-    })),
+  const all = eachPartition(
+    readers.map((reader) => ({ topic: reader.topic, name: ownTopic(reader), partitions: partitions.get(reader.topic) ?? 0 })),
   )
-  for (let from = 0; from < all.length; from += JOINED_AT_ONCE)
-    await Promise.all(
-      all.slice(from, from + JOINED_AT_ONCE).map(({ topic, name, partition }) => {
-        const begin = { offset: next.get(`${topic}/${partition}`) ?? 0, index: 0 }
-        return log.join(readerOf(topic, name), partition, { next: begin, filter: position, finished: [], handedOut: begin, term: 0 })
-      }),
-    )
+  await atOnce(JOINED_AT_ONCE, all, ({ topic, name, partition }) => {
+    const begin = { offset: next.get(`${topic}/${partition}`) ?? 0, index: 0 }
+    return log.join(readerOf(topic, name), partition, { next: begin, filter: position, finished: [], handedOut: begin, term: 0 })
+  })
 }
 
 /** Written side by side, so that a log on disk has them in few flushes. */
 const JOINED_AT_ONCE = 256
 /** Partitions that are asked side by side. */
-const AT_ONCE = 16
+export const ASKED_AT_ONCE = 16
 
 const isUnplaced = ({ position }: PlacedVersion): boolean => position === undefined
 
@@ -242,3 +240,25 @@ const stateBehind = (database: string, durable: Position, current: number): Engi
     `the state database is an older copy: the log holds changes of history ${durable.history}, it knows up to ${current}. Put the newer one back. If that is gone, ${acceptRemedy(database)}`,
     { logHistory: durable.history, stateHistory: current },
   )
+
+/** @returns messages of `from.history` at or above `from`, as far as the topics still keep them */
+async function countMessagesFrom(log: Log, named: ReadonlySet<TopicName>, from: Position): Promise<number> {
+  let messages = 0
+  for (const { topic, partition } of eachPartition(await log.topics()))
+    if (named.has(topic)) messages += await countIn(log, topic, partition, from)
+  return messages
+}
+
+async function countIn(log: Log, topic: TopicName, partition: number, from: Position): Promise<number> {
+  const { next } = await log.stats(topic, partition)
+  const offset = await log.offsetFor(topic, partition, { position: from })
+  if (offset >= next) return 0
+  let messages = 0
+  for await (const record of log.read(topic, partition, offset, NEVER, next)) {
+    const pack = Pack.decode(record.pack)
+    for (let i = 0; i < pack.count; i++) if (pack.header.history === from.history && pack.compare(i, from) > 0) messages++
+  }
+  return messages
+}
+
+const NEVER = new AbortController().signal

@@ -1,49 +1,48 @@
 /**
  * One run of a source, from START_REPLICATION to its end (correctness 4: a run is gapless). Chunks become packs, packs
- * become durable by one append at a time, and what is durable is confirmed. The parts decide; this file connects them:
+ * become durable by one append at a time, and what is durable is confirmed:
  *
- *   replication ─chunk─▶ change packer ─packs─▶ append loop ─durable─▶ durable end ─▶ confirmer ─status─▶ replication
- *        ▲ pause/resume        │ waits: catalogue, routing mark
- *        └──── flow ◀──────────┴── bytes in flight, gate of the sinks
+ *   replication ─chunk─▶ chunk queue ─▶ change packer ─▶ packing ─▶ append loop ─durable─▶ durable end ─▶ confirmer
+ *        ▲ pause/resume      │ waits: catalogue, routing mark                                                  │
+ *        ├──── flow ◀────────┴── bytes in flight, gate of the sinks                                            │
+ *        └──────────────────────────────────── status ◀────────────────────────────────────────────────────────┘
  *
  *  R1. Chunks are handled in the order they came; while a wait is open they are copied and held, and reading pauses.
  *  R2. The first failure of any part ends the run: nothing is appended, saved or confirmed after it.
  *  R3. A position is confirmed only at the end of a transaction, or at a keepalive with nothing pending; and only of a past
- *      that is known to be the log's (landmark.ts).
+ *      that is known to be the log's (Landmark, history.ts).
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { BusyShare } from '../busy-share.ts'
-import { EngineError } from '../errors.ts'
+import { EngineError, errorText } from '../errors.ts'
 import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import type { Database } from '../state/resources.ts'
-import { AppendLoop, type Append } from './append-loop.ts'
+import { type Append, AppendLoop, formerAppend, leaveBehind } from './append-loop.ts'
 import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
-import { ChunkQueue } from './chunk-queue.ts'
+import { ChunkQueue, type Wait } from './chunk-queue.ts'
 import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
-import { Flow } from './flow.ts'
-import type { ReadingGate } from './gate.ts'
-import { acceptRemedy, historyAt, identifySystem, type System } from './history.ts'
-import { formerAppend, leaveBehind, within } from './open-appends.ts'
-import type { Landmark } from './landmark.ts'
+import { decode } from './decode/pgoutput.ts'
+import { Definitions } from './definitions.ts'
+import { Flow, type ReadingGate } from './flow.ts'
+import { acceptRemedy, historyAt, identifySystem } from './history.ts'
 import { KnownRelations } from './decode/known-relations.ts'
 import type { Chunk } from './decode/chunk.ts'
-import type { RelationMessage } from './decode/pgoutput.ts'
-import type { Relation } from './decode/relation.ts'
-import { RelationDescriber, type Described } from './relation-describer.ts'
 import { ReplicationConnection } from './connection/replication.ts'
-import { parseRoutingMark } from './routing/routing-mark.ts'
+import { Packing } from './packing.ts'
 import { RoutingState } from './routing/routing-state.ts'
 import { RunSession } from './connection/run-session.ts'
-import { makeReady, prepareRun } from './run-start.ts'
+import { prepareRun, type RunStart } from './run-start.ts'
 import type { Shedding } from './routing/shedding.ts'
-import { readSlotFacts, type FitSlot } from './connection/slot.ts'
+import { type FitSlot, readSlotFacts } from './connection/slot.ts'
 import type { Query } from '../postgres/query.ts'
 import { sourceClient } from './connection/source-client.ts'
 import { toSourceError } from './connection/source-error.ts'
 import { REPLICATION_NAME, type SourceLock } from './connection/source-lock.ts'
-import type { SourceFigures, SourceObserver, SourceSettings } from './source-settings.ts'
+import type { SourceObserver, SourceSettings } from './source-settings.ts'
 import type { SavedSource, SourceStore } from './source-store.ts'
+import type { SourceFigures } from '../status.ts'
 
 type SourceRunOptions = Readonly<{
   database: Database
@@ -64,80 +63,137 @@ type SourceRunOptions = Readonly<{
 
 const SETTLE_MS = 2000
 
+/** Streams one source into the log, from a connection that is open to its end. */
 export class SourceRun {
+  /** Queries on an ordinary, pinned session of the source's database, for marks: synchronous_commit is local. */
+  readonly query: Query
   readonly #options: SourceRunOptions
   readonly #replication: ReplicationConnection
   readonly #session: RunSession
   readonly #end = Promise.withResolvers<EngineError | undefined>()
   #isEnded = false
-  // set by #start, on the replication connection before the first chunk
-  #cursor!: Cursor
-  #packer!: ChangePacker
-  #describer!: RelationDescriber
-  #loop!: AppendLoop
-  #durableEnd!: DurableEnd
-  #confirmer!: Confirmer
-  #flow!: Flow
-  #routing!: RoutingState
-  #landmark!: Landmark
-  #history = 0
-  #startLsn: Lsn = 0n
-  #receivedLsn: Lsn = 0n
-  #lastCommitUs = 0
-  #committedUs = 0
+  readonly #history: number
+  readonly #start: RunStart
+  readonly #cursor: Cursor
+  readonly #routing: RoutingState
+  readonly #packing: Packing
+  readonly #packer: ChangePacker
+  readonly #chunks: ChunkQueue
+  readonly #loop: AppendLoop
+  readonly #durableEnd: DurableEnd
+  readonly #confirmer: Confirmer
+  readonly #flow: Flow
   /** decoding and packing, on this process's one thread */
-  readonly #decoding = new BusyShare(performance.now())
-  /** an append is open */
-  readonly #appending = new BusyShare(performance.now())
-  #toldRows = 0
-  #toldBytes = 0
-  readonly #chunks = new ChunkQueue({
-    handle: (chunk) => this.#handle(chunk),
-    waiting: (cause) => this.#flow.waitFor(cause),
-    failed: (error) => this.#fail(error),
-    decoding: this.#decoding,
-  })
+  readonly #decoding: BusyShare
+  #receivedLsn: Lsn
+  /** of the last transaction that is durable, µs since the epoch */
+  #lastCommitUs = 0
+  #countedRows = 0
+  #countedBytes = 0
 
-  private constructor(options: SourceRunOptions) {
+  private constructor(options: SourceRunOptions, replication: ReplicationConnection, decoding: BusyShare, start: RunStart) {
     this.#options = options
-    const { connection, slot: named } = options.database
-    const { slot } = options
-    const { walSenderTimeoutMs } = options.settings
+    this.#replication = replication
+    this.#decoding = decoding
+    this.#start = start
+    const { database, log, store, slot, settings, observer, gate, shedding, marks, watcher } = options
+    const { incarnations, versions, undrained, relations, durable, landmark, confirmed } = start
+    const fail = (error: unknown) => this.#fail(error)
     this.#session = new RunSession({
-      database: options.database,
-      heartbeatMs: options.settings.heartbeatMs,
+      database,
+      heartbeatMs: settings.heartbeatMs,
       shutdown: (error) => {
         // it waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
-        if (this.#replication.paused) this.#fail(error)
+        if (replication.paused) fail(error)
       },
       publicationOid: slot.publicationOid,
-      republished: (oid) => this.#options.observer.republished?.(oid !== undefined),
+      republished: (oid) => observer.republished?.(oid !== undefined),
       failed: (error) => this.#notice(error),
     })
-    this.#replication = new ReplicationConnection({
-      client: sourceClient(connection, `${REPLICATION_NAME} ${named.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
-      slot: named.name,
-      publication: named.publication,
-      walSenderTimeoutMs,
-      prepare: async (query) => this.#start(await identifySystem(query)),
-      confirmed: () => this.#confirmer.confirmed,
-      onMessage: (chunk) => this.#receive(chunk),
-      onKeepalive: (walEnd) => this.#keepalive(walEnd),
-      busy: this.#decoding,
+    this.query = this.#session.query
+    this.#history = incarnations.at(-1)?.history ?? 0
+    this.#receivedLsn = confirmed
+    this.#routing = new RoutingState(versions, undrained)
+    observer.routed?.()
+    this.#cursor = new Cursor(incarnations, durable, landmark)
+    const known = new KnownRelations(relations)
+    const head = { history: 0, term: store.term, routing: this.#routing.active.version }
+    this.#packing = new Packing({ source: database.id, packBytes: settings.packBytes, head })
+    const { query } = this
+    this.#packer = new ChangePacker({
+      source: database.id,
+      maxMessageBytes: settings.maxMessageBytes,
+      cursor: this.#cursor,
+      routing: this.#routing,
+      packing: this.#packing,
+      definitions: new Definitions({ store, log, cursor: this.#cursor, routing: this.#routing, known, landmark, query, observer }),
+      known,
+      shedding,
+      marks,
+      watcher,
+      observer,
     })
+    this.#loop = new AppendLoop({
+      log,
+      packing: this.#packing,
+      cursor: this.#cursor,
+      decoding,
+      durable: (append, number) => this.#durable(append, number),
+      failed: fail,
+      lingerMs: settings.lingerMs,
+      timeoutMs: settings.appendTimeoutMs,
+    })
+    this.#durableEnd = new DurableEnd(confirmed)
+    this.#confirmer = new Confirmer({
+      start: confirmed,
+      save: async (lsn) => {
+        await store.saveConfirmed(lsn, log.appendCount(database.id))
+        await log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
+      },
+      send: () => this.#confirmed(),
+      failed: fail,
+      everyMs: settings.confirmEveryMs,
+      idleEveryMs: settings.idleConfirmEveryMs,
+      idleBytes: settings.idleConfirmBytes,
+    })
+    this.#chunks = new ChunkQueue({
+      handle: (chunk) => this.#handle(chunk),
+      waiting: (cause) => this.#flow.waitFor(cause),
+      failed: fail,
+      decoding,
+    })
+    this.#flow = new Flow({
+      gate,
+      maxBytesInFlight: settings.maxBytesInFlight,
+      bytesInFlight: () => this.#bytesInFlight(),
+      pause: () => replication.pause(),
+      resume: () => replication.resume(),
+    })
+    this.#flow.waitFor('checking that nobody else moved the slot')
+    void replication.ended.then((error) => error && this.#cutOff(error))
   }
 
   /**
    * Begins to stream from where the last run ended.
-   * @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE, and those of ReplicationConnection.open
+   * @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE, and those of ReplicationConnection
    */
   static async open(options: SourceRunOptions): Promise<SourceRun> {
-    const run = new SourceRun(options)
-    options.lock.lost.then((error) => run.#fail(error)).catch(() => undefined)
-    void run.#replication.ended.then((error) => error && run.#cutOff(error))
+    const { connection, slot } = options.database
+    const { walSenderTimeoutMs } = options.settings
+    const decoding = new BusyShare(performance.now())
+    const replication = new ReplicationConnection({
+      client: sourceClient(connection, `${REPLICATION_NAME} ${slot.name}`, { wal_sender_timeout: walSenderTimeoutMs }),
+      slot: slot.name,
+      publication: slot.publication,
+      walSenderTimeoutMs,
+      decoding,
+    })
+    void options.lock.lost.then((error) => replication.stop(error))
+    const run = new SourceRun(options, replication, decoding, await prepared(options, replication))
     try {
-      await run.#replication.open()
-      await run.#session.checkSlotUnmoved(run.#startLsn)
+      const reader = { onMessage: (chunk: Chunk) => run.#chunks.receive(chunk), onKeepalive: (walEnd: Lsn) => run.#keepalive(walEnd) }
+      await replication.stream(reader, run.#start.confirmed)
+      await run.#session.checkSlotUnmoved(run.#start.confirmed)
       run.#begin()
     } catch (error) {
       run.#fail(error)
@@ -145,7 +201,7 @@ export class SourceRun {
     if (!run.#isEnded) return run
     const failed = await run.ended
     await run.#settled()
-    throw failed ?? new EngineError('STOPPING', 'the run was stopped while it started')
+    throw failed ?? stopping()
   }
 
   /** The error that ended the run; undefined after a stop. Never rejects. */
@@ -165,13 +221,8 @@ export class SourceRun {
       history: this.#history,
       routingVersion: this.#routing.active.version,
       decodingPercent: this.#decoding.percent(performance.now()),
-      appendingPercent: this.#appending.percent(performance.now()),
+      appendingPercent: this.#loop.busyPercent,
     }
-  }
-
-  /** Queries on an ordinary, pinned session of the source's database, for marks: synchronous_commit is local. */
-  get query(): Query {
-    return this.#session.query
   }
 
   /** Reads no more, makes durable what was read, confirms it, and ends. */
@@ -200,88 +251,8 @@ export class SourceRun {
 
   /** Waits, within bounds, for what is still open after the end. */
   async #settled(): Promise<void> {
-    await within(SETTLE_MS, Promise.all([this.#loop?.settled, this.#chunks.settled]))
-    await within(SETTLE_MS, this.#session.end())
-  }
-
-  // ── start ────────────────────────────────────────────────────────────────────────────────────────
-
-  async #start(system: System): Promise<void> {
-    const { database, log, store, saved, slot, settings, observer, gate, shedding, marks, watcher } = this.#options
-    await formerAppend(log, database.id, settings.appendTimeoutMs)
-    const { incarnations, versions, undrained, relations, durable, landmark, confirmed } = await prepareRun({
-      database,
-      log,
-      store,
-      saved,
-      slot,
-      observer,
-      system,
-    })
-    this.#routing = new RoutingState(versions, undrained)
-    observer.routed?.()
-    this.#history = incarnations.at(-1)?.history ?? 0
-    this.#startLsn = confirmed
-    this.#landmark = landmark
-    this.#cursor = new Cursor(incarnations, durable, landmark)
-    this.#durableEnd = new DurableEnd(confirmed)
-    this.#receivedLsn = confirmed
-    const known = new KnownRelations(relations)
-    this.#describer = new RelationDescriber({
-      store,
-      log,
-      cursor: this.#cursor,
-      routing: this.#routing,
-      known,
-      query: this.query,
-      onNotice: (notice) => observer.notice?.(notice),
-    })
-    this.#packer = new ChangePacker({
-      source: database.id,
-      term: store.term,
-      packBytes: settings.packBytes,
-      maxMessageBytes: settings.maxMessageBytes,
-      cursor: this.#cursor,
-      routing: this.#routing,
-      known,
-      shedding,
-      marks,
-      watcher,
-      onRelation: (message, met) => this.#describe(message, met),
-      onRoutingMark: (content) => this.#switchRouting(content),
-      onCommit: (end, commitTimeUs) => this.#committed(end, commitTimeUs),
-      onTruncate: (table, sinkIds) => observer.truncated?.(table, sinkIds),
-      onNotice: (notice) => observer.notice?.(notice),
-    })
-    this.#loop = new AppendLoop({
-      log,
-      gathered: () => this.#packer.packing,
-      take: () => this.#take(),
-      durable: (append, number) => this.#durable(append, number),
-      failed: (error) => this.#fail(error),
-      lingerMs: settings.lingerMs,
-      timeoutMs: settings.appendTimeoutMs,
-    })
-    this.#confirmer = new Confirmer({
-      start: confirmed,
-      save: async (lsn) => {
-        await store.saveConfirmed(lsn, log.appendCount(database.id))
-        await log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
-      },
-      send: () => this.#confirmed(),
-      failed: (error) => this.#fail(error),
-      everyMs: settings.confirmEveryMs,
-      idleEveryMs: settings.idleConfirmEveryMs,
-      idleBytes: settings.idleConfirmBytes,
-    })
-    this.#flow = new Flow({
-      gate,
-      maxBytesInFlight: settings.maxBytesInFlight,
-      bytesInFlight: () => this.#bytesInFlight(),
-      pause: () => this.#replication.pause(),
-      resume: () => this.#replication.resume(),
-    })
-    this.#flow.waitFor('checking that nobody else moved the slot')
+    await Promise.race([Promise.all([this.#loop.settled, this.#chunks.settled]), delay(SETTLE_MS, undefined, { ref: false })])
+    await Promise.race([this.#session.end(), delay(SETTLE_MS, undefined, { ref: false })])
   }
 
   #begin(): void {
@@ -292,118 +263,69 @@ export class SourceRun {
 
   // ── the stream ───────────────────────────────────────────────────────────────────────────────────
 
-  #receive(chunk: Chunk): void {
-    if (!this.#isEnded) this.#chunks.receive(chunk)
+  #handle(chunk: Chunk): Wait | undefined {
+    const said = decode(chunk, this.#packer)
+    if (said === 'committed') this.#committed()
+    if (!this.#packing.isEmpty) {
+      this.#loop.wake()
+      if (this.#packing.bytes > this.#options.settings.maxBytesInFlight / 4) this.#flow.check()
+    }
+    return said === 'committed' ? undefined : said
   }
 
-  #handle(chunk: Chunk): void {
-    this.#packer.handle(chunk)
-    const { packing } = this.#packer
-    if (packing.isEmpty) return
-    this.#loop.wake()
-    if (packing.bytes > this.#options.settings.maxBytesInFlight / 4) this.#flow.check()
-  }
-
-  #committed(end: Lsn, commitTimeUs: number): void {
+  #committed(): void {
+    const end = this.#packer.committedEnd
     if (end > this.#receivedLsn) this.#receivedLsn = end
-    this.#committedUs = commitTimeUs
-    if (this.#landmark.isAhead) return
-    this.#durableEnd.committed(end, this.#packer.packing.isEmpty ? this.#loop.begun : this.#loop.gathering)
+    if (this.#start.landmark.isAhead) return
+    this.#durableEnd.committed(end, this.#packing.isEmpty ? this.#loop.begun : this.#loop.gathering)
     this.#confirmer.advance(this.#durableEnd.lsn, false)
   }
 
   #keepalive(walEnd: Lsn): void {
+    const { landmark } = this.#start
     if (walEnd > this.#receivedLsn) this.#receivedLsn = walEnd
-    const isPending = !this.#chunks.isIdle || this.#packer.isInTransaction || !this.#packer.packing.isEmpty || this.#loop.open !== undefined
+    const isPending = !this.#chunks.isIdle || this.#cursor.isInTransaction || !this.#packing.isEmpty || this.#loop.open !== undefined
     if (this.#isEnded || isPending) return
-    this.#landmark.pass(walEnd)
-    if (this.#landmark.isAhead) return
+    landmark.pass(walEnd)
+    if (landmark.isAhead) return
     this.#durableEnd.idle(walEnd)
     this.#confirmer.advance(this.#durableEnd.lsn, false)
   }
 
-  #take(): Append | undefined {
-    const from = performance.now()
-    const append = this.#packer.take()
-    if (!append) return undefined
-    const to = performance.now()
-    this.#decoding.add(from, to)
-    this.#appending.begin(to)
-    return append
-  }
-
   #durable(append: Append, number: number): void {
     const { observer, progressed } = this.#options
-    this.#appending.end(performance.now())
     this.#durableEnd.durable(number)
     this.#confirmer.advance(this.#durableEnd.lsn, true)
-    this.#lastCommitUs = this.#committedUs
+    this.#lastCommitUs = this.#packer.committedUs
     this.#flow.check()
-    this.#tellIngested()
+    this.#countIngested()
     observer.appended?.(append, Math.max(0, Date.now() * 1000 - append.oldestCommitUs))
     progressed?.()
   }
 
   #confirmed(): void {
-    this.#replication.sendStatus()
-    this.#tellIngested()
-    this.#options.observer.confirmed?.(this.#confirmer.confirmed)
+    const { confirmed } = this.#confirmer
+    this.#replication.confirm(confirmed)
+    this.#countIngested()
+    this.#options.observer.confirmed?.(confirmed)
     this.#options.progressed?.()
   }
 
-  #tellIngested(): void {
+  #countIngested(): void {
     const { rows, rowBytes } = this.#packer
-    if (rows > this.#toldRows) this.#options.observer.ingested?.(rows - this.#toldRows, rowBytes - this.#toldBytes)
-    this.#toldRows = rows
-    this.#toldBytes = rowBytes
+    if (rows > this.#countedRows) this.#options.observer.ingested?.(rows - this.#countedRows, rowBytes - this.#countedBytes)
+    this.#countedRows = rows
+    this.#countedBytes = rowBytes
   }
 
   #bytesInFlight(): number {
-    return this.#packer.packing.bytes + (this.#loop.open?.bytes ?? 0) + this.#chunks.heldBytes
-  }
-
-  // ── waits ────────────────────────────────────────────────────────────────────────────────────────
-
-  #describe(message: RelationMessage, met: Relation | undefined): void {
-    const described = this.#describer.describe(message, met)
-    if (!(described instanceof Promise)) return this.#know(described)
-    this.#chunks.wait(`describing table ${message.schema}.${message.table}`, async () => this.#know(await described))
-  }
-
-  #know({ relation, left }: Described): void {
-    const { message, description } = relation
-    this.#packer.setRelation(relation)
-    this.#packer.finishSwitch(left)
-    if (left.length > 0) this.#options.observer.routed?.()
-    if (description.warnings.length > 0)
-      this.#options.observer.relationWarnings?.(`${message.schema}.${message.table}`, description.warnings)
-  }
-
-  #switchRouting(content: Buffer): void {
-    const { store, database } = this.#options
-    const number = parseRoutingMark(content, database.id)
-    const { position, isDurable } = this.#cursor
-    if (number === undefined || number <= this.#routing.active.version) return this.#packer.finishMark([])
-    this.#chunks.wait(`saving routing version ${number}`, async () => {
-      const found = await store.routingVersion(number)
-      if (!found) {
-        this.#options.observer.notice?.(`a mark names routing version ${number}, which is not known`)
-        return this.#packer.finishMark([])
-      }
-      if (found.position === undefined && this.#landmark.isAhead) return this.#packer.finishMark([]) // its place would be of another past
-      // what the log has was made ready before it was appended, and some topics may be gone again
-      const ends = isDurable ? [] : await makeReady(store, this.#options.log, { from: this.#routing.active, to: found.routing, position })
-      const stands = await store.placeVersion(number, position, ends)
-      const isHere = stands.history === position.history && stands.lsn === position.lsn && stands.idx === position.idx
-      this.#packer.finishMark(isHere ? this.#routing.switchTo(found.routing) : []) // elsewhere: an earlier mark counts
-      this.#options.observer.routed?.()
-    })
+    return this.#packing.bytes + (this.#loop.open?.bytes ?? 0) + this.#chunks.heldBytes
   }
 
   // ── end ──────────────────────────────────────────────────────────────────────────────────────────
 
   #notice(error: unknown): void {
-    if (!this.#isEnded) this.#options.observer.notice?.(error instanceof Error ? error.message : String(error))
+    if (!this.#isEnded) this.#options.observer.notice?.(errorText(error))
   }
 
   /**
@@ -411,7 +333,7 @@ export class SourceRun {
    * will send the same again: that is kept, because nothing comes beyond it until a user gives up what follows.
    */
   async #cutOff(error: EngineError): Promise<void> {
-    if (error.code !== 'PUBLICATION_MISSING' || !this.#loop) return this.#fail(error)
+    if (error.code !== 'PUBLICATION_MISSING') return this.#fail(error)
     try {
       await Promise.race([this.#chunks.handled(), this.ended])
       if (!this.#isEnded) await this.#keep()
@@ -434,16 +356,38 @@ export class SourceRun {
     this.#chunks.stop()
     this.#session.stopHeartbeat()
     this.#replication.stop() // first of all: a server that is stopping waits for it
-    if (this.#loop) {
-      this.#loop.stop()
-      leaveBehind(this.#options.log, this.#options.database.id, this.#loop.settled)
-    }
-    this.#confirmer?.stop()
-    this.#flow?.end()
-    this.#chunks.clear()
+    this.#loop.stop()
+    leaveBehind(this.#options.log, this.#options.database.id, this.#loop.settled)
+    this.#confirmer.stop()
+    this.#flow.end()
     this.#end.resolve(error)
   }
 }
+
+/**
+ * Connects, and settles from where the run goes on.
+ * @throws EngineError also when the connection ends meanwhile, or the lock is lost
+ */
+async function prepared(options: SourceRunOptions, replication: ReplicationConnection): Promise<RunStart> {
+  const { database, log, settings } = options
+  const prepare = async () => {
+    await replication.connect()
+    const system = await identifySystem(replication.query)
+    await formerAppend(log, database.id, settings.appendTimeoutMs)
+    return prepareRun({ ...options, system })
+  }
+  const ended = replication.ended.then((error): never => {
+    throw error ?? stopping()
+  })
+  try {
+    return await Promise.race([prepare(), ended])
+  } catch (error) {
+    replication.stop()
+    throw toSourceError(error, 'starting', { slot: database.slot.name })
+  }
+}
+
+const stopping = () => new EngineError('STOPPING', 'the run was stopped while it started')
 
 const tooYoung = ({ name, slot }: Database, durable: Lsn, cause: EngineError): EngineError =>
   new EngineError(

@@ -3,6 +3,7 @@ import type { Lsn } from '../lsn.ts'
 import type { Append } from './append-loop.ts'
 import type { RelationWarning } from './decode/relation.ts'
 
+/** What a source can be set to. */
 export type SourceSettings = Readonly<{
   /** raw bytes of messages between the socket and the log; above it reading pauses */
   maxBytesInFlight: number
@@ -21,6 +22,7 @@ export type SourceSettings = Readonly<{
   heartbeatMs: number
 }>
 
+/** The settings of a source that nobody has set otherwise. */
 export const SOURCE_DEFAULTS: SourceSettings = {
   maxBytesInFlight: 4 * 1024 * 1024,
   packBytes: 256 * 1024,
@@ -53,21 +55,3 @@ export interface SourceObserver {
   /** messages received of the former history from `fromLsn` on never happened for the server that now leads */
   phantoms?(fromLsn: Lsn, messages: number): void
 }
-
-export type SourceFigures = Readonly<{
-  confirmedLsn: Lsn
-  /** durable in the log; confirmed soon */
-  durableLsn: Lsn
-  /** greatest LSN the server told of */
-  receivedLsn: Lsn
-  bytesInFlight: number
-  pausedMs: number
-  pauseCauses: readonly string[]
-  /** commit time of the last transaction that became durable, µs since the epoch; 0: none in this run */
-  lastCommitUs: number
-  history: number
-  routingVersion: number
-  /** shares of the last ten seconds: decoding was at work, and an append was open */
-  decodingPercent: number
-  appendingPercent: number
-}>

@@ -4,8 +4,8 @@
  * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
  */
 import { EngineError } from '../errors.ts'
-import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
-import { toPosition, type Position } from '../position.ts'
+import { formatLsn, type Lsn } from '../lsn.ts'
+import { PART, toPosition, type Position } from '../position.ts'
 import type { Log } from '../log/log.ts'
 import type { RememberedLog } from './memories.ts'
 import { makeTopics } from '../log/own-topics.ts'
@@ -14,9 +14,11 @@ import type { RoutingVersion } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
 import type { Query } from '../postgres/query.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import { NEW_TOPIC, routingOf, StoredVersions, type PlacedVersion } from './routing/stored-versions.ts'
 
+/** What a run goes on from. */
 export type SavedSource = Readonly<{
   /** undefined before the first run */
   confirmed: Lsn | undefined
@@ -35,6 +37,7 @@ export type TopicEnd = Readonly<{ topic: string; partition: number; next: number
 
 const OWNER = `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)`
 
+/** The rows of one source, as its present owner reads and writes them. */
 export class SourceStore {
   readonly databaseId: string
   readonly term: number
@@ -65,24 +68,20 @@ export class SourceStore {
     return rows[0] && String(rows[0].holder)
   }
 
+  /** What the last run saved. */
   async load(): Promise<SavedSource> {
-    const source = await ask(
-      this.#query,
-      `select slot_name, database_oid, publication_oid, confirmed_lsn, accepted_gap
-       from tailrace.source where database_id = $1`,
-      [this.databaseId],
+    const [row] = rowsOf(
+      { slotName: 'text', databaseOid: 'int?', publicationOid: 'int?', confirmed: 'lsn', acceptedGap: 'lsn?' },
+      await ask(
+        this.#query,
+        `select slot_name as "slotName", database_oid as "databaseOid", publication_oid as "publicationOid", confirmed_lsn as confirmed,
+           accepted_gap as "acceptedGap"
+         from tailrace.source where database_id = $1`,
+        [this.databaseId],
+      ),
     )
-    const row = source.rows[0]
-    return {
-      confirmed: row ? parseLsn(String(row.confirmed_lsn)) : undefined,
-      origin: row && {
-        slotName: String(row.slot_name),
-        databaseOid: row.database_oid === null ? undefined : Number(row.database_oid),
-        publicationOid: row.publication_oid === null ? undefined : Number(row.publication_oid),
-      },
-      acceptedGap: row?.accepted_gap ? parseLsn(String(row.accepted_gap)) : undefined,
-      incarnations: await incarnationsOf(this.#query, this.databaseId),
-    }
+    const incarnations = await incarnationsOf(this.#query, this.databaseId)
+    return { confirmed: row?.confirmed, origin: row, acceptedGap: row?.acceptedGap, incarnations }
   }
 
   /**
@@ -151,16 +150,14 @@ export class SourceStore {
 
   /** The descriptions saved for its relations, oldest first (correctness 11). */
   async relations(): Promise<readonly RelationAt[]> {
-    const { rows } = await ask(
+    const rows = await ask(
       this.#query,
       'select relation, history, lsn, idx, columns from tailrace.relation_key where database_id = $1 order by history, lsn, idx',
       [this.databaseId],
     )
-    return rows.map((row) => ({
-      relation: Number(row.relation),
-      position: toPosition(row) as Position,
-      saved: row.columns as SavedRelation,
-    }))
+    return rowsOf({ relation: 'int', history: 'int', lsn: 'lsn', idx: 'int', columns: savedRelation }, rows).map(
+      ({ relation, columns, ...at }) => ({ relation, position: { ...at, part: PART.row }, saved: columns }),
+    )
   }
 
   /** @returns what is saved there: what was given, or what another run had saved before */
@@ -172,7 +169,7 @@ export class SourceStore {
       [relation, position.history, formatLsn(position.lsn), position.idx, JSON.stringify(saved)],
       'columns',
     )
-    return rows[0]?.columns as SavedRelation
+    return savedRelation(rows[0]?.columns)
   }
 
   /**
@@ -318,7 +315,7 @@ export class SourceStore {
    * sees again, or with a log.
    */
   async undrained(): Promise<readonly LeavingTopic[]> {
-    const { rows } = await ask(
+    const rows = await ask(
       this.#query,
       `select distinct coalesce(g.topic, g.sink_id || '.' || g.generation) as topic, (g.shape ->> 'partitions')::int as partitions,
          g.ends_history as history, g.ends_lsn as lsn, g.ends_idx as idx
@@ -331,7 +328,9 @@ export class SourceStore {
        order by topic`,
       [this.databaseId],
     )
-    return rows.map((row) => ({ topic: String(row.topic), partitions: Number(row.partitions), endsAt: toPosition(row) as Position }))
+    return rowsOf({ topic: 'text', partitions: 'int', history: 'int', lsn: 'lsn', idx: 'int' }, rows).map(
+      ({ topic, partitions, ...at }) => ({ topic, partitions, endsAt: { ...at, part: PART.row } }),
+    )
   }
 
   /** A source that starts before it has sinks routes nothing: said by a version of its own, so that each run says the same. */
@@ -391,20 +390,19 @@ const columnsOf = (ends: readonly TopicEnd[]) => [
   ends.map(({ next }) => next),
 ]
 
-/** Of a source, oldest first. */
+/** Reads the incarnations of a source, oldest first. */
 export async function incarnationsOf(query: Query, databaseId: string): Promise<readonly Incarnation[]> {
-  const { rows } = await ask(
+  const rows = await ask(
     query,
-    'select history, system_identifier, timeline, begins_at from tailrace.source_history where database_id = $1 order by history',
+    `select history, system_identifier as "systemIdentifier", timeline, begins_at as "beginsAt"
+     from tailrace.source_history where database_id = $1 order by history`,
     [databaseId],
   )
-  return rows.map((row) => ({
-    history: Number(row.history),
-    systemIdentifier: String(row.system_identifier),
-    timeline: Number(row.timeline),
-    beginsAt: parseLsn(String(row.begins_at)),
-  }))
+  return rowsOf({ history: 'int', systemIdentifier: 'text', timeline: 'int', beginsAt: 'lsn' }, rows)
 }
+
+/** As this file has written it. */
+const savedRelation = (document: unknown): SavedRelation => document as SavedRelation
 
 const isTaken = (error: unknown): boolean => error instanceof EngineError && error.context.sqlstate === UNIQUE_VIOLATION
 

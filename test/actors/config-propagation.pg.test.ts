@@ -57,7 +57,7 @@ test('an edit on a node that does not stream takes effect on the one that does, 
   const before = [...actorsOf(a, 'source'), ...actorsOf(a, 'sink')].map(({ id, since }) => ({ id, since }))
   const terms = await s.db.query('select key, term from tailrace.term order by key')
   await s.shop.query('insert into goods values (1)')
-  await b.engine.updateSink(idOf(b, 'goods'), { annotations: { team: 'edited' }, actions: ['delete'] })
+  await b.edits.update('sink', idOf(b, 'goods'), { annotations: { team: 'edited' }, actions: ['delete'] })
   await a.engine.reload() // what the API tells each node before it answers
   await s.shop.query('insert into goods values (2)')
   await s.shop.query('delete from goods where id = 2')
@@ -115,7 +115,7 @@ test('other partitions are served by every node, also by one that had none of th
   assert.equal(await serving([a], 'goods'), a)
   await using b = await startNode({ name: 'b', state: s.state, lookEveryMs: 3_600_000 })
   await serving([a, b], 'goods')
-  await a.engine.updateSink(idOf(a, 'goods'), { partitions: 3 })
+  await a.edits.update('sink', idOf(a, 'goods'), { partitions: 3 })
   await until('both in the new generation', async () =>
     [a, b].every((node) => actorsOf(node, 'sink').find(({ name }) => name === 'goods')?.details?.['generation'] === 2),
   )
@@ -147,8 +147,8 @@ test('edits of one sink on two nodes at once both stay', async () => {
   await using b = await startNode({ name: 'b', state: s.state })
   for (let round = 0; round < 10; round++) {
     await Promise.all([
-      a.engine.updateSink(idOf(a, 'goods'), { annotations: { round } }),
-      b.engine.updateSink(idOf(b, 'goods'), { ack_wait_ms: 1_000 + round }),
+      a.edits.update('sink', idOf(a, 'goods'), { annotations: { round } }),
+      b.edits.update('sink', idOf(b, 'goods'), { ack_wait_ms: 1_000 + round }),
     ])
     for (const node of [a, b]) {
       await node.engine.reload()
@@ -237,7 +237,7 @@ test('an edit whose mark can not be written is named in health, and takes effect
   await using node = await startNode({ name: 'a', state: s.state })
   await streaming(node)
   const admit = await s.shop.refuseSessions()
-  await node.engine.updateSink(idOf(node, 'goods'), { source: { include_tables: ['public.users'] } })
+  await node.edits.update('sink', idOf(node, 'goods'), { source: { include_tables: ['public.users'] } })
   const health = async () => (await node.health('goods')) ?? assert.fail('it does not run')
   const { status, checks } = await health()
   assert.equal(status, 'warning')

@@ -30,7 +30,7 @@ export async function disabledWithBacklog({
   })
   const pad = 'x'.repeat(1_000)
   const hot = Array.from({ length: EARLY + LATE }, (_, i) => `${i}${pad}`)
-  await shop.node.engine.updateSink(shop.id('off'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
+  await shop.node.edits.update('sink', shop.id('off'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
   await shop.db.query('insert into item values (1, $1)', [hot[0]])
   const change = async (names: readonly string[]) => {
     for (const name of names) await shop.db.query('update item set name = $1 where id = 1', [name])
@@ -53,7 +53,7 @@ export async function disabledWithBacklog({
   const [parked] = await shop.state.query<{ n: number }>(openRows)
   assert.ok(parked && parked.n <= EARLY, `${parked?.n} are parked`)
   assert.equal((await shop.take('on', LARGE - 1 + hot.length)).length, LARGE - 1 + hot.length)
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'disabled' })
   opened.move() // it is the caller's
   return { shop, held, hot, acked }
 }
@@ -61,7 +61,7 @@ export async function disabledWithBacklog({
 /** The client says that it has done what it had, and the sink is enabled. */
 export async function hasTheRest({ shop, held, hot, acked }: Disabled): Promise<void> {
   await shop.ack('off', [held])
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'active' })
   await shop.opened('off')
   await shop.insert(1_001, 1_010)
   const came = await shop.receive('off', hot.length - 1 + LARGE - 1 - acked.length + 10)

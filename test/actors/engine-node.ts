@@ -3,8 +3,9 @@
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import type { Health } from '../../engine/status.ts'
-import { applyConfig } from '../../api/config/config-apply.ts'
-import { parseConfig } from '../../api/config/config-document.ts'
+import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
+import { applyConfig } from '../../actors/config/config-apply.ts'
+import { parseConfig } from '../../actors/config/config-document.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
 import { NodeRegistry } from '../../engine/state/node-registry.ts'
@@ -37,6 +38,7 @@ export type NodeOptions = Readonly<{
 
 export interface EngineNode extends AsyncDisposable {
   readonly engine: Engine
+  readonly edits: ResourceEdits
   readonly cache: ResourceCache
   readonly registry: NodeRegistry
   readonly store: Store
@@ -66,6 +68,7 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   parts.defer(() => functions.stop())
   const egress = new Egress({ mode: 'private' })
   const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions })
+  const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
   parts.defer(() => engine.stop())
   await engine.start()
   await registry.join({ address: 'http://127.0.0.1:1', version: '1' })
@@ -91,9 +94,9 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   }
   const health = async (sinkName: string) => {
     const { id = '' } = cache.sinks.find(({ name }) => name === sinkName) ?? {}
-    return (await engine.sinkHealth([id])).get(id)
+    return (await engine.sinkHealth([id]))[id]
   }
-  return { engine, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
+  return { engine, edits, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
 }
 
 /** Stores what a configuration file says, as another program would. */
@@ -101,7 +104,8 @@ export async function applyYaml(state: Connection, text: string): Promise<void> 
   await using store = await openStore(state, 2, () => undefined)
   const pool = new FunctionPool({ threads: 1, memoryMb: 512 })
   try {
-    await applyConfig(parseConfig(text, 'test.yaml', {}), store, resources, new AbortController().signal, pool.of('test'))
+    const { signal } = new AbortController()
+    await applyConfig(parseConfig(text, 'test.yaml', {}), { store, resources, signal, pool: pool.of('test') })
   } finally {
     await pool.stop()
   }

@@ -6,15 +6,17 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { Engine } from '../../actors/engine.ts'
-import { newSink } from '../../api/sinks/sink-form.ts'
+import { newSink } from '../../actors/resources/sink-form.ts'
 import { openEmbeddedLog } from '../../engine/log/embedded.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
 import { Egress } from '../../engine/net/egress.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
-import { ResourceStore } from '../../engine/state/resource-store.ts'
+import { ResourceStore, type InputOf } from '../../engine/state/resource-store.ts'
+import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
 import { Vault } from '../../engine/state/secrets.ts'
-import { openStore, type StateQuery, type Store } from '../../engine/state/store.ts'
+import type { Query } from '../../engine/postgres/query.ts'
+import { openStore, type Store } from '../../engine/state/store.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
@@ -33,9 +35,9 @@ async function stage({ more = 0 } = {}) {
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
     const named = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p' }
-    const id = await resources.saveDatabase(query, account, { ...named, connection: source.connection })
+    await resources.save(query, 'database', { account, input: { ...named, connection: source.connection } })
     for (const name of ['orders', ...Array.from({ length: more }, (_, i) => `orders-${i}`)])
-      await resources.saveSink(query, account, id, newSink({ name, database: 'shop', destination: { type: 'stream' } }))
+      await resources.save(query, 'sink', { account, input: newSink({ name, database: 'shop', destination: { type: 'stream' } }) })
   })
   const cache = new ResourceCache(await resources.load(store.query))
   const metrics = new Metrics({ version: '0', processMetrics: false })
@@ -51,16 +53,17 @@ async function stage({ more = 0 } = {}) {
     egress: new Egress({ mode: 'private' }),
     nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
   })
-  const edit = (changes: Parameters<Engine['updateSink']>[1]) => engine.updateSink(cache.sinks[0]?.id ?? '', changes)
+  const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
+  const edit = (changes: Partial<InputOf<'sink'>>) => edits.update('sink', cache.sinks[0]?.id ?? '', changes)
   return { source, cache, edit, asked, [Symbol.asyncDispose]: () => stack.disposeAsync() }
 }
 
 /** @param asked gets what passes: the first words of each statement, and how many rows answered it */
 function countedStore(store: Store, asked: string[]): Store {
   const counted =
-    (query: StateQuery): StateQuery =>
+    (query: Query): Query =>
     async (sql, params) => {
-      const answer = await query<never>(sql, params)
+      const answer = await query(sql, params)
       asked.push(
         `${sql
           .trim()

@@ -77,7 +77,7 @@ test('after messages were acked, returned and forgotten the metrics say how many
   assert.equal(one(before, 'sequin_messages_in_redelivery'), 1, 'the one that came back')
   assert.equal(one(before, 'sequin_messages_buffered'), 8)
 
-  await node.engine.updateSink(node.cache.sinks[0]?.id ?? '', { ack_wait_ms: ACK_WAIT_MS })
+  await node.edits.update('sink', node.cache.sinks[0]?.id ?? '', { ack_wait_ms: ACK_WAIT_MS })
   const short = await receive(4)
   assert.equal(short[0], ids[2], 'the returned one first')
   const lapsed = await until('their visibility times have passed', async () => {

@@ -2,15 +2,15 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { RecentMessages } from '../../actors/recent-messages.ts'
 import type { Pack } from '../../engine/log/pack.ts'
-import { loadOf } from '../sinks/load.ts'
+import { batchOf } from '../sinks/batch.ts'
 import { SINK } from './sink-fixture.ts'
 import { until } from '../waiting.ts'
 
 const packOf = (ids: readonly number[], history = 0, record: object = {}): Pack =>
-  loadOf(
+  batchOf(
     ids.map((id) => ({ key: [String(id)], record: { id, ...record } })),
     history,
-  ).views[0] as Pack
+  ).messages[0]?.view as Pack
 const idsOf = (recent: RecentMessages, sinks = [SINK]) =>
   recent.of({ databaseId: SINK.databaseId, table: 'public.item' }, sinks).map(({ text }) => Number(/"id":(\d+)/.exec(text)?.[1]))
 const range = (count: number) => Array.from({ length: count }, (_, i) => i)
@@ -40,7 +40,7 @@ test('of a sink that reads much the last message before it falls silent is there
   for (const id of [0, 9, 3, 17, 11, 2, 16, 12, 4, 8, 14, 1, 10, 15, 13, 6]) recent.note(SINK, packOf([id], id)) // as partitions come
   await until('the last ones', async () => String(idsOf(recent)) === '8,9,10,11,12,13,14,15,16,17')
   const tables = [...range(40).map((id) => ({ key: [String(id)], record: { id }, relation: 7 })), { key: ['x'], record: { id: 100 } }]
-  recent.note({ ...SINK, id: 'b' }, loadOf(tables, 9).views[0] as Pack)
+  recent.note({ ...SINK, id: 'b' }, batchOf(tables, 9).messages[0]?.view as Pack)
   const asked = { databaseId: SINK.databaseId, sinkIds: ['b'] }
   assert.deepEqual(
     recent.of(asked, [{ ...SINK, id: 'b' }]).map(({ text }) => Number(/"id":(\d+)/.exec(text)?.[1])),

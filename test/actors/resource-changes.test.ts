@@ -1,20 +1,22 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { changesBetween } from '../../actors/resource-changes.ts'
-import { FUNCTION_FIELDS, type StoredFunction } from '../../engine/state/functions.ts'
+import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
+import { NO_RESOURCES } from '../../engine/state/resource-store.ts'
+import type { StoredFunction } from '../../engine/state/functions.ts'
 import type { Sink } from '../../engine/state/resources.ts'
-import { endpoint } from '../sinks/load.ts'
+import { endpoint } from '../sinks/batch.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
 const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [], reselected: false }
-const known = { databases: [DATABASE], sinks: [SINK], endpoints: [] }
+const known = { ...NO_RESOURCES, databases: [DATABASE], sinks: [SINK] }
 
 test('the same resources, read again, change nothing', () => {
   assert.deepEqual(changesBetween(known, structuredClone(known)), NOTHING)
 })
 
 test('everything is new to an engine that begins', () => {
-  assert.deepEqual(changesBetween({ databases: [], sinks: [], endpoints: [] }, known), {
+  assert.deepEqual(changesBetween(NO_RESOURCES, known), {
     ...NOTHING,
     newSinks: [SINK],
     begunSources: [DATABASE],
@@ -57,7 +59,7 @@ test('a source begins anew when it is reached in another way, ends when it is sw
   assert.deepEqual([switchedOff.endedSources, switchedOff.begunSources], [[DATABASE.id], []])
   const on = changesBetween({ ...known, databases: [off] }, known)
   assert.deepEqual([on.endedSources, on.begunSources], [[], [DATABASE]])
-  const gone = changesBetween(known, { databases: [], sinks: [], endpoints: [] })
+  const gone = changesBetween(known, NO_RESOURCES)
   assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id], reselected: true })
 })
 

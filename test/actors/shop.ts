@@ -78,9 +78,7 @@ export class Shop implements AsyncDisposable {
   /** Another sink with the settings of one that is there. */
   async add(name: string, like: string, over: Partial<Sink> = {}): Promise<void> {
     const sink = this.node.cache.sinks.find((each) => each.id === this.id(like)) ?? assert.fail()
-    const { id: _id, accountId, databaseId, destination, ...settings } = sink
-    const database = this.node.cache.databases.find(({ id }) => id === databaseId) ?? assert.fail()
-    await this.node.engine.createSink({ id: accountId, name: 'shop' }, database, { settings: { ...settings, ...over, name }, destination })
+    await this.node.edits.create('sink', { id: sink.accountId, name: 'shop' }, { ...sink, ...over, name })
   }
 
   /** Another process goes on. @param between what is done while none runs */
@@ -187,12 +185,14 @@ export class Shop implements AsyncDisposable {
     const copies = new StreamCopies({
       ...{ query: store.query, transaction: (work) => store.transaction(work), log },
       whileStopped: (sinkId, work) => replays.whileStopped(sinkId, () => [holder(sinkId)], work),
-      copied: () => undefined,
-      failed: (_of, error) => (failure = error),
       ...over,
     })
     const trimmed = this.node.cache.databases.map(({ id }) => ({ databaseId: id, isHeldUp: true }))
-    await copies.run(trimmed, signal).catch((error: unknown) => (failure = error))
+    try {
+      for await (const { error } of copies.run(trimmed, signal)) failure = error ?? failure
+    } catch (error) {
+      failure = error
+    }
     return failure
   }
 

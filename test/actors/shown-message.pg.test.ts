@@ -50,7 +50,7 @@ const take = async (node: EngineNode, name: string, batchSize: number) => {
   return (JSON.parse(body.toString()) as { data: { ack_id: string; data: unknown }[] }).data
 }
 const shown = async (node: EngineNode, name: string, id: string): Promise<Shown & { text: string }> => {
-  const found = (await node.engine.message(idOf(node, name), id, { withFunctions: true })) ?? assert.fail(`${name} has no ${id}`)
+  const found = (await node.engine.message(idOf(node, name), { id, withFunctions: true })) ?? assert.fail(`${name} has no ${id}`)
   const text = `{"message":${found.message},"functions":${found.functions}}`
   return { ...(found.record as unknown as Shown), ...(JSON.parse(text) as Shown), text }
 }
@@ -98,7 +98,7 @@ test('a message is shown with the row that enriches it, what its functions make 
   const secret = await shown(node, 'secret', (await open('secret')).id)
   assert.deepEqual([secret.message, secret.functions, secret.attempts[0]?.logs], [null, null, undefined])
 
-  const sent = await until('delivered', async () => (await node.engine.delivered(idOf(node, 'hook'), 1))[0])
+  const sent = await until('delivered', async () => (await node.engine.delivered(idOf(node, 'hook'), { limit: 1 }))[0])
   const routed = await shown(node, 'hook', sent.id)
   const routing = { method: 'PUT', endpoint_path: '/own', headers: {} }
   assert.deepEqual([routed.state, routed.functions], ['delivered', { dropped: false, routing, logs: [] }])

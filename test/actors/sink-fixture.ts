@@ -3,7 +3,8 @@ import assert from 'node:assert/strict'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { PulledSink, Receipt, ReceiveRequest, RunningSink, SinkOptions } from '../../actors/sink/running-sink.ts'
+import type { PulledSink, Receipt, ReceiveRequest, SinkOptions } from '../../actors/sink/running-sink.ts'
+import type { SinkHost } from '../../actors/sink/sink-host.ts'
 import { startSink } from '../../actors/begin-sink.ts'
 import type { Discarded, SinkObserver } from '../../actors/partition/sink-observer.ts'
 import { splitTokens } from '../../engine/dispatch/ack-id.ts'
@@ -15,10 +16,10 @@ import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
-import { hashGroup } from '../../engine/wal/decode/change-keys.ts'
+import { hashGroup } from '../../engine/wal/decode/change.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { sinkMetadata } from '../../sinks/pull.ts'
+import { sinkMetadata } from '../../engine/message-metadata.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 import { until } from '../waiting.ts'
@@ -70,7 +71,11 @@ export const DATABASE: Database = {
 export function emptyState(): Query {
   let term = 0
   return async (sql) => ({
-    rows: sql.includes('insert into tailrace.term') ? [{ term: ++term }] : sql.includes('as held') ? [{ held: 1, written: [] }] : [],
+    rows: sql.includes('insert into tailrace.term')
+      ? [{ term: ++term, parked: 0 }]
+      : sql.includes('as held')
+        ? [{ held: 1, written: [] }]
+        : [],
   })
 }
 
@@ -211,8 +216,7 @@ export class Fixture implements AsyncDisposable {
   #lsn = 0n
   #stops: (() => Promise<void>)[] = []
   process!: Process
-  /** a fixture whose sink sends never asks it for messages */
-  sink!: RunningSink & PulledSink
+  sink!: SinkHost
 
   private constructor(folder: string, log: Log, settings: Sink, query: Query) {
     this.#folder = folder
@@ -240,14 +244,19 @@ export class Fixture implements AsyncDisposable {
     const generations = options.generations ?? onlyGeneration(this.#settings)
     const common = { sink: this.#settings, database: DATABASE, generations, holder: 'test', observer: this.counts, functions: stageOf({}) }
     const sink = startSink({ ...common, log: this.process.log, query: this.process.query, ...others })
-    this.sink = sink as RunningSink & PulledSink
+    this.sink = sink
     this.#stops.push(() => sink.stop())
     await this.running()
   }
 
+  /** What clients of the sink call. */
+  get pulled(): PulledSink {
+    return this.sink.transport.pulled ?? assert.fail('the sink sends')
+  }
+
   /** Settles when every partition runs. */
   async running(): Promise<void> {
-    const runs = ({ state, partitions = [] }: ReturnType<RunningSink['status']>) =>
+    const runs = ({ state, partitions = [] }: ReturnType<SinkHost['status']>) =>
       state !== 'choosing' && partitions.length > 0 && partitions.every((p) => p['state'] === 'running')
     await until('every partition runs', () => runs(this.sink.status()))
   }
@@ -300,7 +309,7 @@ export class Fixture implements AsyncDisposable {
   }
 
   receipt(batchSize: number, waitMs = 0, options: Partial<Pick<ReceiveRequest, 'shape' | 'ackToken' | 'signal'>> = {}): Promise<Receipt> {
-    return this.sink.receive({ batchSize, waitMs, shape: 'flat', signal: new AbortController().signal, ...options })
+    return this.pulled.receive({ batchSize, waitMs, shape: 'flat', signal: new AbortController().signal, ...options })
   }
 
   /** What a client gets, parsed. */

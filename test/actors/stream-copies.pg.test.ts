@@ -96,9 +96,9 @@ test('a generation that does not come to its end is copied after a while, with w
   for (let id = 1; id <= 100; id++) await shop.insert(id, id)
   assert.equal((await shop.receive('off', 50)).length, 50)
   assert.equal((await shop.take('on', 100)).length, 100)
-  const { engine, store, log } = shop.node
-  await engine.updateSink(shop.id('off'), { status: 'paused' })
-  await engine.updateSink(shop.id('off'), { partitions: 2 })
+  const { engine, edits, store, log } = shop.node
+  await edits.update('sink', shop.id('off'), { status: 'paused' })
+  await edits.update('sink', shop.id('off'), { partitions: 2 })
   await shop.opened('off')
   await shop.insert(101, 110)
   assert.deepEqual(await shop.take('on', 10), upTo(101, 110))
@@ -171,7 +171,7 @@ test('a generation that does not come to its end is copied after a while, with w
   const generations = new StoredGenerations({ sinkId: off.id, log, query: store.query, ackWaitMs: () => 0 })
   assert.equal(await generations.stateOf({ generation: 1, topic: stream as string }), 'drained', 'as it is known elsewhere')
 
-  await engine.updateSink(off.id, { status: 'active' })
+  await edits.update('sink', off.id, { status: 'active' })
   const ids = (await shop.receive('off', 110)).map(({ record }) => record.id)
   assert.deepEqual(
     ids.slice(0, 100).toSorted((a, b) => a - b),
@@ -200,7 +200,7 @@ test('a partition that has come to its end before a copy is at its end there, an
   const [done, left] = ['0', '1'].map((partition) => taken.filter((each) => each.ack_id.split('.')[2] === partition))
   assert.ok(done?.length && left?.length)
   await shop.ack('off', done)
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'disabled' })
   await shop.insert(41, 60)
   assert.equal((await shop.take('on', 20)).length, 20)
   await until('a partition needs nothing any more', async () => {
@@ -217,7 +217,7 @@ test('a partition that has come to its end before a copy is at its end there, an
     return off?.partitions?.some(({ unfinished }) => unfinished === left.length)
   })
   await shop.sink('off').nack(left.map((each) => each.ack_id))
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'active' })
   await shop.opened('off')
   await shop.insert(61, 70)
   const ids = await shop.take('off', left.length + 10)
@@ -232,7 +232,7 @@ test('a log that is put back to before a copy is known by it, and by an acceptan
   await shop.restart(() => shop.node.log.deleteTopic(copy), ['on'])
   const id = shop.id('off')
   const told = async () => {
-    const checks = (await shop.node.engine.sinkHealth([id])).get(id)?.checks ?? []
+    const checks = (await shop.node.engine.sinkHealth([id]))[id]?.checks ?? []
     return checks.some(({ error }) => error?.code === 'LOG_WENT_BACK')
   }
   await until('it is told', told)
@@ -242,7 +242,7 @@ test('a log that is put back to before a copy is known by it, and by an acceptan
       () => undefined,
     ),
   )
-  await shop.node.engine.updateSink(id, { status: 'active' })
+  await shop.node.edits.update('sink', id, { status: 'active' })
   await shop.opened('off')
   await shop.insert(201, 210)
   const hot = (await shop.receive('off', 10)).map(({ record }) => record.id)

@@ -38,16 +38,16 @@ test('a sink that joins a stream begins at its mark; one that leaves has all bef
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('late', 10), upTo(11, 20))
   assert.equal((await shop.topics()).length, 1)
-  await shop.node.engine.updateSink(shop.id('late'), { status: 'disabled' })
+  await shop.node.edits.update('sink', shop.id('late'), { status: 'disabled' })
   await shop.insert(21, 30)
-  await shop.node.engine.updateSink(shop.id('late'), { status: 'active' })
+  await shop.node.edits.update('sink', shop.id('late'), { status: 'active' })
   await shop.insert(31, 40)
   assert.deepEqual(await shop.take('late', 10), upTo(31, 40))
   assert.deepEqual(await shop.take('a', 40), upTo(1, 40))
-  await shop.node.engine.updateSink(shop.id('late'), { partitions: 3 })
+  await shop.node.edits.update('sink', shop.id('late'), { partitions: 3 })
   await shop.insert(41, 60)
   assert.deepEqual(await shop.take('late', 20), upTo(41, 60))
-  await shop.node.engine.updateSink(shop.id('late'), { partitions: 1 })
+  await shop.node.edits.update('sink', shop.id('late'), { partitions: 1 })
   await shop.insert(61, 80)
   assert.deepEqual(await shop.take('late', 20), upTo(61, 80))
   assert.deepEqual(await shop.take('a', 40), upTo(41, 80))
@@ -64,9 +64,9 @@ test('a stream is trimmed below the last of its readers, and goes when the last 
   await until('both have passed it', async () => (await first()) > 0)
   await shop.insert(101, 200)
   assert.deepEqual(await shop.take('quick', 100), upTo(101, 200))
-  await shop.node.engine.deleteSink(shop.id('quick'))
+  await shop.node.edits.delete('sink', shop.id('quick'))
   assert.deepEqual(await shop.take('slow', 100), upTo(101, 200))
-  await shop.node.engine.deleteSink(shop.id('slow'))
+  await shop.node.edits.delete('sink', shop.id('slow'))
   await shop.insert(201, 202)
   await until('the stream is gone', async () => {
     const rows = await shop.state.query('select from tailrace.log_topic where topic = $1', [topic])
@@ -76,10 +76,10 @@ test('a stream is trimmed below the last of its readers, and goes when the last 
 
 test('a sink that keeps much of a stream which others need no more says so in its health, and it is told of each reader what it keeps', async () => {
   await using shop = await Shop.open([`name: quick, ${ITEMS}`, `name: slow, ${ITEMS}, max_backlog_mb: 1`])
-  const { engine, metrics } = shop.node
+  const { engine, edits, metrics } = shop.node
   const noticed = async (name: string) => {
     const id = shop.id(name)
-    const checks = (await engine.sinkHealth([id])).get(id)?.checks ?? []
+    const checks = (await engine.sinkHealth([id]))[id]?.checks ?? []
     return checks.filter(({ error }) => error?.code === 'STREAM_HELD')
   }
   const readers = () => {
@@ -105,22 +105,22 @@ test('a sink that keeps much of a stream which others need no more says so in it
     )
   assert.ok(lines.some((line) => line.startsWith('tailrace_stream_readers{') && line.endsWith(' 2')))
 
-  await engine.updateSink(shop.id('slow'), { status: 'paused' })
+  await edits.update('sink', shop.id('slow'), { status: 'paused' })
   await until('it says that it is paused', async () => (await noticed('slow'))[0]?.error?.message.includes('paused'))
-  await engine.deleteSink(shop.id('slow'))
+  await edits.delete('sink', shop.id('slow'))
   await until('nothing is kept', async () => (readers().stream?.bytes ?? 1e9) < 100_000)
   assert.equal(readers().slow, undefined)
 })
 
 test('what a sink leaves out is not its backlog; when it keeps too much of that in the log it is named, and its source waits until it reads on', async () => {
   await using shop = await Shop.open([`name: all, ${ITEMS}`, `name: few, ${ITEMS}, actions: [delete], max_backlog_mb: 1, status: paused`])
-  const { engine, metrics } = shop.node
+  const { engine, edits, metrics } = shop.node
   const insert = (from: number, to: number) =>
     shop.db.query(
       `insert into item select i, (select string_agg(md5(i || '.' || k), '') from generate_series(1, 128) k) from generate_series(${from}, ${to}) i`,
     )
   const full = async () =>
-    (await engine.sinkHealth([shop.id('few')])).get(shop.id('few'))?.checks.find(({ error }) => error?.code === 'BACKLOG_FULL')
+    (await engine.sinkHealth([shop.id('few')]))[shop.id('few')]?.checks.find(({ error }) => error?.code === 'BACKLOG_FULL')
   await insert(1, 3)
   await shop.db.query('delete from item')
   await insert(4, 303)
@@ -132,7 +132,7 @@ test('what a sink leaves out is not its backlog; when it keeps too much of that 
   assert.ok((reader()?.backlogBytes ?? 1e9) < 10_000, JSON.stringify(reader()))
   assert.match(await metrics.text(), /tailrace_reader_others_bytes{[^}]*"few"[^}]*} 1\d{6}\n/)
   await insert(304, 313)
-  await engine.updateSink(shop.id('few'), { status: 'active' })
+  await edits.update('sink', shop.id('few'), { status: 'active' })
   await shop.nothingMore('all')
   assert.deepEqual(await shop.take('few', 3), upTo(1, 3))
   assert.deepEqual(await shop.take('all', 10), upTo(304, 313))
@@ -152,7 +152,7 @@ test('the last reader of a stream leaves while another of the shape comes: each 
   assert.ok((await shop.topics()).includes(String(first)), 'b reads the stream that a has left')
 
   await shop.withoutPlaces(async () => {
-    await shop.node.engine.deleteSink(shop.id('b'))
+    await shop.node.edits.delete('sink', shop.id('b'))
     await shop.insert(21, 30)
     await shop.add('c', 'a', { partitions: 1 })
     await shop.insert(31, 40)
@@ -166,7 +166,7 @@ test('the last reader of a stream leaves while another of the shape comes: each 
   await shop.withoutPlaces(async () => {
     await shop.add('d', 'c')
     await shop.insert(51, 60)
-    await shop.node.engine.updateSink(shop.id('c'), { partitions: 3 })
+    await shop.node.edits.update('sink', shop.id('c'), { partitions: 3 })
     await shop.insert(61, 70)
   })
   await shop.opened('d')
@@ -216,7 +216,7 @@ test('a replay of one reader goes back as far as its own window, whatever the st
   await shop.insert(101, 110)
   for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 10), upTo(101, 110))
 
-  await shop.node.engine.updateSink(shop.id('long'), { partitions: 2 })
+  await shop.node.edits.update('sink', shop.id('long'), { partitions: 2 })
   await shop.insert(111, 120)
   for (const name of Object.keys(windows)) assert.deepEqual(await shop.take(name, 10), upTo(111, 120))
   await new StreamTrim({ query: shop.node.store.query, log: shop.node.log, holder: shop.node.registry.id }).run()
@@ -250,10 +250,10 @@ test('a replay of a reader that takes some actions counts and names its own mess
 test('a reader that takes other actions from a mark on has what stands before it as it was, whoever reads it', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`, `name: b, ${ITEMS}, actions: [insert]`])
   await shop.insert(1, 10)
-  await shop.node.engine.updateSink(shop.id('b'), { actions: ['delete'] })
+  await shop.node.edits.update('sink', shop.id('b'), { actions: ['delete'] })
   await shop.insert(11, 20)
   await shop.db.query('delete from item where id <= 5')
-  await shop.node.engine.updateSink(shop.id('b'), { actions: ['insert', 'delete'] })
+  await shop.node.edits.update('sink', shop.id('b'), { actions: ['insert', 'delete'] })
   await shop.insert(21, 30)
   await shop.restart()
   assert.deepEqual((await shop.take('b', 25)).join(), [...upTo(1, 5), ...upTo(1, 10), ...upTo(21, 30)].toSorted((x, y) => x - y).join())
@@ -285,7 +285,7 @@ test('with another primary key both readers of a stream go on with another one, 
 
 test('what is parked of a generation that has ended, and nobody has, is delivered by the next one at once', async () => {
   await using shop = await Shop.open([`name: a, ${ITEMS}`])
-  await shop.node.engine.updateSink(shop.id('a'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
+  await shop.node.edits.update('sink', shop.id('a'), { max_memory_mb: 1 / 64, ack_wait_ms: 60_000 })
   const names = upTo(1, 8).map((i) => `${i}${'x'.repeat(4_000)}`)
   await shop.db.query('insert into item values (1, $1)', [names[0]])
   for (const name of names.slice(1)) await shop.db.query('update item set name = $1 where id = 1', [name])
@@ -297,7 +297,7 @@ test('what is parked of a generation that has ended, and nobody has, is delivere
     const parked = await shop.state.query(`select from tailrace.parked where state = 'open'`)
     return parked.length === names.length
   })
-  await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
+  await shop.node.edits.update('sink', shop.id('a'), { partitions: 2 })
   await shop.opened('a')
   assert.ok(held)
   await shop.ack('a', [held])
@@ -315,11 +315,11 @@ test('a sink that is disabled when it has delivered everything keeps nothing of 
   await using shop = await Shop.open([`name: on, ${ITEMS}`, `name: off, ${ITEMS}`])
   await shop.insert(1, 10)
   for (const name of ['on', 'off']) assert.deepEqual(await shop.take(name, 10), upTo(1, 10))
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'disabled' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'disabled' })
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('on', 10), upTo(11, 20))
   await until('the stream is trimmed', async () => shop.node.engine.streams()[0]?.bytes === 0)
-  await shop.node.engine.updateSink(shop.id('off'), { status: 'active' })
+  await shop.node.edits.update('sink', shop.id('off'), { status: 'active' })
   await shop.insert(21, 30)
   for (const name of ['on', 'off']) assert.deepEqual(await shop.take(name, 10), upTo(21, 30))
 })
@@ -328,11 +328,11 @@ test('a replay to a time when the sink was off begins where it was enabled again
   await using shop = await Shop.open([`name: a, ${ITEMS}, replay_window: 1h`, `name: other, ${ITEMS}, replay_window: 1h`])
   await shop.insert(1, 5)
   assert.deepEqual(await shop.take('a', 5), upTo(1, 5))
-  await shop.node.engine.updateSink(shop.id('a'), { status: 'disabled' })
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'disabled' })
   await shop.insert(6, 10)
   const [off] = await shop.db.query<{ lsn: string }>(`select (pg_current_wal_lsn() - '0/0')::text as lsn`)
   await shop.insert(11, 12)
-  await shop.node.engine.updateSink(shop.id('a'), { status: 'active' })
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'active' })
   await shop.insert(13, 20)
   assert.deepEqual(await shop.take('a', 8), upTo(13, 20))
   await shop.node.engine.replay(shop.id('a'), { lsn: BigInt(off?.lsn ?? 0) })
@@ -391,7 +391,7 @@ test('what a version without streams has left is delivered, acked by the names t
   assert.deepEqual(await shop.take('done', 20), upTo(31, 50))
   await shop.node.engine.replay(shop.id('done'), { offset: 0, partition: 0, generation: 1 })
   assert.deepEqual(await shop.take('done', 50), upTo(1, 50))
-  await shop.node.engine.updateSink(shop.id('done'), { replay_window: 0 })
+  await shop.node.edits.update('sink', shop.id('done'), { replay_window: 0 })
   await shop.insert(51, 52) // the source passes what ended them
   await until('the topics of the former version go', async () => {
     const former = await shop.state.query(`select from tailrace.log_topic where topic not like 'stream.%'`)
@@ -404,7 +404,7 @@ test('a process that knows no streams and comes back to life when there are some
   await shop.insert(1, 10)
   assert.deepEqual(await shop.take('a', 10), upTo(1, 10))
   await formerLives(shop.state)
-  await shop.node.engine.updateSink(shop.id('a'), { partitions: 2 })
+  await shop.node.edits.update('sink', shop.id('a'), { partitions: 2 })
   await shop.insert(11, 20)
   assert.deepEqual(await shop.take('a', 10), upTo(11, 20))
   assert.ok((await shop.topics()).every((topic) => topic.startsWith('stream.')))

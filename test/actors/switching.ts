@@ -62,7 +62,7 @@ export class Switching implements AsyncDisposable {
   async ack(elements: readonly Element[]): Promise<void> {
     await until('the ack is taken', async () => {
       try {
-        await this.f.sink.ack(acksOf(elements))
+        await this.f.pulled.ack(acksOf(elements))
         return true
       } catch (error) {
         if (!isRetryable(error)) throw error

@@ -36,6 +36,7 @@ export async function serve(limits: Partial<Limits> = {}): Promise<Fixture> {
     port: 0,
     engine,
     resources: engine,
+    edits: engine.resourceEdits,
     metrics,
     logger: createLogger({ level: 'info', format: 'json', destination }),
     identity: { version: '9.9.9', nodeId: 'id-1', nodeName: 'node-1' },

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { EngineError } from '../../engine/errors.ts'
 import { DATABASE, GOODS_ID, message, OTHER, RECORD, SHOP } from './scripted-engine.ts'
-import type { StreamStatus } from '../../actors/backlog/stream-figures.ts'
+import type { StreamStatus } from '../../engine/status.ts'
 import { serve } from './api-fixture.ts'
 
 test('liveness, readiness and version answer anyone; readiness counts what does not stream, without a name', async () => {

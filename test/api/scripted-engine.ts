@@ -1,23 +1,24 @@
 /** A small engine for the HTTP layer to ask: pull sinks over a list in memory, with waiting, visibility by hand, and
  *  switches for what a real one does rarely (refuse an ack, throw, be absent). */
 import { hash, randomUUID } from 'node:crypto'
-import type { MessagePage, MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
+import type { MessageEdit, MessagePage, MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
-import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
+import { listOf, type EndpointInput, type ResourceType, type SinkInput, type StoredOf } from '../../engine/state/resource-store.ts'
+import type { ResourcePorts } from '../../api/http/resource-routes.ts'
 import type { Account, Database, Sink } from '../../engine/state/resources.ts'
-import type { StreamStatus } from '../../actors/backlog/stream-figures.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { Readiness } from '../../actors/readiness.ts'
 import type { RecentMessage } from '../../actors/recent-messages.ts'
-import type { SinkChanges } from '../../actors/resource-edits.ts'
 import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
-import type { EditedMessages, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
+import type { EditedMessages, EditOfMessages, MessageChoice, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 import type { SourceOutcome } from '../../actors/source/source-actor.ts'
-import type { ActorStatus, Health } from '../../engine/status.ts'
+import type { ActorStatus, Health, StreamStatus } from '../../engine/status.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+
+type SinkChanges = Partial<SinkInput>
 
 export const TOKEN = 'token-of-shop'
 export const OTHER_TOKEN = 'token-of-another'
@@ -157,30 +158,27 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   }
   async updateSink(sinkId: string, changes: SinkChanges): Promise<Sink> {
     this.updates.push({ sinkId, changes })
-    const sink: Sink = { ...(this.sinks.get(sinkId) as Sink), ...changes }
+    const before = this.sinks.get(sinkId) as Sink
+    const sink: Sink = { ...before, ...changes, partitions: changes.partitions ?? before.partitions }
     this.sinks.set(sinkId, sink)
     return sink
   }
 
-  async sinkHealth(ids: readonly string[]): Promise<ReadonlyMap<string, Health>> {
-    return new Map(
+  async reload(): Promise<void> {}
+
+  async sinkHealth(ids: readonly string[]): Promise<Readonly<Record<string, Health>>> {
+    return Object.fromEntries(
       ids.flatMap((id) => {
         const running = this.running.get(id)
-        return running ? [[id, running.health()] as const] : []
+        return running ? [[id, running.health()]] : []
       }),
     )
   }
 
-  async createSink(account: Account, database: Database, { settings, destination }: SinkInput): Promise<Sink> {
-    const sink: Sink = {
-      ...SINK,
-      ...settings,
-      partitions: settings.partitions ?? SINK.partitions,
-      destination,
-      id: randomUUID(),
-      accountId: account.id,
-      databaseId: database.id,
-    }
+  async createSink(account: Account, input: SinkInput): Promise<Sink> {
+    const { id: databaseId = '' } = this.find('database', account.id, input.database) ?? {}
+    const { partitions = SINK.partitions } = input
+    const sink: Sink = { ...SINK, ...input, partitions, id: randomUUID(), accountId: account.id, databaseId }
     this.sinks.set(sink.id, sink)
     return sink
   }
@@ -190,7 +188,7 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   }
   /** by sink id */
   readonly records = new Map<string, readonly MessageRecord[]>()
-  readonly edits: Parameters<EngineVerbs['editMessages']>[] = []
+  readonly edits: [sinkId: string, edit: MessageEdit, choice: MessageChoice][] = []
   async messages(sinkId: string): Promise<MessagePage> {
     return { messages: this.records.get(sinkId) ?? [] }
   }
@@ -200,17 +198,16 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     return this.recents
   }
   readonly deliveries = new Map<string, readonly MessageRecord[]>()
-  async delivered(sinkId: string, limit: number): Promise<readonly MessageRecord[]> {
+  async delivered(sinkId: string, { limit }: Readonly<{ limit: number }>): Promise<readonly MessageRecord[]> {
     return (this.deliveries.get(sinkId) ?? []).slice(0, limit)
   }
-  async message(sinkId: string, id: string, { withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
+  async message(sinkId: string, { id, withFunctions }: MessageLook): Promise<ShownMessage | undefined> {
     const record = [...(this.records.get(sinkId) ?? []), ...(this.deliveries.get(sinkId) ?? [])].find((one) => one.id === id)
     const functions = withFunctions ? '{"dropped":false,"output":98765432109876543210,"logs":[]}' : null
     return record && { record, message: '{"record":{"id":12345678901234567890}}', functions }
   }
-  async editMessages(...edit: Parameters<EngineVerbs['editMessages']>): Promise<EditedMessages> {
-    this.edits.push(edit)
-    const [sinkId, , choice] = edit
+  async editMessages(sinkId: string, { edit, choice }: EditOfMessages): Promise<EditedMessages> {
+    this.edits.push([sinkId, edit, choice])
     const known = typeof choice === 'string' ? [] : (this.records.get(sinkId) ?? []).filter(({ id }) => choice.includes(id))
     return { known: known.length, served: known.length, edited: known.length }
   }
@@ -222,12 +219,13 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     this.endpoints.set(endpoint.id, endpoint)
     return endpoint
   }
-  async updateEndpoint(endpoint: HttpEndpoint, changes: Partial<EndpointInput>): Promise<HttpEndpoint> {
-    const after = { ...endpoint, ...changes }
-    this.endpoints.set(endpoint.id, after)
+  async updateEndpoint(id: string, changes: Partial<EndpointInput>): Promise<HttpEndpoint> {
+    const after = { ...(this.endpoints.get(id) as HttpEndpoint), ...changes }
+    this.endpoints.set(id, after)
     return after
   }
-  async deleteEndpoint({ id, name }: HttpEndpoint): Promise<void> {
+  async deleteEndpoint(id: string): Promise<void> {
+    const { name } = this.endpoints.get(id) as HttpEndpoint
     const users = [...this.sinks.values()].filter(({ destination }) => destination.type === 'webhook' && destination.http_endpoint === name)
     if (users.length > 0) throw new EngineError('RESOURCE_IN_USE', `the HTTP endpoint "${name}" is in use`)
     this.endpoints.delete(id)
@@ -236,24 +234,34 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     return this.troubles.get(id)
   }
 
-  findEndpoint(accountId: string, idOrName: string): HttpEndpoint | undefined {
-    return this.listEndpoints(accountId).find(({ id, name }) => id === idOrName || name === idOrName)
+  /** what has to happen before an edit is answered */
+  edited: () => Promise<void> = async () => {}
+  readonly resourceEdits: ResourcePorts['edits'] = {
+    create: (type, account, input) =>
+      this.#answered(type === 'sink' ? this.createSink(account, input as SinkInput) : this.createEndpoint(account, input as EndpointInput)),
+    update: (type, id, changes) =>
+      this.#answered(
+        type === 'sink' ? this.updateSink(id, changes as SinkChanges) : this.updateEndpoint(id, changes as Partial<EndpointInput>),
+      ),
+    delete: (type, id) => this.#answered(type === 'sink' ? this.deleteSink(id) : this.deleteEndpoint(id)),
   }
-  listEndpoints(accountId: string): readonly HttpEndpoint[] {
-    return [...this.endpoints.values()].filter((endpoint) => endpoint.accountId === accountId)
+  async #answered(edit: Promise<unknown>): Promise<never> {
+    const result = await edit
+    await this.edited()
+    return result as never // what it is depends on the type of the resource
+  }
+
+  /** A UUID-shaped text is an id, anything else a name. */
+  find<T extends ResourceType>(type: T, accountId: string, idOrName: string): StoredOf<T> | undefined {
+    return this.list(type, accountId).find((one) => (UUID.test(idOrName) ? one.id === idOrName.toLowerCase() : one.name === idOrName))
+  }
+  list<T extends ResourceType>(type: T, accountId: string): readonly StoredOf<T>[] {
+    const lists = { databases: this.databases, sinks: [...this.sinks.values()], endpoints: [...this.endpoints.values()], functions: [] }
+    return listOf(lists, type).filter((one) => one.accountId === accountId)
   }
   findAccount(tokenHash: string): Account | undefined {
     if (tokenHash === hash('sha256', TOKEN)) return SHOP
     return tokenHash === hash('sha256', OTHER_TOKEN) ? OTHER : undefined
-  }
-  findSink(accountId: string, idOrName: string): Sink | undefined {
-    return this.listSinks(accountId).find((sink) => (UUID.test(idOrName) ? sink.id === idOrName.toLowerCase() : sink.name === idOrName))
-  }
-  listSinks(accountId: string): readonly Sink[] {
-    return [...this.sinks.values()].filter((sink) => sink.accountId === accountId)
-  }
-  findDatabase(accountId: string, idOrName: string): Database | undefined {
-    return this.databases.find((database) => database.accountId === accountId && [database.id, database.name].includes(idOrName))
   }
   async retrySource(databaseId: string): Promise<SourceOutcome> {
     this.retried.push(databaseId)
@@ -267,11 +275,11 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     if (this.replayed instanceof EngineError) throw this.replayed
     return this.replayed
   }
-  async acceptGap(databaseId: string): Promise<string> {
+  async acceptGap(databaseId: string): Promise<{ accepted: string }> {
     const stoppedAt = this.gaps.get(databaseId)
     if (stoppedAt === undefined) throw new EngineError('NO_GAP', 'the source has not stopped at missing changes')
     this.gaps.delete(databaseId)
-    return stoppedAt
+    return { accepted: stoppedAt }
   }
 }
 

@@ -1,7 +1,7 @@
 /** The text of a plan, as a reader without colours sees it. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { ResourceChange } from '../../api/config/config-changes.ts'
+import type { ResourceChange } from '../../actors/config/config-changes.ts'
 import { isEmpty, planText } from '../../cli/config-plan.ts'
 
 const plain = (_style: string, text: string) => text

@@ -7,7 +7,7 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { parseConfig } from '../../api/config/config-document.ts'
+import { parseConfig } from '../../actors/config/config-document.ts'
 import { functionText } from '../../cli/bundle.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 

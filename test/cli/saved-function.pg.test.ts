@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { serve } from '../api/functions/served-functions.ts'
+import { serve } from '../api/served-functions.ts'
 import { tailrace } from './command.ts'
 
 test('a function from a file is created under its name, updated when it is there, and refused in words', async () => {

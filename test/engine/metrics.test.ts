@@ -3,12 +3,22 @@ import { syncBuiltinESMExports } from 'node:module'
 import performance from 'node:perf_hooks'
 import { test } from 'node:test'
 import { LATENCY_BUCKETS_US, LatencyCounts } from '../../engine/latency.ts'
-import { Metrics, type SinkGauges } from '../../engine/metrics.ts'
+import { Metrics } from '../../engine/metrics.ts'
+import type { PartitionStatus, SinkActorStatus, SourceFigures } from '../../engine/status.ts'
 import { CONTRACT_METRICS } from './contract-metrics.ts'
 import { pass, until } from '../waiting.ts'
 
 const SINK = { id: 'sink-1', name: 'goods' }
 const SOURCE = { slotId: 'slot-1', slotName: 'goods_slot', databaseId: 'db-1', databaseName: 'shop' }
+const READER = { sinkId: SINK.id, sink: SINK.name, generation: 1, state: 'reading', status: 'active', partitions: [] } as const
+const FIGURES: SourceFigures = {
+  ...{ confirmedLsn: 100n, durableLsn: 110n, receivedLsn: 117n, bytesInFlight: 0, pausedMs: 0, pauseCauses: [], lastCommitUs: 0 },
+  ...{ history: 0, routingVersion: 1, decodingPercent: 1, appendingPercent: 1 },
+}
+const statusOf = (partitions: readonly PartitionStatus[]): SinkActorStatus => ({
+  ...{ id: 'sink/sink-1', kind: 'sink', state: 'active', partitions },
+  details: { generation: 1, partitions: partitions.length, ackPending: 0, keptMessages: 0, readyPercent: 0 },
+})
 const newMetrics = () => new Metrics({ version: '9.9.9', processMetrics: false })
 const linesOf = (text: string, name: string) => text.split('\n').filter((line) => line.startsWith(`${name}{`))
 
@@ -21,32 +31,33 @@ test('every metric of the contract is described under its own name, kind include
 
 test('counts add up over batches and stand beside the gauges of the moment', async () => {
   const metrics = newMetrics()
-  let inDelivery = 3
-  const sink = metrics.sink(SINK, (): SinkGauges => ({
-    health: 'warn',
-    inDelivery,
-    windowBytes: 64 * 1_048_576,
-    windowLimitBytes: 128 * 1_048_576,
-    partitions: [
-      { partition: 2, lagRecords: 5, parkedMessages: 1, windowBytes: 7, logBytes: 9, delivered: 12, keptBytes: 4, keptMessages: 6 },
-    ],
+  let inFlight = 3
+  const sink = metrics.sink(SINK, () => ({
+    status: statusOf([
+      { partition: 2, state: 'running', lag: 5, parked: 1, windowBytes: 7, logBytes: 9, delivered: 12, keptBytes: 4, keptMessages: 6 },
+      { partition: 3, state: 'running', inFlight, windowBytes: 64 * 1_048_576 - 7 },
+    ]),
+    health: 'warning',
+    maxMemoryMb: 128,
+    dropped: 0,
   }))
   const source = metrics.source(SOURCE, () => ({
-    slotHealth: 'ok',
-    databaseHealth: 'error',
-    slotSizeBytes: 3 * 1_048_576,
-    confirmedLagBytes: 17,
+    state: 'opening',
+    figures: undefined,
+    slot: { lag: { retainedBytes: 3 * 1_048_576, confirmedBytes: 17 }, error: undefined },
     streams: [
       {
-        ...{ topic: 'stream.1.a', keptBytes: 40 },
+        ...{ topic: 'stream.1.a', bytes: 40, databaseId: 'db-1', database: 'shop', accountId: 'a-1', partitions: 1, selects: undefined },
         readers: [
-          { ...SINK, backlogBytes: 3, othersBytes: 4, heldBytes: 30 },
-          { ...SINK, backlogBytes: 2, othersBytes: 5, heldBytes: 1 },
-          { id: 'sink-2', name: 'quick', backlogBytes: 0, othersBytes: 0, heldBytes: 0 },
+          { ...READER, backlogBytes: 3, othersBytes: 4, heldBytes: 30 },
+          { ...READER, generation: 2, backlogBytes: 2, othersBytes: 5, heldBytes: 1 },
+          { ...READER, sinkId: 'sink-2', sink: 'quick', backlogBytes: 0, othersBytes: 0, heldBytes: 0 },
         ],
       },
     ],
   }))
+  const down = { ...SOURCE, slotId: 'slot-2', databaseId: 'db-2' }
+  metrics.source(down, () => ({ state: 'waiting', figures: FIGURES, slot: { lag: undefined, error: new Error('away') }, streams: [] }))
   sink.attempted(10, 6_000)
   sink.attempted(5, 3_000)
   sink.delivered(12, 20_000)
@@ -78,7 +89,7 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     `sequin_ingestion_latency_us{${slotLabels}} 1234`,
     `sequin_replication_slot_size{${slotLabels},database_id="db-1",database_name="shop"} 3145728`,
     `sequin_replication_slot_size_mb{${slotLabels},database_id="db-1",database_name="shop"} 3`,
-    `tailrace_slot_confirmed_lag_bytes{${slotLabels}} 17`,
+    `tailrace_slot_confirmed_lag_bytes{replication_slot_id="slot-2",slot_name="goods_slot"} 17`,
     `tailrace_slot_restart_lag_bytes{${slotLabels}} 3145728`,
     `tailrace_stream_appended_bytes_total{${streamLabels}} 50`,
     `tailrace_stream_appended_bytes_total{stream="stream.2.b",database_id="db-1",database_name="shop"} 7`,
@@ -96,7 +107,7 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     `tailrace_partition_delivered_count{${sinkLabels},partition="2"} 12`,
     `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="warn"} 1`,
     `sequin_entity_health{entity_type="sink",entity_id="sink-1",entity_name="goods",status="ok"} 0`,
-    `sequin_entity_health{entity_type="database",entity_id="db-1",entity_name="shop",status="error"} 1`,
+    `sequin_entity_health{entity_type="database",entity_id="db-2",entity_name="shop",status="error"} 1`,
     `sequin_entity_health{entity_type="replication_slot",entity_id="slot-1",entity_name="goods_slot",status="ok"} 1`,
     `sequin_delivery_latency_us_bucket{${sinkLabels},success="ok",le="10000"} 0`,
     `sequin_delivery_latency_us_bucket{${sinkLabels},success="ok",le="50000"} 12`,
@@ -107,8 +118,8 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
   ]) {
     assert.ok(text.split('\n').includes(line), `missing: ${line}`)
   }
-  assert.deepEqual(linesOf(text, 'sequin_oldest_message_age_ms'), [], 'what is not known has no line')
-  inDelivery = 8
+  assert.deepEqual(linesOf(text, 'sequin_ingestion_saturation_percent'), [], 'what is not known has no line')
+  inFlight = 8
   assert.ok((await metrics.text()).includes(`sequin_messages_in_delivery{${sinkLabels}} 8`))
   assert.ok((await metrics.text()).includes(`sequin_message_deliver_attempt_count{${sinkLabels}} 15`), 'a scrape counts nothing twice')
 })
@@ -128,7 +139,7 @@ test('a latency falls in the first bucket whose bound it does not exceed, as oft
 
 test('what was disposed of leaves the answer, a successor of the same id stays, and a callback that throws costs its own lines only', async () => {
   const metrics = newMetrics()
-  const before = metrics.sink(SINK, () => ({ health: 'ok' }))
+  const before = metrics.sink(SINK, () => ({ status: statusOf([]), health: 'healthy', maxMemoryMb: 1, dropped: 0 }))
   const after = metrics.sink({ ...SINK, name: 'renamed' }, () => {
     throw new Error('not now')
   })

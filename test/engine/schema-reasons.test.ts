@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { configOperations } from '../../api/config/config-routes.ts'
-import { Account, Token } from '../../api/config/config-document.ts'
-import { DatabaseForm } from '../../api/config/configured-databases.ts'
-import { FunctionForm } from '../../api/config/configured-functions.ts'
-import { functionOperations } from '../../api/functions/function-routes.ts'
+import { configOperations } from '../../api/config-routes.ts'
+import { Account, Token } from '../../actors/config/config-document.ts'
+import { DatabaseForm } from '../../actors/resources/database-form.ts'
+import { FunctionForm } from '../../actors/resources/function-form.ts'
+import { functionOperations } from '../../api/function-routes.ts'
 import { endpointOperations } from '../../api/sinks/endpoint-routes.ts'
 import { messageOperations } from '../../api/sinks/message-routes.ts'
 import { sinkOperations } from '../../api/sinks/sink-routes.ts'
 import { streamOperations } from '../../api/sinks/stream-routes.ts'
 import { reasonsOf } from '../../engine/schema-reasons.ts'
-import { schemaCheck } from '../../engine/schema-check.ts'
+import { schemaCheck, type SchemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { SinkSettings } from '../../engine/state/resources.ts'
 
@@ -59,7 +59,7 @@ test('whatever a keyword of our schemas refuses is told in our own words', () =>
       looked.add(what)
       const wrong = WRONG[keyword]
       assert.ok(wrong, `this test knows no wrong value for the keyword ${keyword}`)
-      const check = schemaCheck({ [keyword]: asked, description: schema['description'] }, { strict: false })
+      const check: SchemaCheck = schemaCheck({ [keyword]: asked, description: schema['description'] }, { strict: false })
       assert.equal(check(wrong(asked as never)), false, what)
       const [error, ...more] = check.errors ?? []
       const [[, reason] = ['', ''], ...others] = reasonsOf(check.errors ?? [])

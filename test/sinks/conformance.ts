@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import type { PushType, PushWire } from '../../sinks/push.ts'
 import { Egress } from '../../engine/net/egress.ts'
 import { HttpReceiver, type Received } from '../services/http-receiver.ts'
-import { keys, loadOf, NEVER } from './load.ts'
+import { keys, batchOf, NEVER } from './batch.ts'
 
 export type Bench = Readonly<{
   type: PushType
@@ -26,7 +26,7 @@ export function conforms({ type, open: openFor, answer, keysOf }: Bench): void {
   const named = (text: string) => `${type.type}: ${text}`
   const good = (request: Received) => ({ headers: { 'content-type': 'application/json' }, body: answer(request) })
   const failed = async (wire: PushWire, count = 2) => {
-    const outcome = await wire.send(loadOf(keys(...Array.from({ length: count }, (_, i) => String(i)))), NEVER)
+    const outcome = await wire.send(batchOf(keys(...Array.from({ length: count }, (_, i) => String(i)))), NEVER)
     assert.equal(outcome.kind, 'failed')
     return outcome.kind === 'failed' ? outcome.failure : assert.fail()
   }
@@ -35,7 +35,7 @@ export function conforms({ type, open: openFor, answer, keysOf }: Bench): void {
     await using receiver = await HttpReceiver.start(good)
     await using wire = open(receiver.url)
     const names = Array.from({ length: 100 }, (_, i) => `k${i}`)
-    const { kind } = await wire.send(loadOf(keys(...names)), NEVER)
+    const { kind } = await wire.send(batchOf(keys(...names)), NEVER)
     assert.equal(kind, 'delivered')
     assert.deepEqual(receiver.requests.flatMap(keysOf), names)
   })
@@ -44,8 +44,8 @@ export function conforms({ type, open: openFor, answer, keysOf }: Bench): void {
     await using receiver = await HttpReceiver.start(good)
     await using wire = open(receiver.url)
     assert.equal(wire.maxMessages, 100)
-    const load = loadOf(keys(...Array.from({ length: 100 }, (_, i) => `k${i}`)))
-    const bodies = load.views.reduce((sum, view, i) => sum + view.bodyEnd(load.places[i]!) - view.bodyStart(load.places[i]!), 0)
+    const load = batchOf(keys(...Array.from({ length: 100 }, (_, i) => `k${i}`)))
+    const bodies = load.messages.reduce((sum, { view, place }) => sum + view.bodyEnd(place) - view.bodyStart(place), 0)
     await wire.send(load, NEVER)
     const sent = receiver.requests.reduce((sum, { body }) => sum + body.length, 0)
     assert.ok(sent <= bodies + 100 * wire.overheadBytes + 100, `${sent} bytes sent for ${bodies}`)
@@ -138,7 +138,7 @@ export function conforms({ type, open: openFor, answer, keysOf }: Bench): void {
     await using receiver = await HttpReceiver.start(() => 'hang')
     await using wire = open(receiver.url)
     const off = new AbortController()
-    const sent = wire.send(loadOf(keys('1')), off.signal)
+    const sent = wire.send(batchOf(keys('1')), off.signal)
     await receiver.until((requests) => requests.length === 1)
     off.abort()
     assert.equal((await sent).kind, 'aborted')

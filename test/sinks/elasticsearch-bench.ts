@@ -5,7 +5,7 @@ import { elasticsearch } from '../../sinks/elasticsearch.ts'
 import type { Outcome, PushOptions } from '../../sinks/push.ts'
 import { ELASTIC_USER } from '../services/elasticsearch.ts'
 import type { SearchIndex } from '../services/elasticsearch-client.ts'
-import { wireOf } from './load.ts'
+import { wireOf } from './batch.ts'
 
 export const LOGIN = `${ELASTIC_USER.username}:${ELASTIC_USER.password}`
 

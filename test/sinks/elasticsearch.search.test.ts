@@ -7,12 +7,13 @@ import { ELASTIC_READER } from '../services/elasticsearch.ts'
 import { inItsWords } from '../services/search-flavor.ts'
 import { SearchIndex } from '../services/elasticsearch-client.ts'
 import { destination, open, wordsOf } from './elasticsearch-bench.ts'
-import { keys, loadOf, NEVER, wireOf, type Row } from './load.ts'
+import { madeInto, keys, batchOf, NEVER, wireOf, type Row } from './batch.ts'
 
-const made = (documents: readonly object[], rows: readonly Partial<Row>[] = []) => ({
-  ...loadOf(documents.map((_, i) => ({ key: [String(i)], ...rows[i] }))),
-  payloads: documents.map((document) => Buffer.from(JSON.stringify(document))),
-})
+const made = (documents: readonly object[], rows: readonly Partial<Row>[] = []) =>
+  madeInto(
+    batchOf(documents.map((_, i) => ({ key: [String(i)], ...rows[i] }))),
+    documents.map((document) => Buffer.from(JSON.stringify(document))),
+  )
 const SHARE = { settings: { number_of_shards: 1, number_of_replicas: 0 } }
 
 test('inserts, updates and deletes leave what the last of each key says, digits and all', async () => {
@@ -24,7 +25,7 @@ test('inserts, updates and deletes leave what the last of each key says, digits 
     { key: ['1'], action: ACTION.delete },
     { key: ['9'], action: ACTION.delete }, // was never there
   ]
-  assert.equal((await wire.send(loadOf(rows), NEVER)).kind, 'delivered')
+  assert.equal((await wire.send(batchOf(rows), NEVER)).kind, 'delivered')
   assert.deepEqual(
     (await index.documents()).map(({ id, version, source }) => [id, version, (source['record'] as { n: number }).n]),
     [
@@ -32,7 +33,7 @@ test('inserts, updates and deletes leave what the last of each key says, digits 
       ['3', 4096, 1],
     ],
   )
-  const load = { ...loadOf(keys('4')), payloads: [Buffer.from('{"big":18446744073709551615}')] }
+  const load = madeInto(batchOf(keys('4')), [Buffer.from('{"big":18446744073709551615}')])
   assert.equal((await wire.send(load, NEVER)).kind, 'delivered')
   assert.deepEqual((await index.documents()).at(-1)?.source, { big: 18446744073709551615n })
 })
@@ -41,7 +42,7 @@ test('an older change that comes late changes nothing, neither over a newer docu
   await using index = await SearchIndex.create()
   await using wire = open(index)
   const at = (lsn: bigint, n: number, action: Row['action'] = ACTION.update) =>
-    wire.send(loadOf([{ key: ['1'], record: { n }, action, lsn }]), NEVER)
+    wire.send(batchOf([{ key: ['1'], record: { n }, action, lsn }]), NEVER)
   const state = async () => (await index.documents()).map(({ source }) => (source['record'] as { n: number }).n)
   for (const [lsn, n] of [
     [20n, 20],
@@ -79,7 +80,7 @@ test('of 1000 documents one that fits no mapping fails alone, in the words of th
 test('an index that is missing, closed or locked is told as trouble of all, not of messages', async () => {
   await using index = await SearchIndex.create(SHARE)
   await using wire = open(index)
-  const words = async () => wordsOf(await wire.send(loadOf([{ key: ['1'] }, { key: ['2'], action: ACTION.delete }]), NEVER))
+  const words = async () => wordsOf(await wire.send(batchOf([{ key: ['1'] }, { key: ['2'], action: ACTION.delete }]), NEVER))
   const all = async (pattern: RegExp) => {
     const told = await words()
     assert.equal(told.length, 2)
@@ -114,7 +115,7 @@ test('a wrong password and a lacking right are told verbatim, by deliveries and 
   const reader = { auth_value: `${ELASTIC_READER.username}:${ELASTIC_READER.password}` }
   const sent = async (settings: Parameters<typeof open>[1]) => {
     await using wire = open(index, settings)
-    return { words: String(wordsOf(await wire.send(loadOf(keys('1')), NEVER))), test: (await wire.test(NEVER))?.message }
+    return { words: String(wordsOf(await wire.send(batchOf(keys('1')), NEVER))), test: (await wire.test(NEVER))?.message }
   }
   const wrong = await sent(stranger)
   assert.match(

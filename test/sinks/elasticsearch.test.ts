@@ -8,7 +8,7 @@ import { HttpReceiver, type Received } from '../services/http-receiver.ts'
 import { authority } from '../services/tls-postgres.ts'
 import { conforms, SECRET } from './conformance.ts'
 import { destination, wordsOf } from './elasticsearch-bench.ts'
-import { keys, loadOf, NEVER, wireOf } from './load.ts'
+import { enriched, madeInto, keys, batchOf, NEVER, wireOf } from './batch.ts'
 
 type Action = Readonly<{ _id: string; version?: number }>
 type Line = Readonly<{ index?: Action; delete?: Action }>
@@ -47,7 +47,7 @@ conforms({
 test('each line names index, document and version; documents are the messages, and what a function made stands as it is', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   await using wire = open(`${receiver.url}/behind/`, { index_name: 'goods/2026 ü' })
-  const load = loadOf(
+  const load = batchOf(
     [
       { key: ['7'], record: { id: 7, name: 'größe' }, lsn: 4096n },
       { key: ['a"\\b'], lsn: 4096n },
@@ -57,7 +57,7 @@ test('each line names index, document and version; documents are the messages, a
     3,
   )
   const payloads = [undefined, Buffer.from('{"made":[1,{"a":null}]}'), undefined, undefined]
-  assert.equal((await wire.send({ ...load, payloads }, NEVER)).kind, 'delivered')
+  assert.equal((await wire.send(madeInto(load, payloads), NEVER)).kind, 'delivered')
   const [{ method, path, headers, body }] = receiver.requests as [Received]
   assert.deepEqual([method, path], ['POST', `/behind/goods%2F2026%20%C3%BC/_bulk?${WANTED}`])
   assert.deepEqual([headers['content-type'], headers.authorization], ['application/x-ndjson', `ApiKey ${SECRET}`])
@@ -93,7 +93,7 @@ test('every kind of login goes out as its header, with user and password or key 
   ] as const
   for (const [auth_type, auth_value, header] of cases) {
     await using wire = open(receiver.url, { auth_type, auth_value })
-    await wire.send(loadOf(keys('1')), NEVER)
+    await wire.send(batchOf(keys('1')), NEVER)
     assert.equal(receiver.requests.at(-1)?.headers.authorization, header, `${auth_type} ${auth_value}`)
   }
 })
@@ -103,7 +103,7 @@ test('of a login no part is kept of what an answer repeats', async () => {
   await using receiver = await HttpReceiver.start(() => ({ status: 401, body: `no: jo:secret-word, secret-word, ${base64}` }))
   for (const auth_value of ['jo:secret-word', base64]) {
     await using wire = open(receiver.url, { auth_type: 'basic', auth_value })
-    assert.equal(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), 'refused: status 401: no: [secret], [secret], [secret]')
+    assert.equal(wordsOf(await wire.send(batchOf(keys('1')), NEVER)), 'refused: status 401: no: [secret], [secret], [secret]')
   }
 })
 
@@ -111,12 +111,12 @@ test('versioning none leaves versions out, and a conflict is a failure then', as
   const item = { _id: '1', status: 409, error: { type: 'version_conflict_engine_exception', reason: 'newer' } }
   await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items: [{ index: item }] }) }))
   await using without = open(receiver.url, { versioning: 'none' })
-  assert.deepEqual(wordsOf(await without.send(loadOf(keys('1')), NEVER)), [
+  assert.deepEqual(wordsOf(await without.send(batchOf(keys('1')), NEVER)), [
     'message: index of document "1": version_conflict_engine_exception: newer',
   ])
   assert.equal(actionsOf(receiver.requests[0] as Received)[0]?.index?.version, undefined)
   await using versioned = open(receiver.url)
-  assert.equal((await versioned.send(loadOf(keys('1')), NEVER)).kind, 'delivered')
+  assert.equal((await versioned.send(batchOf(keys('1')), NEVER)).kind, 'delivered')
 })
 
 test('what is said of an item says whose matter it is', async () => {
@@ -133,7 +133,7 @@ test('what is said of an item says whose matter it is', async () => {
   await using wire = open(receiver.url)
   const ruled = async (action: typeof ACTION.insert | typeof ACTION.delete, status: number, type?: string) => {
     said = { status, ...(type !== undefined && { type }) }
-    const outcome = await wire.send(loadOf([{ key: ['1'], action }]), NEVER)
+    const outcome = await wire.send(batchOf([{ key: ['1'], action }]), NEVER)
     if (outcome.kind !== 'each') return outcome.kind
     const [failure] = outcome.failures
     return `${failure?.blame}${failure?.isOfPlace ? ' of the place' : ''}`
@@ -172,7 +172,7 @@ test('what caused a failure is told with it, and a whole request refused in any 
   const items = [{ index: { _id: '1', status: 400, error } }]
   await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items }) }))
   await using wire = open(receiver.url)
-  assert.deepEqual(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), [
+  assert.deepEqual(wordsOf(await wire.send(batchOf(keys('1')), NEVER)), [
     'message: index of document "1": document_parsing_exception: failed to parse; caused by number_format_exception: For input string: "x"',
   ])
   for (const [status, body, words] of [
@@ -186,7 +186,7 @@ test('what caused a failure is told with it, and a whole request refused in any 
     [400, '{"error":{"type":"parse_exception","reason":"no body"}}', 'rejected: status 400: parse_exception: no body'],
   ] as const) {
     receiver.handler = () => ({ status, body })
-    assert.equal(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), words)
+    assert.equal(wordsOf(await wire.send(batchOf(keys('1')), NEVER)), words)
   }
 })
 
@@ -195,7 +195,7 @@ test('an answer that tells of fewer items than were sent leaves the others undel
   for (const errors of [false, true]) {
     await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors, took: 3, items: [item('1'), item('2')] }) }))
     await using wire = open(receiver.url)
-    const words = wordsOf(await wire.send(loadOf(keys('1', '2', '3')), NEVER))
+    const words = wordsOf(await wire.send(batchOf(keys('1', '2', '3')), NEVER))
     assert.deepEqual(words, [undefined, undefined, 'unavailable: index of document "3": the answer does not tell of it'])
   }
 })
@@ -204,7 +204,7 @@ test('an answer that is none of a bulk request delivers nothing', async () => {
   for (const body of ['', 'ok', '{}', '{"errors":false}', '[]', '{"items":7}']) {
     await using receiver = await HttpReceiver.start(() => ({ body }))
     await using wire = open(receiver.url)
-    assert.match(String(wordsOf(await wire.send(loadOf(keys('1')), NEVER))), /^refused: .*is this an Elasticsearch\?$/, body)
+    assert.match(String(wordsOf(await wire.send(batchOf(keys('1')), NEVER))), /^refused: .*is this an Elasticsearch\?$/, body)
   }
 })
 
@@ -212,7 +212,7 @@ test('an answer longer than one about so many documents is refused, and no more 
   let body = `{"errors":true,"items":[${'[],'.repeat(60_000)}[]]}`
   await using receiver = await HttpReceiver.start(() => ({ body }))
   await using wire = open(receiver.url)
-  const send = async () => wordsOf(await wire.send(loadOf(keys('1', '2')), NEVER))
+  const send = async () => wordsOf(await wire.send(batchOf(keys('1', '2')), NEVER))
   assert.match(String(await send()), /^refused: .*the answer is longer than 73728 bytes, for 2 documents/)
   body = `{"errors":true,"items":[${'[],'.repeat(20_000)}no JSON any more`
   assert.deepEqual(await send(), [1, 2].map((id) => `unavailable: index of document "${id}": the answer does not tell of it`)) // prettier-ignore
@@ -225,7 +225,7 @@ test('a document that holds the words of a success does not make one of a failur
   const item = { index: { _id: '1', status: 400, error: { type: 'document_parsing_exception', reason } } }
   await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ took: 1, errors: true, items: [item] }) }))
   await using wire = open(receiver.url)
-  assert.deepEqual(wordsOf(await wire.send(loadOf(keys('1')), NEVER)), [
+  assert.deepEqual(wordsOf(await wire.send(batchOf(keys('1')), NEVER)), [
     `message: index of document "1": document_parsing_exception: ${reason}`,
   ])
 })
@@ -233,9 +233,9 @@ test('a document that holds the words of a success does not make one of a failur
 test('messages that no document can be named after, or made of, fail alone and are not sent', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   await using wire = open(receiver.url)
-  const load = loadOf([{ key: ['1'] }, { key: [] }, { key: [''] }, { key: ['ü'.repeat(257)] }, { key: ['x'.repeat(512)] }, { key: ['5'] }])
+  const load = batchOf([{ key: ['1'] }, { key: [] }, { key: [''] }, { key: ['ü'.repeat(257)] }, { key: ['x'.repeat(512)] }, { key: ['5'] }])
   const payloads = [undefined, undefined, undefined, undefined, undefined, Buffer.from('[1]')]
-  assert.deepEqual(wordsOf(await wire.send({ ...load, payloads }, NEVER)), [
+  assert.deepEqual(wordsOf(await wire.send(madeInto(load, payloads), NEVER)), [
     undefined,
     'message: nothing names the document of this row: its table has no primary key',
     'message: the primary key is empty: Elasticsearch takes no document of that name',
@@ -251,9 +251,9 @@ test('a key of several columns is joined with "-"; that two texts may collide is
   const told: string[] = []
   await using wire = wireOf(elasticsearch, destination(receiver.url), {}, { warn: (text) => void told.push(text) })
   const uuid = '6f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'
-  await wire.send(loadOf([{ key: ['a', '7'] }, { key: ['-1', uuid] }, { key: [null, 'b'] }]), NEVER)
+  await wire.send(batchOf([{ key: ['a', '7'] }, { key: ['-1', uuid] }, { key: [null, 'b'] }]), NEVER)
   assert.deepEqual(told, [])
-  await wire.send(loadOf([{ key: ['a-b', 'c'] }, { key: ['a', 'b"c'] }]), NEVER)
+  await wire.send(batchOf([{ key: ['a-b', 'c'] }, { key: ['a', 'b"c'] }]), NEVER)
   assert.equal(told.length, 1)
   assert.deepEqual(receiver.requests.flatMap(idsOf), ['a-7', `-1-${uuid}`, '-b', 'a-b-c', 'a-b"c'])
 })
@@ -261,9 +261,9 @@ test('a key of several columns is joined with "-"; that two texts may collide is
 test('what has become larger than one request may be goes in several, in order', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   await using wire = open(receiver.url, { timeout_seconds: 30 })
-  const load = loadOf(keys('1', '2', '3'))
-  const payloads = load.views.map(() => Buffer.from(JSON.stringify({ pad: 'x'.repeat(6 * 1024 * 1024) })))
-  assert.equal((await wire.send({ ...load, payloads }, NEVER)).kind, 'delivered')
+  const load = batchOf(keys('1', '2', '3'))
+  const payloads = load.messages.map(() => Buffer.from(JSON.stringify({ pad: 'x'.repeat(6 * 1024 * 1024) })))
+  assert.equal((await wire.send(madeInto(load, payloads), NEVER)).kind, 'delivered')
   assert.deepEqual(receiver.requests.map(idsOf), [['1', '2'], ['3']])
 })
 
@@ -274,8 +274,8 @@ test('an index that a function names is trouble for its messages alone', async (
     return { body: JSON.stringify({ errors: true, items: [{ index: { _index: index, _id: '1', status: 404, error } }] }) }
   })
   await using wire = open(receiver.url)
-  assert.match(String(wordsOf(await wire.send(loadOf(keys('1')), NEVER))), /^refused: /)
-  const outcome = await wire.send({ ...loadOf(keys('1')), route: { index_name: 'x' } }, NEVER)
+  assert.match(String(wordsOf(await wire.send(batchOf(keys('1')), NEVER))), /^refused: /)
+  const outcome = await wire.send({ ...batchOf(keys('1')), route: { index_name: 'x' } }, NEVER)
   assert.match(String(wordsOf(outcome)), /^message: /)
   assert.equal(outcome.kind === 'each' && outcome.failures[0]?.isOfPlace, true, 'which is no reason to give one up')
   assert.deepEqual(
@@ -283,7 +283,7 @@ test('an index that a function names is trouble for its messages alone', async (
     [`/items/_bulk?${WANTED}`, `/x/_bulk?${WANTED}`],
   )
   receiver.handler = () => ({ status: 403, body: JSON.stringify({ error: { ...error, type: 'security_exception' } }) })
-  const whole = await wire.send({ ...loadOf(keys('1')), route: { index_name: 'x' } }, NEVER)
+  const whole = await wire.send({ ...batchOf(keys('1')), route: { index_name: 'x' } }, NEVER)
   assert.ok(whole.kind === 'failed')
   assert.deepEqual([whole.failure.blame, whole.failure.isOfPlace], ['rejected', true])
 })
@@ -294,7 +294,7 @@ test('what a login may not do is no reason to give a message up, though others b
   await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors: true, items }) }))
   await using wire = open(receiver.url)
   const deletes = ['2', '3'].map((key) => ({ key: [key], action: ACTION.delete }))
-  const outcome = await wire.send(loadOf([{ key: ['1'] }, ...deletes]), NEVER)
+  const outcome = await wire.send(batchOf([{ key: ['1'] }, ...deletes]), NEVER)
   assert.ok(outcome.kind === 'each')
   const [done, refused, gone] = outcome.failures
   assert.deepEqual([done, refused?.blame, refused?.isOfPlace, gone], [undefined, 'refused', true, undefined])
@@ -303,7 +303,7 @@ test('what a login may not do is no reason to give a message up, though others b
 test('where neither function nor sink names an index, each table has its own', async () => {
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   await using wire = open(receiver.url, { index_name: null })
-  assert.equal((await wire.send({ ...loadOf(keys('1', '2')), route: {} }, NEVER)).kind, 'delivered')
+  assert.equal((await wire.send({ ...batchOf(keys('1', '2')), route: {} }, NEVER)).kind, 'delivered')
   assert.deepEqual(
     receiver.requests.map(({ path }) => path),
     [`/sequin.shop.public.item/_bulk?${WANTED}`],
@@ -314,7 +314,7 @@ test('a row that enriches a message is in its document, where the index is named
   await using receiver = await HttpReceiver.start((request) => ({ body: allDone(request) }))
   for (const index_name of ['goods', null]) {
     await using wire = open(receiver.url, { index_name })
-    await wire.send({ ...loadOf(keys('1', '2')), enrichments: [undefined, Buffer.from('{"region":"North"}')] }, NEVER)
+    await wire.send(enriched(batchOf(keys('1', '2')), [undefined, Buffer.from('{"region":"North"}')]), NEVER)
     const documents = receiver.requests.at(-1)?.body.toString().split('\n') ?? []
     const enrichment = (document = '') => (JSON.parse(document) as { metadata: { enrichment: unknown } }).metadata.enrichment
     assert.deepEqual([enrichment(documents[1]), enrichment(documents[3])], [null, { region: 'North' }], String(index_name))
@@ -341,7 +341,7 @@ test('a server with a certificate of one’s own is trusted by its authority, an
   const outcomes = []
   for (const name of [undefined, 'other-ca', 'ca'] as const) {
     await using wire = open(receiver.url, { ca_cert: name ? await authority(name) : null, timeout_seconds: 5 })
-    outcomes.push(wordsOf(await wire.send(loadOf(keys('1')), NEVER)))
+    outcomes.push(wordsOf(await wire.send(batchOf(keys('1')), NEVER)))
   }
   assert.match(String(outcomes[0]), /^unreachable: .*(?:certificate|self|UNABLE)/i)
   assert.match(String(outcomes[1]), /^unreachable: /)

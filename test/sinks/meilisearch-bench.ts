@@ -1,12 +1,13 @@
 /** A Meilisearch sink's wire, what it is given, and how its outcomes read. */
+import type { Batch } from '../../engine/dispatch/batch.ts'
 import assert from 'node:assert/strict'
 import type { MeilisearchDestination } from '../../sinks/meilisearch-settings.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { meilisearch } from '../../sinks/meilisearch.ts'
-import type { Failure, Load, Outcome, PushOptions } from '../../sinks/push.ts'
+import type { Failure, Outcome, PushOptions } from '../../sinks/push.ts'
 import type { Meilisearch, Request } from '../services/meilisearch.ts'
 import { SECRET } from './conformance.ts'
-import { loadOf, wireOf, type Row } from './load.ts'
+import { madeInto, batchOf, wireOf, type Row } from './batch.ts'
 
 export const destination = (url: string, settings: Partial<MeilisearchDestination> = {}): MeilisearchDestination => ({
   ...{
@@ -28,10 +29,11 @@ export const open = (
 ) => wireOf(meilisearch, destination(server.url, settings), sink, options)
 
 /** Messages of which a function has made these documents. */
-export const madeOf = (documents: readonly unknown[], rows: readonly Partial<Row>[] = []): Load => ({
-  ...loadOf(documents.map((_, i) => ({ key: [String(i)], ...rows[i] }))),
-  payloads: documents.map((document) => Buffer.from(typeof document === 'string' ? document : JSON.stringify(document))),
-})
+export const madeOf = (documents: readonly unknown[], rows: readonly Partial<Row>[] = []): Batch =>
+  madeInto(
+    batchOf(documents.map((_, i) => ({ key: [String(i)], ...rows[i] }))),
+    documents.map((document) => Buffer.from(typeof document === 'string' ? document : JSON.stringify(document))),
+  )
 export const stored = (server: Meilisearch, index = 'items') => [...server.documents(index).values()]
 export const ids = (server: Meilisearch, index = 'items') => [...server.documents(index).keys()]
 export const writes = ({ requests }: Meilisearch): readonly Request[] => requests.filter(({ method }) => method === 'POST')

@@ -1,12 +1,12 @@
 /** Edits by function: in order, one task each, and never twice. */
+import type { Batch } from '../../engine/dispatch/batch.ts'
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Load } from '../../sinks/push.ts'
 import { ask, run } from '../services/meilisearch-client.ts'
 import { Meilisearch, type Fault, type Request } from '../services/meilisearch.ts'
 import { failureOf, open, wordsOf } from './meilisearch-bench.ts'
 import { withMoreTime } from '../services/more-time.ts'
-import { loadOf, NEVER, type Row } from './load.ts'
+import { batchOf, NEVER, type Row } from './batch.ts'
 
 /** A server with two counters that can be edited, and no request noted yet. */
 async function counters(): Promise<Meilisearch> {
@@ -19,8 +19,8 @@ async function counters(): Promise<Meilisearch> {
 }
 const ADD = { action: 'function', filter: "id = 'a'", function: 'doc.n += context.by', context: { by: 1 } }
 /** Messages of so many rows, in the order given, that all mean the same edit. */
-const edits = (route: Readonly<Record<string, unknown>>, ...groups: readonly string[]): Load => ({
-  ...loadOf(groups.map((group, i): Row => ({ key: [group], group: Number(group.slice(1)), lsn: BigInt(4096 + i) }))),
+const edits = (route: Readonly<Record<string, unknown>>, ...groups: readonly string[]): Batch => ({
+  ...batchOf(groups.map((group, i): Row => ({ key: [group], group: Number(group.slice(1)), lsn: BigInt(4096 + i) }))),
   route,
 })
 const count = (server: Meilisearch, id = 'a') => server.documents('items').get(id)?.['n']
@@ -45,7 +45,7 @@ test('each message is an edit of its own, with filter, function and context', as
   assert.deepEqual(JSON.parse(first?.body.toString() ?? ''), { filter: ADD.filter, function: ADD.function, context: ADD.context })
   assert.equal(new Set(edited(server).map(({ query }) => query.get('customMetadata'))).size, 3)
   const { context: _, ...plain } = ADD
-  await wire.send({ ...loadOf([{ key: ['r9'], lsn: 9000n }]), route: { ...plain, function: 'doc = ()', index_name: 'items' } }, NEVER)
+  await wire.send({ ...batchOf([{ key: ['r9'], lsn: 9000n }]), route: { ...plain, function: 'doc = ()', index_name: 'items' } }, NEVER)
   assert.equal(count(server), undefined)
 })
 
@@ -91,7 +91,7 @@ test('an edit that another process has sent before it died is not sent again, wh
   assert.equal(edited(server).length, 1)
 
   server.hold()
-  const later = { ...loadOf([{ key: ['r1'], lsn: 9000n }]), route: ADD }
+  const later = { ...batchOf([{ key: ['r1'], lsn: 9000n }]), route: ADD }
   const dying = open(server)
   const lost = dying.send(later, NEVER)
   await server.until(() => server.openTasks === 1)
@@ -109,7 +109,7 @@ test('the same position in another history, and in another sink, is another edit
   await using server = await counters()
   await using wire = open(server)
   await wire.send(edits(ADD, 'r1'), NEVER)
-  await wire.send({ ...loadOf([{ key: ['r1'] }], 1), route: ADD }, NEVER)
+  await wire.send({ ...batchOf([{ key: ['r1'] }], 1), route: ADD }, NEVER)
   await using other = open(server, {}, { id: '22222222-2222-4222-8222-222222222222' })
   await other.send(edits(ADD, 'r1'), NEVER)
   assert.equal(count(server), 3)
@@ -178,7 +178,7 @@ test('a server that is too old to keep names gets edits without, and a lost one 
     assert.equal((await wire.send(edits(ADD, 'r1', 'r2'), NEVER)).kind, 'delivered')
     assert.deepEqual([edited(server).length, count(server), warnings.length], [3, 2, 1])
     once(server, 'cutAfter')
-    const lost = { ...loadOf([{ key: ['r3'], lsn: 9000n }]), route: ADD }
+    const lost = { ...batchOf([{ key: ['r3'], lsn: 9000n }]), route: ADD }
     assert.equal(failureOf(await wire.send(lost, NEVER)).blame, 'unavailable')
     for (let i = 0; i < 2; i++) {
       const { blame, answer } = failureOf(await wire.send(lost, NEVER))

@@ -7,7 +7,7 @@ import { HttpReceiver } from '../services/http-receiver.ts'
 import { Meilisearch } from '../services/meilisearch.ts'
 import { withMoreTime } from '../services/more-time.ts'
 import { failureOf, ids, madeOf, open, wordsOf, writes } from './meilisearch-bench.ts'
-import { keys, loadOf, NEVER } from './load.ts'
+import { keys, batchOf, NEVER } from './batch.ts'
 
 const numbered = (count: number, from = 0) => madeOf(Array.from({ length: count }, (_, i) => ({ id: from + i })))
 const polls = ({ requests }: Meilisearch) => requests.filter(({ path }) => path === '/tasks')
@@ -235,9 +235,9 @@ test('an answer that is lost fails the load, and sending it again changes nothin
     await using wire = open(server, { timeout_seconds: timeoutMs / 1_000 })
     for (const fault of ['cutAfter', 'hang'] as const) {
       server.fault = ({ method }) => (method === 'POST' ? fault : undefined)
-      assert.equal(failureOf(await wire.send(loadOf(keys('1', '2')), NEVER)).blame, 'unavailable')
+      assert.equal(failureOf(await wire.send(batchOf(keys('1', '2')), NEVER)).blame, 'unavailable')
       server.fault = undefined
-      assert.equal((await wire.send(loadOf(keys('1', '2')), NEVER)).kind, 'delivered')
+      assert.equal((await wire.send(batchOf(keys('1', '2')), NEVER)).kind, 'delivered')
     }
     assert.deepEqual(ids(server), ['1', '2'])
   })

@@ -1,16 +1,16 @@
 /** What becomes of messages in Meilisearch, against the server that stands in for it. */
+import type { Batch } from '../../engine/dispatch/batch.ts'
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART } from '../../engine/position.ts'
 import { meilisearch } from '../../sinks/meilisearch.ts'
-import type { Load } from '../../sinks/push.ts'
 import { calmMs } from '../services/calm-clock.ts'
 import { Meilisearch } from '../services/meilisearch.ts'
 import { HttpReceiver, type Received } from '../services/http-receiver.ts'
 import { conforms, SECRET } from './conformance.ts'
 import { destination, failureOf, ids, madeOf, open, stored, wordsOf, writes } from './meilisearch-bench.ts'
-import { keys, loadOf, NEVER, wireOf, type Row } from './load.ts'
+import { madeInto, keys, batchOf, NEVER, wireOf, type Row } from './batch.ts'
 
 const BAD_ID =
   'is invalid. A document identifier can be of type integer or string, only composed of alphanumeric characters (a-z A-Z 0-9), hyphens (-) and underscores (_), and can not be more than 511 bytes.'
@@ -37,7 +37,7 @@ conforms({
 test('the document is the message with the key in front, and what a function made stands as it is', async () => {
   await using server = await Meilisearch.start()
   await using wire = open(server)
-  const delivered = await wire.send(loadOf([{ key: ['7'], record: { id: 7, name: 'größe' } }]), NEVER)
+  const delivered = await wire.send(batchOf([{ key: ['7'], record: { id: 7, name: 'größe' } }]), NEVER)
   assert.equal(delivered.kind, 'delivered')
   const [document] = stored(server)
   assert.deepEqual(Object.keys(document ?? {}), ['id', 'record', 'changes', 'action', 'metadata'])
@@ -79,8 +79,8 @@ test('one rule names the document for index and delete: the field, the column, o
   for (const [what, row, deleted, id, key = 'id', made] of cases) {
     await using server = await Meilisearch.start()
     await using wire = open(server, { primary_key: key })
-    const payloads = made === undefined ? {} : { payloads: [Buffer.from(JSON.stringify(made))] }
-    const one = (change: Partial<Row>): Load => ({ ...loadOf([{ key: ['1'], ...change }]), ...payloads })
+    const payload = made === undefined ? undefined : Buffer.from(JSON.stringify(made))
+    const one = (change: Partial<Row>): Batch => madeInto(batchOf([{ key: ['1'], ...change }]), [payload])
     await wire.send(one(row), NEVER)
     assert.deepEqual(ids(server), [id], what)
     await wire.send(one({ ...deleted, action: ACTION.delete }), NEVER)
@@ -93,7 +93,7 @@ test('a deleted row that does not tell the field is named by its primary key, wi
   const warnings: string[] = []
   await using wire = open(server, { primary_key: 'sku' }, {}, { warn: (text) => void warnings.push(text) })
   const gone = { record: { id: 1, sku: null }, action: ACTION.delete }
-  for (const key of ['1', '2']) assert.equal((await wire.send(loadOf([{ ...gone, key: [key] }]), NEVER)).kind, 'delivered')
+  for (const key of ['1', '2']) assert.equal((await wire.send(batchOf([{ ...gone, key: [key] }]), NEVER)).kind, 'delivered')
   assert.equal(writes(server)[0]?.body.toString(), '["1"]')
   assert.equal(warnings.length, 1)
   assert.match(warnings[0] ?? '', /"sku".*REPLICA IDENTITY FULL/)
@@ -102,12 +102,12 @@ test('a deleted row that does not tell the field is named by its primary key, wi
 test('the tombstone of a former key is a delete, whatever a routing function says', async () => {
   await using server = await Meilisearch.start()
   await using wire = open(server)
-  await wire.send(loadOf([{ key: ['1'], record: { id: 1 } }]), NEVER)
+  await wire.send(batchOf([{ key: ['1'], record: { id: 1 } }]), NEVER)
   const moved: Row[] = [
     { key: ['1'], record: { id: 1, name: null }, action: ACTION.delete, part: PART.tombstone, flags: MESSAGE_FLAG.tombstone },
     { key: ['2'], record: { id: 2, name: 'x' }, action: ACTION.update },
   ]
-  await wire.send({ ...loadOf(moved), route: { action: 'index' } }, NEVER)
+  await wire.send({ ...batchOf(moved), route: { action: 'index' } }, NEVER)
   assert.deepEqual(ids(server), ['2'])
 })
 
@@ -121,7 +121,7 @@ test('inserts, updates and deletes of one load leave what the last of each key s
     { key: ['3'], record: { id: 3, n: null }, action: ACTION.delete },
     { key: ['3'], record: { id: 3, n: 3 } },
   ]
-  assert.equal((await wire.send(loadOf(rows), NEVER)).kind, 'delivered')
+  assert.equal((await wire.send(batchOf(rows), NEVER)).kind, 'delivered')
   assert.deepEqual(
     stored(server).map(({ record }) => record),
     [
@@ -138,15 +138,15 @@ test('inserts, updates and deletes of one load leave what the last of each key s
 test('a routing function names the index and the operation, in any spelling', async () => {
   await using server = await Meilisearch.start()
   await using wire = open(server)
-  await wire.send({ ...loadOf(keys('1', '2')), route: { index_name: 'tenant_7' } }, NEVER)
+  await wire.send({ ...batchOf(keys('1', '2')), route: { index_name: 'tenant_7' } }, NEVER)
   assert.deepEqual(ids(server, 'tenant_7'), ['1', '2'])
-  await wire.send({ ...loadOf(keys('1')), route: { index_name: 'tenant_7', action: 'Delete' } }, NEVER)
+  await wire.send({ ...batchOf(keys('1')), route: { index_name: 'tenant_7', action: 'Delete' } }, NEVER)
   assert.deepEqual(ids(server, 'tenant_7'), ['2'])
   await wire.send({ ...madeOf([{ id: '9', gone: true }], [{ action: ACTION.delete }]), route: { action: 'index' } }, NEVER)
   assert.deepEqual(stored(server), [{ id: '9', gone: true }])
   assert.deepEqual(stored(server, 'items').length, 1)
   await using nameless = open(server, { index_name: null })
-  const { blame, answer } = failureOf(await nameless.send(loadOf(keys('1')), NEVER))
+  const { blame, answer } = failureOf(await nameless.send(batchOf(keys('1')), NEVER))
   assert.deepEqual([blame, answer.code], ['message', 'MESSAGE_UNDELIVERABLE'])
 })
 
@@ -154,7 +154,7 @@ test('a deleted row that the transform said nothing of is deleted by its key, an
   await using server = await Meilisearch.start()
   await using wire = open(server, {}, { transform: 'masked' })
   await wire.send(madeOf([{ id: 'r1' }], [{ key: ['1'] }]), NEVER)
-  const gone = loadOf([{ key: ['r1'], record: { email: 'a@b.c' }, action: ACTION.delete }])
+  const gone = batchOf([{ key: ['r1'], record: { email: 'a@b.c' }, action: ACTION.delete }])
   const { blame, answer } = failureOf(await wire.send({ ...gone, route: { action: 'index' } }, NEVER))
   assert.deepEqual([blame, answer.code], ['message', 'MESSAGE_UNDELIVERABLE'])
   assert.deepEqual(stored(server), [{ id: 'r1' }])
@@ -165,7 +165,7 @@ test('a deleted row that the transform said nothing of is deleted by its key, an
 test('an index that is missing means that a deleted document is gone', async () => {
   await using server = await Meilisearch.start()
   await using wire = open(server)
-  assert.equal((await wire.send(loadOf([{ key: ['1'], action: ACTION.delete }]), NEVER)).kind, 'delivered')
+  assert.equal((await wire.send(batchOf([{ key: ['1'], action: ACTION.delete }]), NEVER)).kind, 'delivered')
   assert.equal(server.tasks[0]?.error?.code, 'index_not_found')
 })
 
@@ -252,19 +252,19 @@ test('another primary key of the index fails verbatim, and so do a wrong key, a 
     keys: [{ key: 'adds-only', actions: ['documents.add'], indexes: ['*'] }],
   })
   await using wire = open(server)
-  await wire.send(loadOf(keys('1')), NEVER)
+  await wire.send(batchOf(keys('1')), NEVER)
   await using other = open(server, { primary_key: 'sku' })
   const differing = failureOf(await other.send(madeOf([{ sku: 1 }]), NEVER))
   assert.deepEqual([differing.blame, differing.answer.message], ['refused', 'Index already has a primary key: `id`.'])
   await using stranger = open(server, { api_key: 'wrong-key' })
-  const refused = failureOf(await stranger.send(loadOf(keys('1')), NEVER))
+  const refused = failureOf(await stranger.send(batchOf(keys('1')), NEVER))
   assert.deepEqual(
     [refused.blame, refused.answer.status, refused.answer.message],
     ['refused', 403, 'status 403: The provided API key is invalid.'],
   )
   await using blind = open(server, { api_key: 'adds-only' })
-  assert.equal(failureOf(await blind.send(loadOf(keys('1')), NEVER)).blame, 'refused')
-  const named = { ...loadOf(keys('1')), route: { index_name: 'no name' } }
+  assert.equal(failureOf(await blind.send(batchOf(keys('1')), NEVER)).blame, 'refused')
+  const named = { ...batchOf(keys('1')), route: { index_name: 'no name' } }
   const routed = failureOf(await wire.send(named, NEVER))
   assert.deepEqual([routed.blame, routed.isOfPlace], ['rejected', true], 'which is no reason to give one up')
   assert.match(routed.answer.message, /^status 400: `no name` is not a valid index uid\./)
@@ -283,7 +283,7 @@ test('a test of the connection asks for the index, and passes on what it is told
   await using server = await Meilisearch.start({ masterKey: SECRET })
   await using wire = open(server)
   assert.equal((await wire.test(NEVER))?.message, 'status 404: Index `items` not found.')
-  await wire.send(loadOf(keys('1')), NEVER)
+  await wire.send(batchOf(keys('1')), NEVER)
   assert.equal(await wire.test(NEVER), undefined)
   await using stranger = open(server, { api_key: 'wrong-key' })
   assert.equal((await stranger.test(NEVER))?.message, 'status 403: The provided API key is invalid.')
@@ -296,6 +296,6 @@ test('a test of the connection asks for the index, and passes on what it is told
 test('an address with a path of its own is asked below it', async () => {
   await using server = await Meilisearch.start()
   await using wire = wireOf(meilisearch, destination(`${server.url}/search/`))
-  assert.equal(failureOf(await wire.send(loadOf(keys('1')), NEVER)).blame, 'refused')
+  assert.equal(failureOf(await wire.send(batchOf(keys('1')), NEVER)).blame, 'refused')
   assert.equal(server.requests[0]?.path, '/search/indexes/items/documents')
 })

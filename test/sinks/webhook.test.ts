@@ -7,7 +7,7 @@ import { Signer } from '../../sinks/webhook-signature.ts'
 import { HttpReceiver, jsonOf, type Received } from '../services/http-receiver.ts'
 import { DATABASE, SINK } from '../actors/sink-fixture.ts'
 import { conforms, SECRET } from './conformance.ts'
-import { endpoint, keys, loadOf, NEVER, wireOf } from './load.ts'
+import { enriched, endpoint, keys, batchOf, NEVER, wireOf } from './batch.ts'
 
 const HOOK: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', batch: true, item_results: false }
 type Message = { record: { id: string }; metadata: Record<string, unknown> }
@@ -36,8 +36,8 @@ test('a batch is {"data":[…]} also for one message, and a single message stand
   await using batches = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
   await using singles = wireOf(webhook, { ...HOOK, batch: false }, { batch_size: 1 }, { endpoint: endpoint(receiver.url) })
   assert.equal(singles.maxMessages, 1)
-  await batches.send(loadOf(keys('7')), NEVER)
-  await singles.send(loadOf(keys('7')), NEVER)
+  await batches.send(batchOf(keys('7')), NEVER)
+  await singles.send(batchOf(keys('7')), NEVER)
   const [batch, single] = receiver.bodies as [{ data: [Message] }, Message]
   assert.deepEqual(Object.keys(batch), ['data'])
   assert.deepEqual(batch.data, [single])
@@ -76,7 +76,7 @@ test('the path is the URL’s with the sink’s behind it; a query stays, a frag
       {},
       { endpoint: endpoint(receiver.url + base) },
     )
-    await wire.send(loadOf(keys('1')), NEVER)
+    await wire.send(batchOf(keys('1')), NEVER)
     assert.equal(receiver.requests.at(-1)?.path, asked)
   }
 })
@@ -85,7 +85,7 @@ test('what is got has no body: a routing function may say GET and HEAD', async (
   await using receiver = await HttpReceiver.start()
   await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
   for (const method of ['get', 'HEAD', 'DELETE', 'PATCH'])
-    assert.equal((await wire.send({ ...loadOf(keys('1')), route: { method } }, NEVER)).kind, 'delivered', method)
+    assert.equal((await wire.send({ ...batchOf(keys('1')), route: { method } }, NEVER)).kind, 'delivered', method)
   assert.deepEqual(
     receiver.requests.map(({ method, body }) => [method, body.length > 0]),
     [['GET', false], ['HEAD', false], ['DELETE', true], ['PATCH', true]], // prettier-ignore
@@ -96,7 +96,7 @@ test('the row that enriches a message stands in its metadata, in the place of nu
   await using receiver = await HttpReceiver.start()
   await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url) })
   const row = Buffer.from('{"id":1,"name":"North"}')
-  await wire.send({ ...loadOf(keys('1', '2')), enrichments: [row, undefined] }, NEVER)
+  await wire.send(enriched(batchOf(keys('1', '2')), [row, undefined]), NEVER)
   const [{ data }] = receiver.bodies as [{ data: { metadata: { enrichment: unknown; database_name: string } }[] }]
   assert.deepEqual(
     data.map(({ metadata }) => [metadata.enrichment, metadata.database_name]),
@@ -116,7 +116,7 @@ test('headers are the endpoint’s, then the encrypted ones, then those of the r
     {},
     { endpoint: endpoint(receiver.url, { headers, encryptedHeaders: { 'x-B': 'secret', 'x-C': 'secret' } }) },
   )
-  await wire.send({ ...loadOf(keys('1')), route: { method: 'put', endpoint_path: '/routed?x=1', headers: { 'X-c': 'routed' } } }, NEVER)
+  await wire.send({ ...batchOf(keys('1')), route: { method: 'put', endpoint_path: '/routed?x=1', headers: { 'X-c': 'routed' } } }, NEVER)
   const [request] = receiver.requests as [Received]
   assert.equal(request.method, 'PUT')
   assert.equal(request.path, '/routed?x=1')
@@ -129,7 +129,7 @@ test('headers are the endpoint’s, then the encrypted ones, then those of the r
 test('a user in the URL is a login, and never shown', async () => {
   await using receiver = await HttpReceiver.start(({ headers }) => ({ status: 400, body: String(headers.authorization) }))
   await using wire = wireOf(webhook, HOOK, {}, { endpoint: endpoint(receiver.url.replace('//', '//us%40er:pa%20ssword@')) })
-  const outcome = await wire.send(loadOf(keys('1')), NEVER)
+  const outcome = await wire.send(batchOf(keys('1')), NEVER)
   assert.equal(receiver.requests[0]?.headers.authorization, `Basic ${Buffer.from('us@er:pa ssword').toString('base64')}`)
   assert.ok(outcome.kind === 'failed' && outcome.failure.answer.message === 'status 400: Basic [secret]', JSON.stringify(outcome))
 })
@@ -139,12 +139,12 @@ test('content-encoding gzip compresses the body, and another one goes out as a h
   const warnings: string[] = []
   const warn = (text: string) => void warnings.push(text)
   await using packed = wireOf(webhook, HOOK, {}, { warn, endpoint: endpoint(receiver.url, { headers: { 'Content-Encoding': 'gzip' } }) })
-  await packed.send(loadOf(keys('1')), NEVER)
+  await packed.send(batchOf(keys('1')), NEVER)
   assert.deepEqual(warnings, [])
   assert.equal(receiver.requests[0]?.headers['content-encoding'], 'gzip')
   assert.equal(dataOf(receiver.requests[0]!)[0]?.record.id, '1')
   await using other = wireOf(webhook, HOOK, {}, { warn, endpoint: endpoint(receiver.url, { headers: { 'content-encoding': 'br' } }) })
-  await other.send(loadOf(keys('2')), NEVER)
+  await other.send(batchOf(keys('2')), NEVER)
   assert.equal(receiver.requests[1]?.headers['content-encoding'], 'br')
   assert.equal(JSON.parse(receiver.requests[1]!.body.toString()).data[0].record.id, '2')
   assert.equal(warnings.length, 1)
@@ -160,7 +160,7 @@ test('signed requests can be verified with any of the secrets, and a request tha
     {},
     { endpoint: endpoint(receiver.url, { headers: { 'content-encoding': 'gzip' } }) },
   )
-  for (const names of [['1'], ['1'], ['1', '2'], ['1', '2'], ['1', '2', '3']]) await wire.send(loadOf(keys(...names)), NEVER)
+  for (const names of [['1'], ['1'], ['1', '2'], ['1', '2'], ['1', '2', '3']]) await wire.send(batchOf(keys(...names)), NEVER)
   const ids = receiver.requests.map((request) => {
     const id = request.headers['webhook-id'] as string
     const seconds = request.headers['webhook-timestamp'] as string
@@ -189,7 +189,7 @@ test('with item_results the answer may name the messages that failed', async () 
     status: 207,
     body: JSON.stringify({ failures: [{ index: 1, error: 'no such customer' }, { index: 9 }, null] }),
   }))
-  const load = loadOf(keys('1', '2', '3'))
+  const load = batchOf(keys('1', '2', '3'))
   await using wire = wireOf(webhook, { ...HOOK, item_results: true }, {}, { endpoint: endpoint(receiver.url) })
   const outcome = await wire.send(load, NEVER)
   assert.ok(outcome.kind === 'each')
@@ -215,7 +215,7 @@ test('with item_results an answer that says more than there is to say of the mes
   await using wire = wireOf(webhook, { ...HOOK, item_results: true }, {}, { endpoint: endpoint(receiver.url) })
   for (const body of [tooMany, empties, tooLong]) {
     receiver.handler = () => ({ body })
-    const outcome = await wire.send(loadOf(keys('1', '2', '3')), NEVER)
+    const outcome = await wire.send(batchOf(keys('1', '2', '3')), NEVER)
     assert.ok(outcome.kind === 'failed', body.slice(0, 40))
     assert.equal(outcome.failure.blame, 'refused')
     assert.match(outcome.failure.answer.message, /the answer says more than can be read of 3 messages/)
@@ -229,7 +229,7 @@ test('what is everybody’s trouble, and what is most likely the messages’: by
   const blames = async (codes: readonly number[], route?: Record<string, unknown>) => {
     const found = new Set<string>()
     for (status of codes) {
-      const outcome = await wire.send({ ...loadOf(keys('1')), ...(route ? { route } : {}) }, NEVER)
+      const outcome = await wire.send({ ...batchOf(keys('1')), ...(route ? { route } : {}) }, NEVER)
       found.add(outcome.kind === 'failed' ? outcome.failure.blame : outcome.kind)
     }
     return [...found]

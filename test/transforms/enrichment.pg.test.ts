@@ -36,7 +36,7 @@ async function messagesOf(rows: readonly Given[]) {
     builder.add(0, PART.row, ACTION.update, oid, flags, idx, Buffer.byteLength(text), 0)
   }
   const pack = Pack.decode(builder.encode())
-  return { views: rows.map(() => pack), places: rows.map((_, i) => i) }
+  return rows.map((_, place) => ({ view: pack, place }))
 }
 
 async function enriched(sql: string, rows: readonly Given[]) {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
 import { STATE } from '../../transforms/stage.ts'
-import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { batchOf, fn, pool } from './function-fixture.ts'
 
@@ -117,7 +117,7 @@ const CASES: Readonly<Record<string, readonly Case[]>> = {
   ],
 }
 
-const KINDS: Readonly<Record<string, FunctionKind>> = { Filter: 'filter', Route: 'routing' }
+const KINDS: Readonly<Record<string, SandboxKind>> = { Filter: 'filter', Route: 'routing' }
 const folder = new URL('../../transforms/examples/', import.meta.url)
 const names = readdirSync(folder).flatMap((file) => (file.endsWith('.ts') ? [file.slice(0, -3)] : [])) // SQL: enrichment.pg.test.ts
 

@@ -1,7 +1,7 @@
 /** Functions to run in a real sandbox: one pool for a test file, and what a message is to it. */
 import type { AccountPool, FunctionBatch } from '../../transforms/sandbox/pool.ts'
 import { FunctionPool, type PoolSettings } from '../../transforms/sandbox/pool.ts'
-import type { FunctionKind } from '../../transforms/sandbox/isolate.ts'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 
 export const MEMORY_MB = 512
@@ -12,7 +12,7 @@ export function pool(settings: Partial<PoolSettings> = {}): FunctionPool & Accou
   return Object.assign(made, { run, test, check, [Symbol.asyncDispose]: () => made.stop() })
 }
 
-export const fn = (code: string, kind: FunctionKind = 'transform', name = 'mine'): Callable => ({
+export const fn = (code: string, kind: SandboxKind = 'transform', name = 'mine'): Callable => ({
   key: `${kind}:${code}`,
   name,
   kind,

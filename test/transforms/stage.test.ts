@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { ACTION } from '../../engine/log/pack.ts'
 import { FunctionStage, STATE, type StageOptions } from '../../transforms/stage.ts'
-import { loadOf } from '../sinks/load.ts'
+import { batchOf } from '../sinks/batch.ts'
 import { fn, pool, TAIL } from './function-fixture.ts'
 
 const shared = pool()
@@ -11,7 +11,7 @@ after(() => shared.stop())
 
 test('of deleted rows a transform is asked as the sink needs it: for the message, for the name of a document, or not at all', async () => {
   const transform = { ...fn(`export default (action, r) => ({ id: 'doc-' + r.sku.toLowerCase() })`), usesMetadata: false }
-  const messages = loadOf([
+  const { messages } = batchOf([
     { key: ['1'], record: { id: 1, sku: 'A' } },
     { key: ['2'], record: { id: 2, sku: 'B' }, action: ACTION.delete },
     { key: ['3'], record: { id: 3, sku: null }, action: ACTION.delete },
@@ -31,7 +31,7 @@ test('of deleted rows a transform is asked as the sink needs it: for the message
 
 test('of a sensitive sink neither what a function prints nor what it throws is told, but its place is', async () => {
   const transform = { ...fn(`export default (a, r) => {\n  console.log(r.email)\n  throw new TypeError(r.email)\n}`), usesMetadata: false }
-  const messages = loadOf([{ key: ['1'], record: { email: 'a@b.c' } }])
+  const { messages } = batchOf([{ key: ['1'], record: { email: 'a@b.c' } }])
   const options = { pool: shared, functions: { transform }, tail: JSON.stringify(TAIL), deletes: 'transformed' } as const
   const open = await new FunctionStage(options).run(messages)
   assert.deepEqual([open.failureOf(0).text, open.logsOf(0)], ['TypeError: a@b.c', ['a@b.c']])
@@ -49,7 +49,7 @@ test('of a sensitive sink neither what a function prints nor what it throws is t
 
 test('a message that ends the sandbox is named by its position and its sink', async () => {
   const transform = { ...fn(`export default (a, r) => 'a'.repeat(2 ** 28).split('').length`), usesMetadata: false }
-  const messages = loadOf([{ key: ['1'], record: { email: 'a@b.c' }, lsn: 4096n }])
+  const { messages } = batchOf([{ key: ['1'], record: { email: 'a@b.c' }, lsn: 4096n }])
   const stage = new FunctionStage({
     pool: shared,
     functions: { transform },

@@ -1,7 +1,7 @@
 /** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
 import type { ErrorCode } from '../../engine/errors.ts'
 import { ownPlace, type SourcePlace } from './source-position.ts'
-import type { FunctionKind } from './isolate.ts'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { RunAnswer } from './sandbox.ts'
 import { STATE } from './wire.ts'
 
@@ -10,7 +10,7 @@ export type FunctionFailure = Readonly<{
   code: ErrorCode
   /** name of the function */
   name: string
-  kind: FunctionKind | 'enrichment'
+  kind: SandboxKind | 'enrichment'
   /** what it threw, or what was done about it */
   text: string
 }> &
@@ -25,8 +25,11 @@ type Results = { readonly texts: Buffer[]; readonly part: Uint32Array; readonly 
 /** Which messages of a call an outcome is about. */
 type AnswerPart = Readonly<{ asked: number; at: number; count: number; firstStep: number }>
 
-type NamedFunction = Readonly<{ name: string; kind: FunctionKind; code?: string }>
+type NamedFunction = Readonly<{ name: string; kind: SandboxKind; code?: string }>
 
+const NO_RESULTS: Results = { texts: [], part: new Uint32Array(), starts: new Uint32Array(), ends: new Uint32Array() }
+
+/** Collects what functions made of the messages of one batch. */
 export class BatchOutcome {
   readonly count: number
   readonly states: Uint8Array
@@ -68,8 +71,10 @@ export class BatchOutcome {
 
   /** Where the result of a function for a message stands. @param step place of the function; the message must be kept */
   result(step: number, i: number): ResultPlace {
-    const { texts, part, starts, ends } = this.#results[step] as Results
-    return { text: texts[part[i] as number] as Buffer, start: starts[i] as number, end: ends[i] as number }
+    const { texts, part, starts, ends } = this.#results[step] ?? NO_RESULTS
+    const text = texts[part[i] ?? 0]
+    if (!text) throw new Error(`function ${step} has no result for message ${i}`)
+    return { text, start: starts[i] ?? 0, end: ends[i] ?? 0 }
   }
 
   /** The result as a copy. */
@@ -79,7 +84,9 @@ export class BatchOutcome {
   }
 
   fail(i: number, step: number, failure: Omit<FunctionFailure, 'name' | 'kind'>): void {
-    const { name, kind } = this.#functions[step] as NamedFunction
+    const fn = this.#functions[step]
+    if (!fn) throw new Error(`there is no function ${step}`)
+    const { name, kind } = fn
     this.states[i] = STATE.failed
     this.failures.set(i, { ...failure, name, kind })
   }
@@ -100,14 +107,12 @@ export class BatchOutcome {
     const done = Math.min(count, answered - at)
     if (done <= 0) return
     this.bytes += body.byteLength
-    const steps = tookUs.map((_, k) => firstStep + k)
-    const resultSteps = steps.filter((step) => this.#results[step] !== undefined)
-    const statesAt = resultSteps.length * asked * 8
+    const withResults = this.#results.slice(firstStep, firstStep + tookUs.length).filter((results) => results !== undefined)
+    const statesAt = withResults.length * asked * 8
     let textAt = statesAt + asked
-    for (const [r, step] of resultSteps.entries()) {
-      const results = this.#results[step] as Results
+    for (const [r, results] of withResults.entries()) {
       const places = new Uint32Array(body.buffer, r * asked * 8, asked * 2)
-      const bytes = textBytes[r] as number
+      const bytes = textBytes[r] ?? 0
       results.part.fill(results.texts.length, from, from + done)
       results.texts.push(Buffer.from(body.buffer, textAt, bytes))
       results.starts.set(places.subarray(at, at + done), from)

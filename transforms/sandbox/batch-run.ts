@@ -7,10 +7,12 @@
  *  - What the isolates say is written where it is sent from, in memory that stays.
  */
 import { isAscii } from 'node:buffer'
+import { isObject } from '../../engine/json.ts'
 import { MAX_RESULT, messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
 import type { Isolates, KeyedSource } from './isolates.ts'
 import { quoteLongIntegers } from './long-integers.ts'
-import { MESSAGE_END, STATE, type MessageFailure, type RunResponse } from './wire.ts'
+import type { MessageFailure, RunResponse } from './response.ts'
+import { MESSAGE_END, STATE } from './wire.ts'
 
 /** @property bytes `{…}` and MESSAGE_END for each message; @property maxBytes what a function says of them ends there, and with one message more */
 type Lines = Readonly<{ bytes: Buffer; count: number; tail: string; maxBytes: number }>
@@ -32,11 +34,12 @@ type Found = {
   done: number
 }
 
+/** Runs functions on the messages of one call. */
 export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, maxBytes }: Lines, isolates: Isolates): Ran {
   const found: Found = { done: count, states: new Uint8Array(count), failures: [], logs: [] }
   const tookUs: number[] = []
   const results: { places: Uint32Array; start: number; end: number }[] = []
-  const quoted = quoteLongIntegers(bytes, isolates.mark)
+  const quoted = quoteLongIntegers(bytes, isolates.host.mark)
   const longIntegers = quoted ? (quoted.keys ?? 'anywhere') : 'nowhere'
   said.clear()
   for (const [step, source] of sources.entries()) {
@@ -177,8 +180,7 @@ function linesOf(bytes: Buffer, kept: Uint32Array, count: number): Buffer {
   let from = 0
   let line = 0
   let at = 0
-  for (let k = 0; k < kept.length; k++) {
-    const wanted = kept[k] as number
+  for (const wanted of kept) {
     if (line < wanted) {
       if (at > from) parts.push(bytes.subarray(from, at))
       for (; line < wanted; line++) at = bytes.indexOf(MESSAGE_END, at) + 1
@@ -209,7 +211,7 @@ function readLines(text: Buffer, live: Uint32Array, { step, file }: { step: numb
       at = end + 1
       continue
     }
-    const message = live[read++] as number
+    const message = live[read++] ?? 0
     if (printed) logs.push([message, step, printed])
     printed = undefined
     if (sign === PLUS && end - at > MAX_RESULT) {
@@ -224,7 +226,7 @@ function readLines(text: Buffer, live: Uint32Array, { step, file }: { step: numb
     } else if (sign === ZERO) states[message] = STATE.dropped
     at = end + 1
   }
-  if (read < live.length) found.done = live[read] as number
+  found.done = live[read] ?? found.done
   return places
 }
 
@@ -237,17 +239,16 @@ function jsonOf(text: Buffer, start: number, end: number): unknown {
 }
 
 /** What a function printed: nothing else, whatever it made of the language. */
-const textsOf = (told: unknown): string[] => (Array.isArray(told) ? told.filter((text) => typeof text === 'string') : [])
+const textsOf = (printed: unknown): string[] => (Array.isArray(printed) ? printed.filter((text) => typeof text === 'string') : [])
 
 /** Words of the engine have a code; those of the runtime, which may be a function's, have none. */
 const CODES = ['FUNCTION_TIMEOUT', 'FUNCTION_MEMORY', 'FUNCTION_INVALID'] as const
-type Told = { code?: unknown; name?: unknown; message?: unknown; stack?: unknown; line?: number; column?: number }
 
-function failureOf(told: unknown, file: string): Omit<MessageFailure, 'message' | 'step'> {
-  const { code: given, name, message, stack, line, column } = (typeof told === 'object' && told !== null ? told : {}) as Told
+function failureOf(said: unknown, file: string): Omit<MessageFailure, 'message' | 'step'> {
+  const { code: given, name, message, stack, line, column } = isObject(said) ? said : {}
   const code = CODES.find((known) => known === given) ?? 'FUNCTION_FAILED'
   const words = typeof message === 'string' ? message : 'it failed and what it threw can not be read'
   const text = typeof name === 'string' && name !== '' ? `${name}: ${words}` : words
-  const place = line === undefined ? placeIn(typeof stack === 'string' ? stack : '', file) : { line, column }
-  return { code, text, ...place }
+  if (typeof line !== 'number') return { code, text, ...placeIn(typeof stack === 'string' ? stack : '', file) }
+  return { code, text, line, ...(typeof column === 'number' && { column }) }
 }

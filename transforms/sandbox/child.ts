@@ -17,7 +17,7 @@ import { Piscina } from 'piscina'
 import type { Shared, ThreadData } from './thread.ts'
 import { frame } from './wire.ts'
 
-const [most, callMs, maxResident, maxBytes, builds] = process.argv.slice(2).map(Number) as [number, number, number, number, number]
+const [most = 1, callMs = 0, maxResident = 0, maxBytes = 0, builds = 0] = process.argv.slice(2).map(Number)
 const LOOK_EVERY_MS = 50
 /** It goes on looking so long after the last thread was at work. */
 const IDLE_LOOKS = 20

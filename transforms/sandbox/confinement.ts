@@ -45,6 +45,7 @@ const OF_USERS: readonly Level[] = [
 ]
 const LEVELS = platform !== 'linux' ? [PLAIN] : process.getuid?.() === 0 ? OF_ROOT : OF_USERS
 
+/** What the system keeps from sandboxes: less, once one did not start under it. */
 export class Confinement {
   readonly #levels: readonly Level[]
   #at = 0
@@ -55,7 +56,7 @@ export class Confinement {
   }
 
   get level(): Level {
-    return this.#levels[this.#at] as Level
+    return this.#levels[this.#at] ?? PLAIN
   }
 
   /** A sandbox did not come up under it. @returns the next one has less; false: it had the least */

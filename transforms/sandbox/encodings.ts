@@ -11,19 +11,17 @@ export function encodings(seed: string): void {
   const Bytes = Uint8Array
   const Words = Uint32Array
   const WrongType = TypeError
-  const call = Function.prototype.call
-  // oxlint-disable-next-line typescript/no-explicit-any
-  const uncurried = (method: unknown) => call.bind(method as never) as unknown as (...args: any[]) => any
-  const indexOf = uncurried(String.prototype.indexOf) as (text: string, wanted: string, from?: number) => number
-  const slice = uncurried(String.prototype.slice) as (text: string, from: number, to?: number) => string
-  const charCodeAt = uncurried(String.prototype.charCodeAt) as (text: string, at: number) => number
-  const numberText = uncurried(Number.prototype.toString) as (value: number, radix: number) => string
+  const { call } = Function.prototype
+  const indexOf: (text: string, wanted: string, from?: number) => number = call.bind(String.prototype.indexOf)
+  const slice: (text: string, from: number, to?: number) => string = call.bind(String.prototype.slice)
+  const charCodeAt: (text: string, at: number) => number = call.bind(String.prototype.charCodeAt)
+  const numberText: (value: number, radix: number) => string = call.bind(Number.prototype.toString)
   const give = (name: string, value: unknown) =>
     defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false })
 
   // UTF-8, as the Encoding standard has it
   const encode = (text: string): Uint8Array => {
-    let bytes = new Bytes(text.length * 3)
+    const bytes = new Bytes(text.length * 3)
     let at = 0
     for (let i = 0; i < text.length; i++) {
       let c = charCodeAt(text, i)
@@ -50,14 +48,13 @@ export function encodings(seed: string): void {
       }
     }
     const exact = new Bytes(at)
-    for (let i = 0; i < at; i++) exact[i] = bytes[i] as number
-    bytes = exact
-    return bytes
+    for (let i = 0; i < at; i++) exact[i] = bytes[i] ?? 0
+    return exact
   }
   const decode = (bytes: Uint8Array, fatal: boolean): string => {
     let text = ''
     for (let i = 0; i < bytes.length;) {
-      const first = bytes[i++] as number
+      const first = bytes[i++] ?? 0
       let need =
         first < 0x80 ? 0 : first >= 0xc2 && first < 0xe0 ? 1 : first >= 0xe0 && first < 0xf0 ? 2 : first >= 0xf0 && first < 0xf5 ? 3 : -1
       let c = need === 0 ? first : need === 1 ? first & 31 : need === 2 ? first & 15 : first & 7
@@ -65,7 +62,7 @@ export function encodings(seed: string): void {
       let upper = first === 0xed ? 0x9f : first === 0xf4 ? 0x8f : 0xbf
       let isWrong = need < 0
       for (; need > 0; need--) {
-        const next = i < bytes.length ? (bytes[i] as number) : -1
+        const next = bytes[i] ?? -1
         if (next < lower || next > upper) {
           isWrong = true
           break
@@ -87,18 +84,13 @@ export function encodings(seed: string): void {
     throw new WrongType(`${what} takes a text or a Uint8Array`)
   }
   const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+  const digit = (bits: number): string => slice(ALPHABET, bits & 63, (bits & 63) + 1)
   const toBase64 = (bytes: Uint8Array): string => {
     let text = ''
     for (let i = 0; i < bytes.length; i += 3) {
       const left = bytes.length - i
-      const a = bytes[i] as number
-      const b = left > 1 ? (bytes[i + 1] as number) : 0
-      const c = left > 2 ? (bytes[i + 2] as number) : 0
-      text +=
-        (ALPHABET[a >> 2] as string) +
-        (ALPHABET[((a & 3) << 4) | (b >> 4)] as string) +
-        (left > 1 ? (ALPHABET[((b & 15) << 2) | (c >> 6)] as string) : '=') +
-        (left > 2 ? (ALPHABET[c & 63] as string) : '=')
+      const bits = ((bytes[i] ?? 0) << 16) | ((bytes[i + 1] ?? 0) << 8) | (bytes[i + 2] ?? 0)
+      text += digit(bits >> 18) + digit(bits >> 12) + (left > 1 ? digit(bits >> 6) : '=') + (left > 2 ? digit(bits) : '=')
     }
     return text
   }
@@ -110,8 +102,8 @@ export function encodings(seed: string): void {
     let bits = 0
     let at = 0
     for (let i = 0; i < length; i++) {
-      const c = text[i] === '-' ? '+' : text[i] === '_' ? '/' : (text[i] as string)
-      const value = indexOf(ALPHABET, c)
+      const c = text[i] ?? ''
+      const value = c === '-' ? 62 : c === '_' ? 63 : indexOf(ALPHABET, c)
       if (value < 0) throw new WrongType('the text is not Base64')
       bits = ((bits << 6) | value) & 0xffffff
       if ((i & 3) !== 0) bytes[at++] = (bits >> (6 - 2 * (i & 3))) & 255
@@ -136,7 +128,7 @@ export function encodings(seed: string): void {
   const W = new Words(64)
   const digest = (bytes: Uint8Array): Uint32Array => {
     const h = new Words(8)
-    for (let i = 0; i < 8; i++) h[i] = H[i] as number
+    for (let i = 0; i < 8; i++) h[i] = H[i] ?? 0
     const { length } = bytes
     const blocks = ((length + 8) >> 6) + 1
     for (let block = 0; block < blocks; block++) {
@@ -144,7 +136,7 @@ export function encodings(seed: string): void {
         let word = 0
         for (let j = 0; j < 4; j++) {
           const at = block * 64 + i * 4 + j
-          word = (word << 8) | (at < length ? (bytes[at] as number) : at === length ? 0x80 : 0)
+          word = (word << 8) | (bytes[at] ?? (at === length ? 0x80 : 0))
         }
         W[i] = word
       }
@@ -153,23 +145,23 @@ export function encodings(seed: string): void {
         W[15] = length << 3
       }
       for (let i = 16; i < 64; i++) {
-        const x = W[i - 15] as number
-        const y = W[i - 2] as number
+        const x = W[i - 15] ?? 0
+        const y = W[i - 2] ?? 0
         const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3)
         const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10)
-        W[i] = (W[i - 16] as number) + s0 + (W[i - 7] as number) + s1
+        W[i] = (W[i - 16] ?? 0) + s0 + (W[i - 7] ?? 0) + s1
       }
-      let a = h[0] as number
-      let b = h[1] as number
-      let c = h[2] as number
-      let d = h[3] as number
-      let e = h[4] as number
-      let f = h[5] as number
-      let g = h[6] as number
-      let z = h[7] as number
+      let a = h[0] ?? 0
+      let b = h[1] ?? 0
+      let c = h[2] ?? 0
+      let d = h[3] ?? 0
+      let e = h[4] ?? 0
+      let f = h[5] ?? 0
+      let g = h[6] ?? 0
+      let z = h[7] ?? 0
       for (let i = 0; i < 64; i++) {
         const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7))
-        const t1 = (z + s1 + ((e & f) ^ (~e & g)) + (K[i] as number) + (W[i] as number)) | 0
+        const t1 = (z + s1 + ((e & f) ^ (~e & g)) + (K[i] ?? 0) + (W[i] ?? 0)) | 0
         const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10))
         const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0
         z = g
@@ -182,14 +174,14 @@ export function encodings(seed: string): void {
         a = (t1 + t2) | 0
       }
       const sums = [a, b, c, d, e, f, g, z]
-      for (let i = 0; i < 8; i++) h[i] = (h[i] as number) + (sums[i] as number)
+      for (let i = 0; i < 8; i++) h[i] = (h[i] ?? 0) + (sums[i] ?? 0)
     }
     return h
   }
   const hex = (words: Uint32Array): string => {
     let text = ''
     for (let i = 0; i < words.length; i++) {
-      const digits = numberText(words[i] as number, 16)
+      const digits = numberText(words[i] ?? 0, 16)
       text += slice('00000000', digits.length) + digits
     }
     return text
@@ -201,7 +193,7 @@ export function encodings(seed: string): void {
       return 'utf-8'
     }
     encode(text: unknown = ''): Uint8Array {
-      return encode(`${text as string}`)
+      return encode(`${text}`)
     }
   }
   class TextDecoder {
@@ -213,18 +205,18 @@ export function encodings(seed: string): void {
     get encoding(): string {
       return 'utf-8'
     }
-    decode(bytes: unknown): string {
+    decode(bytes?: Uint8Array | ArrayBuffer): string {
       if (bytes === undefined) return ''
-      return decode(bytes instanceof Bytes ? bytes : new Bytes(bytes as ArrayBuffer), this.#fatal)
+      return decode(bytes instanceof Bytes ? bytes : new Bytes(bytes), this.#fatal)
     }
   }
   give('TextEncoder', TextEncoder)
   give('TextDecoder', TextDecoder)
   give('sha256', (text: unknown) => hex(digest(bytesOf(text, 'sha256'))))
   give('base64Encode', (text: unknown) => toBase64(bytesOf(text, 'base64Encode')))
-  give('base64Decode', (text: unknown) => fromBase64(`${text as string}`))
+  give('base64Decode', (text: unknown) => fromBase64(`${text}`))
   give('btoa', (text: unknown) => {
-    const latin = `${text as string}`
+    const latin = `${text}`
     const bytes = new Bytes(latin.length)
     for (let i = 0; i < latin.length; i++) {
       const c = charCodeAt(latin, i)
@@ -234,14 +226,14 @@ export function encodings(seed: string): void {
     return toBase64(bytes)
   })
   give('atob', (text: unknown) => {
-    const bytes = fromBase64(`${text as string}`)
+    const bytes = fromBase64(`${text}`)
     let latin = ''
-    for (let i = 0; i < bytes.length; i++) latin += fromCharCode(bytes[i] as number)
+    for (let i = 0; i < bytes.length; i++) latin += fromCharCode(bytes[i] ?? 0)
     return latin
   })
   give('randomUUID', () => {
     const h = hex(digest(encode(`${seed}${drawn++}`)))
-    const variant = '89ab'[charCodeAt(h, 16) & 3] as string
+    const variant = '89ab'[charCodeAt(h, 16) & 3]
     return `${slice(h, 0, 8)}-${slice(h, 8, 12)}-4${slice(h, 13, 16)}-${variant}${slice(h, 17, 20)}-${slice(h, 20, 32)}`
   })
 }

@@ -9,6 +9,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import ivm from 'isolated-vm'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { encodings } from './encodings.ts'
 import { runtime, type Runtime } from './runtime.ts'
 import { MESSAGE_END } from './wire.ts'
@@ -22,11 +23,11 @@ const MAX_OUT = 1024 * 1024
 const ENCODINGS = `(${encodings.toString()})`
 const RUNTIME = `(${runtime.toString()})`
 
-export type FunctionKind = 'transform' | 'filter' | 'routing'
+/** A function as it is built. */
 export type Source = Readonly<{
   /** as the user's stack traces show it */
   file: string
-  kind: FunctionKind
+  kind: SandboxKind
   /** JavaScript: an ES module with a default export */
   code: string
 }>
@@ -52,6 +53,7 @@ export type Host = Readonly<{
   leave: () => void
 }>
 
+/** A function that can't be built, and why. */
 export class NotBuilt extends Error {
   readonly failure: BuildFailure
   constructor(failure: BuildFailure) {
@@ -60,19 +62,21 @@ export class NotBuilt extends Error {
   }
 }
 
+/** A function, built in an isolate of its own. */
 export class FunctionIsolate {
   readonly #host: Host
-  readonly #isolate: ivm.Isolate
+  /** its engine; one that has used up its memory is disposed */
+  readonly engine: ivm.Isolate
   readonly #run: ivm.Reference<Runtime['run']>
   readonly #rest: ivm.Reference<Runtime['rest']>
 
   /** @throws NotBuilt */
   constructor({ file, kind, code }: Source, host: Host) {
     this.#host = host
-    this.#isolate = new ivm.Isolate({ memoryLimit: HEAP_MB, onCatastrophicError: () => process.kill(process.pid, 'SIGKILL') })
+    this.engine = new ivm.Isolate({ memoryLimit: HEAP_MB, onCatastrophicError: () => process.kill(process.pid, 'SIGKILL') })
     host.enter()
     try {
-      const context = this.#isolate.createContextSync()
+      const context = this.engine.createContextSync()
       context.evalSync(`${ENCODINGS}(${JSON.stringify(randomBytes(32).toString('hex'))})`)
       const inside = context.evalSync(`${RUNTIME}(${JSON.stringify(host.mark.toString())})`, { reference: true })
       this.#run = inside.getSync('run', { reference: true })
@@ -117,7 +121,7 @@ export class FunctionIsolate {
         left = more[0] === '!'
         more = more.slice(1)
       } catch (error) {
-        if (this.#isolate.isDisposed) throw error
+        if (this.engine.isDisposed) throw error
         this.#host.enter()
         more = this.#rest.applySync(undefined, [], { timeout: this.#host.callMs })
         if (linesIn(more) === 0 || !isTimeout(error)) more += isTimeout(error) ? tooLong(this.#host.callMs) : thrown(error)
@@ -133,24 +137,21 @@ export class FunctionIsolate {
 
   /** Bytes of its heap and what hangs on it. */
   get bytes(): number {
-    const { total_heap_size, externally_allocated_size } = this.#isolate.getHeapStatisticsSync()
+    const { total_heap_size, externally_allocated_size } = this.engine.getHeapStatisticsSync()
     return total_heap_size + externally_allocated_size
   }
 
-  get isDisposed(): boolean {
-    return this.#isolate.isDisposed
-  }
-
   dispose(): void {
-    if (!this.#isolate.isDisposed) this.#isolate.dispose()
+    if (!this.engine.isDisposed) this.engine.dispose()
   }
 
   #compiled(code: string, file: string): ivm.Module {
-    return this.#isolate.compileModuleSync(code, { filename: file })
+    return this.engine.compileModuleSync(code, { filename: file })
   }
 }
 
 const tooLong = (callMs: number): string => `-${JSON.stringify({ code: 'FUNCTION_TIMEOUT', message: `it ran longer than ${callMs} ms` })}\n`
+/** The line of a message that needs more than the heap has. */
 export const OUT_OF_MEMORY = `-${JSON.stringify({ code: 'FUNCTION_MEMORY', message: `it needs more than ${HEAP_MB} MB` })}\n`
 const thrown = (error: unknown): string => `-${JSON.stringify({ message: error instanceof Error ? error.message : String(error) })}\n`
 
@@ -189,5 +190,5 @@ function placeOf(code: string, what: string): { line?: number; column?: number }
   const at = code.indexOf(what)
   if (at < 0) return {}
   const before = code.slice(0, at).split('\n')
-  return { line: before.length, column: (before.at(-1) as string).length + 1 }
+  return { line: before.length, column: (before.at(-1) ?? '').length + 1 }
 }

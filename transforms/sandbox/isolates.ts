@@ -1,23 +1,20 @@
 /** The isolates that one thread keeps, by the key of their function. Those used longest ago go when all together pass the thread's share. */
 import { FunctionIsolate, type Host, type Source } from './isolate.ts'
 
+/** A function as calls name it. */
 export type KeyedSource = Source & Readonly<{ key: string }>
 
+/** Keeps the isolates of a thread. */
 export class Isolates {
-  readonly #host: Host
+  readonly host: Host
   readonly #maxBytes: () => number
   /** in the order of their use */
   readonly #kept = new Map<string, { isolate: FunctionIsolate; bytes: number }>()
 
   /** @param maxBytes of all of them */
   constructor(host: Host, maxBytes: () => number) {
-    this.#host = host
+    this.host = host
     this.#maxBytes = maxBytes
-  }
-
-  /** what stands before the digits of quoted integers, in all of them */
-  get mark(): Buffer {
-    return this.#host.mark
   }
 
   /** Builds it when it isn't there. @throws NotBuilt */
@@ -25,11 +22,11 @@ export class Isolates {
     const { key } = source
     const known = this.#kept.get(key)
     this.#kept.delete(key)
-    if (known && !known.isolate.isDisposed) {
+    if (known && !known.isolate.engine.isDisposed) {
       this.#kept.set(key, known)
       return known.isolate
     }
-    const isolate = new FunctionIsolate(source, this.#host)
+    const isolate = new FunctionIsolate(source, this.host)
     this.#kept.set(key, { isolate, bytes: 0 })
     return isolate
   }
@@ -44,7 +41,7 @@ export class Isolates {
   evict(used: readonly KeyedSource[]): void {
     for (const { key } of used) {
       const kept = this.#kept.get(key)
-      if (kept && !kept.isolate.isDisposed) kept.bytes = kept.isolate.bytes
+      if (kept && !kept.isolate.engine.isDisposed) kept.bytes = kept.isolate.bytes
     }
     let total = 0
     for (const { bytes } of this.#kept.values()) total += bytes

@@ -38,11 +38,11 @@ function candidateFrom(json: Buffer, from: number): number {
   const last = json.length
   // digits that many in a row have one at a multiple of that many
   for (let at = from + DIGITS - 1; at < last; at += DIGITS) {
-    if (!isDigit(json[at] as number)) continue
+    if (!isDigit(json[at])) continue
     let start = at
-    while (start > 0 && isDigit(json[start - 1] as number)) start--
+    while (start > 0 && isDigit(json[start - 1])) start--
     let end = at + 1
-    while (end < last && isDigit(json[end] as number)) end++
+    while (end < last && isDigit(json[end])) end++
     if (end - start < DIGITS) continue
     if (mayBeginAt(json[json[start - 1] === MINUS ? start - 2 : start - 1])) return at
   }
@@ -56,7 +56,7 @@ function readMessage(json: Buffer, from: number, copy: Copy): number {
   let keyEnd = 0
   let p = from
   for (; p < json.length;) {
-    const byte = json[p] as number
+    const byte = json[p] ?? 0
     if (byte === QUOTE) {
       keyStart = ++p
       for (let inside = json[p]; inside !== QUOTE; inside = json[p]) {
@@ -68,7 +68,7 @@ function readMessage(json: Buffer, from: number, copy: Copy): number {
       const start = p++
       let isInteger = true
       for (; ; p++) {
-        const next = json[p] as number
+        const next = json[p] ?? 0
         if (isDigit(next)) continue
         if (next !== POINT && next !== PLUS && next !== MINUS && (next | 0x20) !== EXPONENT) break
         isInteger = false
@@ -91,7 +91,7 @@ function readMessage(json: Buffer, from: number, copy: Copy): number {
 function isLong(json: Buffer, start: number, end: number): boolean {
   if (end - start !== DIGITS) return end - start > DIGITS
   for (let i = 0; i < DIGITS; i++) {
-    const difference = (json[start + i] as number) - (SAFE[i] as number)
+    const difference = (json[start + i] ?? 0) - (SAFE[i] ?? 0)
     if (difference !== 0) return difference > 0
   }
   return false
@@ -119,8 +119,8 @@ class Copy {
     const mark = this.#mark
     let to = this.#to + this.#json.copy(bytes, this.#to, this.#from, start)
     bytes[to++] = QUOTE
-    for (let i = 0; i < mark.length; i++) bytes[to++] = mark[i] as number
-    for (let i = start; i < end; i++) bytes[to++] = this.#json[i] as number
+    for (let i = 0; i < mark.length; i++) bytes[to++] = mark[i] ?? 0
+    for (let i = start; i < end; i++) bytes[to++] = this.#json[i] ?? 0
     bytes[to++] = QUOTE
     this.#to = to
     this.#from = end
@@ -148,7 +148,7 @@ const CLOSE_LIST = 0x5d
 const EXPONENT = 0x65
 const OPEN_OBJECT = 0x7b
 const CLOSE_OBJECT = 0x7d
-const isDigit = (byte: number): boolean => byte >= 0x30 && byte <= 0x39
+const isDigit = (byte = 0): boolean => byte >= 0x30 && byte <= 0x39
 /** What stands before a value: colon, comma, bracket, white space, or nothing. */
 const mayBeginAt = (byte: number | undefined): boolean =>
   byte === undefined || byte === COLON || byte === COMMA || byte === OPEN_LIST || byte <= 0x20

@@ -3,7 +3,8 @@
  * and the kernel copies each batch to where it is worked on. Frames are those of `wire.ts`.
  */
 import { readSync, writevSync } from 'node:fs'
-import { frame, MAX_FRAME_BYTES, PREFIX_BYTES, type Request, type Response } from './wire.ts'
+import type { Response } from './response.ts'
+import { frame, MAX_FRAME_BYTES, PREFIX_BYTES, type Request } from './wire.ts'
 
 /** What is kept to read into; a larger frame has memory of its own. */
 const KEPT_BYTES = 1024 * 1024
@@ -11,6 +12,7 @@ const KEPT_BYTES = 1024 * 1024
 /** @property body valid until the next is read */
 export type Received = Readonly<{ header: Request; body: Buffer }>
 
+/** The end of a pipe that a thread has. */
 export class ThreadPipe {
   readonly #fd: number
   readonly #kept = Buffer.allocUnsafeSlow(KEPT_BYTES)
@@ -36,20 +38,21 @@ export class ThreadPipe {
     if (headerBytes + bodyBytes > MAX_FRAME_BYTES) throw new RangeError(`a frame of ${headerBytes + bodyBytes} bytes`)
     if (!this.#fill(PREFIX_BYTES + headerBytes + bodyBytes)) return undefined
     const bodyAt = this.#start + PREFIX_BYTES + headerBytes
-    const header = JSON.parse(this.#memory.toString('utf8', this.#start + PREFIX_BYTES, bodyAt)) as Request
+    const header: Request = JSON.parse(this.#memory.toString('utf8', this.#start + PREFIX_BYTES, bodyAt)) // the engine's
     this.#start = bodyAt + bodyBytes
     return { header, body: this.#memory.subarray(bodyAt, this.#start) }
   }
 
   /** Returns when all of it is in the kernel's hands. */
   write(header: Response, body: readonly Uint8Array[] = []): void {
-    let parts: readonly Uint8Array[] = frame(header, body)
-    for (;;) {
-      let written = writevSync(this.#fd, parts)
-      let done = 0
-      while (done < parts.length && written >= (parts[done] as Uint8Array).length) written -= (parts[done++] as Uint8Array).length
-      if (done === parts.length) return
-      parts = [(parts[done] as Uint8Array).subarray(written), ...parts.slice(done + 1)]
+    let left: readonly Uint8Array[] = frame(header, body)
+    while (left.length > 0) {
+      let written = writevSync(this.#fd, left)
+      left = left.flatMap((part) => {
+        const done = Math.min(written, part.length)
+        written -= done
+        return done === part.length ? [] : [part.subarray(done)]
+      })
     }
   }
 

@@ -34,9 +34,10 @@ export type FunctionBatch = Readonly<{
   /** rest of their metadata, JSON */
   tail: string
   /** which message it is; absent: each is one of its own, that nobody can look up */
-  named?: (i: number) => NamedMessage
+  named?: (i: number) => NamedMessage | undefined
 }>
 
+/** How many threads functions have in a sandbox, and what is told of it. */
 export type PoolSettings = SandboxSettings &
   Readonly<{
     /** told once, when a sandbox is there, what the system could not keep from it */
@@ -89,6 +90,7 @@ const GROW_AFTER_MS = 10
 const WORN = 0.75
 const MB = 1024 * 1024
 
+/** Runs the functions of all accounts. */
 export class FunctionPool {
   readonly #settings: PoolSettings
   readonly #queue: Job[] = []
@@ -103,7 +105,7 @@ export class FunctionPool {
   #trialIdle: NodeJS.Timeout | undefined
   #growing: NodeJS.Timeout | undefined
   #stopped = false
-  #isTold = false
+  #isLackTold = false
 
   constructor(settings: PoolSettings) {
     this.#settings = settings
@@ -155,7 +157,7 @@ export class FunctionPool {
       if (this.#stopped) return failed(stopping())
       if (outcome.isDone) return done(outcome)
       const job: Job = { account, functions, batch, outcome, done, failed, failedStarts: 0, since: 0 }
-      if (functions.some(({ key }) => this.#strikes.has(key))) return void this.#try(job)
+      if (functions.some(({ key }) => this.#strikes.of(key))) return void this.#try(job)
       this.#enqueue(job)
       this.#pump()
     })
@@ -173,8 +175,8 @@ export class FunctionPool {
   }
 
   #tellUnconfined(lacks: string): void {
-    if (lacks !== '' && !this.#isTold) this.#settings.unconfined?.(lacks)
-    this.#isTold = true
+    if (lacks !== '' && !this.#isLackTold) this.#settings.unconfined?.(lacks)
+    this.#isLackTold = true
   }
 
   #enqueue(job: Job): void {
@@ -206,34 +208,34 @@ export class FunctionPool {
 
   /** Takes a job out of the queue, and all of those behind it that fit whole into the same call. */
   #together(at: number): readonly Share[] {
-    const [job] = this.#queue.splice(at, 1) as [Job]
+    const [job] = this.#queue.splice(at, 1)
+    if (!job) return []
     const from = job.outcome.done
-    const shares: Share[] = [{ job, from, count: callFrom(job.batch, from) }]
-    let count = (shares[0] as Share).count
+    let count = callFrom(job.batch, from)
+    const shares: Share[] = [{ job, from, count }]
     if (from + count < job.batch.count) return shares // more of it is to come first
     let bytes = bytesOf(job.batch, from)
-    for (let i = at; i < this.#queue.length;) {
-      const other = this.#queue[i] as Job
+    for (const other of this.#queue.slice(at)) {
+      if (!isSameCall(job, other)) continue
       const start = other.outcome.done
       const more = other.batch.count - start
       const moreBytes = bytesOf(other.batch, start)
-      if (!isSameCall(job, other)) i++
-      else if (count + more > MAX_CALL || bytes + moreBytes > MAX_CALL_BYTES) return shares
-      else {
-        this.#queue.splice(i, 1)
-        shares.push({ job: other, from: start, count: more })
-        count += more
-        bytes += moreBytes
-      }
+      if (count + more > MAX_CALL || bytes + moreBytes > MAX_CALL_BYTES) return shares
+      this.#queue.splice(this.#queue.indexOf(other), 1)
+      shares.push({ job: other, from: start, count: more })
+      count += more
+      bytes += moreBytes
     }
     return shares
   }
 
   async #send(shares: readonly Share[], main: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
-    const { functions, batch } = (shares[0] as Share).job
+    const [first] = shares
+    if (!first) return
+    const { functions, batch } = first.job
     main.calls++
     for (const { key } of functions) this.#calls.set(key, (this.#calls.get(key) ?? 0) + 1)
-    let ended: SandboxEnded | undefined
+    let ended: unknown
     try {
       await main.sandbox.ready
       const count = shares.reduce((sum, share) => sum + share.count, 0)
@@ -250,11 +252,11 @@ export class FunctionPool {
       }
       if (answer.header.resident > this.#settings.memoryMb * MB * WORN) void this.#replace(main)
     } catch (error) {
-      ended = error as SandboxEnded
+      ended = error
     } finally {
       main.calls--
       for (const { key } of functions) {
-        const left = (this.#calls.get(key) as number) - 1
+        const left = (this.#calls.get(key) ?? 1) - 1
         if (left === 0) this.#calls.delete(key)
         else this.#calls.set(key, left)
       }
@@ -410,15 +412,14 @@ const WORDS: Readonly<Record<EndReason, string>> = {
 
 /** How many messages go out together, from one on. */
 function callFrom({ count, lineEnds }: FunctionBatch, from: number): number {
-  const start = from === 0 ? 0 : (lineEnds[from - 1] as number)
+  const start = lineEnds[from - 1] ?? 0
   let end = from + 1
-  while (end < count && end - from < MAX_CALL && (lineEnds[end] as number) - start <= MAX_CALL_BYTES) end++
+  while (end < count && end - from < MAX_CALL && (lineEnds[end] ?? Infinity) - start <= MAX_CALL_BYTES) end++
   return end - from
 }
 
 /** Of all messages from one on. */
-const bytesOf = ({ lines, lineEnds }: FunctionBatch, from: number): number =>
-  lines.length - (from === 0 ? 0 : (lineEnds[from - 1] as number))
+const bytesOf = ({ lines, lineEnds }: FunctionBatch, from: number): number => lines.length - (lineEnds[from - 1] ?? 0)
 
 /** What an answer to these may have. */
 const roomOf = (shares: readonly Share[]): number =>
@@ -434,7 +435,7 @@ const isSameCall = (one: Job, other: Job): boolean =>
   one.functions.every(({ key }, i) => key === other.functions[i]?.key)
 
 const linesOf = ({ lines, lineEnds }: FunctionBatch, from: number, count: number): Uint8Array =>
-  lines.subarray(from === 0 ? 0 : lineEnds[from - 1], lineEnds[from + count - 1])
+  lines.subarray(lineEnds[from - 1] ?? 0, lineEnds[from + count - 1])
 
 const unnamed = (n: number): NamedMessage => ({ text: `message ${n} of those on trial`, group: `trial ${n}` })
 

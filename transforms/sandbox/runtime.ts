@@ -30,7 +30,7 @@ export type Runtime = Readonly<{
 
 /** @param mark what quoted integers begin with */
 export function runtime(mark: string): Runtime {
-  const { parse, stringify, rawJSON } = JSON as typeof JSON & { rawJSON: (text: string) => unknown }
+  const { parse, stringify, rawJSON } = JSON
   const { now } = Date
   const { isFinite: isFiniteNumber } = Number
   const { isArray } = Array
@@ -39,14 +39,12 @@ export function runtime(mark: string): Runtime {
   const BigIntOf = BigInt
   const Failure = Error
   const WrongType = TypeError
-  const call = Function.prototype.call
-  // oxlint-disable-next-line typescript/no-explicit-any
-  const uncurried = (method: unknown) => call.bind(method as never) as unknown as (...args: any[]) => any
-  const indexOf = uncurried(String.prototype.indexOf) as (text: string, wanted: string, from?: number) => number
-  const slice = uncurried(String.prototype.slice) as (text: string, from: number, to?: number) => string
-  const exec = uncurried(RegExp.prototype.exec) as (re: RegExp, text: string) => RegExpExecArray | null
-  const bigintText = uncurried(BigInt.prototype.toString) as (value: bigint, radix?: number) => string
-  const functionText = uncurried(Function.prototype.toString) as (value: unknown) => string
+  const { call } = Function.prototype
+  const indexOf: (text: string, wanted: string, from?: number) => number = call.bind(String.prototype.indexOf)
+  const slice: (text: string, from: number, to?: number) => string = call.bind(String.prototype.slice)
+  const exec: (re: RegExp, text: string) => RegExpExecArray | null = call.bind(RegExp.prototype.exec)
+  const bigintText: (value: bigint, radix?: number) => string = call.bind(BigInt.prototype.toString)
+  const functionText: (value: unknown) => string = call.bind(Function.prototype.toString)
 
   /** as MESSAGE_END in wire.ts has it */
   const END = '\u001e'
@@ -58,10 +56,9 @@ export function runtime(mark: string): Runtime {
 
   // ── globals: what is taken away, and what is given ────────────────────────────────────────────────
 
-  const scope = globalThis as unknown as Record<string, unknown>
-  const collect = scope.gc as (() => void) | undefined
+  const { gc: collect } = globalThis
   for (const name of ['gc', 'WebAssembly', 'SharedArrayBuffer', 'Atomics', 'FinalizationRegistry', 'WeakRef'])
-    if (!deleteProperty(scope, name)) defineProperty(scope, name, { value: undefined, writable: false })
+    if (!deleteProperty(globalThis, name)) defineProperty(globalThis, name, { value: undefined, writable: false })
   const give = (target: object, name: string, value: unknown) =>
     defineProperty(target, name, { value, writable: true, configurable: true, enumerable: false })
   let isShowing = false
@@ -109,45 +106,45 @@ export function runtime(mark: string): Runtime {
   }
   const console = {}
   for (const name of ['log', 'info', 'warn', 'error', 'debug']) give(console, name, (...args: unknown[]) => log(...args))
-  give(scope, 'console', console)
+  give(globalThis, 'console', console)
 
   // ── arguments ─────────────────────────────────────────────────────────────────────────────────────
 
+  const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
   const [first] = mark
   const restored = (value: unknown): unknown => {
     if (typeof value === 'string') return value[0] === first && indexOf(value, mark) === 0 ? BigIntOf(slice(value, mark.length)) : value
-    if (typeof value !== 'object' || value === null) return value
-    const holder = value as Record<string, unknown>
     if (isArray(value)) for (let i = 0; i < value.length; i++) value[i] = restored(value[i])
-    else {
-      const keys = ownKeys(holder)
+    else if (isObject(value)) {
+      const keys = ownKeys(value)
       for (let i = 0; i < keys.length; i++) {
-        const key = keys[i] as string
-        const inner = holder[key]
+        const key = keys[i] ?? ''
+        const inner = value[key]
         const now = restored(inner)
-        if (now !== inner) holder[key] = now // its own, so no setter is met
+        if (now !== inner) value[key] = now // its own, so no setter is met
       }
     }
     return value
   }
-  type Named = { id: string; name: string; annotations: unknown; database?: string; hostname?: string }
-  type Message = { action: string; record: unknown; changes: unknown; metadata: Record<string, unknown> }
+  type Message = { action: string; record: unknown; changes: unknown; metadata?: Record<string, unknown> }
   const restoredIn = (holder: unknown, keys: readonly string[]): void => {
-    if (typeof holder !== 'object' || holder === null) return
+    if (!isObject(holder)) return
     for (let i = 0; i < keys.length; i++) {
-      const key = keys[i] as string
-      const inner = hasOwn(holder, key) ? (holder as Record<string, unknown>)[key] : undefined
-      if (typeof inner === 'string') (holder as Record<string, unknown>)[key] = restored(inner)
+      const key = keys[i] ?? ''
+      const inner = hasOwn(holder, key) ? holder[key] : undefined
+      if (typeof inner === 'string') holder[key] = restored(inner)
     }
   }
   /** @param keys undefined: at any depth */
   const parsed = (text: string, hasLongIntegers: boolean, keys: readonly string[] | undefined): Message => {
-    const m = parse(text) as Message
+    const m: Message = parse(text)
     if (!hasLongIntegers || indexOf(text, mark) < 0) return m
-    if (keys === undefined) return restored(m) as Message
-    restoredIn(m.record, keys)
-    restoredIn(m.changes, keys)
-    restoredIn(m.metadata, keys)
+    if (keys === undefined) restored(m)
+    else {
+      restoredIn(m.record, keys)
+      restoredIn(m.changes, keys)
+      restoredIn(m.metadata, keys)
+    }
     return m
   }
 
@@ -180,10 +177,9 @@ export function runtime(mark: string): Runtime {
   /** JSON has no word for these and would write null. @returns where the first one is, such as `.a.0`; undefined: there is none */
   const nonFiniteAt = (value: unknown, depth: number): string | undefined => {
     if (typeof value === 'number') return isFiniteNumber(value) ? undefined : ''
-    if (typeof value !== 'object' || value === null || depth > 100) return undefined
-    const holder = value as Record<string, unknown>
+    if (!isObject(value) || depth > 100) return undefined
     const inner = (key: string) => {
-      const at = nonFiniteAt(holder[key], depth + 1)
+      const at = nonFiniteAt(value[key], depth + 1)
       return at === undefined ? undefined : `.${key}${at}`
     }
     let at: string | undefined
@@ -196,7 +192,7 @@ export function runtime(mark: string): Runtime {
     return at
   }
 
-  let fn: (action: string, record: unknown, changes: unknown, metadata: unknown) => unknown
+  let fn: Function
   let kind = ''
   let out = ''
   let taken = 0
@@ -214,9 +210,9 @@ export function runtime(mark: string): Runtime {
         return wrong(
           'the function returned nothing (undefined): return a value, null for none; what shall not be sent is dropped by a filter',
         )
-      if (typeof result === 'object' && result !== null && typeof (result as { then?: unknown }).then === 'function')
+      if (isObject(result) && typeof result['then'] === 'function')
         return wrong('the function returned a promise: a function returns its result itself, it can not wait')
-      if (kind === 'routing' && (typeof result !== 'object' || result === null || isArray(result)))
+      if (kind === 'routing' && (!isObject(result) || isArray(result)))
         return wrong(`a routing function returns an object, this one returned ${kindOf(result)}`)
       text = stringify(result)
       if (typeof text !== 'string') return wrong(`the function returned ${kindOf(result)}, which JSON has no form for`)
@@ -234,17 +230,25 @@ export function runtime(mark: string): Runtime {
     if (value === null) return 'null'
     if (value === undefined) return 'nothing (undefined)'
     if (isArray(value)) return 'a list'
-    if (typeof value === 'object') return typeof (value as { then?: unknown }).then === 'function' ? 'a promise' : 'an object'
+    if (isObject(value)) return typeof value['then'] === 'function' ? 'a promise' : 'an object'
     if (typeof value === 'string') return 'a text'
     if (typeof value === 'function') return 'a function'
     return `${typeof value} ${String(value)}`
   }
 
   /** A copy for one message: nothing that a function changes is seen by its next run. */
-  const copied = (named: Named, isEmpty: boolean, annotations: string): Named => {
-    const { id, name, database, hostname } = named
-    const own = isEmpty ? {} : parse(annotations)
-    return hostname === undefined ? { id, name, annotations: own } : { id, name, annotations: own, database, hostname }
+  const copyOf = (value: unknown): unknown => {
+    if (!isArray(value)) return isObject(value) ? ownCopies({ ...value }) : value
+    const list: unknown[] = []
+    for (let i = 0; i < value.length; i++) list[i] = copyOf(value[i])
+    return list
+  }
+  const ownCopies = (holder: Record<string, unknown>, keys = ownKeys(holder)): Record<string, unknown> => {
+    for (let i = 0; i < keys.length; i++) {
+      const key = keys[i] ?? ''
+      if (typeof holder[key] === 'object') holder[key] = copyOf(holder[key]) // its own, so no setter is met
+    }
+    return holder
   }
 
   return {
@@ -257,7 +261,7 @@ export function runtime(mark: string): Runtime {
       if (exec(/^async\s*(?:function\b|\(|\*|[\w$]+\s*=>)|^function\s*\*|^\*/, text) !== null)
         return 'the function must be a plain one, not async and no generator: it returns its result itself, it can not wait'
       if (value.length > 4) return 'the function takes at most four parameters: action, record, changes, metadata'
-      fn = value as typeof fn
+      fn = value
       return ''
     },
     run(lines, tail, from, until, maxResult, maxOut, longIntegers) {
@@ -270,24 +274,18 @@ export function runtime(mark: string): Runtime {
         taken = 0
         collect?.()
       }
-      const { database_name, consumer, database } = parse(tail) as { database_name: string; consumer: Named; database: Named }
-      const ofConsumer = stringify(consumer.annotations)
-      const ofDatabase = stringify(database.annotations)
+      const ofSink: Record<string, unknown> = parse(tail)
+      const sinkKeys = ownKeys(ofSink)
       const hasLongIntegers = longIntegers !== 'nowhere'
-      const keys = longIntegers[0] === '[' ? (parse(longIntegers) as string[]) : undefined
+      const keys: readonly string[] | undefined = longIntegers[0] === '[' ? parse(longIntegers) : undefined
       let start = 0
       for (let i = 0; i < from; i++) start = indexOf(lines, END, start) + 1
       while (start < lines.length) {
         const stop = indexOf(lines, END, start) + 1
         const m = parsed(slice(lines, start, stop - 1), hasLongIntegers, keys)
         start = stop
-        const { metadata } = m
-        if (metadata !== undefined) {
-          if (metadata.enrichment === undefined) metadata.enrichment = null
-          metadata.database_name = database_name
-          metadata.consumer = copied(consumer, ofConsumer === '{}', ofConsumer)
-          metadata.database = copied(database, ofDatabase === '{}', ofDatabase)
-        }
+        const { metadata: own } = m
+        const metadata = own && ownCopies({ ...own, enrichment: own['enrichment'] ?? null, ...ofSink }, sinkKeys)
         const result = line(m, metadata, maxResult)
         if (logged > 0) {
           out += '#['

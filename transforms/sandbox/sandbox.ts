@@ -7,12 +7,15 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
 import { dirname, join } from 'node:path'
-import type { Duplex } from 'node:stream'
+import { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { confinement as ofProcess, type Confinement } from './confinement.ts'
-import type { BuildFailure, FunctionKind } from './isolate.ts'
-import { frame, FrameReader, type Request, type Response, type RunResponse } from './wire.ts'
+import type { BuildFailure } from './isolate.ts'
+import { responseOf, type Response, type RunResponse } from './response.ts'
+import { frame, FrameReader, type Request } from './wire.ts'
 
+/** What a sandbox may use. */
 export type SandboxSettings = Readonly<{
   threads: number
   /** cap of its resident size */
@@ -31,7 +34,7 @@ type SandboxOptions = SandboxSettings &
   }>
 
 /** A function as calls name it: another text is another key. */
-export type Callable = Readonly<{ key: string; name: string; kind: FunctionKind; code: string }>
+export type Callable = Readonly<{ key: string; name: string; kind: SandboxKind; code: string }>
 type Call = Readonly<{
   functions: readonly Callable[]
   count: number
@@ -42,9 +45,12 @@ type Call = Readonly<{
   /** the answer is of fewer messages when it has so many */
   maxBytes: number
 }>
+/** What a sandbox answered to a run. */
 export type RunAnswer = Readonly<{ header: RunResponse; body: Uint8Array<ArrayBuffer> }>
+/** What became of code that was built: why not, or the JavaScript of it. */
 export type Checked = Readonly<{ failure: BuildFailure } | { failure?: undefined; code: string }>
 
+/** Why a sandbox has gone. */
 export type EndReason = 'time' | 'memory' | 'crash' | 'not started' | 'stopped'
 /** What calls that were open get when their sandbox ends. */
 export class SandboxEnded extends Error {
@@ -71,6 +77,8 @@ const WORDS = 2_000
 const MB = 1024 * 1024
 /** One thread at work is the rule, with a small heap: helpers for its collections cost more than they take off it. */
 const FLAGS = ['--expose-gc', '--single-threaded-gc', '--disable-warning=ExperimentalWarning']
+/** The first of its pipes, behind the standard streams: its own. */
+const FIRST_PIPE = 3
 const ONE_MORE = Buffer.alloc(1)
 const allocate = (_header: Response, bytes: number) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer)
 const child = fileURLToPath(new URL(import.meta.url.endsWith('.ts') ? './child.ts' : './child.js', import.meta.url))
@@ -81,6 +89,7 @@ function compileCache(): { NODE_COMPILE_CACHE?: string } {
   return folder === undefined ? {} : { NODE_COMPILE_CACHE: join(dirname(folder), 'sandbox') }
 }
 
+type Reader = FrameReader<Response, Uint8Array<ArrayBuffer>>
 type Answered = Readonly<{ header: Response; body: Uint8Array<ArrayBuffer> }>
 type Open = {
   readonly call: number
@@ -96,9 +105,12 @@ type Thread = {
   open: Open | undefined
 }
 
+/** One process that runs functions. */
 export class Sandbox {
   /** settles when it takes calls; rejects with SandboxEnded */
   readonly ready: Promise<void>
+  /** of the operating system; undefined: it could not be started */
+  readonly pid: number | undefined
   /** always resolves */
   readonly ended: Promise<SandboxEnded>
   /** what its system could not keep from it, for people */
@@ -124,15 +136,17 @@ export class Sandbox {
     this.lacks = level.lacks
     this.#threadReady = threadReady
     const limits = [threads, callMs, bytes, bytes * ISOLATES_SHARE, Number(builds)].map(String)
-    const [program, ...args] = [...level.command, process.execPath, ...FLAGS, child, ...limits] as [string, ...string[]]
+    const [program = process.execPath, ...args] = [...level.command, process.execPath, ...FLAGS, child, ...limits]
     this.#process = spawn(program, args, {
       stdio: ['ignore', 'ignore', 'pipe', 'pipe', ...Array.from({ length: threads }, () => 'pipe' as const)],
       env: { TZ: 'UTC', ...(level.isSameUser && compileCache()) },
       windowsHide: true,
     })
-    const [, , , own, ...pipes] = this.#process.stdio as unknown as Duplex[]
-    this.#pipe = own as Duplex
-    const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header) => {
+    this.pid = this.#process.pid
+    const [own, ...pipes] = this.#process.stdio.slice(FIRST_PIPE).filter((pipe) => pipe instanceof Duplex)
+    if (!own) throw new Error('a process without pipes')
+    this.#pipe = own
+    const reader = new FrameReader(responseOf, allocate, (header) => {
       if (header.type === 'killed') this.#reason = header.reason
     })
     this.#pipe.on('data', (chunk: Buffer) => this.#read(reader, chunk))
@@ -144,8 +158,7 @@ export class Sandbox {
     this.ready = this.#ready.promise.finally(() => clearTimeout(starting))
     this.ready.catch(() => undefined)
     this.ended = new Promise((resolve) => {
-      const end = (code: unknown) => {
-        const endedItself = typeof code === 'number' || (code as NodeJS.ErrnoException | null)?.code === 'ENOENT'
+      const end = (endedItself: boolean) => {
         const isLoosened = this.#reason === 'not started' && endedItself && confinement.weaken(level)
         this.#gone ??= new SandboxEnded(this.#reason, this.#words.trim(), isLoosened)
         this.#ready.reject(this.#gone)
@@ -155,14 +168,11 @@ export class Sandbox {
         }
         resolve(this.#gone)
       }
-      this.#process.on('close', end) // after the pipes: what it said last has been read
-      this.#process.on('error', end)
+      this.#process.on('close', (code) => end(code !== null)) // after the pipes: what it said last has been read
+      this.#process.on('error', (error: NodeJS.ErrnoException) => end(error.code === 'ENOENT'))
     })
   }
 
-  get pid(): number | undefined {
-    return this.#process.pid
-  }
   get isGone(): boolean {
     return this.#gone !== undefined
   }
@@ -196,7 +206,8 @@ export class Sandbox {
     const { header, body } = await this.#ask(thread, (call) =>
       this.#write(thread, { type: 'run', call, keys, count, tail, maxBytes }, lines),
     )
-    return { header: header as RunResponse, body }
+    if (header.type !== 'ran') throw this.#unasked(header)
+    return { header, body }
   }
 
   /** Builds a function and throws it away. @param code TypeScript or JavaScript @throws SandboxEnded */
@@ -205,7 +216,8 @@ export class Sandbox {
     const { header, body } = await this.#ask(thread, (call) =>
       this.#write(thread, { type: 'check', call, file: name, kind }, [Buffer.from(code)]),
     )
-    const { failure } = header as Extract<Response, { type: 'checked' }>
+    if (header.type !== 'checked') throw this.#unasked(header)
+    const { failure } = header
     return failure ? { failure } : { code: Buffer.from(body.buffer).toString() }
   }
 
@@ -225,7 +237,7 @@ export class Sandbox {
   }
 
   /** What can't be an answer, or is larger than one may be, ends it as what else can't be borne of it: the engine goes on. */
-  #read(reader: FrameReader<Response, Uint8Array<ArrayBuffer>>, chunk: Buffer): void {
+  #read(reader: Reader, chunk: Buffer): void {
     if (this.#isRefused) return
     try {
       reader.push(chunk)
@@ -235,9 +247,15 @@ export class Sandbox {
     }
   }
 
+  /** Ends a sandbox that answers what was not asked. */
+  #unasked({ type }: Response): Error {
+    this.kill('memory')
+    return new Error(`a sandbox answered "${type}" to something else`)
+  }
+
   #thread(pipe: Duplex): Thread {
     const thread: Thread = { pipe, defined: new Set(), isReady: false, open: undefined }
-    const reader = new FrameReader<Response, Uint8Array<ArrayBuffer>>(allocate, (header, body) => this.#take(thread, header, body))
+    const reader = new FrameReader(responseOf, allocate, (header, body) => this.#take(thread, header, body))
     pipe.on('data', (chunk: Buffer) => this.#read(reader, chunk))
     pipe.on('error', () => undefined) // the end of the process says the same
     return thread

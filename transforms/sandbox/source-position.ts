@@ -3,12 +3,10 @@
  * the file that it came from; without one the text is the author's own.
  */
 import { SourceMap } from 'node:module'
+import { isObject } from '../../engine/json.ts'
 
 /** Line and column from 1. @property file of a bundle */
 export type SourcePlace = Readonly<{ line?: number | undefined; column?: number | undefined; file?: string | undefined }>
-
-/** An empty object where the map knows nothing. */
-type Entry = Readonly<{ originalLine?: number; originalColumn?: number; originalSource?: string }>
 
 const MAP = '\n//# sourceMappingURL=data:application/json;base64,'
 /** Functions that fail often fail at once: their maps are kept. */
@@ -22,9 +20,10 @@ export function ownPlace(code: string, { line, column }: SourcePlace): SourcePla
   const here = { line, ...(column !== undefined && { column }) }
   if (!code.includes(MAP)) return here
   try {
-    const entry = mapOf(code)?.findEntry(line - 1, (column ?? 1) - 1) as Entry | undefined
-    if (entry?.originalLine === undefined || typeof entry.originalSource !== 'string') return here
-    return { line: entry.originalLine + 1, column: (entry.originalColumn ?? 0) + 1, file: entry.originalSource.slice(-MAX_FILE) }
+    const entry: unknown = mapOf(code)?.findEntry(line - 1, (column ?? 1) - 1)
+    const { originalLine: own, originalColumn = 0, originalSource: file } = isObject(entry) ? entry : {}
+    if (typeof own !== 'number' || typeof file !== 'string') return here // the map knows nothing of it
+    return { line: own + 1, column: Number(originalColumn) + 1, file: file.slice(-MAX_FILE) }
   } catch {
     return here // no map that the command has made
   }
@@ -32,10 +31,11 @@ export function ownPlace(code: string, { line, column }: SourcePlace): SourcePla
 
 function mapOf(code: string): SourceMap | undefined {
   if (maps.has(code)) return maps.get(code)
-  if (maps.size === KEPT_MAPS) maps.delete(maps.keys().next().value as string)
+  const [oldest] = maps.keys()
+  if (oldest !== undefined && maps.size === KEPT_MAPS) maps.delete(oldest)
   const [text = ''] = code.slice(code.lastIndexOf(MAP) + MAP.length).split('\n')
   maps.set(code, undefined)
-  const map = new SourceMap(JSON.parse(Buffer.from(text, 'base64').toString('utf8')) as ConstructorParameters<typeof SourceMap>[0])
+  const map = new SourceMap(JSON.parse(Buffer.from(text, 'base64').toString('utf8')))
   maps.set(code, map)
   return map
 }

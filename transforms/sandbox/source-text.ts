@@ -1,19 +1,14 @@
 /**
  * From what a user writes to what an isolate takes: types are blanked out, so that every line and column stays where it is.
  */
+import { FUNCTION_NAMED, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import { stripTypeScriptTypes } from 'node:module'
-import { NotBuilt, type FunctionKind } from './isolate.ts'
+import { NotBuilt } from './isolate.ts'
 
-/** Names under which a function is taken although it isn't exported. */
-const NAMES: Readonly<Record<FunctionKind, RegExp>> = {
-  transform: /^function\s+(transform)\s*\(/m,
-  filter: /^function\s+(filter)\s*\(/m,
-  routing: /^function\s+(route|routing)\s*\(/m,
-}
 const DEFAULT_EXPORT = /\bexport\s+default\b|\bas\s+default\b/
 
 /** @param text TypeScript or JavaScript; JavaScript comes back as it is @throws NotBuilt: with the place */
-export function javascriptOf(text: string, kind: FunctionKind): string {
+export function javascriptOf(text: string, kind: SandboxKind): string {
   let code: string
   try {
     code = stripTypeScriptTypes(text)
@@ -21,7 +16,7 @@ export function javascriptOf(text: string, kind: FunctionKind): string {
     throw new NotBuilt({ message: wordsOf(error), ...placeOf(error, text) })
   }
   if (DEFAULT_EXPORT.test(code)) return code
-  const [, name] = NAMES[kind].exec(code) ?? []
+  const [, name] = FUNCTION_NAMED[kind].exec(code) ?? []
   return name === undefined ? code : `${code}\nexport default ${name}`
 }
 
@@ -35,5 +30,5 @@ function placeOf(error: unknown, text: string): { line?: number; column?: number
   const [, line, carets] = /^[^\n]*:(\d+)\n(?:[^\n]*\n)*?( *)\^+\n/.exec(error instanceof Error ? (error.stack ?? '') : '') ?? []
   if (line !== undefined && carets !== undefined) return { line: Number(line), column: carets.length + 1 }
   const lines = text.trimEnd().split('\n')
-  return { line: lines.length, column: (lines.at(-1) as string).length + 1 }
+  return { line: lines.length, column: (lines.at(-1) ?? '').length + 1 }
 }

@@ -20,12 +20,9 @@ type Record = {
   readonly groups: Set<string>
 }
 
+/** Keeps which functions have ended a sandbox, by the key of their code. */
 export class StrikeBook {
   readonly #byKey = new Map<string, Record>()
-
-  has(key: string): boolean {
-    return this.#byKey.has(key)
-  }
 
   of(key: string): Strikes | undefined {
     const record = this.#byKey.get(key)

@@ -5,8 +5,9 @@
 import { randomBytes } from 'node:crypto'
 import { flushCompileCache } from 'node:module'
 import { parentPort } from 'node:worker_threads'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { runBatch } from './batch-run.ts'
-import { FunctionIsolate, NotBuilt, type BuildFailure, type FunctionKind, type Host } from './isolate.ts'
+import { FunctionIsolate, NotBuilt, type BuildFailure, type Host } from './isolate.ts'
 import { Isolates, type KeyedSource } from './isolates.ts'
 import { ThreadPipe, type Received } from './pipe.ts'
 import { javascriptOf } from './source-text.ts'
@@ -83,11 +84,17 @@ class SandboxThread {
       }
       case 'run': {
         const { call, keys, count, tail, maxBytes } = request
-        const used = keys.map((key) => this.#sources.get(key) as KeyedSource)
-        const { parts, ...told } = this.#atWork(() => runBatch(used, { bytes: body, count, tail, maxBytes }, this.#isolates))
-        this.#pipe.write({ type: 'ran', call, ...told, resident: this.#shared.resident[0] as number }, parts)
+        const used = keys.map((key) => this.#sourceOf(key))
+        const { parts, ...result } = this.#atWork(() => runBatch(used, { bytes: body, count, tail, maxBytes }, this.#isolates))
+        this.#pipe.write({ type: 'ran', call, ...result, resident: this.#shared.resident[0] ?? 0 }, parts)
       }
     }
+  }
+
+  #sourceOf(key: string): KeyedSource {
+    const source = this.#sources.get(key)
+    if (!source) throw new Error(`no code was defined for ${key}`)
+    return source
   }
 
   #atWork<T>(work: () => T): T {
@@ -102,7 +109,7 @@ class SandboxThread {
     }
   }
 
-  #check(file: string, kind: FunctionKind, text: string): { failure?: BuildFailure; code: string } {
+  #check(file: string, kind: SandboxKind, text: string): { failure?: BuildFailure; code: string } {
     try {
       const code = javascriptOf(text, kind)
       new FunctionIsolate({ file, kind, code }, this.#host).dispose()

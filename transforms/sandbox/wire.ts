@@ -6,65 +6,27 @@
  * little-endian. Messages travel in bodies, as bytes; a header has a few fields for a whole batch. A thread answers each
  * request before it reads the next one; each byte to the process itself asks for one more thread.
  */
-import type { BuildFailure, FunctionKind } from './isolate.ts'
+import type { SandboxKind } from '../../engine/state/function-kinds.ts'
+import type { Response } from './response.ts'
 
 /** To the sandbox. */
 export type Request =
   /** Code that calls name by its key; the body is its text. */
-  | Readonly<{ type: 'define'; key: string; file: string; kind: FunctionKind }>
+  | Readonly<{ type: 'define'; key: string; file: string; kind: SandboxKind }>
   | Readonly<{ type: 'forget'; key: string }>
   /** Builds a function and says what is wrong with it; the body is its text, TypeScript or JavaScript. */
-  | Readonly<{ type: 'check'; call: number; file: string; kind: FunctionKind }>
+  | Readonly<{ type: 'check'; call: number; file: string; kind: SandboxKind }>
   /**
    * Runs functions one after the other on messages; the body is their lines: `{…}` and MESSAGE_END each. The answer is of
    * fewer messages once it has maxBytes, of each function.
    */
   | Readonly<{ type: 'run'; call: number; keys: readonly string[]; count: number; tail: string; maxBytes: number }>
 
-/** From the sandbox. */
-export type Response =
-  /** A thread takes requests. */
-  | Readonly<{ type: 'ready' }>
-  /** the body is the JavaScript to keep */
-  | Readonly<{ type: 'checked'; call: number; failure?: BuildFailure }>
-  | RunResponse
-  /** The process ends itself: the only thing that it says. */
-  | Readonly<{ type: 'killed'; reason: 'time' | 'memory' }>
-
-export type RunResponse = Readonly<{
-  type: 'ran'
-  call: number
-  /** how many messages, from the first */
-  done: number
-  /** of each function, µs */
-  tookUs: readonly number[]
-  failures: readonly MessageFailure[]
-  /** what was printed: message, function, texts */
-  logs: readonly (readonly [message: number, step: number, texts: readonly string[]])[]
-  /**
-   * The body: for each function that gives results, in their order, where the result of each message begins and ends in
-   * its text (u32 × count, u32 × count), then a state for each message (u8 × count), then those texts.
-   */
-  textBytes: readonly number[]
-  /** resident size of the sandbox, bytes */
-  resident: number
-}>
-
 /** Ends each message on its way in: the record separator of RFC 7464, which no JSON text can hold, so that nothing has to be escaped. */
 export const MESSAGE_END = 0x1e
 
 /** Where in the sandbox a message stands after the call; left: nobody has asked about it yet, for the results before it are enough for once. */
 export const STATE = { kept: 0, dropped: 1, failed: 2, left: 3 } as const
-
-export type MessageFailure = Readonly<{
-  message: number
-  step: number
-  code: 'FUNCTION_FAILED' | 'FUNCTION_TIMEOUT' | 'FUNCTION_MEMORY' | 'FUNCTION_INVALID'
-  /** such as `TypeError: …`, as the function threw it */
-  text: string
-  line?: number
-  column?: number
-}>
 
 /** The two lengths. */
 export const PREFIX_BYTES = 8
@@ -85,22 +47,28 @@ export function frame(header: Request | Response, body: readonly Uint8Array[] = 
 
 /** Cuts a stream of bytes into frames. Each body is read into memory of its own. */
 export class FrameReader<Header, Body extends Uint8Array> {
+  readonly #read: (text: string) => Header
   readonly #allocate: (header: Header, bytes: number) => Body
   readonly #onFrame: (header: Header, body: Body) => void
   readonly #prefix = Buffer.alloc(PREFIX_BYTES)
   #headerText: Buffer = EMPTY
-  #header: Header | undefined
-  #body: Uint8Array = EMPTY
+  #frame: { header: Header; body: Body } | undefined
   #bodyBytes = 0
   /** bytes of the frame that are here */
   #at = 0
 
-  constructor(allocate: (header: Header, bytes: number) => Body, onFrame: (header: Header, body: Body) => void) {
+  /** @param read makes a header of its text; throws where it is none @param allocate memory for a body */
+  constructor(
+    read: (text: string) => Header,
+    allocate: (header: Header, bytes: number) => Body,
+    onFrame: (header: Header, body: Body) => void,
+  ) {
+    this.#read = read
     this.#allocate = allocate
     this.#onFrame = onFrame
   }
 
-  /** @throws RangeError: this is no frame */
+  /** Takes some bytes. @throws Error: they are no frame */
   push(chunk: Uint8Array): void {
     for (let from = 0; from < chunk.length;) from += this.#fill(chunk, from)
   }
@@ -110,18 +78,18 @@ export class FrameReader<Header, Body extends Uint8Array> {
     const [part, at] =
       this.#at < PREFIX_BYTES
         ? [this.#prefix, this.#at]
-        : this.#header === undefined
-          ? [this.#headerText, this.#at - PREFIX_BYTES]
-          : [this.#body, this.#at - bodyAt]
+        : this.#frame
+          ? [this.#frame.body, this.#at - bodyAt]
+          : [this.#headerText, this.#at - PREFIX_BYTES]
     const taken = Math.min(part.length - at, chunk.length - from)
     part.set(chunk.subarray(from, from + taken), at)
     this.#at += taken
     if (this.#at === PREFIX_BYTES) this.#begin()
-    else if (this.#header === undefined && this.#at === bodyAt) {
-      this.#header = JSON.parse(this.#headerText.toString()) as Header
-      this.#body = this.#allocate(this.#header, this.#bodyBytes)
+    else if (!this.#frame && this.#at === bodyAt) {
+      const header = this.#read(this.#headerText.toString())
+      this.#frame = { header, body: this.#allocate(header, this.#bodyBytes) }
     }
-    if (this.#header !== undefined && this.#at === bodyAt + this.#bodyBytes) this.#end()
+    if (this.#frame && this.#at === bodyAt + this.#bodyBytes) this.#end(this.#frame)
     return taken
   }
 
@@ -132,13 +100,10 @@ export class FrameReader<Header, Body extends Uint8Array> {
     this.#headerText = Buffer.allocUnsafe(headerBytes)
   }
 
-  #end(): void {
-    const header = this.#header as Header
-    const body = this.#body as Body
+  #end({ header, body }: { header: Header; body: Body }): void {
     this.#at = 0
-    this.#header = undefined
+    this.#frame = undefined
     this.#headerText = EMPTY
-    this.#body = EMPTY
     this.#onFrame(header, body)
   }
 }

@@ -4,9 +4,10 @@
  */
 import { EngineError } from '../../errors.ts'
 import { ask } from '../../state/asking.ts'
-import { sameGroups, type GenerationShape } from '../../state/generation-shape.ts'
+import { readShape, sameGroups, type GenerationShape } from '../../state/generation-shape.ts'
 import type { Query } from '../../postgres/query.ts'
-import { regroup, type RegroupedRelation } from './rekeying.ts'
+import { rowsOf } from '../../postgres/rows.ts'
+import { readRegrouped, regroup, type RegroupedRelation } from './rekeying.ts'
 
 /** @property rewinds how often a replay has gone back to it, as it was read: what was begun before another one is void */
 export type ParkedOwner = Readonly<{
@@ -16,14 +17,19 @@ export type ParkedOwner = Readonly<{
   regrouped?: RegroupedRelation | undefined
 }>
 
-/** @param row of tailrace.generation, with generation, shape, rewinds and regrouped */
-export const parkedOwner = (row: Readonly<Record<string, unknown>>): ParkedOwner => ({
-  generation: Number(row.generation),
-  shape: row.shape as GenerationShape,
-  rewinds: Number(row.rewinds),
-  regrouped: (row.regrouped as RegroupedRelation | null) ?? undefined,
-})
+/** How an owner is read of a row of tailrace.generation. */
+export const OWNER_COLUMNS = { generation: 'int', shape: readShape, rewinds: 'int', regrouped: readRegrouped } as const
 
+const REGROUPED = {
+  history: 'int',
+  lsn: 'text',
+  idx: 'int',
+  part: 'int',
+  relation: 'int',
+  record_key: 'text',
+  flags: 'int',
+  body: 'bytes',
+} as const
 const REGROUP_ROWS = 500
 const REGROUP_BYTES = 8 * 1024 * 1024
 
@@ -63,7 +69,7 @@ async function regroupAll(
   regrouped: RegroupedRelation | undefined,
 ): Promise<void> {
   for (;;) {
-    const { rows } = await ask(
+    const some = await ask(
       query,
       `select * from (
          select history, lsn::text, idx, part, relation, record_key, flags, body, sum(octet_length(body)) over (rows unbounded preceding) - octet_length(body) as before
@@ -71,14 +77,9 @@ async function regroupAll(
        where before < ${REGROUP_BYTES}`,
       of.slice(0, 2),
     )
+    const rows = rowsOf(REGROUPED, some)
     if (rows.length === 0) return
-    const groups = rows.map((row) =>
-      regroup(
-        { relation: Number(row.relation), recordKey: String(row.record_key), flags: Number(row.flags), body: row.body as Buffer },
-        to.shape,
-        regrouped,
-      ),
-    )
+    const groups = rows.map(({ record_key: recordKey, ...row }) => regroup({ ...row, recordKey }, to.shape, regrouped))
     const moved = await ask(
       query,
       `${WHILE_UNCHANGED} update tailrace.parked p
@@ -91,7 +92,7 @@ async function regroupAll(
         ...of,
         to.generation,
         to.shape.partitions,
-        ...['history', 'lsn', 'idx', 'part'].map((column) => rows.map((row) => row[column])),
+        ...(['history', 'lsn', 'idx', 'part'] as const).map((column) => rows.map((row) => row[column])),
         groups.map(({ hash }) => hash),
         groups.map(({ groupKey }) => groupKey),
         groups.map(({ flags }) => flags),
@@ -101,5 +102,6 @@ async function regroupAll(
   }
 }
 
+/** What was begun of a hand-over is void. */
 export const goneBack = (generation: number) =>
   new EngineError('GENERATION_WAITS', `a replay has gone back to generation ${generation} while it was handed over`, { generation })

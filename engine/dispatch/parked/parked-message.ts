@@ -1,6 +1,5 @@
 /** One message as the parked store keeps it: a view of a single message, so that delivery doesn't see where it came from. */
-import type { MessageView } from '../../log/message-view.ts'
-import type { ActionCode } from '../../log/pack.ts'
+import type { MessageView, ActionCode } from '../../log/pack.ts'
 import type { Part, Position } from '../../position.ts'
 
 type ParkedFields = Readonly<{
@@ -17,6 +16,7 @@ type ParkedFields = Readonly<{
   body: Buffer
 }>
 
+/** A view of one parked message. */
 export class ParkedMessage implements MessageView {
   readonly buffer: Buffer
   readonly #fields: ParkedFields

@@ -13,43 +13,58 @@
  */
 import { EngineError } from '../../errors.ts'
 import type { MessageRef, TopicName } from '../../log/log.ts'
-import type { MessageView } from '../../log/message-view.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
-import { ask } from '../../state/asking.ts'
 import type { Query, Row } from '../../postgres/query.ts'
+import { rowsOf } from '../../postgres/rows.ts'
+import { ask } from '../../state/asking.ts'
 import { refList, type OlderRefs, type RefList } from '../ack-id.ts'
 import { termKey, writeAsOwner, type PartitionKey } from '../fenced-write.ts'
-import { nameOf, refKey, type Origin, type ParkedGroup, type ParkedGroupFacts, type ParkedRef } from './parked-group.ts'
-import { columnsOf, toView } from './parked-row.ts'
-import type { Failed, Move } from './parking.ts'
+import {
+  nameOf,
+  refKey,
+  type LoadedMessage,
+  type Origin,
+  type ParkedGroup,
+  type ParkedGroupFacts,
+  type ParkedName,
+  type ParkedRef,
+} from './parked-groups.ts'
+import { INSERTED, insertedOf, MESSAGE_COLUMNS, toView } from './parked-row.ts'
+import type { Failed, FailedMessage, Move } from './parking.ts'
 
 /** Messages that were given up, and when the last of them was. */
 export type Discards = Readonly<{ messages: number; lastAt: Date }>
-/** @property attempts how often it has failed; pull: how often it was handed out before it was parked */
-type LoadedMessage = ParkedRef & Readonly<{ view: MessageView; attempts: number; formerAttempts: readonly unknown[] }>
 /** Open messages: these, those that have failed at least once, or all. */
-export type Chosen = readonly Omit<ParkedRef, 'key'>[] | 'failing' | 'open'
+export type Chosen = readonly ParkedName[] | 'failing' | 'open'
 /** Where parked messages are found that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
-/** The newest of a message. */
+
+/** of a message: the newest */
 const KEPT_ATTEMPTS = 10
 /** Ended by hand in one statement. */
 export const MAX_ENDED = 1_000
-/** The newest of a sink (contract 12.3). */
+/** of a sink: the newest (contract 12.3) */
 const KEPT_DISCARDED = 1_000
 
-/** in a write of the owner */
+/** The rows of the partition, in a write of its owner and in a question. */
 const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
-/** the same without an owner's term */
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
 const BY_POSITION = 'history, lsn, idx, part'
-/** of a row, what names it */
+/** What names a row, and how it is read. */
 const NAME = 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index'
-/** The attempts of a row with that of a parameter in front. */
-const prepended = (parameter: number) =>
-  `jsonb_path_query_array(jsonb_build_array($${parameter}::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')`
+const NAME_COLUMNS = { group_hash: 'int', generation: 'int', partition: 'int', record_offset: 'int', record_index: 'int' } as const
+/** The rows that some messages name, by four parameters. */
+const named = (first: number) => `unnest($${first}::int[], $${first + 1}::int[], $${first + 2}::bigint[], $${first + 3}::int[])`
+const IS_NAMED = 'p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i'
+/** The attempts of a row with another one in front. */
+const prepended = (entry: string) =>
+  `jsonb_path_query_array(jsonb_build_array(${entry}::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')`
 const BYTES = 'octet_length(record_key) + octet_length(group_key) + octet_length(body)'
 
+const listOf = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : [])
+const numbersOf = (value: unknown): number[] => listOf(value).map(Number)
+
+/** The parked messages of one partition, as its owner reads and writes them. */
 export class ParkedStore {
   readonly term: number
   readonly #query: Query
@@ -82,23 +97,25 @@ export class ParkedStore {
   static async takeOver(
     query: Query,
     key: PartitionKey,
-    options: Readonly<{ grouping: boolean; holder: string; topic?: TopicName }>,
+    { grouping, holder, topic }: Readonly<{ grouping: boolean; holder: string; topic?: TopicName }>,
   ): Promise<ParkedStore> {
-    const { rows } = await ask(
+    const { sinkId, generation } = key
+    const taken = await ask(
       query,
       `with held as materialized (
          select drained_at is not null or topic <> coalesce($5, topic) as is_over from tailrace.generation where sink_id = $3::text::uuid and generation = $4 for share)
        insert into tailrace.term as t (kind, key, term, holder)
        select 'partition', $1, 1, $2 from (select bool_or(is_over) as is_over from held) as waited where is_over is not true
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term, parked`,
-      [termKey(key), options.holder, key.sinkId, key.generation, options.topic ?? null],
+      [termKey(key), holder, sinkId, generation, topic ?? null],
     )
-    if (!rows[0])
-      throw new EngineError('GENERATION_WAITS', `generation ${key.generation} is handed over, or has got another topic`, {
-        generation: key.generation,
-      })
-    return new ParkedStore(query, key, options.grouping, { term: Number(rows[0].term), parked: Number(rows[0].parked) })
+    const [owner] = rowsOf({ term: 'int', parked: 'int' }, taken)
+    if (!owner)
+      throw new EngineError('GENERATION_WAITS', `generation ${generation} is handed over, or has got another topic`, { generation })
+    return new ParkedStore(query, key, grouping, owner)
   }
+
+  // ── what is there ───────────────────────────────────────────────────────────────────────────────
 
   /**
    * What a new owner must know before it reads the log.
@@ -107,223 +124,187 @@ export class ParkedStore {
    */
   async load(from: MessageRef): Promise<{ groups: ParkedGroupFacts[]; refs: RefList }> {
     await this.#countAnew()
-    const { sinkId, generation, partition } = this.#key
-    const mine = [sinkId, generation, partition]
-    const row = 'generation, partition, record_offset, record_index, attempts, extract(epoch from commit_time)::float8 as committed'
-    const hidden = 'extract(epoch from next_try_at - now()) * 1000'
-    const open = await ask(
-      this.#query,
+    const hidden = 'extract(epoch from next_try_at - now())::float8 * 1000'
+    const columns = `group_hash, generation, partition, record_offset, record_index, attempts, extract(epoch from commit_time)::float8 as committed, ${hidden} as hidden`
+    const open = await this.#ask(
       this.#grouping
-        ? `select distinct on (group_hash) group_hash, ${row}, ${hidden} as hidden, count(*) over (partition by group_hash) as open,
+        ? `select distinct on (group_hash) ${columns}, count(*) over (partition by group_hash) as open,
              max(${hidden}) over (partition by group_hash order by ${BY_POSITION} rows between 1 following and unbounded following) as later_hidden
            from tailrace.parked where ${MINE_READ} and state = 'open' order by group_hash, ${BY_POSITION}`
-        : `select ${row}, 1 as open, ${hidden} as hidden, 0 as later_hidden
+        : `select ${columns}, 1 as open, null::float8 as later_hidden
            from tailrace.parked where ${MINE_READ} and state = 'open' order by ${BY_POSITION}`,
-      mine,
     )
-    const above = await ask(
-      this.#query,
+    const above = await this.#ask(
       `select record_offset, record_index from tailrace.parked
        where sink_id = $1::text::uuid and generation = $2 and partition = $3 and record_offset >= $4 order by record_offset, record_index`,
-      [...mine, from.offset],
+      [from.offset],
     )
     const refs = refList()
-    for (const row of above.rows) {
-      refs.offsets.push(Number(row.record_offset))
-      refs.indexes.push(Number(row.record_index))
+    for (const { record_offset: offset, record_index: index } of rowsOf({ record_offset: 'int', record_index: 'int' }, above)) {
+      refs.offsets.push(offset)
+      refs.indexes.push(index)
     }
-    const groups = open.rows.map((row) => ({
+    const facts = { attempts: 'int', committed: 'number', open: 'int', hidden: 'number?', later_hidden: 'number?' } as const
+    const groups = rowsOf({ ...NAME_COLUMNS, ...facts }, open).map((row) => ({
       ...this.#ref(row),
-      open: Number(row.open),
-      deliveries: Number(row.attempts),
-      commitTimeUs: Number(row.committed) * 1_000_000,
-      hiddenMs: Number(row.hidden ?? 0),
-      laterHiddenMs: Number(row.later_hidden ?? 0),
+      open: row.open,
+      deliveries: row.attempts,
+      commitTimeUs: row.committed * 1_000_000,
+      hiddenMs: row.hidden ?? 0,
+      laterHiddenMs: row.later_hidden ?? 0,
     }))
     return { groups, refs }
   }
 
   /** Messages that were discarded in the last day: for their size, and for other reasons. */
   async discards(): Promise<Readonly<{ bySize: Discards; others: Discards }>> {
-    const { sinkId, generation, partition } = this.#key
-    const { rows } = await ask(
-      this.#query,
+    const answer = await this.#ask(
       `select by_size, count(*) as messages, max(at) as last_at from (
          select flags & ${MESSAGE_FLAG.discarded} <> 0 as by_size, coalesce((attempt_log -> 0 ->> 'at')::timestamptz, inserted_at) as at
          from tailrace.parked where ${MINE_READ} and state = 'discarded') d
        where at > now() - interval '1 day' group by by_size`,
-      [sinkId, generation, partition],
     )
+    const found = rowsOf({ by_size: 'boolean', messages: 'int', last_at: 'time' }, answer)
     const of = (bySize: boolean): Discards => {
-      const row = rows.find(({ by_size }) => by_size === bySize)
-      return { messages: Number(row?.messages ?? 0), lastAt: row?.last_at instanceof Date ? row.last_at : new Date(0) }
+      const { messages = 0, last_at: lastAt = new Date(0) } = found.find(({ by_size }) => by_size === bySize) ?? {}
+      return { messages, lastAt }
     }
     return { bySize: of(true), others: of(false) }
-  }
-
-  /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
-  async insert(moves: readonly Move[], state: 'open' | 'discarded', reason: string | null): Promise<void> {
-    const written = await this.#write(
-      `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, state, error, history, lsn, idx, part,
-         record_offset, record_index, group_hash, record_key, group_key, body, action, flags, relation, commit_time, attempts,
-         attempt_log, next_try_at, xid)
-       select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, $6, coalesce(m.error, $7), m.history, m.lsn, m.idx, m.part, m.o, m.i, m.hash, m.key,
-         m.group_key, m.body, m.action, m.flags, m.relation, m.at, m.attempts, m.log::jsonb, now() + m.ms * interval '1 ms', m.xid
-       from owner, unnest($8::int[], $9::pg_lsn[], $10::int[], $11::smallint[], $12::bigint[], $13::int[], $14::bigint[], $15::text[], $16::text[],
-           $17::bytea[], $18::smallint[], $19::smallint[], $20::bigint[], $21::timestamptz[], $22::int[], $23::text[], $24::text[], $25::float8[], $26::bigint[])
-         as m (history, lsn, idx, part, o, i, hash, key, group_key, body, action, flags, relation, at, attempts, error, log, ms, xid)
-       on conflict (sink_id, history, lsn, idx, part) do nothing`,
-      [state, reason, ...columnsOf(moves)],
-      { adds: state === 'open' ? 1 : 0, parks: true },
-    )
-    if (written.length > 0) this.#parked++
-  }
-
-  /** Records that open messages have failed once more; those that are not to be tried again are discarded. @returns those that were open */
-  async failed(refs: readonly Omit<ParkedRef, 'key'>[], failures: readonly Failed[]): Promise<ParkedRef[]> {
-    const rows: Row[] = []
-    for (const isSpent of [false, true]) {
-      const some = failures.flatMap((failed, i) =>
-        (failed.retryInMs === undefined) === isSpent ? [{ ref: refs[i] as ParkedRef, failed }] : [],
-      )
-      if (some.length === 0) continue
-      const written = await this.#write(
-        `update tailrace.parked p set error = r.error, attempts = r.attempts, next_try_at = now() + r.ms * interval '1 ms', state = $14,
-           attempt_log = jsonb_path_query_array(jsonb_build_array(r.log::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')
-         from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[], $10::text[], $11::int[], $12::float8[], $13::text[])
-           as r (g, p, o, i, error, attempts, ms, log)
-         where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
-        [
-          ...this.#names(some.map(({ ref }) => ref)),
-          some.map(({ failed }) => failed.error),
-          some.map(({ failed }) => failed.attempts),
-          some.map(({ failed }) => failed.retryInMs ?? null),
-          some.map(({ failed }) => JSON.stringify(failed.record)),
-          isSpent ? 'discarded' : 'open',
-        ],
-        { returning: NAME, adds: isSpent ? -1 : 0 },
-      )
-      rows.push(...written)
-    }
-    return rows.map((row) => this.#ref(row))
   }
 
   /**
    * The first open messages of each group, lowest first: so many that their bodies are about `maxBytes`, and one at least.
    * @param each at most so many of a group, and one of those that have failed
    */
-  async fetch(groups: readonly ParkedGroup[], maxBytes: number, each = 1): Promise<LoadedMessage[]> {
-    const { sinkId, generation, partition } = this.#key
-    const mine = [sinkId, generation, partition]
-    const within = (first: string) =>
+  async fetch(
+    groups: readonly ParkedGroup[],
+    maxBytes: number,
+    each = 1,
+  ): Promise<(LoadedMessage & ParkedRef & Readonly<{ attempts: number }>)[]> {
+    const first = !this.#grouping
+      ? `select p.* from tailrace.parked p join ${named(4)} as r (g, p, o, i) on ${IS_NAMED} where ${MINE_READ} and state = 'open'`
+      : each === 1
+        ? `select distinct on (group_hash) * from tailrace.parked
+           where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`
+        : `select p.* from unnest($4::bigint[]) as g (hash) cross join lateral (select * from tailrace.parked
+           where ${MINE_READ} and state = 'open' and group_hash = g.hash order by ${BY_POSITION} limit ${Math.floor(each)}) p`
+    const answer = await this.#ask(
       `select * from (select f.*, sum(octet_length(f.body)) over (order by ${BY_POSITION}) - octet_length(f.body) as before from (${first}) f) b
-       where before < ${Math.floor(maxBytes)} order by ${BY_POSITION}`
-    const { rows } = this.#grouping
-      ? await ask(
-          this.#query,
-          within(
-            each === 1
-              ? `select distinct on (group_hash) * from tailrace.parked
-                 where ${MINE_READ} and state = 'open' and group_hash = any ($4::bigint[]) order by group_hash, ${BY_POSITION}`
-              : `select p.* from unnest($4::bigint[]) as g (hash) cross join lateral (select * from tailrace.parked
-                 where ${MINE_READ} and state = 'open' and group_hash = g.hash order by ${BY_POSITION} limit ${Math.floor(each)}) p`,
-          ),
-          [...mine, groups.map((g) => g.key)],
-        )
-      : await ask(
-          this.#query,
-          within(`select p.* from tailrace.parked p join unnest($4::int[], $5::int[], $6::bigint[], $7::int[]) as r (g, p, o, i)
-             on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
-           where ${MINE_READ} and state = 'open'`),
-          [...mine, ...this.#names(groups)],
-        )
-    return rows.map((row) => ({
+       where before < ${Math.floor(maxBytes)} order by ${BY_POSITION}`,
+      this.#grouping ? [groups.map(({ key }) => key)] : this.#names(groups),
+    )
+    return rowsOf({ ...NAME_COLUMNS, ...MESSAGE_COLUMNS, attempts: 'int', attempt_log: listOf }, answer).map((row) => ({
       ...this.#ref(row),
       view: toView(row),
-      attempts: Number(row.attempts),
-      formerAttempts: row.attempt_log as unknown[],
+      attempts: row.attempts,
+      formerAttempts: row.attempt_log,
     }))
   }
 
-  /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
-  async end(refs: readonly Omit<ParkedRef, 'key'>[], state: 'done' | 'discarded', reason: string | null = null): Promise<ParkedRef[]> {
-    const rows = await this.#write(
-      `update tailrace.parked p set state = $10, error = coalesce($11, p.error)
-       from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[]) as r (g, p, o, i)
-       where ${MINE} and p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i and p.state = 'open'`,
-      [...this.#names(refs), state, reason],
-      { returning: NAME, adds: -1 },
+  // ── what is written ─────────────────────────────────────────────────────────────────────────────
+
+  /** Writes messages as open or as discarded; durable when it settles. A row that is there already stays as it is. */
+  async insert(moves: readonly Move[]): Promise<void> {
+    const written = await this.#write(
+      `insert into tailrace.parked (sink_id, generation, partition, owner_generation, owner_partition, ${INSERTED.columns})
+       select $3::text::uuid, $4::int, $5::int, $4::int, $5::int, ${INSERTED.values} from owner, ${INSERTED.rows}
+       on conflict (sink_id, history, lsn, idx, part) do nothing`,
+      insertedOf(moves),
+      { wasOpen: false, parks: true },
     )
-    return rows.map((row) => this.#ref(row))
+    if (written.length > 0) this.#parked++
+  }
+
+  /** Records that open messages have failed once more; those that are not to be tried again are discarded. @returns those that were open */
+  failed(again: readonly FailedMessage[]): Promise<ParkedRef[]> {
+    const of = (value: (failed: Failed) => unknown) => again.map(({ failed }) => value(failed))
+    return this.#change(
+      `update tailrace.parked p set error = r.error, attempts = r.attempts, next_try_at = now() + r.ms * interval '1 ms', state = r.s,
+         attempt_log = ${prepended('r.log')}
+       from owner, unnest($6::int[], $7::int[], $8::bigint[], $9::int[], $10::text[], $11::int[], $12::float8[], $13::text[], $14::text[])
+         as r (g, p, o, i, error, attempts, ms, log, s)
+       where ${MINE} and ${IS_NAMED} and p.state = 'open'`,
+      [
+        ...this.#names(again),
+        of(({ error }) => error),
+        of(({ attempts }) => attempts),
+        of(({ retryInMs }) => retryInMs ?? null),
+        of(({ record }) => JSON.stringify(record)),
+        of(({ retryInMs }) => (retryInMs === undefined ? 'discarded' : 'open')),
+      ],
+      { wasOpen: true },
+    )
+  }
+
+  /** Ends open messages. @returns those that were open: unknown and repeated ones are ignored */
+  end(refs: readonly ParkedName[], state: 'done' | 'discarded', reason: string | null = null): Promise<ParkedRef[]> {
+    return this.#change(
+      `update tailrace.parked p set state = $10, error = coalesce($11, p.error) from owner, ${named(6)} as r (g, p, o, i)
+       where ${MINE} and ${IS_NAMED} and p.state = 'open'`,
+      [...this.#names(refs), state, reason],
+      { wasOpen: true },
+    )
   }
 
   /** Open messages are to be tried at once. @returns those that were backing off */
-  async hurry(chosen: Chosen): Promise<ParkedRef[]> {
+  hurry(chosen: Chosen): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(chosen)
-    const rows = await this.#write(
+    return this.#change(
       `update tailrace.parked p set next_try_at = null from owner where ${MINE} and p.state = 'open' and p.next_try_at > now() ${condition}`,
       params,
-      { returning: NAME },
     )
-    return rows.map((row) => this.#ref(row))
   }
 
   /**
    * Discarded messages are to be delivered after all, as if they had never failed. Those that are on record without their
    * body stay as they are. @param refs absent: all of them
    */
-  async reopen(refs: readonly Omit<ParkedRef, 'key'>[] | undefined, entry: Failed['record']): Promise<ParkedRef[]> {
+  reopen(refs: readonly ParkedName[] | undefined, entry: Failed['record']): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(refs ?? 'open')
-    const rows = await this.#write(
-      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, flags = p.flags | ${MESSAGE_FLAG.reopened}, attempt_log = ${prepended(5 + params.length + 1)}
+    return this.#change(
+      `update tailrace.parked p set state = 'open', attempts = 0, next_try_at = null, flags = p.flags | ${MESSAGE_FLAG.reopened},
+         attempt_log = ${prepended(`$${6 + params.length}`)}
        from owner where ${MINE} and p.state = 'discarded' and p.flags & ${MESSAGE_FLAG.discarded} = 0 ${condition}`,
       [...params, JSON.stringify(entry)],
-      { returning: NAME, adds: 1 },
+      { wasOpen: false },
     )
-    return rows.map((row) => this.#ref(row))
   }
 
   /** @returns the open messages whose newest entry is this one of `reopen`, also if that did not answer */
   async reopenedWith(entry: Failed['record']): Promise<ParkedRef[]> {
-    const { sinkId, generation, partition } = this.#key
-    const { rows } = await ask(
-      this.#query,
+    const found = await this.#ask(
       `select ${NAME} from tailrace.parked p where ${MINE_READ} and p.state = 'open' and p.attempt_log -> 0 = $4::jsonb order by ${BY_POSITION}`,
-      [sinkId, generation, partition, JSON.stringify(entry)],
+      [JSON.stringify(entry)],
     )
-    return rows.map((row) => this.#ref(row))
+    return rowsOf(NAME_COLUMNS, found).map((row) => this.#ref(row))
   }
 
   /** Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at most MAX_ENDED of those that are not named */
-  async endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
+  endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(chosen)
-    const next = 5 + params.length + 1
-    const some = `p.ctid = any (array (select p.ctid from tailrace.parked p where ${MINE} and p.state = 'open' ${condition} limit ${MAX_ENDED}))`
-    const rows = await this.#write(
+    const next = 6 + params.length
+    const some = `and p.ctid = any (array (select p.ctid from tailrace.parked p where ${MINE} and p.state = 'open' ${condition} limit ${MAX_ENDED}))`
+    return this.#change(
       `update tailrace.parked p set state = $${next}, next_try_at = null, error = coalesce(p.error, $${next + 1}::jsonb ->> 'message'),
-         attempt_log = ${prepended(next + 1)}
-       from owner where ${MINE} and p.state = 'open' ${typeof chosen === 'string' ? `and ${some}` : condition}`,
+         attempt_log = ${prepended(`$${next + 1}`)}
+       from owner where ${MINE} and p.state = 'open' ${typeof chosen === 'string' ? some : condition}`,
       [...params, state, JSON.stringify(entry)],
-      { returning: NAME, adds: -1 },
+      { wasOpen: true },
     )
-    return rows.map((row) => this.#ref(row))
   }
 
   /** Removes, of what is discarded, all but the newest rows of the sink, and what is done: below the durably committed message, and what is done of generations that no log holds any more. */
   async removeDone(below: MessageRef): Promise<void> {
-    await this.#write(
-      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'done'
-         and ((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))`,
-      [below.offset, below.index],
-    )
+    const isBelow = `((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))`
+    const params = [below.offset, below.index]
+    await this.#write(`delete from tailrace.parked p using owner where ${MINE} and p.state = 'done' and ${isBelow}`, params)
     // as long as the log may bring its message again, a discarded row keeps it from being delivered
     await this.#write(
-      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'discarded'
-         and ((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))
+      `delete from tailrace.parked p using owner where ${MINE} and p.state = 'discarded' and ${isBelow}
          and (p.inserted_at, p.history, p.lsn, p.idx, p.part) < (
            select d.inserted_at, d.history, d.lsn, d.idx, d.part from tailrace.parked d where d.sink_id = $3::text::uuid and d.state = 'discarded'
            order by d.inserted_at desc, d.history desc, d.lsn desc, d.idx desc, d.part desc offset ${KEPT_DISCARDED - 1} limit 1)`,
-      [below.offset, below.index],
+      params,
     )
   }
 
@@ -332,7 +313,6 @@ export class ParkedStore {
     await this.#write(
       `insert into tailrace.drained_partition as d (sink_id, generation, partition) select $3::text::uuid, $4::int, $5::int from owner
        on conflict (sink_id, generation, partition) do update set drained_at = d.drained_at`,
-      [],
     )
   }
 
@@ -342,22 +322,21 @@ export class ParkedStore {
       `insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
        select $3::text::uuid, $4::int, $5::int, (select coalesce(sum(${BYTES}), 0) from tailrace.parked where ${MINE} and state = 'open') from owner
        on conflict (sink_id, generation, partition) do update set bytes = excluded.bytes`,
-      [],
     )
   }
+
+  // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
   /** Which of the rows, as more conditions on `p`, and the parameters from $6 on that they need. */
   #choose(chosen: Chosen): Readonly<{ condition: string; params: readonly unknown[] }> {
     if (chosen === 'open') return { condition: '', params: [] }
     if (chosen === 'failing') return { condition: 'and p.attempts > 0', params: [] }
-    const named = 'select * from unnest($6::int[], $7::int[], $8::bigint[], $9::int[])'
-    return {
-      condition: `and (p.generation, p.partition, p.record_offset, p.record_index) in (${named})`,
-      params: this.#names(chosen),
-    }
+    const condition = `and (p.generation, p.partition, p.record_offset, p.record_index) in (select * from ${named(6)})`
+    return { condition, params: this.#names(chosen) }
   }
 
-  #names(refs: readonly Omit<ParkedRef, 'key'>[]): unknown[] {
+  /** The four parameters of `named`. */
+  #names(refs: readonly ParkedName[]): unknown[] {
     const origins = refs.map(({ origin }) => origin ?? this.#key)
     return [
       origins.map(({ generation }) => generation),
@@ -367,13 +346,12 @@ export class ParkedStore {
     ]
   }
 
-  #ref(row: Row): ParkedRef {
-    const offset = Number(row.record_offset)
-    const index = Number(row.record_index)
-    const origin = { generation: Number(row.generation), partition: Number(row.partition) }
-    if (origin.generation === this.#key.generation && origin.partition === this.#key.partition)
-      return { key: this.#grouping ? Number(row.group_hash) : refKey(offset, index), offset, index }
-    return { key: this.#grouping ? Number(row.group_hash) : this.#keyElsewhere(nameOf(offset, index, origin)), offset, index, origin }
+  #ref(row: Readonly<Record<keyof typeof NAME_COLUMNS, number>>): ParkedRef {
+    const { group_hash: group, generation, partition, record_offset: offset, record_index: index } = row
+    const isOwn = generation === this.#key.generation && partition === this.#key.partition
+    const name = isOwn ? { offset, index } : { offset, index, origin: { generation, partition } }
+    if (this.#grouping) return { key: group, ...name }
+    return { key: isOwn ? refKey(offset, index) : this.#keyElsewhere(nameOf(name)), ...name }
   }
 
   #keyElsewhere(name: number | string): number {
@@ -382,30 +360,43 @@ export class ParkedStore {
     return known
   }
 
+  /** Asks for rows of the partition, which is $1 to $3; further parameters are from $4 on. @throws EngineError STATE_UNAVAILABLE */
+  #ask(sql: string, params: readonly unknown[] = []): ReturnType<Query> {
+    const { sinkId, generation, partition } = this.#key
+    return ask(this.#query, sql, [sinkId, generation, partition, ...params])
+  }
+
+  /** Changes rows `p`. @returns what names them */
+  async #change(sql: string, params: readonly unknown[], options: WriteOptions = {}): Promise<ParkedRef[]> {
+    return rowsOf(NAME_COLUMNS, { rows: await this.#write(sql, params, { ...options, returning: NAME }) }).map((row) => this.#ref(row))
+  }
+
   /**
-   * @param options what to return of the rows written; whether they add to the open ones (1) or were of them (-1), and are to be counted as parked
+   * @param options what to return of the rows written; whether they were open, if they may come to be or to be no more, for the backlog;
+   *   whether they are to be counted as parked
    * @throws EngineError PARTITION_FENCED: another owner has taken over; STATE_UNAVAILABLE
    */
   async #write(
     sql: string,
-    params: readonly unknown[],
-    { returning, adds = 0, parks = false }: Readonly<{ returning?: string; adds?: -1 | 0 | 1; parks?: boolean }> = {},
+    params: readonly unknown[] = [],
+    { returning, wasOpen, parks = false }: WriteOptions = {},
   ): Promise<readonly Row[]> {
-    const columns = [returning ?? '1 as one', ...(adds === 0 ? [] : [`${BYTES} as bytes`])].join(', ')
+    const added = wasOpen ? `case state when 'open' then 0 else -(${BYTES}) end` : `case state when 'open' then ${BYTES} else 0 end`
     const counted = `, counted as (
        insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
-       select $3::text::uuid, $4::int, $5::int, ${adds} * sum(bytes) from written having count(*) > 0
+       select $3::text::uuid, $4::int, $5::int, sum(bytes) from written having sum(bytes) <> 0
        on conflict (sink_id, generation, partition) do update set bytes = b.bytes + excluded.bytes)`
     const parked = `, parked as (
        update tailrace.term set parked = parked + 1 where kind = 'partition' and key = $1::text and term = $2::bigint and exists (select from written))`
-    const owner = { key: this.#key, term: this.term }
-    return writeAsOwner(this.#query, owner, sql, params, {
-      returning: columns,
-      further: `${adds === 0 ? '' : counted}${parks ? parked : ''}`,
+    return writeAsOwner(this.#query, { key: this.#key, term: this.term }, sql, params, {
+      returning: [returning ?? '1 as one', ...(wasOpen === undefined ? [] : [`${added} as bytes`])].join(', '),
+      further: `${wasOpen === undefined ? '' : counted}${parks ? parked : ''}`,
       lock: parks ? 'no key update' : 'share',
     })
   }
 }
+
+type WriteOptions = Readonly<{ returning?: string; wasOpen?: boolean; parks?: boolean }>
 
 /**
  * Which partitions own messages that earlier generations have named; finished and unknown ones are left out.
@@ -418,17 +409,17 @@ export async function findParked(
   { generations, partitions, offsets, indexes }: OlderRefs,
   states: readonly ('open' | 'discarded')[] = ['open'],
 ): Promise<OwnedRefs[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
     `select p.owner_generation, p.owner_partition, p.generation, p.partition, array_agg(p.record_offset) as offsets, array_agg(p.record_index) as indexes
-     from tailrace.parked p join unnest($2::int[], $3::int[], $4::bigint[], $5::int[]) as r (g, p, o, i)
-       on p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i
+     from tailrace.parked p join ${named(2)} as r (g, p, o, i) on ${IS_NAMED}
      where p.sink_id = $1::text::uuid and p.state = any ($6) group by 1, 2, 3, 4`,
     [sinkId, generations, partitions, offsets, indexes, states],
   )
-  return rows.map((row) => ({
-    owner: { generation: Number(row.owner_generation), partition: Number(row.owner_partition) },
-    origin: { generation: Number(row.generation), partition: Number(row.partition) },
-    refs: { offsets: (row.offsets as unknown[]).map(Number), indexes: (row.indexes as unknown[]).map(Number) },
+  const columns = { owner_generation: 'int', owner_partition: 'int', generation: 'int', partition: 'int' } as const
+  return rowsOf({ ...columns, offsets: numbersOf, indexes: numbersOf }, found).map((row) => ({
+    owner: { generation: row.owner_generation, partition: row.owner_partition },
+    origin: { generation: row.generation, partition: row.partition },
+    refs: { offsets: row.offsets, indexes: row.indexes },
   }))
 }

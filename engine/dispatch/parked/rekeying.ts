@@ -5,9 +5,11 @@
  * Timestamps, byte strings, arrays and JSON are written otherwise than they were printed: of a group made of them, what was
  * parked before the change is not ordered against what comes after it.
  */
+import { EngineError } from '../../errors.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
 import type { GenerationShape } from '../../state/generation-shape.ts'
-import { hashGroup } from '../../wal/decode/change-keys.ts'
+import { keyOf } from './parked-row.ts'
+import { hashGroup } from '../../wal/decode/change.ts'
 
 type ParkedBody = Readonly<{
   relation: number
@@ -27,7 +29,18 @@ type Regrouped = Readonly<{
 /** A table whose changes are grouped by other columns from a generation on. @property key names of its primary key's columns */
 export type RegroupedRelation = Readonly<{ relation: number; key: readonly string[] }>
 
+/** Reads the column `regrouped` of a generation; undefined: it began with no such table. @throws EngineError INTERNAL: it is something else */
+export function readRegrouped(value: unknown): RegroupedRelation | undefined {
+  if (value === null) return undefined
+  if (!isRegrouped(value)) throw new EngineError('INTERNAL', 'the database answered no table that is grouped by other columns')
+  return value
+}
+
+const isRegrouped = (value: unknown): value is RegroupedRelation =>
+  typeof value === 'object' && value !== null && 'relation' in value && 'key' in value && Array.isArray(value.key)
+
 /**
+ * The group of a parked message under another shape.
  * @param shape one with groups
  * @param regrouped with which the generation begins: its messages have the key of before
  */
@@ -37,7 +50,7 @@ export function regroup(
   regrouped?: RegroupedRelation,
 ): Regrouped {
   const columns = columnsOf(body, shape) ?? (regrouped?.relation === relation ? regrouped.key : undefined)
-  const texts = columns ? columnTexts(body, columns) : (JSON.parse(recordKey) as (string | null)[])
+  const texts = columns ? columnTexts(body, columns) : keyOf(recordKey)
   const key = texts.map((text) => text ?? '').join(':')
   return {
     hash: hashGroup(relation, Buffer.from(key)),

@@ -1,8 +1,8 @@
 /** Messages that the source has not kept because they are too large (correctness 26): what is put on record of them. */
-import type { MessageView } from '../../log/message-view.ts'
-import { MESSAGE_FLAG } from '../../log/pack.ts'
+import { type MessageView, MESSAGE_FLAG } from '../../log/pack.ts'
 import type { Failed } from './parking.ts'
 
+/** Whether the source has left a message out for its size. */
 export const isTooLarge = (view: MessageView, place: number): boolean => (view.flags(place) & MESSAGE_FLAG.discarded) !== 0
 
 /** Given up before any delivery. */

@@ -18,6 +18,7 @@ import { firstAt, seek, type FirstMessage, type ReplayPlace, type Sought } from 
  */
 export type ReplayTarget = Readonly<{ lsn: Lsn } | { fromUs: number } | { offset: number; partition: number; generation?: number }>
 
+/** Where a replay goes back to. */
 export type ReplayPlan = Readonly<{
   /** everything above it comes again */
   position: Position
@@ -56,7 +57,8 @@ export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<Repl
   const last = kept[lastOpen]
   const wasOff = last?.endsAt && comparePositions(sought, last.endsAt) >= 0 && lastOpen + 1 < kept.length // between that one and the next
   const at = wasOff ? lastOpen + 1 : Math.max(0, lastOpen) // below all of them: everything comes again
-  const generation = kept[at] as KnownGeneration
+  const generation = kept[at]
+  if (!generation) throw await outOfWindow(of, kept, reach)
   // what its stream has from before it opened may stand behind where it begins, and is others'
   const position = wasOff || lastOpen < 0 ? generation.opensAt : sought
   const places = await seekAll(of, generation, { position })

@@ -4,12 +4,15 @@
  * found from the point below it, also where a log holds records twice, and the lowest point says where the replay window
  * begins: it is raised before the log is trimmed, never after.
  */
-import { formatLsn, parseLsn } from '../../lsn.ts'
-import type { Part, Position } from '../../position.ts'
+import { formatLsn } from '../../lsn.ts'
+import type { Position } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
-import type { Query, Row } from '../../postgres/query.ts'
+import type { Query } from '../../postgres/query.ts'
+import { rowsOf, type RowOf } from '../../postgres/rows.ts'
 import { writeAsOwner, type Owner } from '../fenced-write.ts'
+import { readPart } from '../span.ts'
 
+/** A place in a partition's log that a replay may begin from, and what is known of it. */
 export type ReplayPoint = Readonly<{
   /** of the record */
   offset: number
@@ -30,6 +33,18 @@ type PartitionPoints = Readonly<{ generation: number; partition: number; points:
 
 const COLUMNS =
   'record_offset, needed_from, history, lsn, idx, part, extract(epoch from latest_commit)::float8 as latest, messages, bytes, reached_ms'
+const POINT = {
+  record_offset: 'int',
+  needed_from: 'int',
+  history: 'int',
+  lsn: 'lsn',
+  idx: 'int',
+  part: readPart,
+  latest: 'number',
+  messages: 'int',
+  bytes: 'int',
+  reached_ms: 'int',
+} as const
 const WRITTEN =
   'sink_id, generation, partition, record_offset, needed_from, history, lsn, idx, part, latest_commit, messages, bytes, reached_ms'
 const valuesOf = ({ offset, neededFrom, position, latestUs, messages, bytes, reachedMs }: ReplayPoint): unknown[] => [
@@ -56,15 +71,16 @@ export class ReplayPoints {
     this.#owner = owner
   }
 
+  /** Those that are stored, the lowest first. */
   async load(): Promise<readonly ReplayPoint[]> {
     const { sinkId, generation, partition } = this.#owner.key
-    const { rows } = await ask(
+    const found = await ask(
       this.#query,
       `select ${COLUMNS} from tailrace.replay_point
        where sink_id = $1::text::uuid and generation = $2 and partition = $3 order by record_offset`,
       [sinkId, generation, partition],
     )
-    return rows.map(toPoint)
+    return rowsOf(POINT, found).map(toPoint)
   }
 
   /** @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
@@ -90,7 +106,7 @@ export class ReplayPoints {
   }
 }
 
-/** By whoever may, in a transaction of its own. @param key sink, generation, partition */
+/** Stores a point in a transaction that is allowed to without a term. @param key sink, generation, partition */
 export async function insertPoint(query: Query, key: readonly unknown[], point: ReplayPoint): Promise<void> {
   await ask(
     query,
@@ -101,27 +117,28 @@ export async function insertPoint(query: Query, key: readonly unknown[], point: 
   )
 }
 
-/** Of all partitions of a sink. */
+/** The points of all partitions of a sink. */
 export async function pointsOf(query: Query, sinkId: string): Promise<readonly PartitionPoints[]> {
-  const { rows } = await ask(
+  const found = await ask(
     query,
     `select generation, partition, ${COLUMNS} from tailrace.replay_point where sink_id = $1::text::uuid order by generation, partition, record_offset`,
     [sinkId],
   )
-  const byPartition = Map.groupBy(rows, ({ generation, partition }) => `${String(generation)}/${String(partition)}`)
-  return [...byPartition.values()].map((of) => ({
-    generation: Number(of[0]?.generation),
-    partition: Number(of[0]?.partition),
-    points: of.map(toPoint),
-  }))
+  const known: { generation: number; partition: number; points: ReplayPoint[] }[] = []
+  for (const { generation, partition, ...row } of rowsOf({ generation: 'int', partition: 'int', ...POINT }, found)) {
+    const last = known.at(-1)
+    if (last?.generation === generation && last.partition === partition) last.points.push(toPoint(row))
+    else known.push({ generation, partition, points: [toPoint(row)] })
+  }
+  return known
 }
 
-const toPoint = (row: Row): ReplayPoint => ({
-  offset: Number(row.record_offset),
-  neededFrom: Number(row.needed_from),
-  position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
-  latestUs: Math.round(Number(row.latest) * 1_000_000),
-  messages: Number(row.messages),
-  bytes: Number(row.bytes),
-  reachedMs: Number(row.reached_ms),
+const toPoint = ({ history, lsn, idx, part, ...row }: RowOf<typeof POINT>): ReplayPoint => ({
+  offset: row.record_offset,
+  neededFrom: row.needed_from,
+  position: { history, lsn, idx, part },
+  latestUs: Math.round(row.latest * 1_000_000),
+  messages: row.messages,
+  bytes: row.bytes,
+  reachedMs: row.reached_ms,
 })

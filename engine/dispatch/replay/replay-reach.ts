@@ -3,16 +3,17 @@
  * partitions. Every generation that is whole reaches back to where it opens; the first that is not, from the newest on,
  * ends the reach.
  */
-import { comparePositions, type Position, toPosition } from '../../position.ts'
-import { readerOf, type ReaderName, type TopicName } from '../../log/log.ts'
+import { comparePositions, type Position } from '../../position.ts'
+import type { ReaderName, TopicName } from '../../log/log.ts'
 import { ask } from '../../state/asking.ts'
-import { ownTopic } from '../../wal/routing/routing.ts'
 import type { Query } from '../../postgres/query.ts'
-import { topicOfGeneration } from '../generations.ts'
-import { parkedOwner, type ParkedOwner } from '../parked/parked-hand-over.ts'
-import { takesOf, type Takes } from '../span.ts'
+import { rowsOf } from '../../postgres/rows.ts'
+import { READING, READING_COLUMNS, readerIn } from '../generations.ts'
+import { OWNER_COLUMNS, type ParkedOwner } from '../parked/parked-hand-over.ts'
+import type { Takes } from '../span.ts'
 import { pointsOf, type ReplayPoint } from './replay-points.ts'
 
+/** A generation as far as it can be replayed. */
 export type KnownGeneration = ParkedOwner &
   Readonly<{
     topic: TopicName
@@ -31,6 +32,7 @@ export type KnownGeneration = ParkedOwner &
     points: readonly (readonly ReplayPoint[] | undefined)[]
   }>
 
+/** How far back a sink can be replayed. */
 export type Reach = Readonly<{
   /** every message above it is kept; undefined: every message the sink ever had */
   above: Position | undefined
@@ -44,36 +46,30 @@ export type Reach = Readonly<{
 export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
   const generations = await ask(
     query,
-    `select generation, shape, topic, regrouped, rewinds, history, lsn, idx, ends_history, ends_lsn, ends_idx, takes, dropped_at is not null as dropped,
-       extract(epoch from drained_at)::float8 as ended
-     from tailrace.generation where sink_id = $1::text::uuid and lsn is not null order by generation ${lock ? 'for update' : ''}`,
+    `select ${READING}, g.regrouped, g.rewinds, g.dropped_at is not null as dropped, extract(epoch from g.drained_at)::float8 as ended
+     from tailrace.generation g where g.sink_id = $1::text::uuid and g.lsn is not null order by g.generation ${lock ? 'for update' : ''}`,
     [sinkId],
   )
   const terms = await ask(query, `select key from tailrace.term where kind = 'partition' and key like $1 || '.%'`, [sinkId])
   const lines = await ask(query, 'select generation, partition, begins from tailrace.reader_line where sink_id = $1::text::uuid', [sinkId])
-  const begins = new Map(lines.rows.map((row) => [`${String(row.generation)}/${String(row.partition)}`, Number(row.begins)]))
-  const served = new Set(terms.rows.map(({ key }) => String(key).slice(sinkId.length + 1)))
-  const known = new Map((await pointsOf(query, sinkId)).map(({ generation, partition, points }) => [`${generation}/${partition}`, points]))
-  return generations.rows.flatMap((row) => {
-    const owner = parkedOwner(row)
-    const { generation, shape } = owner
-    const topic = topicOfGeneration(sinkId, row)
-    if (topic === undefined) return []
-    const points = Array.from({ length: shape.partitions }, (_, partition) => {
-      const name = `${generation}/${partition}`
-      return known.get(name) ?? (served.has(name) ? [] : undefined)
-    })
+  const nameOf = ({ generation, partition }: Readonly<{ generation: number; partition: number }>) => `${generation}/${partition}`
+  const begins = new Map(rowsOf({ generation: 'int', partition: 'int', begins: 'int' }, lines).map((row) => [nameOf(row), row.begins]))
+  const served = new Set(rowsOf({ key: 'text' }, terms).map(({ key }) => key.slice(sinkId.length + 1)))
+  const known = new Map((await pointsOf(query, sinkId)).map((of) => [nameOf(of), of.points]))
+  const columns = { ...READING_COLUMNS, ...OWNER_COLUMNS, dropped: 'boolean', ended: 'number?' } as const
+  return rowsOf(columns, generations).flatMap(({ topic, opens: opensAt, ends: endsAt, ended, ...row }) => {
+    if (topic === undefined || !opensAt) return []
+    const { generation, shape } = row
+    const names = Array.from({ length: shape.partitions }, (_, partition) => nameOf({ generation, partition }))
     return {
-      ...owner,
+      ...row,
       topic,
-      reader: readerOf(topic, ownTopic({ sinkId, generation })),
-      points,
-      begins: points.map((_, partition) => begins.get(`${generation}/${partition}`) ?? 0),
-      endsAt: toPosition({ history: row.ends_history, lsn: row.ends_lsn, idx: row.ends_idx }),
-      takes: takesOf(row.takes),
-      dropped: row.dropped === true,
-      opensAt: toPosition(row) as Position,
-      endedUs: row.ended === null ? undefined : Number(row.ended) * 1_000_000,
+      reader: readerIn(topic, { sinkId, generation }),
+      points: names.map((name) => known.get(name) ?? (served.has(name) ? [] : undefined)),
+      begins: names.map((name) => begins.get(name) ?? 0),
+      opensAt,
+      endsAt,
+      endedUs: ended === undefined ? undefined : ended * 1_000_000,
     }
   })
 }
@@ -85,9 +81,7 @@ export function reachOf(generations: readonly KnownGeneration[]): Reach | undefi
     const lowest = each.points.map((points) => points && points[0])
     const isKnown = lowest.every((point, partition) => point !== undefined || each.points[partition] === undefined)
     if (each.dropped || !isKnown) return later && { above: later.opensAt, latestUs: each.endedUs ?? Infinity, oldest: later.generation }
-    const trimmed = lowest.filter(
-      (point, partition) => point !== undefined && point.offset > (each.begins[partition] ?? 0),
-    ) as ReplayPoint[]
+    const trimmed = lowest.flatMap((point, partition) => (point && point.offset > (each.begins[partition] ?? 0) ? [point] : []))
     if (trimmed.length > 0)
       return {
         above: trimmed.map(({ position }) => position).reduce((a, b) => (comparePositions(a, b) >= 0 ? a : b)),

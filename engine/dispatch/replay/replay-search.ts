@@ -9,10 +9,13 @@ import type { GenerationShape } from '../../state/generation-shape.ts'
 import { mayHaveOthers, notOwn, ownCount, type Takes } from '../span.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
+/** What is searched for: the first message above a position, or of a commit time. */
 export type Sought = Readonly<{ position: Position } | { fromUs: number }>
 
+/** The first message that comes again. */
 export type FirstMessage = Readonly<{ position: Position; commitTimeUs: number }>
 
+/** Where a partition is read again from. */
 export type ReplayPlace = Readonly<{
   /** the first message that comes, or, when there is none yet, the next one */
   ref: MessageRef

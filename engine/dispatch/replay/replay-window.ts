@@ -12,6 +12,7 @@ import type { Position } from '../../position.ts'
 import type { MessageRef } from '../../log/log.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
+/** How much is kept of what is finished. */
 export type WindowBounds = Readonly<{ windowMs: number; maxBytes: number }>
 /** What was read of a record. */
 export type ReadRecord = Readonly<{ offset: number; messages: number; bytes: number; latestUs: number }>
@@ -26,6 +27,7 @@ const MOST_STEP_MS = 60_000
 
 type Finished = Readonly<{ next: MessageRef; filter: Position }>
 
+/** What one partition keeps to be replayed. */
 export class ReplayWindow {
   /** read and not yet below the durable commit */
   #read: ReadRecord[] = []
@@ -64,6 +66,7 @@ export class ReplayWindow {
     return this.#messages - (this.#points[0]?.messages ?? this.#messages)
   }
 
+  /** A record was read. */
   read(record: ReadRecord): void {
     this.#read.push(record)
   }
@@ -99,6 +102,7 @@ export class ReplayWindow {
     return first !== undefined && second === undefined && this.#committed.next.offset <= first.offset
   }
 
+  /** A point is stored now. */
   stored(point: ReplayPoint): void {
     this.#points.push(point)
   }
@@ -108,16 +112,14 @@ export class ReplayWindow {
    * @param keptBytes of finished records, as the log has them; @param short the log is short of space
    */
   nextBegin(now: number, { windowMs, maxBytes }: WindowBounds, keptBytes: number, short: boolean): ReplayPoint | undefined {
-    const points = this.#points
-    const [first] = points
-    let begin = 0
-    for (let i = 1; i < points.length; i++) {
-      const { reachedMs } = points[i] as ReplayPoint
-      const outgrown = keptBytes - ((points[i - 1] as ReplayPoint).bytes - (first as ReplayPoint).bytes) > maxBytes
-      if (!short && !outgrown && now + this.#aheadMs - reachedMs < windowMs) break
-      begin = i
+    const [first, ...later] = this.#points
+    let begin = first
+    for (const point of later) {
+      const outgrown = keptBytes - ((begin?.bytes ?? 0) - (first?.bytes ?? 0)) > maxBytes
+      if (!short && !outgrown && now + this.#aheadMs - point.reachedMs < windowMs) break
+      begin = point
     }
-    return begin > 0 ? points[begin] : undefined
+    return begin === first ? undefined : begin
   }
 
   /** The points below it are not stored any more. */

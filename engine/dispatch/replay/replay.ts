@@ -11,12 +11,12 @@
  *  R5. Generations behind the position begin where they open, as if they had never been delivered.
  */
 import { EngineError } from '../../errors.ts'
-import { commitToJson } from '../../log/commit-json.ts'
-import type { Commit, FinishedRange, InFlight, MessageRef } from '../../log/log.ts'
+import { commitToJson, type Commit, type FinishedRange, type InFlight, type MessageRef } from '../../log/log.ts'
 import { formatLsn } from '../../lsn.ts'
 import { comparePositions, type Position } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../postgres/query.ts'
+import { rowsOf } from '../../postgres/rows.ts'
 import { termKey } from '../fenced-write.ts'
 import { handParkedOver } from '../parked/parked-hand-over.ts'
 import type { ReplayPlan } from './replay-plan.ts'
@@ -28,8 +28,9 @@ import { compareRefs, laterRef } from '../restored.ts'
 /** A generation of which every partition has stopped: the term of each, and the last commit. */
 export type Stopped = Readonly<{ generation: number; terms: ReadonlyMap<number, number>; commits: ReadonlyMap<number, Commit | undefined> }>
 
-/** Stands where the holder of a term stands: of a partition that goes on elsewhere, and of one that is delivered later. */
+/** Stands where the holder of a term stands, of a partition that goes on elsewhere. */
 export const REWINDING = 'rewinding'
+/** Stands there for a partition that is delivered later again. */
 export const REWOUND = 'rewound'
 
 /**
@@ -43,7 +44,8 @@ export async function rewind(query: Query, sinkId: string, plan: ReplayPlan, sto
   const known = await knownGenerations(query, sinkId, true)
   const generations = known.filter(({ generation }) => generation <= stopped.generation)
   mustReach(generations, plan)
-  const [goal, ...later] = generations.filter(({ generation }) => generation >= plan.generation) as [KnownGeneration, ...KnownGeneration[]]
+  const [goal, ...later] = generations.filter(({ generation }) => generation >= plan.generation)
+  if (!goal) throw movedOn()
   await mustBeStopped(query, sinkId, generations, stopped)
 
   const messages = count(goal, later, plan, stopped)
@@ -148,10 +150,14 @@ function sizeOf({ from, to }: FinishedRange, points: readonly ReplayPoint[]): nu
 function mustReach(generations: readonly KnownGeneration[], { generation, position }: ReplayPlan): void {
   const reach = reachOf(generations)
   const isKept = reach && reach.oldest <= generation && (!reach.above || comparePositions(reach.above, position) <= 0)
-  if (!isKept) throw new EngineError('REPLAY_OUT_OF_WINDOW', 'the replay window has just moved on beyond this place')
+  if (!isKept) throw movedOn()
 }
 
-/** @throws EngineError PARTITION_MOVING */
+const movedOn = () => new EngineError('REPLAY_OUT_OF_WINDOW', 'the replay window has just moved on beyond this place')
+
+const TERM = { key: 'text', term: 'int' } as const
+
+/** Looks whether every partition stands still under the term that it stopped with. @throws EngineError PARTITION_MOVING */
 export async function mustBeStopped(
   query: Query,
   sinkId: string,
@@ -160,13 +166,13 @@ export async function mustBeStopped(
 ): Promise<void> {
   const { generation, terms } = stopped
   const served = generations.find(({ endedUs }) => endedUs === undefined)?.generation
-  const { rows } = await ask(
+  const found = await ask(
     query,
     `select key, term from tailrace.term where kind = 'partition' and key like $1 || '.' || $2::int || '/%' order by key for update`,
     [sinkId, generation],
   )
-  const moved = rows
-    .map(({ key, term }) => ({ partition: Number(String(key).slice(String(key).lastIndexOf('/') + 1)), term: Number(term) }))
+  const moved = rowsOf(TERM, found)
+    .map(({ key, term }) => ({ partition: Number(key.slice(key.lastIndexOf('/') + 1)), term }))
     .find(({ partition, term }) => terms.get(partition) !== term)
   if (served === generation && !moved) return
   const partition = moved?.partition ?? 0
@@ -194,12 +200,12 @@ async function raiseTerms(
     const keys = generations.flatMap(({ generation, points }) =>
       [...points.keys()].map((partition) => termKey({ sinkId, generation, partition })),
     )
-    const { rows } = await ask(
+    const raised = await ask(
       query,
       `update tailrace.term set term = term + 1, holder = $2 where kind = 'partition' and key = any ($1) returning key, term`,
       [keys, holder],
     )
-    for (const { key, term } of rows) terms.set(String(key).slice(sinkId.length + 1), Number(term))
+    for (const { key, term } of rowsOf(TERM, raised)) terms.set(key.slice(sinkId.length + 1), term)
   }
   return terms
 }

@@ -3,8 +3,7 @@
  * it is its turn at all, and whether there is more to read. Most partitions have nothing, and are spared the statements for it.
  */
 import { EngineError } from '../../errors.ts'
-import { commitFromJson, type StoredCommit } from '../../log/commit-json.ts'
-import type { Commit } from '../../log/log.ts'
+import { commitFromJson, type StoredCommit, type Commit } from '../../log/log.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../postgres/query.ts'
 import type { PartitionKey } from '../fenced-write.ts'

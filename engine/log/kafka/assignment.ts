@@ -5,6 +5,7 @@
  */
 import { createHash } from 'node:crypto'
 
+/** A member of a group, by what it says of itself when it joins. */
 export type GroupMember = Readonly<{
   id: string
   /** partitions it served until now */
@@ -15,7 +16,7 @@ export type GroupMember = Readonly<{
   first?: Readonly<{ group: string; partitions: readonly number[] }> | undefined
 }>
 
-/** @returns by member id; every partition of 0 … partitions − 1 once */
+/** Shares the partitions of a topic as the first group of the topic has them. @returns by member id; every partition of 0 … partitions − 1 once */
 export function assignLikeFirst(
   { group, topic }: Readonly<{ group: string; topic: string }>,
   members: readonly GroupMember[],
@@ -35,16 +36,18 @@ export function assignLikeFirst(
   return assignPartitions(inOrder, partitions)
 }
 
-/** @param inOrder what can't be shared evenly goes to those who come first @returns by member id; every partition of 0 … partitions − 1 once */
+/**
+ * Shares partitions evenly, so that each member keeps what it had as far as that goes.
+ * @param inOrder what can't be shared evenly goes to those who come first @returns by member id; every partition of 0 … partitions − 1 once
+ */
 export function assignPartitions(inOrder: readonly GroupMember[], partitions: number): Map<string, number[]> {
-  const shares = new Map<string, number[]>(inOrder.map(({ id }) => [id, []]))
-  if (inOrder.length === 0) return shares
-  const least = Math.floor(partitions / inOrder.length)
-  let withOneMore = partitions % inOrder.length
+  const members = inOrder.map(({ id, had }): Readonly<{ id: string; had: readonly number[]; share: number[] }> => ({ id, had, share: [] }))
+  if (members.length === 0) return new Map()
+  const least = Math.floor(partitions / members.length)
+  let withOneMore = partitions % members.length
   const taken = new Set<number>()
   // those who had most keep most: they get the shares that are larger by one
-  for (const { id, had } of [...inOrder].sort((a, b) => b.had.length - a.had.length)) {
-    const share = shares.get(id) as number[]
+  for (const { had, share } of members.toSorted((a, b) => b.had.length - a.had.length)) {
     for (const partition of had) {
       if (partition >= partitions || taken.has(partition)) continue // two claim it after a member was thought dead
       if (share.length === least && withOneMore > 0) withOneMore--
@@ -53,11 +56,7 @@ export function assignPartitions(inOrder: readonly GroupMember[], partitions: nu
       taken.add(partition)
     }
   }
-  for (let partition = 0; partition < partitions; partition++) {
-    if (taken.has(partition)) continue
-    const [, share] = [...shares].reduce((a, b) => (b[1].length < a[1].length ? b : a))
-    share.push(partition)
-  }
-  for (const share of shares.values()) share.sort((a, b) => a - b)
-  return shares
+  for (let partition = 0; partition < partitions; partition++)
+    if (!taken.has(partition)) members.reduce((a, b) => (b.share.length < a.share.length ? b : a)).share.push(partition)
+  return new Map(members.map(({ id, share }) => [id, share.sort((a, b) => a - b)]))
 }

@@ -16,6 +16,7 @@ const GROUP = 0
 type TopicLayout = Readonly<{ topic: string; leaders: readonly number[]; replicas: number }>
 type Refusal = { until: number; failures: number; error: EngineError }
 
+/** Calls the brokers of a cluster. */
 export class Brokers {
   readonly #connection: KafkaConnection
   readonly #links = new Map<string, Promise<Link>>()
@@ -55,7 +56,8 @@ export class Brokers {
     try {
       return await (await this.#link(await this.coordinatorOf(groupId))).call(what)
     } catch (error) {
-      if (kafkaCode(error) === undefined || ELSEWHERE.has(kafkaCode(error) as string)) this.#coordinators.delete(groupId)
+      const code = kafkaCode(error)
+      if (code === undefined || ELSEWHERE.has(code)) this.#coordinators.delete(groupId)
       throw error
     }
   }

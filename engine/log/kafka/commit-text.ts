@@ -11,14 +11,14 @@
  *            parked, if it is known: older versions don't read so far
  */
 import { constants, deflateRawSync, inflateRawSync } from 'node:zlib'
-import { EngineError } from '../../errors.ts'
+import { EngineError, codeOf } from '../../errors.ts'
 import type { Commit, FinishedRange, InFlight, MessageRef } from '../log.ts'
-import type { Part } from '../../position.ts'
+import { PART } from '../../position.ts'
 
 /** A commit and its place among those of its owner: (term, number) grows. */
 export type Numbered = Readonly<{ commit: Commit; number: number }>
 /** @property isWhole false: the rest is in the checkpoint of the same owner with this number or a later one */
-type Told = Numbered & Readonly<{ isWhole: boolean }>
+type ReadCommit = Numbered & Readonly<{ isWhole: boolean }>
 
 const PREFIX = 'T1'
 const PLAIN = 0
@@ -27,15 +27,15 @@ const FLAG = { elsewhere: 1, inFlight: 2 } as const
 /** Below this deflating costs more than it saves. */
 const DEFLATE_FROM_BYTES = 600
 
-/** @param maxLength characters; what is longer leaves out ranges and messages in flight */
+/** Writes the text of a commit. @param maxLength characters; what is longer leaves out ranges and messages in flight */
 export function commitToText({ commit, number }: Numbered, maxLength: number): { text: string; isWhole: boolean } {
   const text = textOf(bodyOf(commit, number, true))
   if (text.length <= maxLength) return { text, isWhole: true }
   return { text: textOf(bodyOf(commit, number, false)), isWhole: false }
 }
 
-/** @returns undefined: it isn't ours. @throws EngineError LOG_TOO_NEW */
-export function commitFromText(text: string | null, offset: number): Told | undefined {
+/** Reads the text beside an offset. @returns undefined: it isn't ours. @throws EngineError LOG_TOO_NEW */
+export function commitFromText(text: string | null, offset: number): ReadCommit | undefined {
   if (!text || !/^T\d/.test(text)) return undefined
   if (!text.startsWith(PREFIX))
     throw new EngineError('LOG_TOO_NEW', `a commit of the log has the form ${text.slice(0, 2)}, known is ${PREFIX}`)
@@ -43,7 +43,7 @@ export function commitFromText(text: string | null, offset: number): Told | unde
     const bytes = Buffer.from(text.slice(PREFIX.length), 'base64')
     return read(new Reader(bytes[0] === DEFLATED ? inflateRawSync(bytes.subarray(1)) : bytes.subarray(1)), offset)
   } catch (error) {
-    if (error instanceof RangeError || (error as { code?: string }).code?.startsWith('Z_')) return undefined // cut short
+    if (error instanceof RangeError || codeOf(error)?.startsWith('Z_')) return undefined
     throw error
   }
 }
@@ -89,12 +89,17 @@ function bodyOf(commit: Commit, number: number, whole: boolean): Buffer {
   return w.bytes()
 }
 
-function read(r: Reader, offset: number): Told {
+function read(r: Reader, offset: number): ReadCommit {
   const flags = r.number()
   const number = r.number()
   const term = r.number()
   const next = { offset, index: r.number() }
-  const filter = { history: r.number(), lsn: r.bigint(), idx: r.number() - 1, part: r.number() as Part }
+  const filter = {
+    history: r.number(),
+    lsn: r.bigint(),
+    idx: r.number() - 1,
+    part: r.number() === PART.tombstone ? PART.tombstone : PART.row,
+  }
   const handedOut = { offset: offset + r.signed(), index: r.number() }
   const finished: FinishedRange[] = []
   let last: MessageRef = next

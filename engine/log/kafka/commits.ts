@@ -13,6 +13,7 @@ import type { Brokers } from './brokers.ts'
 import { commitFromText, commitToText, type Numbered } from './commit-text.ts'
 import type { GroupGeneration } from './membership.ts'
 import { patiently } from './patience.ts'
+import { Recent } from './recent.ts'
 import type { SecondMemory } from './second-memory.ts'
 
 type CommitsOptions = Readonly<{
@@ -22,8 +23,6 @@ type CommitsOptions = Readonly<{
   nameOf: (name: TopicName | ReaderName) => string
   /** what a commit goes out under: `outside` when nobody here is a member of the group; undefined: the partition is not ours */
   generationOf: (reader: ReaderName, partition: number) => GroupGeneration | 'outside' | undefined
-  /** characters that brokers take beside an offset */
-  maxTextLength: number
   notice: (text: string, error?: unknown) => void
 }>
 
@@ -40,12 +39,15 @@ type Partition = {
 
 const CHECKPOINT_EVERY_MS = 5_000
 const NO_GENERATION = -1
+/** Characters that brokers take beside an offset: their offset.metadata.max.bytes. */
+const MAX_TEXT_LENGTH = 4_096
 
+/** Commits of the partitions that are served here. */
 export class Commits implements AsyncDisposable {
   readonly #options: CommitsOptions
   readonly #partitions = new Map<string, Partition>()
   /** by reader: what the coordinator said of partitions of other owners */
-  readonly #asked = new Map<ReaderName, { readonly at: number; readonly offsets: Promise<readonly (number | undefined)[]> }>()
+  readonly #asked = new Recent<readonly (number | undefined)[]>()
   readonly #closed = new AbortController()
   #timer: NodeJS.Timeout | undefined
   #saving: Promise<void> = Promise.resolve()
@@ -100,12 +102,12 @@ export class Commits implements AsyncDisposable {
     ])
     const found = responses[0]?.partitions.find((p) => p.partition === partition)
     const offset = Number(found?.offset ?? -1)
-    const told = offset < 0 ? undefined : commitFromText(found?.metadata ?? null, offset)
-    if (offset >= 0 && !told) notice(`the offset ${offset} of ${groupId}/${partition} was not committed by us and is not believed`)
-    const isNewest = checkpoint && (!told || compare(checkpoint, told) >= 0)
-    if (told && !told.isWhole && !isNewest)
+    const committed = offset < 0 ? undefined : commitFromText(found?.metadata ?? null, offset)
+    if (offset >= 0 && !committed) notice(`the offset ${offset} of ${groupId}/${partition} was not committed by us and is not believed`)
+    const isNewest = checkpoint && (!committed || compare(checkpoint, committed) >= 0)
+    if (committed && !committed.isWhole && !isNewest)
       notice(`finished messages of ${groupId}/${partition} were not found in the state database: some will come again`)
-    const restored = isNewest ? checkpoint : told
+    const restored = isNewest ? checkpoint : committed
     if (!restored) return undefined
     const next = await end()
     if (restored.commit.next.offset <= next) return restored.commit
@@ -128,7 +130,7 @@ export class Commits implements AsyncDisposable {
 
   forget(reader: ReaderName): void {
     for (const name of this.#partitions.keys()) if (name.startsWith(`${reader}/`)) this.#partitions.delete(name)
-    this.#asked.delete(reader)
+    this.#asked.forget(reader)
   }
 
   /** Writes down what the second memory doesn't have yet. */
@@ -145,13 +147,7 @@ export class Commits implements AsyncDisposable {
   async #found(reader: ReaderName, partition: number, maxAgeMs: number): Promise<number | undefined> {
     const own = this.#partitions.get(key(reader, partition))
     if (own?.committed && own.term > own.fencedTerm) return own.committed.next.offset
-    let asked = this.#asked.get(reader)
-    if (!asked || performance.now() - asked.at > maxAgeMs) {
-      const entry = { at: performance.now(), offsets: this.#offsets(reader) }
-      this.#asked.set(reader, (asked = entry))
-      entry.offsets.catch(() => this.#asked.get(reader) === entry && this.#asked.delete(reader))
-    }
-    return (await asked.offsets)[partition]
+    return (await this.#asked.get(reader, maxAgeMs, () => this.#offsets(reader)))[partition]
   }
 
   /** By partition; undefined where nothing has been committed. */
@@ -170,7 +166,7 @@ export class Commits implements AsyncDisposable {
 
   async #write(reader: ReaderName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
     const { commit } = numbered
-    const { text, isWhole } = commitToText(numbered, this.#options.maxTextLength)
+    const { text, isWhole } = commitToText(numbered, MAX_TEXT_LENGTH)
     const goesBack = of.committed !== undefined && commit.next.offset < of.committed.next.offset
     // what Kafka can't hold, and what an older checkpoint would contradict, is durable in the state database first
     const first = !isWhole || goesBack || commit.inFlight !== undefined

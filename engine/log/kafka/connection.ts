@@ -11,11 +11,13 @@ type KafkaTls = Readonly<{
   verify?: boolean | undefined
 }>
 
+/** How we log in to the brokers. */
 export type KafkaSasl =
   | Readonly<{ mechanism: 'plain' | 'scram-sha-256' | 'scram-sha-512'; username: string; password: string }>
   /** @property token asked for at every new connection */
   | Readonly<{ mechanism: 'oauthbearer'; token: () => Promise<string> }>
 
+/** How the brokers of a cluster are reached. */
 export type KafkaConnection = Readonly<{
   /** where to begin; the cluster tells the rest */
   brokers: readonly BrokerAddress[]
@@ -23,10 +25,6 @@ export type KafkaConnection = Readonly<{
   clientId: string
   tls?: KafkaTls | undefined
   sasl?: KafkaSasl | undefined
-  /** limit of connecting and authenticating (10,000) */
-  connectTimeoutMs?: number
-  /** limit of a request that doesn't wait on purpose (15,000) */
-  requestTimeoutMs?: number
 }>
 
 /** @returns undefined: not of the form host:port, [IPv6]:port or host (port 9092) */
@@ -37,4 +35,5 @@ export function parseBroker(text: string): BrokerAddress | undefined {
   return host === undefined || port < 1 || port > 65_535 ? undefined : { host, port }
 }
 
+/** A broker's address as people write it. */
 export const addressOf = ({ host, port }: BrokerAddress): string => `${host}:${port}`

@@ -35,12 +35,13 @@ export const kafkaCode = (error: unknown): string | undefined =>
   error instanceof EngineError && typeof error.context.kafka === 'string' ? error.context.kafka : undefined
 
 /**
+ * Makes an error of the engine of whatever failed.
  * @returns the error itself if it is the engine's; LOG_UNREACHABLE for connections, time limits and all that passes by
  * itself; LOG_REFUSED for what an operator must mend; others as in CODES
  */
 export function toLogError(error: unknown, context: ErrorContext = {}): EngineError {
   if (error instanceof EngineError) return error
-  const failure = innermost(error as KafkaFailure)
+  const failure = innermost(error instanceof Error ? error : new Error(String(error)))
   const { type } = failure
   const code = type === undefined ? codeOf(failure) : (CODES[type] ?? 'LOG_UNREACHABLE')
   const where = typeof context.broker === 'string' ? ` (${context.broker})` : ''
@@ -57,7 +58,6 @@ function codeOf({ name, code }: KafkaFailure): ErrorCode {
 
 /** kafkajs wraps: several topics' errors in one, a cause in a retry. */
 function innermost(failure: KafkaFailure): KafkaFailure {
-  const inner =
-    failure.errors?.[0] ?? (failure.type === undefined && failure.cause instanceof Error ? (failure.cause as KafkaFailure) : undefined)
+  const inner = failure.errors?.[0] ?? (failure.type === undefined && failure.cause instanceof Error ? failure.cause : undefined)
   return inner ? innermost(inner) : failure
 }

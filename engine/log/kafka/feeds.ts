@@ -45,6 +45,7 @@ const LEAST_FETCHED_BYTES = 512 * 1024
 /** What all have read stays to this size: a follower that has caught up finds its place in it. */
 const PASSED_BYTES = 256 * 1024
 
+/** The feeds of all partitions that are read in this process. */
 export class Feeds {
   readonly #options: FeedsOptions
   readonly #partitions = new Map<string, Set<Feed>>()
@@ -189,7 +190,8 @@ class Follower {
 
   /** Settles when its feed has more, or when it is woken. @returns false: there is no more */
   async more(): Promise<boolean> {
-    const feed = this.#feed as Feed
+    const feed = this.#feed
+    if (!feed) return false
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#awake = resolve
     feed.ask()
@@ -259,14 +261,9 @@ class Feed {
   /** Somebody begins with what has an offset. */
   begin(offset: number): Chunk | undefined {
     if (!this.has(offset)) return undefined
-    let low = 0
-    for (let high = this.#chunks.length - 1; low < high;) {
-      const middle = (low + high + 1) >> 1
-      if ((this.#chunks[middle] as Chunk).from <= offset) low = middle
-      else high = middle - 1
-    }
-    if (low === this.#chunks.length - 1 && !this.#feeds.isAhead(this)) this.ask()
-    return this.#chunks[low]
+    const at = this.#chunks.findLastIndex(({ from }) => from <= offset)
+    if (at === this.#chunks.length - 1 && !this.#feeds.isAhead(this)) this.ask()
+    return this.#chunks[at]
   }
 
   /** Fetches on. */
@@ -325,7 +322,8 @@ class Feed {
   }
 
   #drop(): void {
-    const chunk = this.#chunks.shift() as Chunk
+    const chunk = this.#chunks.shift()
+    if (!chunk) return
     this.#bytes -= chunk.bytes
     chunk.records = []
     chunk.hasLeft = true

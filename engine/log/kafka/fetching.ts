@@ -42,6 +42,7 @@ export async function fetchOnce(brokers: Brokers, topic: string, partition: numb
 /** @property next the offset after what was fetched */
 type Answer = Readonly<{ messages: readonly FetchedMessage[]; next: number }>
 
+/** Fetches from one partition, whichever broker leads it. */
 export class Fetching {
   readonly #options: FetchingOptions
   readonly #closed = new AbortController()

@@ -13,16 +13,14 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
-import type { Position } from '../../position.ts'
-import { comparePositions } from '../../position.ts'
+import { comparePositions, type Position } from '../../position.ts'
 import type { Query } from '../../postgres/query.ts'
 import {
-  isCopy,
-  topicRead,
   type AppendRecord,
   type AssignmentListener,
   type Commit,
   type CopiedPart,
+  isCopy,
   type Log,
   type LogRecord,
   type PartitionStats,
@@ -30,6 +28,9 @@ import {
   type Reached,
   type ReaderName,
   type TopicName,
+  topicRead,
+  type Topic,
+  type TopicPartition,
 } from '../log.ts'
 import { Pack, type PackHeader } from '../pack.ts'
 import { NO_WEIGHT, type Weight } from '../weight.ts'
@@ -39,17 +40,17 @@ import { Commits } from './commits.ts'
 import { addressOf, type KafkaConnection } from './connection.ts'
 import { Feeds } from './feeds.ts'
 import { Fetching, fetchOnce } from './fetching.ts'
-import { FormerMembers } from './former-members.ts'
-import { Membership, type ServedTopic } from './membership.ts'
+import { FormerMembers, Membership, type ServedTopic } from './membership.ts'
 import { Offsets } from './offsets.ts'
 import { patiently } from './patience.ts'
 import type { ProducedMessage } from './kafkajs.ts'
 import { Producer, timestampOf } from './producer.ts'
 import { ProgressKeeper } from './progress-keeper.ts'
 import { SecondMemory } from './second-memory.ts'
-import { countedOf, counters, Sizes, type Counted } from './sizes.ts'
+import { type Counted, countedOf, counters, Sizes } from './sizes.ts'
 import { Topics } from './topics.ts'
 
+/** Where the log is, and what of it is not as usual. */
 export type KafkaLogOptions = Readonly<{
   connection: KafkaConnection
   /** in front of the names of topics and groups ("tailrace.") */
@@ -72,8 +73,6 @@ export type KafkaLogOptions = Readonly<{
   maxRecordBytes?: number
   /** memory for what has been read and not been taken (64 MB) */
   readBytes?: number
-  /** characters that brokers take beside a committed offset: their offset.metadata.max.bytes (4,096) */
-  maxCommitLength?: number
 }>
 
 const DEFAULTS = {
@@ -81,7 +80,6 @@ const DEFAULTS = {
   sessionTimeoutMs: 6_000,
   openTimeoutMs: 10_000,
   appendTimeoutMs: 20_000,
-  maxCommitLength: 4_096,
   maxRecordBytes: 64 * 1024 * 1024,
   readBytes: 64 * 1024 * 1024,
 } as const
@@ -154,7 +152,6 @@ class KafkaLog implements Log {
         const member = this.#members.get(reader)
         return member ? member.generationOf(partition) : 'outside'
       },
-      maxTextLength: options.maxCommitLength,
       notice,
     })
   }
@@ -190,7 +187,7 @@ class KafkaLog implements Log {
     }
   }
 
-  topics(maxAgeMs = 0): Promise<readonly Readonly<{ topic: TopicName; partitions: number }>[]> {
+  topics(maxAgeMs = 0): Promise<readonly Topic[]> {
     return this.#topics.list(maxAgeMs)
   }
 
@@ -248,7 +245,7 @@ class KafkaLog implements Log {
   }
 
   /** Asked again where something is missing: a partition may have a new leader that does not know its end yet. */
-  async lacks(source: string, _appends: number, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined> {
+  async lacks(source: string, _appends: number, only?: TopicPartition): Promise<string | undefined> {
     let lacking = await this.#lacks(source, only)
     for (let tries = 1; lacking !== undefined && tries < LACKING_TRIES; tries++) {
       await delay(LACKING_PAUSE_MS, undefined, { ref: false })
@@ -473,7 +470,7 @@ class KafkaLog implements Log {
     this.#brokers.close()
   }
 
-  async #lacks(source: string, only?: Readonly<{ topic: TopicName; partition: number }>): Promise<string | undefined> {
+  async #lacks(source: string, only?: TopicPartition): Promise<string | undefined> {
     const exists = new Set((await this.topics()).map(({ topic }) => topic))
     for (const { topic, partition, next } of await this.#memory.ends(source, only)) {
       if (!exists.has(topic)) return `topic ${this.#topics.nameOf(topic)} is gone`

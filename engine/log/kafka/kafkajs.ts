@@ -8,8 +8,10 @@ import type { Socket } from 'node:net'
 
 const require = createRequire(import.meta.url)
 
+/** What kafkajs fails with. */
 export type KafkaFailure = Error & { name: string; type?: string; code?: string | number; errors?: KafkaFailure[]; cause?: unknown }
 
+/** A record that is sent. */
 export type ProducedMessage = Readonly<{
   key: Buffer | null
   value: Buffer
@@ -17,6 +19,7 @@ export type ProducedMessage = Readonly<{
   timestamp: number
   headers?: Readonly<Record<string, string>>
 }>
+/** A record that was fetched. */
 export type FetchedMessage = Readonly<{
   offset: string
   /** ms since the epoch */
@@ -26,6 +29,7 @@ export type FetchedMessage = Readonly<{
   isControlRecord: boolean
 }>
 type FetchedPartition = Readonly<{ partition: number; highWatermark: string; messages: readonly FetchedMessage[] }>
+/** What brokers say of their cluster. */
 export type ClusterMetadata = Readonly<{
   brokers: readonly Readonly<{ nodeId: number; host: string; port: number }>[]
   clusterId: string | null
@@ -36,6 +40,7 @@ export type ClusterMetadata = Readonly<{
   }>[]
 }>
 type Topics<P> = readonly Readonly<{ topic: string; partitions: readonly P[] }>[]
+/** What a broker answers to who joins a group. */
 export type JoinedGroup = Readonly<{
   generationId: number
   groupProtocol: string
@@ -183,6 +188,7 @@ const { AssignerProtocol } = require('kafkajs') as {
     }
   }
 }
+/** The forms in which members of a group say what they serve. */
 export const { MemberMetadata, MemberAssignment } = AssignerProtocol
 
 const METADATA = 3

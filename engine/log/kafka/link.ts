@@ -8,6 +8,7 @@ import { connect as connectTcp, isIP, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { EngineError } from '../../errors.ts'
 import { addressOf, type BrokerAddress, type KafkaConnection } from './connection.ts'
+import { within } from '../../within.ts'
 import { toLogError } from './failure.ts'
 import { makeBroker, type Broker } from './kafkajs.ts'
 
@@ -17,30 +18,29 @@ const KEEP_ALIVE_MS = 30_000
 /** A link is replaced when so much of the time its authentication holds has passed. */
 const RETIRE_AT = 0.8
 
+/** A connection to one broker. */
 export class Link {
   readonly address: BrokerAddress
   readonly #broker: Broker
   readonly #socket: () => Socket | undefined
-  readonly #requestTimeoutMs: number
   readonly #retiresAt: number
   #closed = false
 
-  private constructor(address: BrokerAddress, broker: Broker, socket: () => Socket | undefined, limits: readonly [number, number]) {
+  private constructor(address: BrokerAddress, broker: Broker, socket: () => Socket | undefined, retiresAt: number) {
     this.address = address
     this.#broker = broker
     this.#socket = socket
-    ;[this.#requestTimeoutMs, this.#retiresAt] = limits
+    this.#retiresAt = retiresAt
     socket()?.once('close', () => (this.#closed = true))
   }
 
   /** Connects and authenticates. @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, STOPPING: aborted meanwhile */
   static async open(connection: KafkaConnection, address: BrokerAddress, signal?: AbortSignal): Promise<Link> {
-    const connectTimeoutMs = connection.connectTimeoutMs ?? CONNECT_TIMEOUT_MS
     let socket: Socket | undefined
     const { broker, sessionLifetimeMs } = makeBroker({
       ...address,
       clientId: connection.clientId,
-      connectTimeoutMs,
+      connectTimeoutMs: CONNECT_TIMEOUT_MS,
       sasl: saslOf(connection),
       socketFactory: ({ onConnect }) => (socket = dial(connection, address, onConnect)),
     })
@@ -48,10 +48,10 @@ export class Link {
     signal?.addEventListener('abort', cut, { once: true })
     try {
       if (signal?.aborted) throw stopped(address)
-      await within(connectTimeoutMs, broker.connect(), () => cut())
+      await answered(CONNECT_TIMEOUT_MS, broker.connect(), () => cut())
       const lifetimeMs = sessionLifetimeMs()
       const retiresAt = lifetimeMs > 0 ? performance.now() + lifetimeMs * RETIRE_AT : Infinity
-      return new Link(address, broker, () => socket, [connection.requestTimeoutMs ?? REQUEST_TIMEOUT_MS, retiresAt])
+      return new Link(address, broker, () => socket, retiresAt)
     } catch (error) {
       cut()
       throw signal?.aborted ? stopped(address) : toLogError(error, { broker: addressOf(address) })
@@ -73,7 +73,7 @@ export class Link {
     const context = { broker: addressOf(this.address) }
     if (this.#closed) throw new EngineError('LOG_UNREACHABLE', `the connection to ${context.broker} is closed`, context)
     try {
-      return await within(this.#requestTimeoutMs + waitsMs, what(this.#broker), () => this.close())
+      return await answered(REQUEST_TIMEOUT_MS + waitsMs, what(this.#broker), () => this.close())
     } catch (error) {
       throw toLogError(error, context)
     }
@@ -111,18 +111,11 @@ function saslOf({ sasl }: KafkaConnection): object | null {
   return { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: await sasl.token() }) }
 }
 
-async function within<T>(limitMs: number, work: Promise<T>, late: () => void): Promise<T> {
-  const timeout = Promise.withResolvers<never>()
-  const timer = setTimeout(() => {
-    timeout.reject(new EngineError('LOG_UNREACHABLE', `a broker has not answered within ${limitMs} ms`))
+/** Waits for a broker. @param late what is done when it doesn't answer in time */
+const answered = <T>(limitMs: number, work: Promise<T>, late: () => void): Promise<T> =>
+  within(limitMs, work, () => {
     late()
-  }, limitMs)
-  work.catch(() => undefined) // may fail after it was given up
-  try {
-    return await Promise.race([work, timeout.promise])
-  } finally {
-    clearTimeout(timer)
-  }
-}
+    return new EngineError('LOG_UNREACHABLE', `a broker has not answered within ${limitMs} ms`)
+  })
 
 const stopped = (address: BrokerAddress) => new EngineError('STOPPING', `connecting to ${addressOf(address)} was given up`)

@@ -12,15 +12,17 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
+import { fieldsOf } from '../../fields.ts'
 import type { AssignmentListener } from '../log.ts'
 import { assignLikeFirst, type GroupMember } from './assignment.ts'
 import type { Brokers } from './brokers.ts'
 import type { KafkaConnection } from './connection.ts'
 import { kafkaCode } from './failure.ts'
-import type { FormerMembers } from './former-members.ts'
-import { MemberAssignment, MemberMetadata, type JoinedGroup } from './kafkajs.ts'
+import { type JoinedGroup, MemberAssignment, MemberMetadata } from './kafkajs.ts'
 import { Link } from './link.ts'
 import { backOff } from '../../back-off.ts'
+import { readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 
 /** What this process serves of one topic, by group, and since when that is so. */
 export type ServedTopic = { readonly groups: Map<string, readonly number[]>; changes: number; changedAt: number }
@@ -65,8 +67,9 @@ const ALIKE_AFTER = 2
 const LEAVE_LIMIT_MS = 2_000
 const START_WAIT_MS = 5_000
 /** A coordinator that moves or restarts is back sooner. */
-const TELL_AFTER_MS = 5_000
+const TROUBLE_AFTER_MS = 5_000
 
+/** This process in one group. */
 export class Membership {
   readonly #options: MembershipOptions
   readonly #stop = new AbortController()
@@ -80,7 +83,7 @@ export class Membership {
   #expiry: NodeJS.Timeout | undefined
   #loop: Promise<void> | undefined
   #failingSince: number | undefined
-  #told = false
+  #saidTrouble = false
   /** changes of the topic that were looked at */
   #looked = 0
 
@@ -139,8 +142,8 @@ export class Membership {
         if (!mayPass(error)) this.#joined.reject(error)
         if (performance.now() - startedAt > PAUSE.maxMs) failures = 0
         this.#failingSince ??= startedAt
-        if (!this.#told && performance.now() - this.#failingSince > TELL_AFTER_MS) {
-          this.#told = true
+        if (!this.#saidTrouble && performance.now() - this.#failingSince > TROUBLE_AFTER_MS) {
+          this.#saidTrouble = true
           this.#options.notice(`the group ${groupId} can't be joined at the moment`, error)
           this.#options.listener.trouble?.(error)
         }
@@ -272,8 +275,8 @@ export class Membership {
   #answered(sentAt: number): void {
     this.#answeredAt = sentAt
     this.#failingSince = undefined
-    if (this.#told) this.#options.listener.trouble?.(undefined)
-    this.#told = false
+    if (this.#saidTrouble) this.#options.listener.trouble?.(undefined)
+    this.#saidTrouble = false
     clearTimeout(this.#expiry)
     const { sessionTimeoutMs, listener } = this.#options
     this.#expiry = setTimeout(() => this.#void(), sessionTimeoutMs * HELD_FOR - (performance.now() - sentAt))
@@ -317,7 +320,7 @@ function assign(
 ): { memberId: string; memberAssignment: Buffer }[] {
   const shares = assignLikeFirst(
     of,
-    members.map(({ memberId, memberMetadata }) => ({ id: memberId, ...toldBy(memberMetadata) })),
+    members.map(({ memberId, memberMetadata }) => ({ id: memberId, ...stateIn(memberMetadata) })),
     partitions,
   )
   return [...shares].map(([memberId, share]) => ({
@@ -327,9 +330,10 @@ function assign(
 }
 
 /** What members of other versions tell is passed over. */
-function toldBy(metadata: Buffer): Omit<GroupMember, 'id'> {
-  const { had, node, first } = objectIn(MemberMetadata.decode(metadata).userData)
-  const { group, partitions } = typeof first === 'object' && first !== null ? (first as Record<string, unknown>) : {}
+function stateIn(metadata: Buffer): Omit<GroupMember, 'id'> {
+  const { userData } = MemberMetadata.decode(metadata)
+  const { had, node, first } = fieldsIn(() => userData?.toString('utf8') || '{}')
+  const { group, partitions } = fieldsOf(first)
   return {
     had: partitionsIn(had),
     node: typeof node === 'string' ? node : undefined,
@@ -337,14 +341,54 @@ function toldBy(metadata: Buffer): Omit<GroupMember, 'id'> {
   }
 }
 
-function objectIn(json: Buffer | null): Record<string, unknown> {
+/** Fields of a JSON object; none where there is no such text, or it is damaged. */
+function fieldsIn(json: () => string): Readonly<Record<string, unknown>> {
   try {
-    const told: unknown = JSON.parse(json?.toString('utf8') || '{}')
-    return typeof told === 'object' && told !== null ? (told as Record<string, unknown>) : {}
+    return fieldsOf(JSON.parse(json()))
   } catch {
     return {}
   }
 }
 
-const partitionsIn = (told: unknown): readonly number[] =>
-  Array.isArray(told) ? told.filter((n) => Number.isSafeInteger(n) && n >= 0) : []
+const partitionsIn = (said: unknown): readonly number[] =>
+  Array.isArray(said) ? said.filter((n) => Number.isSafeInteger(n) && n >= 0) : []
+
+const FILE = 'kafka-members.json'
+
+/**
+ * Which group members this process is, in a file of its data folder: a process that is started after a crash leaves their
+ * groups in their name, so that nobody waits for the end of their sessions. The folder belongs to one process at a time, so
+ * who stands there is dead; should it live after all (a copied folder), it is told so by its next heartbeat and joins anew.
+ */
+export class FormerMembers {
+  readonly #file: string
+  readonly #former: Readonly<Record<string, unknown>>
+  readonly #now: Record<string, string> = {}
+
+  constructor(folder: string) {
+    this.#file = join(folder, FILE)
+    this.#former = fieldsIn(() => readFileSync(this.#file, 'utf8')) // without it sessions are waited for
+  }
+
+  /** The member that a dead process with this folder was. */
+  of(groupId: string): string | undefined {
+    const memberId = this.#former[groupId]
+    return typeof memberId === 'string' ? memberId : undefined
+  }
+
+  joined(groupId: string, memberId: string): void {
+    if (this.#now[groupId] === memberId) return
+    this.#now[groupId] = memberId
+    this.#write()
+  }
+
+  left(groupId: string): void {
+    delete this.#now[groupId]
+    this.#write()
+  }
+
+  #write(): void {
+    writeFileSync(`${this.#file}.new`, JSON.stringify(this.#now), { mode: 0o600 })
+    renameSync(`${this.#file}.new`, this.#file)
+  }
+}

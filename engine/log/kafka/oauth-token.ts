@@ -1,5 +1,6 @@
 /** Access tokens for SASL OAUTHBEARER, by the client credentials grant (RFC 6749, 4.4): kept until shortly before they end. */
 import { EngineError } from '../../errors.ts'
+import { fieldsOf } from '../../fields.ts'
 
 type TokenEndpoint = Readonly<{ url: string; clientId: string; clientSecret: string; scope?: string | undefined }>
 
@@ -8,7 +9,7 @@ const LIMIT_MS = 10_000
 const SPARE_MS = 30_000
 const DEFAULT_LIFETIME_S = 300
 
-/** @returns asks for a token. @throws EngineError LOG_UNREACHABLE: no answer; LOG_REFUSED: no token in it */
+/** A source of tokens. @returns asks for a token. @throws EngineError LOG_UNREACHABLE: no answer; LOG_REFUSED: no token in it */
 export function tokenFrom({ url, clientId, clientSecret, scope }: TokenEndpoint): () => Promise<string> {
   let held: { token: string; until: number } | undefined
   let asking: Promise<string> | undefined
@@ -23,16 +24,16 @@ export function tokenFrom({ url, clientId, clientSecret, scope }: TokenEndpoint)
     }).catch((cause: unknown) => {
       throw new EngineError('LOG_UNREACHABLE', 'the token endpoint of KAFKA_SASL_OAUTH_URL does not answer', {}, { cause })
     })
-    const body = (await response.json().catch(() => ({}))) as { access_token?: unknown; expires_in?: unknown }
-    if (typeof body.access_token !== 'string')
+    const { access_token: token, expires_in: lifetimeS } = fieldsOf(await response.json().catch(() => undefined))
+    if (typeof token !== 'string')
       throw new EngineError(
         response.status >= 500 ? 'LOG_UNREACHABLE' : 'LOG_REFUSED',
         `the token endpoint of KAFKA_SASL_OAUTH_URL answered ${response.status} without a token`,
         { status: response.status },
       )
-    const lifetimeMs = 1000 * (typeof body.expires_in === 'number' ? body.expires_in : DEFAULT_LIFETIME_S)
-    held = { token: body.access_token, until: performance.now() + lifetimeMs - SPARE_MS }
-    return held.token
+    const lifetimeMs = 1000 * (typeof lifetimeS === 'number' ? lifetimeS : DEFAULT_LIFETIME_S)
+    held = { token, until: performance.now() + lifetimeMs - SPARE_MS }
+    return token
   }
   return async () => {
     if (held && performance.now() < held.until) return held.token

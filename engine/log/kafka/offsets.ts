@@ -2,9 +2,9 @@
 import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
+import { Recent } from './recent.ts'
 
 type Bounds = Readonly<{ first: number; next: number }>
-type Known = { bounds: Promise<readonly Bounds[]>; askedAt: number }
 type Trim = { wanted: number; done: number; at: number; timer: NodeJS.Timeout | undefined }
 
 const EARLIEST = -2
@@ -14,9 +14,10 @@ const READ_UNCOMMITTED = 0
 /** Trims of a partition are gathered: brokers free whole segments only, so more of them free nothing sooner. */
 const TRIM_EVERY_MS = 1_000
 
+/** Asks brokers for offsets, and trims. */
 export class Offsets {
   readonly #brokers: Brokers
-  readonly #known = new Map<string, Known>()
+  readonly #known = new Recent<readonly Bounds[]>()
   readonly #trims = new Map<string, Trim>()
 
   constructor(brokers: Brokers) {
@@ -29,19 +30,14 @@ export class Offsets {
     return { first: first ?? 0, next: next ?? 0 }
   }
 
-  /** The same, asked no longer ago than `maxAgeMs`, for all partitions of the topic at once. */
+  /** The bounds as they were asked for no longer ago than `maxAgeMs`, for all partitions of the topic at once. */
   async recentBounds(topic: string, partition: number, maxAgeMs: number): Promise<Bounds> {
-    let known = this.#known.get(topic)
-    if (!known || performance.now() - known.askedAt > maxAgeMs) {
-      const entry = { bounds: this.#allBounds(topic), askedAt: performance.now() }
-      this.#known.set(topic, (known = entry))
-      entry.bounds.catch(() => this.#known.get(topic) === entry && this.#known.delete(topic))
-    }
-    return (await known.bounds)[partition] ?? this.bounds(topic, partition)
+    const bounds = await this.#known.get(topic, maxAgeMs, () => this.#allBounds(topic))
+    return bounds[partition] ?? this.bounds(topic, partition)
   }
 
   forget(topic: string): void {
-    this.#known.delete(topic)
+    this.#known.forget(topic)
     for (const key of this.#trims.keys()) if (key.startsWith(`${topic}/`)) this.#trims.delete(key)
   }
 
@@ -79,7 +75,7 @@ export class Offsets {
       if (kafkaCode(error) !== 'OFFSET_OUT_OF_RANGE') throw error // trimmed further by another
     }
     if (offset === wanted) trim.done = wanted
-    this.#known.delete(topic)
+    this.#known.forget(topic)
   }
 
   async #allBounds(topic: string): Promise<readonly Bounds[]> {

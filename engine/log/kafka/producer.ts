@@ -8,7 +8,7 @@
  * an append that failed may be there in some: the next run appends the same again, and readers know it by its positions.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { EngineError, isRetryable } from '../../errors.ts'
+import { EngineError, isRetryable, errorText } from '../../errors.ts'
 import type { AppendRecord, TopicName } from '../log.ts'
 import { compressPack, Pack } from '../pack.ts'
 import { splitPack } from '../pack-parts.ts'
@@ -43,8 +43,16 @@ type Of = Readonly<{
   /** a partition has everything below `next` */
   ends: (topic: TopicName, partition: number, next: number) => void
 }>
-type Batch = { readonly topic: TopicName; readonly partition: number; readonly messages: ProducedMessage[]; bytes: number; total: Weight }
+type Batch = {
+  readonly topic: TopicName
+  readonly partition: number
+  readonly sequence: Sequence
+  readonly messages: ProducedMessage[]
+  bytes: number
+  total: Weight
+}
 
+/** Appends for one run of a source. */
 export class Producer {
   readonly #brokers: Brokers
   readonly #of: Of
@@ -85,9 +93,7 @@ export class Producer {
   /** Sends records of another topic as they stand there, in batches that follow one another. @throws EngineError as `append` */
   async copy(topic: TopicName, partition: number, messages: readonly ProducedMessage[]): Promise<void> {
     const limit = await this.#topics.recordLimit(topic)
-    const key = `${topic}/${partition}`
-    const sequence = this.#sequences.get(key) ?? { next: 0, total: NO_WEIGHT }
-    this.#sequences.set(key, sequence)
+    const sequence = this.#sequence(`${topic}/${partition}`, NO_WEIGHT)
     let batch: Batch | undefined
     for (const message of messages) {
       const bytes = message.value.length + RECORD_OVERHEAD_BYTES
@@ -96,7 +102,7 @@ export class Producer {
         batch = undefined
       }
       const { weight, total } = countedOf(message.value, message.headers ?? {})
-      batch ??= { topic, partition, messages: [], bytes: 0, total: NO_WEIGHT }
+      batch ??= { topic, partition, sequence, messages: [], bytes: 0, total: NO_WEIGHT }
       sequence.total = batch.total = total ?? plus(sequence.total, weight)
       batch.messages.push({ ...message, headers: counters(batch.total) })
       batch.bytes += bytes
@@ -130,10 +136,9 @@ export class Producer {
         while (!fits()) at++
         reached.set(key, at)
         const round = (rounds[at] ??= { batches: new Map(), bytes: 0 })
-        const batch = round.batches.get(key) ?? { topic, partition, messages: [], bytes: 0, total: NO_WEIGHT }
+        const sequence = this.#sequences.get(key) ?? this.#sequence(key, await this.#of.lastTotal(topic, partition))
+        const batch = round.batches.get(key) ?? { topic, partition, sequence, messages: [], bytes: 0, total: NO_WEIGHT }
         round.batches.set(key, batch)
-        const sequence = this.#sequences.get(key) ?? { next: 0, total: await this.#of.lastTotal(topic, partition) }
-        this.#sequences.set(key, sequence)
         batch.total = sequence.total = plus(sequence.total, weightOf(value.length, readShares(value)))
         batch.messages.push({ key: null, value, timestamp: timestampOf(pack), headers: counters(batch.total) })
         batch.bytes += bytes
@@ -151,7 +156,7 @@ export class Producer {
       const ends = await Promise.allSettled(
         (await this.#byLeader(left)).map(({ node, batches }) => this.#produce(node, batches, until, sent)),
       )
-      const failures = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []))
+      const failures = ends.flatMap((end): unknown[] => (end.status === 'rejected' ? [end.reason] : []))
       if (failures.length === 0) return
       left = left.filter((batch) => !sent.has(batch))
       const tooLarge = failures.find(isTooLarge)
@@ -201,7 +206,7 @@ export class Producer {
       const name = this.#topics.nameOf(batch.topic)
       const partitions = topics.get(name) ?? []
       topics.set(name, partitions)
-      partitions.push({ partition: batch.partition, firstSequence: this.#sequence(batch).next, messages: batch.messages })
+      partitions.push({ partition: batch.partition, firstSequence: batch.sequence.next, messages: batch.messages })
     }
     const answer = await this.#brokers.node(node, (broker) =>
       broker.produce({
@@ -213,7 +218,7 @@ export class Producer {
       }),
     )
     for (const batch of batches) {
-      const sequence = this.#sequence(batch)
+      const { sequence } = batch
       const last = sequence.next + batch.messages.length
       sequence.next = last > MAX_SEQUENCE ? last - MAX_SEQUENCE - 1 : last
       sent.add(batch)
@@ -226,8 +231,11 @@ export class Producer {
     }
   }
 
-  #sequence({ topic, partition }: Batch): Sequence {
-    return this.#sequences.get(`${topic}/${partition}`) as Sequence
+  /** @param lastTotal what was counted into the partition before this run */
+  #sequence(key: string, lastTotal: Weight): Sequence {
+    const sequence = this.#sequences.get(key) ?? { next: 0, total: lastTotal }
+    this.#sequences.set(key, sequence)
+    return sequence
   }
 }
 
@@ -237,9 +245,4 @@ export const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.f
 const isTooLarge = (error: unknown): boolean => error instanceof EngineError && error.code === 'LOG_RECORD_TOO_LARGE'
 
 const timedOut = (limitMs: number, cause: unknown) =>
-  new EngineError(
-    'LOG_APPEND_TIMEOUT',
-    `Kafka has not taken an append within ${limitMs} ms: ${cause instanceof Error ? cause.message : String(cause)}`,
-    {},
-    { cause },
-  )
+  new EngineError('LOG_APPEND_TIMEOUT', `Kafka has not taken an append within ${limitMs} ms: ${errorText(cause)}`, {}, { cause })

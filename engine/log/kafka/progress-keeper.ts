@@ -8,6 +8,7 @@ import type { SecondMemory } from './second-memory.ts'
 
 const SAVE_EVERY_MS = 1_000
 
+/** Keeps the progress of all sources of this process. */
 export class ProgressKeeper implements AsyncDisposable {
   readonly #memory: SecondMemory
   readonly #notice: (text: string, error?: unknown) => void

@@ -4,16 +4,24 @@
  * 12, 18). Every write is refused when a later owner exists or has written.
  */
 import { EngineError } from '../../errors.ts'
-import { formatLsn, parseLsn } from '../../lsn.ts'
-import type { Part } from '../../position.ts'
+import { formatLsn } from '../../lsn.ts'
+import { PART } from '../../position.ts'
 import { ask } from '../../state/asking.ts'
 import type { Query } from '../../postgres/query.ts'
-import { commitFromJson, commitToJson, type StoredCommit } from '../commit-json.ts'
-import { generationRead, type Reached, type ReaderName, type TopicName } from '../log.ts'
+import { rowsOf } from '../../postgres/rows.ts'
+import {
+  commitFromJson,
+  commitToJson,
+  generationRead,
+  type Reached,
+  type ReaderName,
+  type StoredCommit,
+  type TopicName,
+  type TopicPartition,
+} from '../log.ts'
 import type { Numbered } from './commit-text.ts'
 
-type Partition = Readonly<{ topic: TopicName; partition: number }>
-
+/** The rows of one log in the state database. */
 export class SecondMemory {
   readonly #query: Query
   readonly #log: string
@@ -42,13 +50,13 @@ export class SecondMemory {
   }
 
   async checkpoint(reader: ReaderName, partition: number): Promise<Numbered | undefined> {
-    const { rows } = await ask(
+    const rows = await ask(
       this.#query,
       'select number, content from tailrace.log_checkpoint where log = $1 and topic = $2 and partition = $3',
       [this.#log, reader, partition],
     )
-    const row = rows[0]
-    return row && { number: Number(row.number), commit: commitFromJson(row.content as StoredCommit) }
+    const [row] = rowsOf({ number: 'int', content: storedCommit }, rows)
+    return row && { number: row.number, commit: commitFromJson(row.content) }
   }
 
   async dropCheckpoints(reader: ReaderName): Promise<void> {
@@ -66,15 +74,15 @@ export class SecondMemory {
   }
 
   /** Where partitions of a source ended, of topics that have not been deleted. @param only this one */
-  async ends(source: string, only?: Partition): Promise<readonly (Partition & Readonly<{ next: number }>)[]> {
-    const { rows } = await ask(
+  async ends(source: string, only?: TopicPartition): Promise<readonly (TopicPartition & Readonly<{ next: number }>)[]> {
+    const rows = await ask(
       this.#query,
       `select topic, partition, next from tailrace.log_end e
        where log = $1 and source = $2 and ($3::text is null or (topic = $3 and partition = $4))
          and exists (select from tailrace.log_topic t where t.log = e.log and t.topic = e.topic) order by topic, partition`,
       [this.#log, source, only?.topic ?? null, only?.partition ?? null],
     )
-    return rows.map((row) => ({ topic: String(row.topic), partition: Number(row.partition), next: Number(row.next) }))
+    return rowsOf({ topic: 'text', partition: 'int', next: 'int' }, rows)
   }
 
   /** Of a topic that is about to be deleted. */
@@ -132,12 +140,9 @@ export class SecondMemory {
 
   /** By partition. */
   async bases(topic: TopicName): Promise<readonly number[]> {
-    const { rows } = await ask(this.#query, 'select partition, base from tailrace.log_base where log = $1 and topic = $2', [
-      this.#log,
-      topic,
-    ])
+    const rows = await ask(this.#query, 'select partition, base from tailrace.log_base where log = $1 and topic = $2', [this.#log, topic])
     const bases: number[] = []
-    for (const { partition, base } of rows) bases[Number(partition)] = Number(base)
+    for (const { partition, base } of rowsOf({ partition: 'int', base: 'int' }, rows)) bases[partition] = base
     return bases
   }
 
@@ -150,16 +155,20 @@ export class SecondMemory {
   }
 
   async progress(source: string): Promise<Reached | undefined> {
-    const { rows } = await ask(
+    const rows = await ask(
       this.#query,
-      'select history, lsn, idx, part, xid, commit_us from tailrace.log_progress where log = $1 and source = $2',
+      `select history, lsn, idx, part, xid, commit_us as "commitTimeUs" from tailrace.log_progress where log = $1 and source = $2`,
       [this.#log, source],
     )
-    const row = rows[0]
+    const [row] = rowsOf({ history: 'int', lsn: 'lsn', idx: 'int', part: 'int', xid: 'int?', commitTimeUs: 'number?' }, rows)
     if (!row) return undefined
+    const { part, xid, commitTimeUs, ...place } = row
     return {
-      position: { history: Number(row.history), lsn: parseLsn(String(row.lsn)), idx: Number(row.idx), part: Number(row.part) as Part },
-      ...(row.xid === null ? {} : { transaction: { xid: Number(row.xid), commitTimeUs: Number(row.commit_us) } }),
+      position: { ...place, part: part === PART.tombstone ? PART.tombstone : PART.row },
+      ...(xid !== undefined && commitTimeUs !== undefined ? { transaction: { xid, commitTimeUs } } : {}),
     }
   }
 }
+
+/** As this file has written it. */
+const storedCommit = (document: unknown): StoredCommit => document as StoredCommit

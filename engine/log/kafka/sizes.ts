@@ -16,20 +16,21 @@ const BYTES_HEADER = 'bytes'
 const ACTIONS_HEADER = 'actions'
 type Headers = Readonly<Record<string, Buffer | Buffer[] | string | undefined>>
 
+/** Counters as the headers of a record. */
 export const counters = ({ bytes, insert, update, delete: deleted }: Weight): Readonly<Record<string, string>> => ({
   [BYTES_HEADER]: String(bytes),
   [ACTIONS_HEADER]: `${insert} ${update} ${deleted}`,
 })
 
-/** @param value of the record */
+/** What a record counts. @param value of the record */
 export function countedOf(value: Buffer, headers: Headers): Counted {
   const numbers = (name: string) => String(headers[name] ?? NaN).split(' ').map(Number) // prettier-ignore
   const [bytes = NaN] = numbers(BYTES_HEADER)
   const [insert = NaN, update = NaN, deleted = NaN] = numbers(ACTIONS_HEADER)
-  const told = (count: number) => (Number.isFinite(count) ? count : 0) // a former version told of bytes alone
+  const counted = (count: number) => (Number.isFinite(count) ? count : 0) // a former version counted bytes alone
   return {
     weight: weightOf(value.length, readShares(value)),
-    total: Number.isFinite(bytes) ? { bytes, insert: told(insert), update: told(update), delete: told(deleted) } : undefined,
+    total: Number.isFinite(bytes) ? { bytes, insert: counted(insert), update: counted(update), delete: counted(deleted) } : undefined,
   }
 }
 
@@ -50,12 +51,13 @@ type Partition = {
   /** the counters before records that were read last, those of one side by side */
   readonly offsets: Float64Array
   readonly before: Float64Array
-  /** the same of records that were asked for, those asked for last at the end */
+  /** the counters before records that were asked for, those asked for last at the end */
   readonly points: Map<number, Weight>
   lookUps: number
   lookingSince: number
 }
 
+/** How many bytes partitions hold. */
 export class Sizes {
   readonly #partitions = new Map<string, Partition>()
   readonly #lookUp: LookUp
@@ -72,11 +74,11 @@ export class Sizes {
   /** A record has been read. */
   read(topic: TopicName, partition: number, offset: number, { weight, total }: Counted): void {
     if (!total) return
-    const of = this.#of(topic, partition)
+    const known = this.#of(topic, partition)
     const at = offset % REMEMBERED
-    of.offsets[at] = offset
+    known.offsets[at] = offset
     const { bytes, insert, update, delete: deleted } = minus(total, weight)
-    of.before.set([bytes, insert, update, deleted], at * COUNTERS)
+    known.before.set([bytes, insert, update, deleted], at * COUNTERS)
   }
 
   /** Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below the committed one. */
@@ -86,11 +88,11 @@ export class Sizes {
     { first, committed, next }: Offsets,
   ): Promise<{ bytes: number; finishedBytes: number }> {
     if (first >= next) return { bytes: 0, finishedBytes: 0 }
-    const of = this.#of(topic, partition)
-    await this.#lookAtEnd(topic, partition, of, next)
+    const known = this.#of(topic, partition)
+    await this.#lookAtEnd(topic, partition, known, next)
     const before = await this.#before(topic, partition, first)
     const below = await this.#before(topic, partition, Math.max(first, Math.min(committed, next)))
-    const { bytes } = minus(of.next.total, before)
+    const { bytes } = minus(known.next.total, before)
     return { bytes, finishedBytes: Math.min(bytes, minus(below, before).bytes) }
   }
 
@@ -101,38 +103,39 @@ export class Sizes {
     { from, before, next }: Readonly<{ from: number; before: number; next: number }>,
   ): Promise<Weight> {
     if (from >= before) return NO_WEIGHT
-    const of = this.#of(topic, partition)
-    await this.#lookAtEnd(topic, partition, of, next)
+    const known = this.#of(topic, partition)
+    await this.#lookAtEnd(topic, partition, known, next)
     const below = await this.#before(topic, partition, from)
-    return minus(before === next ? of.next.total : await this.#before(topic, partition, before), below)
+    return minus(before === next ? known.next.total : await this.#before(topic, partition, before), below)
   }
 
-  async #lookAtEnd(topic: TopicName, partition: number, of: Partition, next: number): Promise<void> {
-    if (of.next.offset === next || !this.#mayLookUp(of)) return
+  async #lookAtEnd(topic: TopicName, partition: number, known: Partition, next: number): Promise<void> {
+    if (known.next.offset === next || !this.#mayLookUp(known)) return
     const last = await this.#lookUp(topic, partition, next - 1)
-    if (last?.total && next > of.next.offset) of.next = { offset: next, total: last.total }
+    if (last?.total && next > known.next.offset) known.next = { offset: next, total: last.total }
   }
 
   /** What was appended before a record. */
   async #before(topic: TopicName, partition: number, offset: number): Promise<Weight> {
-    const of = this.#of(topic, partition)
-    if (offset === of.next.offset) return of.next.total
-    let before = wasRead(of, offset) ?? of.points.get(offset)
-    if (!before && this.#mayLookUp(of)) {
+    const known = this.#of(topic, partition)
+    if (offset === known.next.offset) return known.next.total
+    let before = wasRead(known, offset) ?? known.points.get(offset)
+    if (!before && this.#mayLookUp(known)) {
       const record = await this.#lookUp(topic, partition, offset)
       if (record?.total) before = minus(record.total, record.weight)
     }
-    if (!before) return estimate(of, offset)
-    of.points.delete(offset)
-    of.points.set(offset, before)
-    if (of.points.size > REMEMBERED_POINTS) of.points.delete(of.points.keys().next().value as number)
+    if (!before) return estimate(known, offset)
+    known.points.delete(offset)
+    known.points.set(offset, before)
+    const [oldest] = known.points.keys()
+    if (oldest !== undefined && known.points.size > REMEMBERED_POINTS) known.points.delete(oldest)
     return before
   }
 
-  #mayLookUp(of: Partition): boolean {
+  #mayLookUp(known: Partition): boolean {
     const now = performance.now()
-    if (now - of.lookingSince > LOOK_UPS_EVERY_MS) Object.assign(of, { lookUps: 0, lookingSince: now })
-    return ++of.lookUps <= LOOK_UPS
+    if (now - known.lookingSince > LOOK_UPS_EVERY_MS) Object.assign(known, { lookUps: 0, lookingSince: now })
+    return ++known.lookUps <= LOOK_UPS
   }
 
   drop(topic: TopicName): void {
@@ -141,9 +144,9 @@ export class Sizes {
 
   #of(topic: TopicName, partition: number): Partition {
     const key = `${topic}/${partition}`
-    let of = this.#partitions.get(key)
-    if (!of) {
-      of = {
+    let known = this.#partitions.get(key)
+    if (!known) {
+      known = {
         next: { offset: -1, total: NO_WEIGHT },
         points: new Map(),
         lookUps: 0,
@@ -151,9 +154,9 @@ export class Sizes {
         offsets: new Float64Array(REMEMBERED).fill(-1),
         before: new Float64Array(REMEMBERED * COUNTERS),
       }
-      this.#partitions.set(key, of)
+      this.#partitions.set(key, known)
     }
-    return of
+    return known
   }
 }
 

@@ -5,10 +5,11 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
-import type { ReaderName, TopicName } from '../log.ts'
+import type { ReaderName, TopicName, Topic } from '../log.ts'
 import type { Brokers } from './brokers.ts'
 import { kafkaCode } from './failure.ts'
 import { patiently } from './patience.ts'
+import { Recent } from './recent.ts'
 
 type TopicSettings = Readonly<{
   /** in front of every name of ours: topics and groups */
@@ -18,8 +19,6 @@ type TopicSettings = Readonly<{
   /** how large a record may be, when the cluster lets us say so */
   maxRecordBytes: number
 }>
-
-type Listed = Readonly<{ topic: TopicName; partitions: number }>
 
 /** What a record may be when the brokers don't tell: their own default. */
 const DEFAULT_RECORD_BYTES = 1_048_588
@@ -31,11 +30,12 @@ const WAIT_MS = 30_000
 const POLL_MS = 50
 const TOPIC_RESOURCE = 2
 
+/** Makes, deletes and lists topics. */
 export class Topics {
   readonly #brokers: Brokers
   readonly #settings: TopicSettings
-  #listed: { topics: Promise<readonly Listed[]>; at: number } | undefined
-  readonly #limits = new Map<string, Promise<number>>()
+  readonly #listed = new Recent<readonly Topic[]>()
+  readonly #limits = new Recent<number>()
 
   constructor(brokers: Brokers, settings: TopicSettings) {
     this.#brokers = brokers
@@ -51,7 +51,7 @@ export class Topics {
   async create(topic: TopicName, partitions: number): Promise<void> {
     const name = this.nameOf(topic)
     if (!(await this.#exists(name))) await this.#make(name, partitions)
-    this.#listed = undefined
+    this.#listed.forget('')
     const { leaders } = await this.#brokers.layout(name)
     if (leaders.length !== partitions)
       throw new EngineError('INTERNAL', `topic ${name} has ${leaders.length} partitions, not ${partitions}`, { topic: name })
@@ -60,21 +60,16 @@ export class Topics {
 
   async delete(topic: TopicName): Promise<void> {
     const name = this.nameOf(topic)
-    this.#limits.delete(name)
-    this.#listed = undefined
+    this.#limits.forget(name)
+    this.#listed.forget('')
     if (!(await this.#exists(name))) return
     await this.#controller((broker) => broker.deleteTopics({ topics: [name], timeout: WAIT_MS }), 'UNKNOWN_TOPIC_OR_PARTITION')
     await this.#until(async () => !(await this.#exists(name)), `topic ${name} is still there`)
   }
 
   /** @param maxAgeMs how old the answer may be as to what other processes made or deleted */
-  async list(maxAgeMs: number): Promise<readonly Listed[]> {
-    if (!this.#listed || performance.now() - this.#listed.at > maxAgeMs) {
-      const listed = { topics: this.#list(), at: performance.now() }
-      this.#listed = listed
-      listed.topics.catch(() => this.#listed === listed && (this.#listed = undefined))
-    }
-    return this.#listed.topics
+  list(maxAgeMs: number): Promise<readonly Topic[]> {
+    return this.#listed.get('', maxAgeMs, () => this.#list())
   }
 
   /** Of the groups that the brokers know. */
@@ -90,7 +85,7 @@ export class Topics {
     return ours.map(({ groupId }) => groupId.slice(prefix.length))
   }
 
-  async #list(): Promise<readonly Listed[]> {
+  async #list(): Promise<readonly Topic[]> {
     const { prefix } = this.#settings
     const { topicMetadata } = await patiently(() => this.#brokers.describe(true))
     return topicMetadata
@@ -104,18 +99,14 @@ export class Topics {
    */
   recordLimit(topic: TopicName): Promise<number> {
     const name = this.nameOf(topic)
-    let limit = this.#limits.get(name)
-    if (!limit) {
-      limit = this.#check(name)
-      this.#limits.set(name, limit)
-      limit.catch(() => this.#limits.delete(name))
-    }
-    return limit
+    return this.#limits.get(name, Infinity, () => this.#check(name))
   }
 
   /** A record of fewer bytes than the limit was refused. */
   lowerLimit(topic: TopicName, bytes: number): void {
-    this.#limits.set(this.nameOf(topic), Promise.resolve(Math.max(LEAST_RECORD_BYTES, bytes)))
+    const name = this.nameOf(topic)
+    this.#limits.forget(name)
+    void this.#limits.get(name, Infinity, async () => Math.max(LEAST_RECORD_BYTES, bytes))
   }
 
   async #exists(name: string): Promise<boolean> {

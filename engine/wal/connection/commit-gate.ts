@@ -9,11 +9,13 @@
 
 /** What a gate is shown, as columns of a query outside of a transaction that writes. */
 export const SNAPSHOT_COLUMNS = `pg_catalog.pg_current_snapshot()::text as snapshot, pg_catalog.age('3'::pg_catalog.xid)::text as age`
+/** A snapshot, as SNAPSHOT_COLUMNS ask for it. */
 export type SnapshotRow = Readonly<{ snapshot?: unknown; age?: unknown }>
 
 const PATIENCE_MS = 600_000
 const MAX_HIDDEN = 10_000
 
+/** Says which transactions a snapshot does not show yet. */
 export class CommitGate {
   readonly #hiddenSince = new Map<number, number>()
   readonly #now: () => number

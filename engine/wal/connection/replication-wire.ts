@@ -10,12 +10,14 @@
  */
 import { EventEmitter } from 'node:events'
 import type { Socket } from 'node:net'
-import { Connection, type ClientConfig } from 'pg'
+import { type ClientConfig, Connection } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
 import { GuardedSocket } from '../../postgres/guarded-socket.ts'
-import { FrameSplitter, type OnFrame } from './frame-splitter.ts'
+import { EngineError } from '../../errors.ts'
 
 const COPY_DATA = 0x64 // d
+/** Of a frame: a tag of one byte, and a length of four. */
+const HEADER_BYTES = 5
 const READ_BYTES = 256 * 1024
 /** Measured: 64 KB give nothing more. */
 const TURN_BYTES = 256 * 1024
@@ -28,9 +30,10 @@ type PgConnection = EventEmitter & {
 }
 const PgConnection = Connection as unknown as new (config: ClientConfig) => PgConnection
 
+/** The connection of a replication stream. */
 export class ReplicationWire extends PgConnection {
   readonly #onCopyData: OnFrame
-  readonly #busy: BusyShare | undefined
+  readonly #decoding: BusyShare | undefined
   /** a socket of our own: it can be destroyed while pg is still connecting it */
   readonly #socket: Socket
   #bytesRead = 0
@@ -38,13 +41,13 @@ export class ReplicationWire extends PgConnection {
   #turn: NodeJS.Immediate | undefined
   #isHeld = false
 
-  /** @param onCopyData gets what each CopyData frame holds. @param busy is told of the time that takes, once a read */
-  constructor(client: ClientConfig, onCopyData: OnFrame, busy?: BusyShare) {
+  /** @param onCopyData gets what each CopyData frame holds. @param decoding gets the time that takes, once a read */
+  constructor(client: ClientConfig, onCopyData: OnFrame, decoding?: BusyShare) {
     const socket = client.ssl ? new GuardedSocket() : reusingSocket()
     super({ ...client, stream: () => socket })
     this.#socket = socket
     this.#onCopyData = onCopyData
-    this.#busy = busy
+    this.#decoding = decoding
   }
 
   /** Called by pg when frames are about to come: with the socket, or with what encrypts it. */
@@ -52,7 +55,7 @@ export class ReplicationWire extends PgConnection {
     const others = new EventEmitter()
     super.attachListeners(others)
     const frames = new FrameSplitter((bytes, start, end) => {
-      if (bytes[start] === COPY_DATA) this.#onCopyData(bytes, start + FrameSplitter.HEADER_BYTES, end)
+      if (bytes[start] === COPY_DATA) this.#onCopyData(bytes, start + HEADER_BYTES, end)
       else others.emit('data', Buffer.from(bytes.subarray(start, end))) // pg keeps parts of it
     })
     stream.on('data', (chunk: Buffer) => {
@@ -63,7 +66,7 @@ export class ReplicationWire extends PgConnection {
       } catch (error) {
         this.#socket.destroy(error as Error)
       }
-      this.#busy?.add(from, performance.now())
+      this.#decoding?.add(from, performance.now())
       this.#turnBytes += chunk.length
       this.#turn ??= setImmediate(() => this.#nextTurn())
       if (this.#turnBytes >= TURN_BYTES) this.stream.pause()
@@ -108,4 +111,80 @@ function reusingSocket(): Socket {
     },
   })
   return socket
+}
+
+const USUAL_BYTES = 64 * 1024
+/** The server builds a message in one buffer (MaxAllocSize, below 1 GiB); the length counts itself. */
+const MAX_LENGTH = 0x3fff_ffff + 4
+
+/** Gets one whole frame, or the part of it that concerns the reader; the bytes are valid during the call. */
+type OnFrame = (bytes: Buffer, start: number, end: number) => void
+
+/**
+ * Cuts a stream of bytes into the frames of Postgres' protocol: a tag of one byte, a length of four that counts itself and
+ * the body. A frame that lies in one chunk is not copied; one that chunks cut is put together in a buffer of its own.
+ * @see PostgreSQL manual, "Message Formats"
+ */
+export class FrameSplitter {
+  readonly #onFrame: OnFrame
+  /** the beginning of a frame that goes on in the next chunk */
+  #begun = Buffer.allocUnsafeSlow(USUAL_BYTES)
+  #length = 0
+
+  constructor(onFrame: OnFrame) {
+    this.#onFrame = onFrame
+  }
+
+  /** @throws EngineError MESSAGE_MALFORMED: a length below four or above 1 GiB; and what `onFrame` throws */
+  push(chunk: Buffer): void {
+    let at = this.#length > 0 ? this.#complete(chunk) : 0
+    while (chunk.length - at >= HEADER_BYTES) {
+      const end = at + frameBytes(chunk, at)
+      if (end > chunk.length) break
+      const start = at
+      at = end
+      this.#onFrame(chunk, start, end)
+    }
+    if (at < chunk.length) this.#keep(chunk, at, chunk.length)
+  }
+
+  /** Takes what the begun frame lacks. @returns how many bytes of the chunk that is */
+  #complete(chunk: Buffer): number {
+    let used = 0
+    if (this.#length < HEADER_BYTES) {
+      used = Math.min(HEADER_BYTES - this.#length, chunk.length)
+      this.#keep(chunk, 0, used)
+      if (this.#length < HEADER_BYTES) return used
+    }
+    const bytes = frameBytes(this.#begun, 0)
+    const from = used
+    used = Math.min(from + bytes - this.#length, chunk.length)
+    this.#keep(chunk, from, used)
+    if (this.#length < bytes) return used
+    const frame = this.#begun
+    this.#length = 0
+    if (bytes > USUAL_BYTES) this.#begun = Buffer.allocUnsafeSlow(USUAL_BYTES) // one great row must not weigh for ever
+    this.#onFrame(frame, 0, bytes)
+    return used
+  }
+
+  #keep(chunk: Buffer, from: number, to: number): void {
+    const length = this.#length + to - from
+    if (length > this.#begun.length) {
+      // at once, or a great row would be moved again with each chunk of it
+      const needed = this.#length >= HEADER_BYTES ? frameBytes(this.#begun, 0) : length
+      const grown = Buffer.allocUnsafeSlow(Math.max(needed, length))
+      this.#begun.copy(grown, 0, 0, this.#length)
+      this.#begun = grown
+    }
+    chunk.copy(this.#begun, this.#length, from, to)
+    this.#length = length
+  }
+}
+
+function frameBytes(bytes: Buffer, at: number): number {
+  const length = bytes.readUInt32BE(at + 1)
+  if (length < 4 || length > MAX_LENGTH)
+    throw new EngineError('MESSAGE_MALFORMED', `a frame of the server says that it has ${length} bytes`)
+  return length + 1
 }

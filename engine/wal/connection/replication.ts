@@ -14,32 +14,31 @@
 import { LogicalReplicationService } from 'pg-logical-replication'
 import { escapeIdentifier, type Client, type ClientConfig } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
-import { EngineError } from '../../errors.ts'
+import { EngineError, errorText } from '../../errors.ts'
 import type { Lsn } from '../../lsn.ts'
 import { Chunk } from '../decode/chunk.ts'
 import { ReplicationWire } from './replication-wire.ts'
 import { toSourceError } from './source-error.ts'
 
+/** What a replication connection is made of. */
 export type ReplicationOptions = Readonly<{
-  /** pinned settings and wal_sender_timeout included (session.ts) */
+  /** with the pinned settings and wal_sender_timeout (source-client.ts) */
   client: ClientConfig
   slot: string
   publication: string
   /** what the session asked for; the interval of status messages and the watchdog follow from it */
   walSenderTimeoutMs: number
-  /** runs on this connection before START_REPLICATION: IDENTIFY_SYSTEM and TIMELINE_HISTORY work only here */
-  prepare?: (query: ReplicationQuery) => Promise<void>
-  /** the LSN that every status carries: saved, durable, exact, growing */
-  confirmed: () => Lsn
-  /** one pgoutput message, valid during the call */
+  /** gets the time in which what was read is handled */
+  decoding?: BusyShare
+}>
+
+/** Gets what the stream brings. */
+export type StreamReader = Readonly<{
+  /** @param chunk one pgoutput message, valid during the call */
   onMessage: (chunk: Chunk) => void
   /** everything committed below `walEnd` has been sent before this */
   onKeepalive: (walEnd: Lsn) => void
-  /** told of the time in which what was read is handled */
-  busy?: BusyShare
 }>
-
-type ReplicationQuery = (sql: string) => Promise<readonly Readonly<Record<string, unknown>>[]>
 
 type Plugin = Parameters<LogicalReplicationService['subscribe']>[0]
 
@@ -53,26 +52,34 @@ const XLOG_DATA_HEADER = 25
 const KEEPALIVE_BYTES = 18
 const POSTGRES_EPOCH_MS = Date.UTC(2000, 0, 1)
 
+/** The replication connection of one run: connects, may be asked about the server, and then streams the slot's changes until it ends. */
 export class ReplicationConnection {
   readonly #options: ReplicationOptions
   readonly #service: LogicalReplicationService
   readonly #end = Promise.withResolvers<EngineError | undefined>()
   readonly #wire: ReplicationWire
   readonly #chunk = new Chunk()
+  readonly #connected = Promise.withResolvers<Client>()
+  readonly #streamAsked = Promise.withResolvers<void>()
+  readonly #started = Promise.withResolvers<void>()
+  #reader: StreamReader = { onMessage: () => undefined, onKeepalive: () => undefined }
+  /** what every status carries: saved, durable, exact, growing */
+  #confirmed: Lsn = 0n
+  #deadline: NodeJS.Timeout | undefined
   #timer: NodeJS.Timeout | undefined
-  #phase: 'idle' | 'opening' | 'streaming' | 'ended' = 'idle'
-  #isConnected = false
+  #phase: 'idle' | 'connecting' | 'starting' | 'streaming' | 'ended' = 'idle'
   #paused = false
   /** of the wire at the last round: any byte is a sign of life, for a great row may take minutes on a slow line (correctness 40) */
-  #bytesHeard = 0
+  #bytesBefore = 0
   #silentRounds = 0
 
   constructor(options: ReplicationOptions) {
     this.#options = options
-    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end), options.busy)
+    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end), options.decoding)
     const client: ClientConfig & { connection: ReplicationWire } = { ...options.client, connection: this.#wire }
     this.#service = new LogicalReplicationService(client, { acknowledge: { auto: false, timeoutSeconds: 0 } })
     this.#service.on('error', (error) => this.#fail(error))
+    this.#service.on('start', () => this.#start())
   }
 
   /** The error that ended the connection; undefined after `stop`. Never rejects. */
@@ -85,20 +92,12 @@ export class ReplicationConnection {
   }
 
   /**
-   * Settles when the server has begun to stream.
-   * @throws EngineError SOURCE_UNREACHABLE, SOURCE_UNABLE, SOURCE_LOGIN_REFUSED, SOURCE_REFUSED, SLOT_IN_USE, or what `prepare` throws
+   * Connects; `stream` has to follow before long. Settles also when the connection is stopped.
+   * @throws EngineError SOURCE_UNREACHABLE, SOURCE_UNABLE, SOURCE_LOGIN_REFUSED
    */
-  async open(): Promise<void> {
-    this.#phase = 'opening'
-    const started = Promise.withResolvers<void>()
-    this.#service.on('start', () => {
-      if (this.#phase !== 'opening') return
-      this.#phase = 'streaming'
-      if (this.#paused) this.#wire.pause() // not before: the server's word that it streams has to be read
-      this.#timer = setInterval(() => this.#round(), Math.max(50, Math.floor(this.#options.walSenderTimeoutMs / 3)))
-      started.resolve()
-    })
-    const timeout = setTimeout(
+  async connect(): Promise<void> {
+    this.#phase = 'connecting'
+    this.#deadline = setTimeout(
       () => this.#fail(new EngineError('SOURCE_UNREACHABLE', `no replication stream within ${OPEN_TIMEOUT_MS} ms`)),
       OPEN_TIMEOUT_MS,
     )
@@ -107,9 +106,25 @@ export class ReplicationConnection {
       () => this.#fail(new EngineError('SOURCE_UNREACHABLE', 'the server ended the replication stream')),
       (error: unknown) => this.#fail(error),
     )
-    const error = await Promise.race([started.promise, this.ended])
-    clearTimeout(timeout)
-    if (error) throw error
+    await this.#unlessEnded(this.#connected.promise)
+  }
+
+  /** Asks on the connection before it streams: IDENTIFY_SYSTEM and TIMELINE_HISTORY work on no other kind. */
+  readonly query = async (sql: string): Promise<readonly Readonly<Record<string, unknown>>[]> => {
+    const client = await this.#connected.promise
+    return (await client.query<Record<string, unknown>>(sql)).rows
+  }
+
+  /**
+   * Settles when the server has begun to stream to the reader, or the connection is stopped.
+   * @param confirmed what each status tells the server until `confirm`
+   * @throws EngineError SOURCE_UNREACHABLE, SOURCE_UNABLE, SOURCE_REFUSED, SLOT_IN_USE
+   */
+  async stream(reader: StreamReader, confirmed: Lsn): Promise<void> {
+    this.#reader = reader
+    this.#confirmed = confirmed
+    this.#streamAsked.resolve()
+    await this.#unlessEnded(this.#started.promise)
   }
 
   /** Stops reading; what the socket's last read brought is still handed over. Status messages go on. */
@@ -126,15 +141,20 @@ export class ReplicationConnection {
     this.#wire.resume()
   }
 
-  /** Tells the server what is confirmed; with `ask` it answers at once. */
-  sendStatus(ask = false): void {
-    if (this.#phase !== 'streaming') return
-    this.#wire.sendCopyFromChunk(statusMessage(this.#options.confirmed(), Date.now(), ask))
+  /** Tells the server that everything below `lsn` is saved. */
+  confirm(lsn: Lsn): void {
+    this.#confirmed = lsn
+    this.#sendStatus(false)
   }
 
-  /** Ends the connection now, whatever the other side does. */
-  stop(): void {
-    this.#close(undefined)
+  /** Ends the connection now, whatever the other side does. @param error why */
+  stop(error?: EngineError): void {
+    if (this.#phase === 'ended') return
+    this.#phase = 'ended'
+    clearTimeout(this.#deadline)
+    clearInterval(this.#timer)
+    this.#wire.destroy() // the library's stop() waits for an end that a half-open socket never sends
+    this.#end.resolve(error)
   }
 
   #plugin(): Plugin {
@@ -142,10 +162,11 @@ export class ReplicationConnection {
     const plugin = {
       name: 'pgoutput',
       start: async (client: Client) => {
-        this.#isConnected = true
-        if (this.#phase !== 'opening') return
-        await this.#options.prepare?.(async (sql) => (await client.query(sql)).rows as Record<string, unknown>[])
-        if (this.#phase !== 'opening') return
+        if (this.#phase !== 'connecting') return
+        this.#phase = 'starting'
+        this.#connected.resolve(client)
+        await this.#streamAsked.promise
+        if (this.#phase !== 'starting') return
         const options = `proto_version '1', publication_names '${escapeIdentifier(publication).replaceAll("'", "''")}', messages 'true'`
         await client.query(`START_REPLICATION SLOT ${escapeIdentifier(slot)} LOGICAL 0/0 (${options})`)
       },
@@ -154,15 +175,31 @@ export class ReplicationConnection {
     return plugin as unknown as Plugin // AbstractPlugin isn't exported; these three are all that is called
   }
 
+  /** The server streams: what it sends in the same packet is read already. */
+  #start(): void {
+    if (this.#phase !== 'starting') return
+    this.#phase = 'streaming'
+    clearTimeout(this.#deadline)
+    if (this.#paused) this.#wire.pause() // not before: the server's word that it streams has to be read
+    this.#timer = setInterval(() => this.#round(), Math.max(50, Math.floor(this.#options.walSenderTimeoutMs / 3)))
+    this.#started.resolve()
+  }
+
+  /** @throws the error that ends the connection before `step` */
+  async #unlessEnded(step: Promise<unknown>): Promise<void> {
+    const error = await Promise.race([step.then(() => undefined), this.ended])
+    if (error) throw error
+  }
+
   /** What one CopyData frame holds, from `start` to `end`. */
   #receive(bytes: Buffer, start: number, end: number): void {
     if (this.#phase !== 'streaming') return
     try {
       const tag = bytes[start]
-      if (tag === XLOG_DATA) this.#options.onMessage(this.#chunk.set(bytes, start + XLOG_DATA_HEADER, end))
+      if (tag === XLOG_DATA) this.#reader.onMessage(this.#chunk.set(bytes, start + XLOG_DATA_HEADER, end))
       else if (tag === KEEPALIVE && end - start >= KEEPALIVE_BYTES) {
-        this.#options.onKeepalive(bytes.readBigUInt64BE(start + 1))
-        if (bytes[start + 17] === 1) this.sendStatus()
+        this.#reader.onKeepalive(bytes.readBigUInt64BE(start + 1))
+        if (bytes[start + 17] === 1) this.#sendStatus(false)
       } // the protocol knows no others; one that it learns is not ours to stop at
     } catch (error) {
       this.#fail(asDecodingError(error))
@@ -172,29 +209,23 @@ export class ReplicationConnection {
   /** Every third of wal_sender_timeout: says we live, and notices when the server doesn't. */
   #round(): void {
     const { bytesRead } = this.#wire
-    if (this.#paused || bytesRead > this.#bytesHeard) this.#silentRounds = 0
+    if (this.#paused || bytesRead > this.#bytesBefore) this.#silentRounds = 0
     else this.#silentRounds++
-    this.#bytesHeard = bytesRead
+    this.#bytesBefore = bytesRead
     if (this.#silentRounds > SILENT_ROUNDS) {
       const silentMs = Math.round((this.#silentRounds * this.#options.walSenderTimeoutMs) / 3)
       this.#fail(new EngineError('SOURCE_UNREACHABLE', `the server has been silent for ${silentMs} ms, though asked`, { silentMs }))
-    } else this.sendStatus(this.#silentRounds > 0)
+    } else this.#sendStatus(this.#silentRounds > 0)
+  }
+
+  /** @param ask the server answers at once */
+  #sendStatus(ask: boolean): void {
+    if (this.#phase === 'streaming') this.#wire.sendCopyFromChunk(statusMessage(this.#confirmed, Date.now(), ask))
   }
 
   #fail(error: unknown): void {
-    this.#close(
-      toSourceError(error, this.#phase === 'streaming' ? 'streaming' : this.#isConnected ? 'starting' : 'connecting', {
-        slot: this.#options.slot,
-      }),
-    )
-  }
-
-  #close(error: EngineError | undefined): void {
-    if (this.#phase === 'ended') return
-    this.#phase = 'ended'
-    clearInterval(this.#timer)
-    this.#wire.destroy() // the library's stop() waits for an end that a half-open socket never sends
-    this.#end.resolve(error)
+    const { slot } = this.#options
+    this.stop(toSourceError(error, this.#phase === 'streaming' || this.#phase === 'starting' ? this.#phase : 'connecting', { slot }))
   }
 }
 
@@ -216,6 +247,6 @@ export function statusMessage(confirmed: Lsn, nowMs: number, ask: boolean): Buff
 /** Reading past the end of a message is a malformed one; anything else that isn't ours is a defect of ours. */
 function asDecodingError(error: unknown): EngineError {
   if (error instanceof EngineError) return error
-  const text = error instanceof Error ? error.message : String(error)
+  const text = errorText(error)
   return new EngineError(error instanceof RangeError ? 'MESSAGE_MALFORMED' : 'INTERNAL', `while decoding: ${text}`, {}, { cause: error })
 }

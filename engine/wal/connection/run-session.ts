@@ -11,6 +11,7 @@ import type { Query } from '../../postgres/query.ts'
 import { sourceClient } from './source-client.ts'
 import { isShutdown, toSourceError } from './source-error.ts'
 
+/** Prefix of the logical message that a heartbeat writes. */
 export const HEARTBEAT = 'tailrace:heartbeat'
 
 type RunSessionOptions = Readonly<{
@@ -26,6 +27,7 @@ type RunSessionOptions = Readonly<{
   failed: (error: unknown) => void
 }>
 
+/** The ordinary session of a run. */
 export class RunSession {
   readonly #options: RunSessionOptions
   readonly #pool: Pool

@@ -4,9 +4,13 @@
  */
 import { escapeIdentifier } from 'pg'
 import { EngineError } from '../../errors.ts'
+import { fieldsOf } from '../../fields.ts'
 import type { Query } from '../../postgres/query.ts'
+import { rowsOf } from '../../postgres/rows.ts'
+import type { SlotLag } from '../../status.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
 
+/** A slot, and the server that it is on, as they were found. */
 export type SlotFacts = Readonly<{
   serverVersion: number
   /** the server replays what another one writes: a standby */
@@ -47,44 +51,52 @@ export type FitSlot = Readonly<{
   transactionsRead: number
 }>
 
+/** Asks a server for a slot and all else that decides whether a run may start. */
 export async function readSlotFacts(query: Query, slot: string, publication: string): Promise<SlotFacts> {
-  const { rows } = await query(
-    `select current_setting('server_version_num')::int as version, pg_is_in_recovery() as in_recovery, current_database() as database, current_setting('wal_level') as wal_level,
-            (select oid::int8 from pg_database where datname = current_database())::float8 as database_oid,
-            (select oid::int8 from pg_publication where pubname = $2)::float8 as publication_oid,
+  const rows = await query(
+    `select current_setting('server_version_num')::int as "serverVersion", pg_is_in_recovery() as "isInRecovery", current_database() as database,
+            current_setting('wal_level') as "walLevel", (select oid::int8 from pg_database where datname = current_database()) as "databaseOid",
+            (select oid::int8 from pg_publication where pubname = $2) as "publicationOid",
             (select to_jsonb(s) from pg_replication_slots s where slot_name = $1) as slot,
-            coalesce((select total_txns from pg_stat_replication_slots where slot_name = $1), 0)::float8 as transactions_read,
+            coalesce((select total_txns from pg_stat_replication_slots where slot_name = $1), 0) as "transactionsRead",
             (select a.application_name from pg_replication_slots s join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = $1) as reader`,
     [slot, publication],
   )
-  const row = rows[0] ?? {}
-  const found = row.slot as Record<string, unknown> | null // as json: which columns there are depends on the version
+  const [row] = rowsOf(SERVER, rows)
+  if (!row) throw new EngineError('INTERNAL', 'the server says nothing of itself')
+  const { slot: found, transactionsRead, reader, ...server } = row
   const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)
   const lsn = (value: unknown): Lsn | undefined => (typeof value === 'string' ? parseLsn(value) : undefined)
   return {
-    serverVersion: Number(row.version),
-    isInRecovery: row.in_recovery === true,
-    database: String(row.database),
-    databaseOid: Number(row.database_oid),
-    walLevel: String(row.wal_level),
-    publicationOid: typeof row.publication_oid === 'number' ? row.publication_oid : undefined,
-    slot: found
-      ? {
-          plugin: text(found.plugin),
-          database: text(found.database),
-          activePid: typeof found.active_pid === 'number' ? found.active_pid : null,
-          reader: text(row.reader),
-          restartLsn: lsn(found.restart_lsn),
-          confirmedLsn: lsn(found.confirmed_flush_lsn),
-          walStatus: text(found.wal_status),
-          twoPhase: found.two_phase === true,
-          invalidation: text(found.invalidation_reason) ?? (found.conflicting === true ? 'conflict with recovery' : null),
-          isCopy: found.synced === true,
-          transactionsRead: Number(row.transactions_read),
-        }
-      : undefined,
+    ...server,
+    slot: found && {
+      plugin: text(found.plugin),
+      database: text(found.database),
+      activePid: typeof found.active_pid === 'number' ? found.active_pid : null,
+      reader: reader ?? null,
+      restartLsn: lsn(found.restart_lsn),
+      confirmedLsn: lsn(found.confirmed_flush_lsn),
+      walStatus: text(found.wal_status),
+      twoPhase: found.two_phase === true,
+      invalidation: text(found.invalidation_reason) ?? (found.conflicting === true ? 'conflict with recovery' : null),
+      isCopy: found.synced === true,
+      transactionsRead,
+    },
   }
 }
+
+const SERVER = {
+  serverVersion: 'int',
+  isInRecovery: 'boolean',
+  database: 'text',
+  walLevel: 'text',
+  databaseOid: 'int',
+  publicationOid: 'int?',
+  /** as JSON: which columns there are depends on the version */
+  slot: (value: unknown) => (value === null ? undefined : fieldsOf(value)),
+  transactionsRead: 'int',
+  reader: 'text?',
+} as const
 
 /**
  * @param saved what was confirmed last, to name from where changes are missing
@@ -162,16 +174,14 @@ function withoutTwoPhase(name: string): string {
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
 
-/** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
-export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
-
 /** @returns undefined: there is no such slot */
 export async function readSlotLag(query: Query, slot: string): Promise<SlotLag | undefined> {
-  const { rows } = await query(
-    `select pg_wal_lsn_diff(now, confirmed_flush_lsn)::float8 as confirmed, pg_wal_lsn_diff(now, restart_lsn)::float8 as retained
+  const rows = await query(
+    `select coalesce(pg_wal_lsn_diff(now, confirmed_flush_lsn), 0)::float8 as "confirmedBytes",
+       coalesce(pg_wal_lsn_diff(now, restart_lsn), 0)::float8 as "retainedBytes"
      from pg_replication_slots, (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
      where slot_name = $1`,
     [slot],
   )
-  return rows[0] && { confirmedBytes: Number(rows[0].confirmed ?? 0), retainedBytes: Number(rows[0].retained ?? 0) }
+  return rowsOf({ confirmedBytes: 'number', retainedBytes: 'number' }, rows)[0]
 }

@@ -16,7 +16,9 @@ import { toSourceError } from './source-error.ts'
 
 /** Ids of transactions, without their epoch, as the stream has them. */
 type Xids = ReadonlySet<number>
+/** Rows as arrays of the texts that Postgres prints. */
 export type Rows = Readonly<{ fields: readonly FieldDef[]; rows: readonly (readonly (string | null)[])[] }>
+/** Asks within the snapshot. */
 export type ReadRows = (sql: string, params: readonly unknown[]) => Promise<Rows>
 
 const CONNECTIONS = 2
@@ -31,6 +33,7 @@ const MAX_BYTES = 64 * 1024 * 1024
 /** as it comes */
 const RAW = { getTypeParser: () => (text: string) => text } as unknown as NonNullable<ClientConfig['types']>
 
+/** Reads from one source, at moments when given commits are visible. */
 export class SnapshotReader {
   readonly #pool: Pool
   readonly #gate = new CommitGate()
@@ -70,7 +73,7 @@ export class SnapshotReader {
       )
       throw failureOf(error)
     } finally {
-      if (isSound) void giveBack(client).finally(() => clearTimeout(silence))
+      if (isSound) void release(client).finally(() => clearTimeout(silence))
       else {
         clearTimeout(silence)
         client.release(true)
@@ -97,7 +100,7 @@ export class SnapshotReader {
 }
 
 /** Without what a query may have left in the session: settings, advisory locks, temporary tables. Nobody waits for it. */
-async function giveBack(client: PoolClient): Promise<void> {
+async function release(client: PoolClient): Promise<void> {
   try {
     await client.query('discard all')
     client.release()

@@ -1,5 +1,5 @@
 /** What a failure of a connection to the source means, and what becomes of the source: decided by code, never by message text. */
-import { EngineError, ERRORS, type ErrorCode, type ErrorContext } from '../../errors.ts'
+import { EngineError, ERRORS, type ErrorCode, type ErrorContext, errorText, codeOf } from '../../errors.ts'
 import { faultOf, sqlstateOf, type Fault } from '../../postgres/sqlstate.ts'
 import { tlsRefusal } from '../../postgres/tls-refusal.ts'
 
@@ -11,8 +11,8 @@ export function toSourceError(error: unknown, phase: Phase, context: ErrorContex
   if (error instanceof EngineError) return error
   const refusal = tlsRefusal(error)
   if (refusal) return refusal
-  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
-  const text = error instanceof Error ? error.message : String(error)
+  const code = codeOf(error)
+  const text = errorText(error)
   return new EngineError(
     classify(sqlstateOf(error), phase),
     code ? `${text} (${code})` : text,
@@ -63,6 +63,7 @@ const LATER: ReadonlySet<ErrorCode> = new Set([
   'TLS_REFUSED',
 ])
 
+/** What a source does after a failure. */
 export function courseAfter(error: unknown): Course {
   if (!(error instanceof EngineError) || LATER.has(error.code)) return 'later'
   return ERRORS[error.code].retry ? 'soon' : 'stop'

@@ -33,6 +33,7 @@ const SILENCE_LIMIT_MS = 2000
 const TRY_EVERY_MS = 500
 const FREE_TIMEOUT_MS = 5000
 
+/** The lock of one source, held until it is released or lost. */
 export class SourceLock implements AsyncDisposable {
   readonly #client: Client
   readonly #slot: string

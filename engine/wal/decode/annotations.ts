@@ -6,6 +6,7 @@
 const SET = new Set(['sequin:transaction_annotations.set', 'tailrace:transaction_annotations.set'])
 const CLEAR = new Set(['sequin:transaction_annotations.clear', 'tailrace:transaction_annotations.clear'])
 
+/** What a logical message says of annotations. */
 export type AnnotationMark =
   | Readonly<{ kind: 'set'; json: Buffer }>
   | Readonly<{ kind: 'clear' }>

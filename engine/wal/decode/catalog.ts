@@ -6,6 +6,7 @@
 import type { RelationColumn, RelationMessage } from './pgoutput.ts'
 import type { RelationDescription, RelationWarning } from './relation.ts'
 import type { Query } from '../../postgres/query.ts'
+import { rowsOf } from '../../postgres/rows.ts'
 import { FIXED_TYPES, type ScalarType, type ValueType } from './value-type.ts'
 
 /**
@@ -71,9 +72,8 @@ type CatalogColumn = Readonly<{ name: string; typeOid: number; inKey: boolean }>
 
 /** @returns the primary key's columns under the names of the message */
 async function lookUpKey(query: Query, message: RelationMessage, warnings: RelationWarning[]): Promise<string[]> {
-  const { rows } = await query(
-    `select a.attname::text as name, a.atttypid::text as type,
-            (k.columns is not null and a.attnum = any (k.columns))::text as in_key
+  const rows = await query(
+    `select a.attname::text as name, a.atttypid::pg_catalog.int8 as "typeOid", k.columns is not null and a.attnum = any (k.columns) as "inKey"
      from pg_catalog.pg_attribute a
      left join lateral (
        select (i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1] as columns -- behind these stand columns that are only INCLUDEd
@@ -84,12 +84,12 @@ async function lookUpKey(query: Query, message: RelationMessage, warnings: Relat
     [String(message.oid)],
   )
   const table = nameOf(message)
-  if (rows.length === 0) {
+  const catalog = rowsOf({ name: 'text', typeOid: 'int', inKey: 'boolean' }, rows)
+  if (catalog.length === 0) {
     // under FULL every column is flagged: a key of all columns would make every update a change of the key
     warnings.push({ code: 'table_dropped', message: `${table} no longer exists: what its primary key was can't be said` })
     return message.replicaIdentity === 'i' ? flagged(message) : []
   }
-  const catalog = rows.map((row): CatalogColumn => ({ name: String(row.name), typeOid: Number(row.type), inKey: row.in_key === 'true' }))
   const key = catalog.flatMap((column, ordinal) => (column.inKey ? [nameInMessage(message, catalog, column, ordinal)] : []))
   const found = key.filter((name) => name !== undefined)
   if (found.length === key.length) return found
@@ -134,30 +134,20 @@ async function lookUpTypes(query: Query, message: RelationMessage, warnings: Rel
 /** What types are whose oid isn't fixed, by their oids; one that is gone isn't among them. */
 export async function typesOf(query: Query, wanted: readonly number[]): Promise<Readonly<Record<string, ValueType>>> {
   if (wanted.length === 0) return {}
-  const { rows } = await query(
+  const rows = await query(
     `with recursive used as (
        select t.oid, t.typbasetype, t.typelem from pg_catalog.pg_type t where t.oid = any ($1::pg_catalog.oid[])
        union
        select t.oid, t.typbasetype, t.typelem from pg_catalog.pg_type t join used u on t.oid = u.typbasetype or t.oid = u.typelem
      )
-     select t.oid::text as oid, t.typname::text as name, t.typtype::text as kind, t.typbasetype::text as base,
-            coalesce(e.oid, 0)::text as element, coalesce(e.typdelim::text, '') as delimiter
+     select t.oid::pg_catalog.int8 as oid, t.typname::text as name, t.typtype::text as kind, t.typbasetype::pg_catalog.int8 as base,
+            coalesce(e.oid, 0)::pg_catalog.int8 as element, coalesce(e.typdelim::text, '') as delimiter
      from used join pg_catalog.pg_type t using (oid)
      left join pg_catalog.pg_type e on e.oid = t.typelem and e.typarray = t.oid -- point, name and others have elements and are no arrays`,
     [`{${wanted.join(',')}}`],
   )
-  const found = new Map(
-    rows.map((row): [number, CatalogType] => [
-      Number(row.oid),
-      {
-        name: String(row.name),
-        kind: String(row.kind),
-        base: Number(row.base),
-        element: Number(row.element),
-        delimiter: String(row.delimiter),
-      },
-    ]),
-  )
+  const types = rowsOf({ oid: 'int', name: 'text', kind: 'text', base: 'int', element: 'int', delimiter: 'text' }, rows)
+  const found = new Map(types.map(({ oid, ...type }): [number, CatalogType] => [oid, type]))
   return Object.fromEntries(wanted.filter((oid) => found.has(oid)).map((oid) => [oid, resolve(oid, found, 0)]))
 }
 

@@ -9,8 +9,7 @@
  */
 import { ByteWriter, Literal } from '../../byte-writer.ts'
 import type { Lsn } from '../../lsn.ts'
-import type { Change } from './change.ts'
-import { tupleOf, writeKeys, type Side } from './change-keys.ts'
+import { type Change, type Side, tupleOf, writeKeys } from './change.ts'
 import { OLD } from './pgoutput.ts'
 import type { TimestampFormat } from './render.ts'
 import { KIND, type Tuple } from './tuple.ts'
@@ -36,6 +35,7 @@ const ZERO = 0x30
 const TOMBSTONE_MARK = [COLON, 0x74 /* t */] as const
 const MAX_DATE_SECONDS = 8_640_000_000_000
 
+/** Writes the messages of one stream. */
 export class ChangeWriter {
   /** `2025-02-03T04:05:06.789012Z","commit_lsn":26741272,"commit_idx":` of the open transaction */
   readonly #transaction = new ByteWriter(256)

@@ -4,6 +4,7 @@
  */
 const EMPTY = new DataView(new ArrayBuffer(0))
 
+/** One pgoutput message in memory. */
 export class Chunk {
   memory: DataView = EMPTY
   /** in `memory`; offsets of the methods count from here */
@@ -51,7 +52,7 @@ export class Chunk {
     return Buffer.from(buffer as ArrayBuffer, byteOffset + this.start + from, to - from)
   }
 
-  /** The same in memory of its own. */
+  /** A copy in memory of its own. */
   copy(): Chunk {
     return Chunk.of(Buffer.from(this.bytes()))
   }

@@ -33,7 +33,7 @@ export function writeString(out: ByteWriter, text: DataView, start: number, end:
   out.byte(QUOTE)
 }
 
-/** The same without the quotes: for a string that is put together from parts. */
+/** Writes a string without its quotes: for one that is put together from parts. */
 function writeEscaped(out: ByteWriter, text: DataView, start: number, end: number): void {
   out.reserve(end - start + MOST)
   let { buffer, words } = out

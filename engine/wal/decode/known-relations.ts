@@ -5,12 +5,14 @@
  */
 import { comparePositions, type Position } from '../../position.ts'
 import type { RelationDescription } from './relation.ts'
-import type { RelationColumns } from './relation-grouping.ts'
+import type { RelationMessage } from './pgoutput.ts'
 
-/** @property columns absent: saved by a version that didn't need them */
+/** A description of a table as it is saved. @property columns absent: saved by a version that didn't need them */
 export type SavedRelation = RelationDescription & Readonly<{ columns?: RelationColumns['columns'] }>
+/** What was found of a table at a position. */
 export type RelationAt = Readonly<{ relation: number; position: Position; saved: SavedRelation }>
 
+/** What former runs, and this one, have found of the tables. */
 export class KnownRelations {
   /** oldest first */
   readonly #byOid = new Map<number, RelationAt[]>()
@@ -48,7 +50,7 @@ export class KnownRelations {
     let next = this.#former[this.#ahead]
     while (next && comparePositions(next.position, position) < 0) next = this.#former[++this.#ahead]
     const isHere = next && next.position.history === position.history && next.position.lsn === position.lsn
-    return isHere ? (next as RelationAt).position.idx : Infinity
+    return next && isHere ? next.position.idx : Infinity
   }
 
   /** @returns the tables of which a former run found something right there */
@@ -65,4 +67,57 @@ export class KnownRelations {
   before(relation: number, position: Position): SavedRelation | undefined {
     return this.#byOid.get(relation)?.findLast((one) => comparePositions(one.position, position) < 0)?.saved
   }
+}
+
+/**
+ * Whether a table groups its changes as it did before its definition changed. The group of a row is made of the values of
+ * its primary key, or of the columns a sink groups by; with other columns the same row is in another group, and its
+ * changes are no longer ordered against those before (correctness 24). When in doubt it is another grouping: that costs
+ * a generation, the other mistake costs the order.
+ */
+
+/** What of a table decides its groups. Plain JSON: saved with the description. */
+export type RelationColumns = Readonly<{
+  /** in the table's order */
+  columns: readonly Readonly<{ name: string; typeOid: number }>[]
+  /** names of the primary key's columns */
+  key: readonly string[]
+}>
+
+/** What of a table decides its groups, by its message and its description. */
+export const columnsOf = (message: RelationMessage, { key }: Pick<RelationDescription, 'key'>): RelationColumns => ({
+  columns: message.columns.map(({ name, typeOid }) => ({ name, typeOid })),
+  key,
+})
+
+/** Whether nothing changed that any grouping could depend on. */
+export const sameColumns = (a: RelationColumns, b: RelationColumns): boolean =>
+  a.columns.length === b.columns.length &&
+  a.key.length === b.key.length &&
+  a.key.every((name, i) => name === b.key[i]) &&
+  a.columns.every(({ name, typeOid }, i) => name === b.columns[i]?.name && typeOid === b.columns[i].typeOid)
+
+/**
+ * @param names the columns a sink groups by; undefined: the primary key
+ * @returns whether the group of a row is made of the same columns. A column that was only renamed is the same one (the
+ *   stream has no numbers of columns: with as many columns as before the place tells, else the name)
+ */
+export function sameGrouping(former: RelationColumns, now: RelationColumns, names: readonly string[] | undefined): boolean {
+  const before = groupOf(former, names)
+  const after = groupOf(now, names)
+  const byPlace = former.columns.length === now.columns.length
+  return (
+    before.length === after.length &&
+    before.every((place, i) => {
+      const a = former.columns[place]
+      const b = now.columns[after[i] as number]
+      return a?.typeOid === b?.typeOid && (byPlace ? place === after[i] : a?.name === b?.name)
+    })
+  )
+}
+
+/** Places of the columns that make the group, in the order in which they do: the key's as they stand in the table. */
+function groupOf({ columns, key }: RelationColumns, names: readonly string[] | undefined): readonly number[] {
+  if (!names) return columns.flatMap(({ name }, i) => (key.includes(name) ? [i] : []))
+  return names.map((name) => columns.findIndex((column) => column.name === name)).filter((i) => i >= 0)
 }

@@ -10,11 +10,13 @@ import { malformed, skipTuple } from './tuple.ts'
 
 /** What Postgres sends of the row before: nothing, the columns of the replica identity, or all. */
 export const OLD = { none: 0, key: 1, row: 2 } as const
+/** Which values of the old row Postgres has sent. */
 export type OldKind = (typeof OLD)[keyof typeof OLD]
 
 /** default (primary key), nothing, full, using index */
 export type ReplicaIdentity = 'd' | 'n' | 'f' | 'i'
 
+/** A column as the stream announces it. */
 export type RelationColumn = Readonly<{
   name: string
   typeOid: number
@@ -23,6 +25,7 @@ export type RelationColumn = Readonly<{
   key: boolean
 }>
 
+/** A table as the stream announces it. */
 export type RelationMessage = Readonly<{
   oid: number
   schema: string
@@ -31,32 +34,34 @@ export type RelationMessage = Readonly<{
   columns: readonly RelationColumn[]
 }>
 
-/** Times are µs since the Unix epoch. Chunks and contents are views: valid during the call only. */
-export interface PgoutputHandler {
+/** Gets what messages say, and answers what `decode` returns. Times are µs since the Unix epoch. Chunks and contents are views: valid during the call only. */
+export interface PgoutputHandler<Said = void> {
   /** @param lsn of the commit record, before any of its changes arrive */
-  begin(lsn: Lsn, commitTimeUs: number, xid: number): void
-  commit(lsn: Lsn, end: Lsn, commitTimeUs: number): void
-  relation(message: RelationMessage): void
-  type(oid: number, schema: string, name: string): void
-  origin(lsn: Lsn, name: string): void
+  begin(lsn: Lsn, commitTimeUs: number, xid: number): Said
+  commit(lsn: Lsn, end: Lsn, commitTimeUs: number): Said
+  relation(message: RelationMessage): Said
+  type(oid: number, schema: string, name: string): Said
+  origin(lsn: Lsn, name: string): Said
   /** @param newAt offset in the chunk where the row begins, for `readTuple` */
-  insert(relation: number, chunk: Chunk, newAt: number): void
+  insert(relation: number, chunk: Chunk, newAt: number): Said
   /** @param oldAt 0 when there is none */
-  update(relation: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): void
-  delete(relation: number, chunk: Chunk, old: OldKind, oldAt: number): void
-  truncate(relations: readonly number[], options: Readonly<{ cascade: boolean; restartIdentity: boolean }>): void
-  message(transactional: boolean, lsn: Lsn, prefix: string, content: Buffer): void
-  unknown(tag: number): void
+  update(relation: number, chunk: Chunk, old: OldKind, oldAt: number, newAt: number): Said
+  delete(relation: number, chunk: Chunk, old: OldKind, oldAt: number): Said
+  truncate(relations: readonly number[], options: Readonly<{ cascade: boolean; restartIdentity: boolean }>): Said
+  message(transactional: boolean, lsn: Lsn, prefix: string, content: Buffer): Said
+  unknown(tag: number): Said
 }
 
 const POSTGRES_EPOCH_US = Date.UTC(2000, 0, 1) * 1000
 const IDENTITIES: ReadonlySet<string> = new Set<ReplicaIdentity>(['d', 'n', 'f', 'i'])
 
 /**
+ * Reads one message and tells the handler what it says.
  * @param chunk one whole message
+ * @returns what the handler returns
  * @throws EngineError MESSAGE_MALFORMED: cut short, a length that leaves it, or an unknown kind of row; and what the handler throws
  */
-export function decode(chunk: Chunk, handler: PgoutputHandler): void {
+export function decode<Said>(chunk: Chunk, handler: PgoutputHandler<Said>): Said {
   if (chunk.length === 0) throw malformed('it is empty', 0)
   const tag = chunk.uint8(0)
   switch (tag) {
@@ -142,13 +147,13 @@ function relation(chunk: Chunk): RelationMessage {
   }
 }
 
-function truncate(chunk: Chunk, handler: PgoutputHandler): void {
+function truncate<Said>(chunk: Chunk, handler: PgoutputHandler<Said>): Said {
   need(chunk, 6)
   const count = chunk.uint32(1)
   const flags = chunk.uint8(5)
   if (count * 4 > chunk.length - 6) throw malformed('a truncate of more tables than bytes', 1)
   const relations = Array.from({ length: count }, (_, i) => chunk.uint32(6 + i * 4))
-  handler.truncate(relations, { cascade: (flags & 1) !== 0, restartIdentity: (flags & 2) !== 0 })
+  return handler.truncate(relations, { cascade: (flags & 1) !== 0, restartIdentity: (flags & 2) !== 0 })
 }
 
 function oldKind(marker: number, at: number): OldKind {

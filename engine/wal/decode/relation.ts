@@ -19,11 +19,13 @@ export type RelationDescription = Readonly<{
   warnings: readonly RelationWarning[]
 }>
 
+/** What of a table can't be followed, for people. */
 export type RelationWarning = Readonly<{
   code: 'no_primary_key' | 'key_outside_identity' | 'key_not_published' | 'table_dropped' | 'type_dropped'
   message: string
 }>
 
+/** A table with all that rendering its rows needs. */
 export class Relation {
   readonly message: RelationMessage
   readonly description: RelationDescription

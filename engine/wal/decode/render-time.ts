@@ -15,12 +15,13 @@ const MINUS = 0x2d
 const PLUS = 0x2b
 const SPACE = 0x20
 
-/** `2025-02-03 04:05:06.7` → `"2025-02-03T04:05:06.700000"` */
+/** Writes a timestamp as ISO 8601: `2025-02-03 04:05:06.7` → `"2025-02-03T04:05:06.700000"`. */
 export const renderTimestamp: Render = (out, text, start, end) => iso(out, text, start, end, 0)
-/** `2025-02-03 04:05:06.7+00` → `"2025-02-03T04:05:06.700000Z"` */
+/** Writes a timestamptz as ISO 8601: `2025-02-03 04:05:06.7+00` → `"2025-02-03T04:05:06.700000Z"`. */
 export const renderTimestamptz: Render = (out, text, start, end) => iso(out, text, start, end, 3)
-/** the same two as µs since the Unix epoch, all years; infinity stays text */
+/** Writes a timestamp as µs since the Unix epoch, of all years; infinity stays text. */
 export const renderTimestampMicros: Render = (out, text, start, end) => micros(out, text, start, end, false)
+/** Writes a timestamptz as µs since the Unix epoch, of all years; infinity stays text. */
 export const renderTimestamptzMicros: Render = (out, text, start, end) => micros(out, text, start, end, true)
 
 /** `04:05:06.789+02` → `"04:05:06"`: the contract drops fraction and offset */

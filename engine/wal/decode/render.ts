@@ -16,6 +16,7 @@ import {
 } from './render-time.ts'
 import type { Render, ScalarType, ValueType } from './value-type.ts'
 
+/** How a stream writes timestamps. */
 export type TimestampFormat = 'iso8601' | 'unix_microsecond'
 
 const MINUS = 0x2d
@@ -89,6 +90,7 @@ const SCALARS: Readonly<Record<ScalarType, Render>> = {
   vector: renderVector,
 }
 
+/** The function that writes values of a type as JSON. */
 export function rendererOf(type: ValueType, format: TimestampFormat): Render {
   if (typeof type === 'object') return arrayRenderer(rendererOf(type.array, format), type.delimiter)
   if (format === 'unix_microsecond') {

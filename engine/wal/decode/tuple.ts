@@ -5,10 +5,12 @@
 import { EngineError } from '../../errors.ts'
 import type { Chunk } from './chunk.ts'
 
+/** What a row has in a column. */
 export const KIND = { null: 0, unchanged: 1, text: 2 } as const
 
 const CODE = { null: 0x6e /* n */, unchanged: 0x75 /* u */, text: 0x74 /* t */ } as const
 
+/** One row, by the offsets of its values. */
 export class Tuple {
   count = 0
   /** how many columns are TOASTed values that were not sent */
@@ -127,5 +129,6 @@ export function sameText(a: Tuple, i: number, b: Tuple, j: number): boolean {
   return true
 }
 
+/** The error of bytes that are no message. */
 export const malformed = (what: string, offset: number): EngineError =>
   new EngineError('MESSAGE_MALFORMED', `a replication message can't be read: ${what}, at byte ${offset}`, { offset })

@@ -8,8 +8,10 @@ import type { ByteWriter } from '../../byte-writer.ts'
 /** Writes the JSON of one value that is not null: Postgres' text from `start` to `end` of `text`. */
 export type Render = (out: ByteWriter, text: DataView, start: number, end: number) => void
 
+/** A type that is rendered in a way of its own, arrays of it aside. */
 export type ScalarType = 'text' | 'boolean' | 'integer' | 'float' | 'time' | 'timestamp' | 'timestamptz' | 'interval' | 'json' | 'vector'
 
+/** How the values of a column are rendered. */
 export type ValueType = ScalarType | Readonly<{ array: ValueType; delimiter: string }>
 
 const array = (element: ValueType, delimiter = ','): ValueType => ({ array: element, delimiter })

@@ -8,6 +8,7 @@ import type { RoutingVersion } from '../../state/resources.ts'
 import type { Relation } from '../decode/relation.ts'
 import { compileTargets, ownTopic, type Target } from './routing.ts'
 import type { PlacedVersion } from './stored-versions.ts'
+import type { Topic } from '../../log/log.ts'
 
 /** A target as it concerns one relation. */
 export type RelationTarget = Readonly<{
@@ -18,15 +19,13 @@ export type RelationTarget = Readonly<{
   hasOwnGroup: boolean
 }>
 
-/** A topic that a generation of a sink leaves: a marker in each partition says so to it. */
-export type LeftTopic = Readonly<{ topic: string; partitions: number }>
+/** A topic that a generation leaves at a position, where a marker in each partition says so to it, which it may not have met. */
+export type LeavingTopic = Topic & Readonly<{ endsAt: Position }>
 
-/** Of a generation that ends at a position, and may not have met its marker. */
-export type LeavingTopic = LeftTopic & Readonly<{ endsAt: Position }>
-
-const NONE: readonly LeftTopic[] = []
+const NONE: readonly Topic[] = []
 const NOTHING: RoutingVersion = { databaseId: '', version: 0, streams: [], readers: [] }
 
+/** What goes where at the place of the stream that has been reached. */
 export class RoutingState {
   /** those with a place, in the order of version, which is the order of place too */
   readonly #placed: PlacedVersion[]
@@ -52,7 +51,7 @@ export class RoutingState {
   }
 
   /** A transaction begins: what took effect before it holds. @returns the topics that a generation leaves here */
-  begin(history: number, lsn: Lsn): readonly LeftTopic[] {
+  begin(history: number, lsn: Lsn): readonly Topic[] {
     return this.reach({ history, lsn, idx: -1, part: PART.row })
   }
 
@@ -61,8 +60,8 @@ export class RoutingState {
    * @returns the topics that a generation leaves within this transaction: what was left before it was marked with what was
    *   confirmed, or is marked late
    */
-  reach(position: Position): readonly LeftTopic[] {
-    let left: LeftTopic[] | undefined // mostly nothing, once for each transaction
+  reach(position: Position): readonly Topic[] {
+    let left: Topic[] | undefined // mostly nothing, once for each transaction
     for (let next = this.#placed[this.#next]; next?.position; next = this.#placed[this.#next]) {
       if (comparePositions(next.position, position) > 0) break
       this.#next++
@@ -77,7 +76,7 @@ export class RoutingState {
    * What was left before here, and may never have been marked: its place did not come again in a change of history, in an
    * accepted gap, or with another log. Everything that is its own has been appended by now. @returns it, once
    */
-  markLate(position: Position): readonly LeftTopic[] {
+  markLate(position: Position): readonly Topic[] {
     if (this.#unmarked.length === 0) return NONE
     const { late = [], open = [] } = Object.groupBy(this.#unmarked, ({ endsAt }) =>
       comparePositions(endsAt, position) <= 0 ? 'late' : 'open',
@@ -87,7 +86,7 @@ export class RoutingState {
   }
 
   /** A version takes effect. @returns the topics that a generation leaves here */
-  switchTo(version: RoutingVersion): readonly LeftTopic[] {
+  switchTo(version: RoutingVersion): readonly Topic[] {
     const left = this.#leftBy(version)
     while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++
     this.#activate(version)
@@ -120,7 +119,7 @@ export class RoutingState {
   }
 
   /** Sinks that go on with another generation, or with none. */
-  #leftBy({ readers }: RoutingVersion, position?: Position): readonly LeftTopic[] {
+  #leftBy({ readers }: RoutingVersion, position?: Position): readonly Topic[] {
     const stay = new Set(readers.map(ownTopic))
     const partitions = new Map(this.#active.streams.map((stream) => [stream.topic, stream.partitions]))
     const leaving = this.#active.readers.filter((reader) => !stay.has(ownTopic(reader)))
@@ -133,4 +132,4 @@ export class RoutingState {
 }
 
 /** One marker tells all who leave a topic at the same place. */
-const once = (topics: readonly LeftTopic[]): readonly LeftTopic[] => [...new Map(topics.map((each) => [each.topic, each])).values()]
+const once = (topics: readonly Topic[]): readonly Topic[] => [...new Map(topics.map((each) => [each.topic, each])).values()]

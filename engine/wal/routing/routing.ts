@@ -5,14 +5,17 @@
 import { takesTable } from '../../state/source-filter.ts'
 import type { TopicName } from '../../log/log.ts'
 import type { ACTIONS, RoutedStream, Routing } from '../../state/resources.ts'
+import type { Query } from '../../postgres/query.ts'
 
 /** Tables of this schema are Tailrace's own and are never streamed. */
 export const INTERNAL_SCHEMA = 'tailrace'
 
 /** Bits of `Target.actions`. */
 export const ACTION_BIT = { insert: 1, update: 2, delete: 4 } as const satisfies Record<(typeof ACTIONS)[number], number>
+/** `Target.actions` that leaves none out. */
 export const ALL_ACTIONS = 7
 
+/** Actions as `Target.actions` has them. */
 export const actionBits = (actions: readonly (typeof ACTIONS)[number][]): number =>
   actions.reduce((bits, action) => bits | ACTION_BIT[action], 0)
 
@@ -58,4 +61,33 @@ export function compileTargets({ streams }: Routing, table: Readonly<{ schema: s
       splitsKeyChanges: stream.splitsKeyChanges ?? false,
       only: stream.only,
     }))
+}
+
+/**
+ * Prefix of the transactional logical message that names a routing version in the source's log, which is where the version takes effect
+ * (correctness 6, 15). The first mark of a version counts; a repeated one, or one of an older version, says nothing. So a mark
+ * may be written again whenever its fate is unknown.
+ */
+export const ROUTING_MARK = 'tailrace:routing'
+
+/**
+ * Writes the mark of a version into the source's log.
+ * @param source queries on a session of the source database with synchronous_commit = local
+ */
+export async function emitRoutingMark(source: Query, version: Readonly<{ databaseId: string; version: number }>): Promise<void> {
+  await source('select pg_logical_emit_message(true, $1, $2)', [
+    ROUTING_MARK,
+    JSON.stringify({ database: version.databaseId, version: version.version }),
+  ])
+}
+
+/** Reads a mark. @returns the version it names for this source; undefined: not ours, or not a mark at all (anybody may write one) */
+export function parseRoutingMark(content: Buffer, databaseId: string): number | undefined {
+  try {
+    const mark: unknown = JSON.parse(content.toString('utf8'))
+    if (typeof mark !== 'object' || mark === null || !('database' in mark) || !('version' in mark)) return undefined
+    return mark.database === databaseId && typeof mark.version === 'number' && Number.isSafeInteger(mark.version) ? mark.version : undefined
+  } catch {
+    return undefined
+  }
 }

@@ -6,7 +6,8 @@ import { isDeepStrictEqual } from 'node:util'
 import { toPosition, type Position } from '../../position.ts'
 import { ask, UNIQUE_VIOLATION } from '../../state/asking.ts'
 import type { RoutedReader, RoutedStream, Routing, RoutingVersion } from '../../state/resources.ts'
-import type { Query } from '../../postgres/query.ts'
+import type { Query, Row } from '../../postgres/query.ts'
+import { rowsOf } from '../../postgres/rows.ts'
 import { ownTopic } from './routing.ts'
 
 /** SQL for the name of a topic that no other ever was, or will be: the tag tells it from those of a state database that was put back. */
@@ -24,6 +25,8 @@ type FormerSink = Omit<RoutedStream, 'topic' | 'only'> & Omit<RoutedReader, 'top
 type Columns = Readonly<{ sinks: readonly FormerSink[] | null; streams: readonly RoutedStream[] | null }>
 /** sink id, generation, topic, actions */
 type ReaderRow = readonly [string, number, string, RoutedReader['actions']]
+/** JSON columns of the rows that are read here, as they were written here. */
+type Documents = Columns & Readonly<{ readers?: readonly RoutedReader[]; begun: readonly ReaderRow[]; ended: readonly string[] }>
 
 /** @property stamp tells it from another version of its number, of a state database that was put back */
 type Read = PlacedVersion & Readonly<{ columns: Columns; stamp: string }>
@@ -31,6 +34,7 @@ type Read = PlacedVersion & Readonly<{ columns: Columns; stamp: string }>
 const COLUMNS = `v.version, v.sinks, v.streams, v.history, v.lsn, v.idx, extract(epoch from v.inserted_at)::text as stamp`
 const READER = 'json_build_array(r.sink_id, r.generation, r.topic, r.actions)'
 
+/** Reads and saves the routing versions of one database. */
 export class StoredVersions {
   readonly #databaseId: string
   #last: Read | undefined
@@ -56,16 +60,12 @@ export class StoredVersions {
         this.#databaseId,
       ]),
     ])
-    const rows = readers.rows.map(({ since, until, reader }) => ({
-      since: Number(since),
-      until: until === null ? Infinity : Number(until),
-      reader: readerOfRow(reader as ReaderRow),
-    }))
+    const rows = rowsOf({ since: 'int', until: 'int?', reader: readerIn }, readers)
     let open: typeof rows = []
     let next = 0
     return versions.rows.map((row) => {
       const version = Number(row.version)
-      open = open.filter(({ until }) => until > version)
+      open = open.filter(({ until = Infinity }) => until > version)
       for (let begun = rows[next]; begun && begun.since <= version; begun = rows[++next]) open.push(begun)
       const readers = open.map(({ reader }) => reader)
       return this.#versionOf(row, readers)
@@ -108,10 +108,10 @@ export class StoredVersions {
     const { rows } = await ask(
       state,
       `select ${COLUMNS}, k.version is not null as is_known, (
-         select json_agg(${READER}) from tailrace.routed_reader r where r.database_id = v.database_id
+         select coalesce(json_agg(${READER}), '[]') from tailrace.routed_reader r where r.database_id = v.database_id
            and r.since <= v.version and (r.until is null or r.until > v.version) and r.since > coalesce(k.version, -1)
        ) as begun, (
-         select json_agg(r.sink_id) from tailrace.routed_reader r
+         select coalesce(json_agg(r.sink_id), '[]') from tailrace.routed_reader r
          where r.database_id = v.database_id and r.since <= k.version and r.until > k.version and r.until <= v.version
        ) as ended
        from tailrace.routing_version v left join tailrace.routing_version k on k.database_id = v.database_id
@@ -123,14 +123,14 @@ export class StoredVersions {
     if (!row) return undefined
     const known = row.is_known === true && last && !last.columns.sinks ? last.routing.readers : []
     const readers = new Map(known.map((reader) => [reader.sinkId, reader]))
-    for (const sinkId of (row.ended ?? []) as readonly string[]) readers.delete(sinkId)
-    for (const reader of (row.begun ?? []) as readonly ReaderRow[]) readers.set(reader[0], readerOfRow(reader))
-    const columns = { sinks: row.sinks, streams: row.streams } as Columns
-    this.#last = { ...this.#versionOf(row, [...readers.values()]), columns, stamp: String(row.stamp) }
+    const { sinks, streams, begun, ended } = row as Row & Documents
+    for (const sinkId of ended) readers.delete(sinkId)
+    for (const reader of begun.map(readerOfRow)) readers.set(reader.sinkId, reader)
+    this.#last = { ...this.#versionOf(row, [...readers.values()]), columns: { sinks, streams }, stamp: String(row.stamp) }
     return this.#last
   }
 
-  #versionOf(row: Readonly<Record<string, unknown>>, readers: readonly RoutedReader[]): PlacedVersion {
+  #versionOf(row: Row, readers: readonly RoutedReader[]): PlacedVersion {
     const routing = routingOf(row.sinks ? row : { ...row, readers })
     return { routing: { databaseId: this.#databaseId, version: Number(row.version), ...routing }, position: toPosition(row) }
   }
@@ -151,9 +151,11 @@ export async function unplacedVersions(state: Query, databaseId: string): Promis
   return rows.map(({ version }) => Number(version))
 }
 
+/** Whether saving a version failed because another one has its number by now. */
 export const isOvertaken = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION
 
 const readerOfRow = ([sinkId, generation, topic, actions]: ReaderRow): RoutedReader => ({ sinkId, generation, topic, actions })
+const readerIn = (document: unknown): RoutedReader => readerOfRow(document as ReaderRow)
 
 /** @returns the readers that begin, and the ids of the sinks that are no more as they were */
 function difference(
@@ -183,24 +185,21 @@ function stored({ streams, readers }: Routing): Columns {
   if (readers.length === 0) return { sinks: [], streams: [] }
   const isFormer = readers.every((reader) => reader.topic === ownTopic(reader))
   if (!isFormer) return { sinks: null, streams }
-  const sinks = readers.map(({ topic: _reader, ...reader }, i) => {
-    const { topic: _stream, only: _only, ...stream } = streams[i] as RoutedStream
-    return { ...stream, ...reader }
+  const shapes = new Map(streams.map(({ topic, only: _only, ...shape }) => [topic, shape]))
+  const sinks = readers.flatMap(({ topic, ...reader }) => {
+    const shape = shapes.get(topic)
+    return shape ? [{ ...shape, ...reader }] : []
   })
   return { sinks, streams: null }
 }
 
-/** @param row with the `streams` and `readers` of a version, or with its `sinks` */
-export function routingOf(row: Readonly<Record<string, unknown>>): Routing {
-  if (row.streams) return { streams: row.streams as RoutedStream[], readers: (row.readers ?? []) as RoutedReader[] }
-  const sinks = (row.sinks ?? []) as FormerSink[]
+/** What goes where, as a row of a version says. @param row with the `streams` and `readers` of a version, or with its `sinks` */
+export function routingOf(row: Row): Routing {
+  const { streams, readers, sinks } = row as Row & Partial<Documents>
+  if (streams) return { streams, readers: readers ?? [] }
+  const former = (sinks ?? []).map((sink) => ({ ...sink, topic: ownTopic(sink) }))
   return {
-    streams: sinks.map(({ sinkId, generation, ...stream }) => ({ ...stream, topic: ownTopic({ sinkId, generation }), only: sinkId })),
-    readers: sinks.map((sink) => ({
-      sinkId: sink.sinkId,
-      generation: sink.generation,
-      topic: ownTopic(sink),
-      actions: sink.actions ?? [],
-    })),
+    streams: former.map(({ sinkId, generation: _generation, ...stream }) => ({ ...stream, only: sinkId })),
+    readers: former.map(({ sinkId, generation, topic, actions }) => ({ sinkId, generation, topic, actions: actions ?? [] })),
   }
 }

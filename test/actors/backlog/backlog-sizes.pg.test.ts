@@ -5,7 +5,7 @@ import { BacklogGuard } from '../../../actors/backlog/backlog.ts'
 import { BacklogSizes } from '../../../actors/backlog/backlog-sizes.ts'
 import { PART } from '../../../engine/position.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
-import { ReadingGate } from '../../../engine/wal/gate.ts'
+import { ReadingGate } from '../../../engine/wal/flow.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, packOf, SINK } from '../sink-fixture.ts'
@@ -41,7 +41,7 @@ test('a sink whose unfinished messages are parked holds its source although its 
   await using f = await parkedSink(db)
   const [hot] = await f.receive(1, LONG_MS)
   const [other] = await f.receive(1, LONG_MS) // comes when what is in front of it is parked
-  await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
+  await f.pulled.ack(acksOf([other as NonNullable<typeof other>]))
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   await until('the log is trimmed', async () => (await f.log.stats(topic, 0)).bytes < MB / 4)
   const gate = new ReadingGate()
@@ -62,7 +62,7 @@ test('a sink whose unfinished messages are parked holds its source although its 
   const unfinished = async () => (await weighed(db)) + (await f.log.stats(topic, 0)).bytes
   let next = hot
   while ((await unfinished()) >= 0.9 * MB) {
-    await f.sink.ack(acksOf([next as NonNullable<typeof next>]))
+    await f.pulled.ack(acksOf([next as NonNullable<typeof next>]))
     ;[next] = await f.receive(1, LONG_MS)
     assert.ok(next, 'there is more')
   }
@@ -77,7 +77,7 @@ test('what is counted is what lies there: parked, acked, after a crash of the ow
   await using f = await parkedSink(db)
   await f.receive(1, LONG_MS)
   const [other] = await f.receive(1, LONG_MS)
-  await f.sink.ack(acksOf([other as NonNullable<typeof other>]))
+  await f.pulled.ack(acksOf([other as NonNullable<typeof other>]))
   const parked = await weighed(db)
   assert.ok(parked > MB, `${parked} bytes are parked`)
   assert.equal(await counted(db), parked)

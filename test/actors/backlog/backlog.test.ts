@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BacklogGuard, type BacklogOf, type Filled } from '../../../actors/backlog/backlog.ts'
-import { ReadingGate } from '../../../engine/wal/gate.ts'
+import { ReadingGate } from '../../../engine/wal/flow.ts'
 
 function guarded(...names: string[]) {
   const gate = new ReadingGate()

@@ -1,10 +1,16 @@
 /** The order in which parking writes: what is finished below a row is durable before the row is. The store and the commit are scripted. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { OwnedPartition } from '../../../actors/partition/owned-partition.ts'
 import { ParkedTending } from '../../../actors/partition/parked-tending.ts'
 import { DiscardedMessages } from '../../../actors/partition/discarded-messages.ts'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
-import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { commitPoint, committed } from '../../../engine/dispatch/commits.ts'
+import { newDispatcher, type Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { fail } from '../../../engine/dispatch/ends.ts'
+import { offer } from '../../../engine/dispatch/intake.ts'
+import { take } from '../../../engine/dispatch/take.ts'
+import { wants } from '../../../engine/dispatch/wants.ts'
 import type { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { Counts, packOf } from '../sink-fixture.ts'
@@ -17,13 +23,13 @@ async function tended(sends: boolean, happens: (dispatcher: Dispatcher) => void)
   const written: string[] = []
   const both = Promise.withResolvers<void>()
   let now = 0
-  const dispatcher = new Dispatcher({
+  const dispatcher = newDispatcher({
     ...{ generation: 1, partition: 0, grouping: true, keyed: false, sends, pending: new AckPending(1_000) },
     settings: { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 },
     restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
     clock: () => now,
   })
-  dispatcher.committed(dispatcher.commitPoint(1))
+  committed(dispatcher, commitPoint(dispatcher, 1))
   const store: Pick<ParkedStore, 'insert' | 'removeDone'> = {
     insert: async () => {
       written.push('row')
@@ -31,21 +37,20 @@ async function tended(sends: boolean, happens: (dispatcher: Dispatcher) => void)
     },
     removeDone: async () => undefined,
   }
-  const tending = new ParkedTending({
-    ...{ dispatcher, store: store as ParkedStore, observer: new Counts(), clock: () => now, isClosed: () => false, moved: () => undefined },
-    commit: async () => void written.push('commit'),
-    committed: () => ({ offset: 0, index: 0 }),
-    ...{ drainAfterMs: 30_000, parkAfterMs: 0, beforeDrained: async () => undefined, drained: () => undefined },
+  const owned = {
+    ...{ dispatcher, store, observer: new Counts(), isClosed: false, moved: () => undefined },
+    commits: { next: async () => void written.push('commit'), committed: { offset: 0, index: 0 } },
     discarded: new DiscardedMessages({ bySize: none, others: none }),
-    hasParked: true,
-  })
-  for (const offset of [0, 1]) dispatcher.offer(offset, Pack.decode(packOf(BigInt(offset + 1) * 16n, [{ id: offset, group: 'hot' }])))
+    sink: { clock: () => now, surroundings: {} },
+  }
+  const tending = new ParkedTending(owned as unknown as OwnedPartition, true)
+  for (const offset of [0, 1]) offer(dispatcher, offset, Pack.decode(packOf(BigInt(offset + 1) * 16n, [{ id: offset, group: 'hot' }])))
   happens(dispatcher)
   const end = new AbortController()
   const running = tending.run(end.signal)
-  tending.changed()
+  tending.changed(wants(dispatcher))
   now += 60_000
-  tending.changed()
+  tending.changed(wants(dispatcher))
   await both.promise
   end.abort()
   await running
@@ -54,18 +59,18 @@ async function tended(sends: boolean, happens: (dispatcher: Dispatcher) => void)
 
 test('what is finished below a message that is parked is durable before its row: a crash between the two would bring it back behind', async () => {
   const written = await tended(false, (dispatcher) => {
-    dispatcher.take(1, ANY)
-    dispatcher.take(1, ANY) // looks at what waits behind it
+    take(dispatcher, 1, ANY)
+    take(dispatcher, 1, ANY) // looks at what waits behind it
   })
   assert.deepEqual(written, ['commit', 'row'])
 })
 
 test('so it is with a message that failed to be delivered', async () => {
   const written = await tended(true, (dispatcher) => {
-    const batch = dispatcher.take(1, ANY)
+    const batch = take(dispatcher, 1, ANY)
     assert.ok(batch)
     const failed = { attempts: 1, retryInMs: 200, error: 'refused', record: {} }
-    dispatcher.fail({ offsets: batch.offsets, indexes: batch.indexes }, [failed])
+    for (const { offset, index } of batch.messages) fail(dispatcher, [{ offset, index, failed }])
   })
   assert.deepEqual(written, ['commit', 'row'])
 })

@@ -45,7 +45,7 @@ test('a partition of which the state holds nothing is taken over in three statem
   await using f = await Fixture.open({}, { query: counting })
   await f.append([{ id: 1 }])
   const [first] = await f.receive(1, LONG_MS)
-  await f.sink.ack(acksOf([first!]))
+  await f.pulled.ack(acksOf([first!]))
   await until('the log is trimmed', async () => (await firstIn(f)) > 0)
   assert.equal(asked.length, 3, asked.join('\n'))
 })
@@ -81,11 +81,11 @@ test('while appends are refused because the disk is nearly full, messages are pa
   const [first] = await f.receive(10, LONG_MS)
   const [other] = await f.receive(10, LONG_MS)
   assert.deepEqual([first?.record.id, other?.record.id], [0, 1_000], 'what blocks it is parked')
-  await f.sink.ack([first?.ack_id as string, other?.ack_id as string])
+  await f.pulled.ack([first?.ack_id as string, other?.ack_id as string])
   for (let id = 1; id < 60; id++) {
     const got = await f.receive(10, LONG_MS)
     assert.deepEqual(idsOf(got), [id])
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   await until('all of the log is trimmed', async () => (await firstIn(f)) === 61)
   assert.deepEqual(await rows(db, 'open'), [])
@@ -106,15 +106,15 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   await jam(f)
   const first = await f.receive(10, LONG_MS)
   const other = await f.receive(10, LONG_MS)
-  await f.sink.ack(acksOf(other))
+  await f.pulled.ack(acksOf(other))
   assert.deepEqual(await f.receive(10, 30), [], 'the first of the group is still with its client, parked or not')
   const came: Element[] = [...first]
-  await f.sink.ack(acksOf(first))
+  await f.pulled.ack(acksOf(first))
   while (came.length < 60) {
     const got = await f.receive(10, LONG_MS)
     assert.equal(got.length, 1)
     came.push(...got)
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   assert.deepEqual(
     idsOf(came),
@@ -132,7 +132,7 @@ test('a nack and a lapse bring a parked message again under the same id', async 
   await jam(f)
   const [first] = await f.receive(10, LONG_MS)
   await f.receive(10, LONG_MS)
-  await f.sink.nack([first?.ack_id as string])
+  await f.pulled.nack([first?.ack_id as string])
   const [returned] = await f.receive(1, LONG_MS)
   assert.deepEqual([returned?.record.id, returned?.ack_id], [0, first?.ack_id])
   const [lapsed] = (await f.gather(2)).filter((m) => m.record.id === 0)
@@ -147,11 +147,11 @@ test('a restart finds parked messages again: acked ones stay away, the rest keep
   const next = async () => {
     const got = await f.receive(1, LONG_MS)
     came.push(...idsOf(got).filter((id) => id !== 1_000))
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   const first = await f.receive(1, LONG_MS)
   const other = await f.receive(1, LONG_MS)
-  await f.sink.ack(acksOf([...first, ...other]))
+  await f.pulled.ack(acksOf([...first, ...other]))
   came.push(0)
   for (let i = 0; i < 5; i++) await next()
   f.crash()
@@ -187,7 +187,7 @@ test('a process that dies between the parked rows and the commit leaves nothing 
   while (came.length < 41) {
     const got = await f.receive(10, LONG_MS)
     came.push(...idsOf(got))
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   assert.deepEqual(
     came.filter((id) => id < 1_000),
@@ -215,7 +215,7 @@ test('a stop while messages are being parked is clean, and they come afterwards'
   assert.deepEqual(await never, [])
   assert.ok(f.process.commits.at(-1)?.inFlight, 'with all that is known of what is in flight')
   await f.start()
-  await f.sink.ack(acksOf(first))
+  await f.pulled.ack(acksOf(first))
   assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [1])
 })
 
@@ -245,7 +245,7 @@ test('without the state database nothing is parked, everything else goes on, and
   const [first] = await f.receive(10, LONG_MS)
   await until('health tells of it', async () => worst(f.sink.health()) !== 'healthy')
   assert.deepEqual(f.sink.health().find((c) => c.status === 'warning')?.error?.code, 'STATE_UNAVAILABLE')
-  await f.sink.ack([first?.ack_id as string])
+  await f.pulled.ack([first?.ack_id as string])
   const [second] = await f.receive(10, LONG_MS)
   assert.equal(second?.record.id, 1, 'the log goes on')
   down = false
@@ -269,11 +269,11 @@ test('what was parked, although the answer to that was lost, ends for good when 
   const came = await f.receive(1, LONG_MS)
   let next = f.receive(1, LONG_MS) // looks at what waits behind it
   await lost.promise
-  await f.sink.ack(acksOf(came))
+  await f.pulled.ack(acksOf(came))
   while (came.length < 61) {
     const some = await next
     came.push(...some)
-    await f.sink.ack(acksOf(some))
+    await f.pulled.ack(acksOf(some))
     if (came.length < 61) next = f.receive(1, LONG_MS)
   }
   assert.deepEqual(idsOf(came).filter((id) => id < 60), Array.from({ length: 60 }, (_, i) => i)) // prettier-ignore
@@ -294,7 +294,7 @@ test('a message delivered max_retry_count times is discarded with a record, park
   assert.deepEqual(idsOf([...(await f.receive(1, LONG_MS)), ...(await f.receive(1, LONG_MS))]), [1, 1])
   const second = await f.receive(1, LONG_MS)
   assert.deepEqual(idsOf(second), [2])
-  await f.sink.ack(acksOf(second))
+  await f.pulled.ack(acksOf(second))
   const [discarded] = await rows(db, 'discarded')
   assert.deepEqual([discarded?.attempts, discarded?.error], [2, 'delivered max_retry_count times without an acknowledgement'])
 
@@ -302,7 +302,7 @@ test('a message delivered max_retry_count times is discarded with a record, park
   await jam(f, 26)
   await f.receive(1, LONG_MS)
   const other = await f.receive(1, LONG_MS)
-  await f.sink.ack(acksOf(other))
+  await f.pulled.ack(acksOf(other))
   assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [0], 'parked, delivered for the second time')
   const next = await f.receive(1, LONG_MS)
   assert.deepEqual(idsOf(next), [1])
@@ -332,11 +332,11 @@ test('messages without groups are parked one by one', async () => {
   const first = await f.gather(61)
   const parked = await rows(db, 'open')
   assert.ok(parked.length > 20)
-  await f.sink.ack(acksOf(first).filter((_, i) => i % 2 === 0))
-  await f.sink.nack(acksOf(first))
+  await f.pulled.ack(acksOf(first).filter((_, i) => i % 2 === 0))
+  await f.pulled.nack(acksOf(first))
   const again = await f.gather(30)
   assert.deepEqual(new Set(idsOf(again)), new Set(idsOf(first.filter((_, i) => i % 2 === 1))))
-  await f.sink.ack(acksOf(again))
+  await f.pulled.ack(acksOf(again))
   assert.deepEqual(await rows(db, 'open'), [])
 })
 
@@ -385,7 +385,7 @@ test('a parked message that was delivered is known until a commit has it: a cras
   const never = f.receive(1, LONG_MS) // looks at what the window holds
   const untilSeen = (order: string) => until(`the order ${order}`, () => seen.join().includes(order))
   await untilSeen('parked')
-  f.sink.ack(acksOf(first)).catch(() => undefined)
+  f.pulled.ack(acksOf(first)).catch(() => undefined)
   await untilSeen('ended,removed')
   f.crash()
   await never
@@ -394,7 +394,7 @@ test('a parked message that was delivered is known until a commit has it: a cras
   while (!came.includes(33)) {
     const got = await f.receive(1, LONG_MS)
     came.push(...idsOf(got))
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   assert.deepEqual(came.filter((id) => id < 1_000), Array.from({ length: 33 }, (_, i) => i + 1)) // prettier-ignore
 })

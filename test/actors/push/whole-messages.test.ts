@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { areWhole, wholeMessages } from '../../../actors/push/whole-messages.ts'
+import type { Message } from '../../../engine/dispatch/batch.ts'
 import { ACTION, MESSAGE_FLAG } from '../../../engine/log/pack.ts'
 import type { WantedRow } from '../../../engine/wal/row-lookup.ts'
-import { loadOf, NEVER, type Row } from '../../sinks/load.ts'
+import { batchOf, NEVER, type Row } from '../../sinks/batch.ts'
 
 const TOAST = 'unchanged_toast'
 const row = (id: string, record: Record<string, unknown>): Row => ({
@@ -12,12 +13,11 @@ const row = (id: string, record: Record<string, unknown>): Row => ({
   action: ACTION.update,
   flags: MESSAGE_FLAG.unchanged,
 })
-const recordOf = ({ views, places }: Pick<ReturnType<typeof loadOf>, 'views' | 'places'>, i: number): object => {
-  const view = views[i]
-  const place = places[i] as number
-  const message = JSON.parse(`{${view?.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))}}}`) as { record: object }
+const recordOf = ({ view, place }: Message): object => {
+  const message = JSON.parse(`{${view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))}}}`) as { record: object }
   return message.record
 }
+const indexesOf = (messages: readonly Message[]) => messages.map(({ index }) => index)
 
 test('values that were not sent stand in their places; a row that is gone lacks them, and the rest is untouched', async () => {
   const rows = [
@@ -26,7 +26,7 @@ test('values that were not sent stand in their places; a row that is gone lacks 
     row('3', { body: TOAST, id: 3 }),
     row('4', { body: TOAST }),
   ]
-  const load = loadOf(rows, 0, Date.now())
+  const { messages } = batchOf(rows, 0, Date.now())
   const asked: WantedRow[] = []
   const lookup = {
     find: async (wanted: readonly WantedRow[]) => {
@@ -36,7 +36,7 @@ test('values that were not sent stand in their places; a row that is gone lacks 
       )
     },
   }
-  const { messages: whole, whole: count } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
+  const { whole } = await wholeMessages(messages, { lookup, format: 'iso8601', signal: NEVER })
   assert.deepEqual(
     asked.map(({ key, columns, relation, xid }) => [key, columns, relation, xid]),
     [
@@ -45,20 +45,22 @@ test('values that were not sent stand in their places; a row that is gone lacks 
       [['4'], ['body'], 16_384, 1],
     ],
   )
-  assert.deepEqual(
-    [0, 1, 2, 3].map((i) => recordOf(whole, i)),
-    [{ id: 1, body: { of: 'body' }, name: 'größe "x"', more: { of: 'more' } }, { id: 2, body: TOAST }, { id: 3 }, {}],
-  )
-  assert.deepEqual([areWhole(load), areWhole(whole), count], [false, true, 4])
+  assert.deepEqual(whole.map(recordOf), [
+    { id: 1, body: { of: 'body' }, name: 'größe "x"', more: { of: 'more' } },
+    { id: 2, body: TOAST },
+    { id: 3 },
+    {},
+  ])
+  assert.deepEqual([areWhole(messages), areWhole(whole), whole.length], [false, true, 4])
   for (const i of [0, 2, 3]) {
-    const [view, before] = [whole.views[i], load.views[i]]
+    const [view, before] = [whole[i]?.view, messages[i]?.view]
     assert.deepEqual([view?.position(0), view?.group(0), view?.action(0)], [before?.position(i), before?.group(i), before?.action(i)])
   }
 })
 
 test('what is delivered after it was given up has the row as it is now, and nothing when the row says otherwise', async () => {
   const reopened = { flags: MESSAGE_FLAG.reopened }
-  const load = loadOf([
+  const { messages } = batchOf([
     { key: ['1'], record: { id: 1, name: 'old', gone: 1 }, ...reopened },
     { key: ['2'], record: { id: 2, name: 'old' }, ...reopened }, // deleted since
     { key: ['1'], record: { id: 1, name: null }, action: ACTION.delete, ...reopened }, // there again
@@ -71,14 +73,13 @@ test('what is delivered after it was given up has the row as it is now, and noth
         key[0] === '1' ? new Map(columns.filter((name) => name !== 'gone').map((name) => [name, Buffer.from('"new"')])) : undefined,
       ),
   }
-  const { messages, outdated, whole } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
-  assert.deepEqual([outdated, whole, areWhole(load)], [[1, 2], 5, false])
-  assert.deepEqual(recordOf(messages, 0), { id: 'new', name: 'new' })
-  assert.deepEqual([recordOf(messages, 3), recordOf(messages, 4)], [{ id: 2, name: null }, { id: 3, name: 'old' }]) // prettier-ignore
+  const { whole, outdated, behind } = await wholeMessages(messages, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([indexesOf(outdated), indexesOf(whole), behind, areWhole(messages)], [[1, 2], [0, 3, 4], [], false])
+  assert.deepEqual(whole.map(recordOf), [{ id: 'new', name: 'new' }, { id: 2, name: null }, { id: 3, name: 'old' }]) // prettier-ignore
 })
 
 test('large values are not fetched without end: what is behind them stays as it was', async () => {
-  const load = loadOf(Array.from({ length: 100 }, (_, i) => row(String(i), { id: i, body: TOAST })))
+  const { messages } = batchOf(Array.from({ length: 100 }, (_, i) => row(String(i), { id: i, body: TOAST })))
   const large = Buffer.from(JSON.stringify('x'.repeat(1024 * 1024)))
   const asked: number[] = []
   const lookup = {
@@ -87,21 +88,21 @@ test('large values are not fetched without end: what is behind them stays as it 
       return wanted.map(() => new Map([['body', large]]))
     },
   }
-  const { messages, whole } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
-  assert.deepEqual([asked, whole], [[16, 32], 48])
-  assert.deepEqual(recordOf(messages, 48), { id: 48, body: TOAST })
+  const { whole, behind } = await wholeMessages(messages, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([asked, whole.length], [[16, 32], 48])
+  assert.deepEqual(behind, messages.slice(48))
 })
 
 test('rows that come a few at a time are asked for until all are there, or one is too large', async () => {
-  const load = loadOf(Array.from({ length: 7 }, (_, i) => row(String(i), { id: i, body: TOAST })))
+  const { messages } = batchOf(Array.from({ length: 7 }, (_, i) => row(String(i), { id: i, body: TOAST })))
   const lookup = {
     find: async (wanted: readonly WantedRow[]) => {
       const large = wanted.findIndex(({ key }) => key[0] === '5')
       return wanted.slice(0, Math.min(2, large)).map(({ key }) => new Map([['body', Buffer.from(`1${key[0]}`)]]))
     },
   }
-  const { messages, whole, tooLarge } = await wholeMessages(load, { lookup, format: 'iso8601', signal: NEVER })
-  assert.deepEqual([whole, tooLarge], [5, 5])
+  const { whole, tooLarge, behind } = await wholeMessages(messages, { lookup, format: 'iso8601', signal: NEVER })
+  assert.deepEqual([whole.length, tooLarge, behind], [5, messages[5], messages.slice(6)])
   const bodies = [10, 11, 12, 13, 14].map((body, id) => ({ id, body }))
-  assert.deepEqual([0, 1, 2, 3, 4].map((i) => recordOf(messages, i)), bodies) // prettier-ignore
+  assert.deepEqual(whole.map(recordOf), bodies)
 })

@@ -68,7 +68,7 @@ test('what was acked from the position on comes again in order; what lies below 
   await using s = await Switching.open({ ...KEPT, message_grouping: false })
   const lsns = await write(s, 10)
   const all = await s.f.gather(10)
-  await s.f.sink.ack(acksOf(all.filter(({ record: { id } }) => id !== 2 && id !== 7)))
+  await s.f.pulled.ack(acksOf(all.filter(({ record: { id } }) => id !== 2 && id !== 7)))
   const { messages, partitions, from } = await s.replay({ lsn: lsns[5] as bigint })
   assert.deepEqual([messages, partitions, from?.lsn], [4, 1, lsns[5]])
   assert.deepEqual(await ackAll(s, 5), [5, 6, 7, 8, 9], '2 is with its client still; 7, which is too, comes again')
@@ -108,10 +108,10 @@ test('an ack_id from before has no effect until its message has come again, and 
   const [lsn] = await write(s, 2, 1)
   const before = await s.f.gather(1)
   await s.replay({ lsn: lsn as bigint })
-  await s.f.sink.ack(acksOf(before))
+  await s.f.pulled.ack(acksOf(before))
   const again = await s.f.gather(1)
   assert.deepEqual(acksOf(again), acksOf(before), 'the same name')
-  await s.f.sink.ack(acksOf(before))
+  await s.f.pulled.ack(acksOf(before))
   assert.deepEqual(await ackAll(s, 1), [1])
 })
 
@@ -126,13 +126,13 @@ test('what is parked below the position is delivered first, what was parked abov
   const hot = await s.f.gather(1)
   const other = await s.f.gather(1) // the window is full of the others, and they are parked
   assert.deepEqual([idsOf(hot), idsOf(other)], [[0], [1_000]])
-  await s.f.sink.ack(acksOf(other))
+  await s.f.pulled.ack(acksOf(other))
   const parked = await s.db.query<{ n: number }>(`select count(*)::int as n from tailrace.parked where state = 'open'`)
   assert.ok(parked[0]!.n > 10, `${parked[0]!.n} are parked`)
   await s.replay({ lsn: lsns[10] as bigint })
   const left = await s.db.query<{ n: number }>('select count(*)::int as n from tailrace.parked')
   assert.equal(left[0]!.n, 10)
-  await s.f.sink.ack(acksOf(hot)) // it lies below, and is with its client
+  await s.f.pulled.ack(acksOf(hot)) // it lies below, and is with its client
   const came: number[] = []
   while (came.length < 60) came.push(...(await ackAll(s, 1)))
   assert.deepEqual(
@@ -238,7 +238,7 @@ test('what lies below and is with a client stays with it when a replay goes back
   assert.deepEqual(await ackAll(s, 3), [5, 8, 11])
   await s.switchOver() // 0 and 1 are with clients, and parked with those behind them
   await s.untilServed(2)
-  await s.f.sink.nack(acksOf([byId(got, 1)]))
+  await s.f.pulled.nack(acksOf([byId(got, 1)]))
   await s.replay({ lsn: lsns[6] as bigint })
   const came = await ackAll(s, 6)
   inOrder(came)

@@ -35,7 +35,7 @@ async function outAtMost(partitions: readonly number[]): Promise<number> {
   }
   const out: string[] = []
   for (let some = acksOf(await f.receive(100, 1_000)); some.length > 0; some = acksOf(await f.receive(100, 100))) out.push(...some)
-  await f.sink.ack(out.slice(0, 1))
+  await f.pulled.ack(out.slice(0, 1))
   assert.equal((await f.receive(100, 1_000)).length, 1, 'one for one')
   return out.length
 }
@@ -53,8 +53,8 @@ test('an ack or nack for a partition that another process serves says to retry, 
   await using f = await serving([0], { partitions: 4 })
   await f.append([{ id: 1 }, { id: 2 }])
   const [first, second] = acksOf(await f.gather(2))
-  await assert.rejects(f.sink.ack([first ?? '', foreign]), { code: 'STOPPING' })
-  await assert.rejects(f.sink.nack([foreign, second ?? '']), { code: 'STOPPING' })
+  await assert.rejects(f.pulled.ack([first ?? '', foreign]), { code: 'STOPPING' })
+  await assert.rejects(f.pulled.nack([foreign, second ?? '']), { code: 'STOPPING' })
   assert.deepEqual(acksOf(await f.receive(10)), [second], 'the first is acked, the second came back')
 })
 
@@ -62,8 +62,12 @@ test('a wait whose client is counted elsewhere takes no place of max_waiting', a
   await using f = await serving([0], { max_waiting: 1 })
   const client = new AbortController()
   const request = { batchSize: 1, waitMs: 30_000, shape: 'flat', signal: client.signal } as const
-  const waits = [f.sink.receive({ ...request, isCounted: true }), f.sink.receive({ ...request, isCounted: true }), f.sink.receive(request)]
-  await assert.rejects(f.sink.receive(request), { code: 'TOO_MANY_WAITING' })
+  const waits = [
+    f.pulled.receive({ ...request, isCounted: true }),
+    f.pulled.receive({ ...request, isCounted: true }),
+    f.pulled.receive(request),
+  ]
+  await assert.rejects(f.pulled.receive(request), { code: 'TOO_MANY_WAITING' })
   client.abort()
   assert.deepEqual(
     (await Promise.all(waits)).map(({ count }) => count),

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import type { Sink } from '../../../engine/state/resources.ts'
-import type { FunctionKind } from '../../../transforms/sandbox/isolate.ts'
+import type { SandboxKind } from '../../../engine/state/function-kinds.ts'
 import type { StageFunction, StageFunctions, StageOptions } from '../../../transforms/stage.ts'
 import { pool } from '../../transforms/function-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
@@ -13,7 +13,7 @@ const LONG_MS = 20_000
 const shared = pool()
 after(() => shared.stop())
 
-const fn = (code: string, kind: FunctionKind = 'transform'): StageFunction => ({
+const fn = (code: string, kind: SandboxKind = 'transform'): StageFunction => ({
   key: `${kind} ${code}`,
   name: 'mine',
   kind,
@@ -61,15 +61,15 @@ test('what a transform returns stands under data in both shapes, with its ack_id
   assert.deepEqual(flat, [{ ack_id: flat[0]?.ack_id, data: { n: 2, of: 'orders', db: 'shop' } }])
   const nested = JSON.parse(String((await s.f.receipt(1, LONG_MS, { shape: 'nested' })).body)) as { data: Made[] }
   assert.deepEqual(nested.data, [{ ack_id: nested.data[0]?.ack_id, data: { n: 4, of: 'orders', db: 'shop' } }])
-  await s.f.sink.ack([...flat, ...nested.data].map(({ ack_id }) => ack_id))
+  await s.f.pulled.ack([...flat, ...nested.data].map(({ ack_id }) => ack_id))
   assert.deepEqual(await s.f.receive(10), [])
 })
 
 test('the row that enriches a message is in its metadata, for the filter and for the client; without one it is null', async () => {
   await using db = await stateDatabase()
   const enricher: StageOptions['enricher'] = {
-    enrich: async ({ views, places }) => {
-      const ids = views.map((view, i) => Number(/"id":(\d+)/.exec(view.buffer.toString('utf8', view.bodyStart(places[i] as number)))?.[1]))
+    enrich: async (messages) => {
+      const ids = messages.map(({ view, place }) => Number(/"id":(\d+)/.exec(view.buffer.toString('utf8', view.bodyStart(place)))?.[1]))
       const failure = { code: 'ENRICHMENT_FAILED', name: 'names', kind: 'enrichment', text: 'no such column' } as const
       return {
         rows: ids.map((id) => (id === 3 ? undefined : Buffer.from(`{"id":${id},"name":"n${id}"}`))),
@@ -115,7 +115,7 @@ test('what a filter drops never comes, wakes nobody, and stays finished without 
   await s.f.append(Array.from({ length: 91 }, (_, i) => ({ id: i + 10 })))
   const got = await waiting
   assert.deepEqual(idsOf(got), [10, 20, 30, 40, 50, 60, 70, 80, 90, 100])
-  await s.f.sink.ack(acksOf(got))
+  await s.f.pulled.ack(acksOf(got))
   s.edit({})
   await s.f.sink.stop()
   await s.start()
@@ -151,7 +151,7 @@ test('a message whose transform throws waits with its group, the others go on, a
   s.edit({ transform: fn('export default (a, r) => r.id') })
   const [mended] = await made(s.f, 10, LONG_MS)
   assert.equal(mended?.data, 2)
-  await s.f.sink.ack([mended.ack_id])
+  await s.f.pulled.ack([mended.ack_id])
   assert.equal((await made(s.f, 10, LONG_MS))[0]?.data, 3)
   assert.equal(s.f.sink.health().find(({ name }) => name === 'Message delivery')?.status, 'healthy')
 })

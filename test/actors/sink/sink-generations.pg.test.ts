@@ -1,7 +1,7 @@
 /** What a sink hands from one generation to the next, on a real log and a real state database. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
+import { hashGroup } from '../../../engine/wal/decode/change.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { ParkedStore } from '../../../engine/dispatch/parked/parked-store.ts'
@@ -23,7 +23,7 @@ test('what a client holds when its generation ends is parked, keeps its ack_id, 
   const first = await f.gather(2)
   assert.deepEqual(idsOf(first).sort(), [0, 50])
   const held = first.filter((m) => m.record.id === 0)
-  await f.sink.ack(acksOf(first.filter((m) => m.record.id === 50)))
+  await f.pulled.ack(acksOf(first.filter((m) => m.record.id === 50)))
   await s.switchOver()
   await s.append(10, 'hot')
   await s.append(60, 'other')
@@ -31,13 +31,13 @@ test('what a client holds when its generation ends is parked, keeps its ack_id, 
   assert.equal(other?.record.id, 60, 'the other group goes on in the new generation')
   assert.equal(f.sink.status().details?.['generation'], 2)
   assert.deepEqual(await f.receive(10, 30), [], 'the group of the message that is held waits')
-  await f.sink.ack(acksOf(held))
+  await f.pulled.ack(acksOf(held))
   const came: number[] = []
   for (const id of [1, 2, 3, 10]) {
     const [message] = await f.receive(10, LONG_MS)
     came.push(message?.record.id as number)
     assert.equal(message?.ack_id.split('.')[1], id === 10 ? '2' : '1', 'generation of its name')
-    await f.sink.ack([message?.ack_id as string])
+    await f.pulled.ack([message?.ack_id as string])
   }
   assert.deepEqual(came, [1, 2, 3, 10])
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
@@ -51,9 +51,9 @@ test('the token of an answer of an ended generation gives back, and acknowledges
   const token = tokenIn(receipt)
   assert.deepEqual(idsOf(elements(receipt)), [1, 2, 3])
   await s.switchOver()
-  await f.sink.nack(token)
+  await f.pulled.nack(token)
   assert.deepEqual(idsOf(await f.gather(3)).toSorted(), [1, 2, 3])
-  await f.sink.ack(token)
+  await f.pulled.ack(token)
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
 })
 
@@ -66,7 +66,7 @@ test('a parked message of an ended generation that is given back comes at once, 
   await s.switchOver()
   await s.untilServed(2)
   assert.deepEqual(await f.receive(1, 30), [], 'a client has it')
-  await f.sink.nack([id])
+  await f.pulled.nack([id])
   assert.deepEqual(acksOf(await f.receive(1, LONG_MS)), [id])
   f.update({ ack_wait_ms: 1_500 })
   f.crash()
@@ -74,7 +74,7 @@ test('a parked message of an ended generation that is given back comes at once, 
   await s.start()
   assert.deepEqual(acksOf(await f.receive(1, LONG_MS)), [id])
   assert.ok(performance.now() - since >= 1_500, 'not before the visibility time from the take-over')
-  await f.sink.ack([id])
+  await f.pulled.ack([id])
   f.crash()
   await s.start()
   assert.deepEqual(await f.receive(1, 1_700), [], 'an acked message never comes again')
@@ -120,7 +120,7 @@ test('a backlog that nobody has asked for stays in the log, and is delivered in 
   assert.equal(f.sink.status().details?.['generation'], 1)
   const came = await f.gather(5)
   assert.deepEqual(idsOf(came), [0, 1, 2, 3, 4])
-  await f.sink.ack(acksOf(came))
+  await f.pulled.ack(acksOf(came))
   assert.deepEqual(idsOf(await f.gather(1)), [9])
 })
 
@@ -131,10 +131,10 @@ test('a sink without groups hands everything on at once, and takes acks by the o
   const first = await f.gather(6)
   await s.switchOver()
   await s.untilServed(2)
-  await f.sink.ack(acksOf(first).slice(0, 2))
+  await f.pulled.ack(acksOf(first).slice(0, 2))
   const again = await f.gather(4)
   assert.deepEqual(acksOf(again).sort(), acksOf(first).slice(2).sort())
-  await f.sink.ack(acksOf(again))
+  await f.pulled.ack(acksOf(again))
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
 })
 
@@ -147,7 +147,7 @@ async function parkedGroups(s: Switching): Promise<unknown[]> {
   await s.switchOver()
   await s.untilServed(2)
   const rows = await s.db.query(`select owner_partition, group_hash, group_key from tailrace.parked where state = 'open' order by lsn`)
-  await f.sink.ack(held)
+  await f.pulled.ack(held)
   assert.deepEqual(await s.db.query(`select from tailrace.parked where state = 'open'`), [])
   return rows
 }

@@ -67,7 +67,7 @@ test('a wait is not ended by messages that others hold, but by the nack, the ack
   assert.deepEqual(await f.receive(10, 40), [], 'the second waits for the first')
 
   const afterNack = f.receive(10, LONG_MS)
-  await f.sink.nack([one?.ack_id as string])
+  await f.pulled.nack([one?.ack_id as string])
   const [again] = await afterNack
   assert.deepEqual([again?.record.id, again?.ack_id], [1, one?.ack_id], 'the same message under the same id')
 
@@ -76,7 +76,7 @@ test('a wait is not ended by messages that others hold, but by the nack, the ack
   assert.equal(f.counts.lapses, 1)
 
   const afterAck = f.receive(10, LONG_MS)
-  await f.sink.ack(acksOf(afterLapse))
+  await f.pulled.ack(acksOf(afterLapse))
   assert.deepEqual(idsOf(await afterAck), [2])
 })
 
@@ -98,8 +98,8 @@ test('one token stands for all messages of an answer, and for no other, in eithe
   }
   assert.deepEqual(await take(6, 'flat'), [1, 3, 4, 5, 11, 12])
   const [[token, acked], ...others] = [...held] as [[string, number[]], ...[string, number[]][]]
-  await f.sink.ack(token.split(' '))
-  await f.sink.nack(others.flatMap(([other]) => other.split(' ')))
+  await f.pulled.ack(token.split(' '))
+  await f.pulled.nack(others.flatMap(([other]) => other.split(' ')))
   held.clear()
   const rest = [1, 3, 4, 5, 11, 12].filter((id) => !acked.includes(id))
   const follows = acked.includes(1) ? [2] : []
@@ -107,7 +107,7 @@ test('one token stands for all messages of an answer, and for no other, in eithe
     await take(rest.length + follows.length, 'nested'),
     [...rest, ...follows].toSorted((a, b) => a - b),
   )
-  await f.sink.ack([...held.keys()].flatMap((other) => other.split(' ')))
+  await f.pulled.ack([...held.keys()].flatMap((other) => other.split(' ')))
   if (follows.length === 0) assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [2])
   assert.deepEqual(await f.receive(10, 30), [])
 })
@@ -154,7 +154,7 @@ test('of a group one message is with a client at a time, in order; without group
   while (seen.flat().length < 6) {
     const got = await f.receive(10, LONG_MS)
     seen.push(idsOf(got))
-    await f.sink.ack(acksOf(got))
+    await f.pulled.ack(acksOf(got))
   }
   assert.deepEqual(seen, [
     [1, 2],
@@ -171,12 +171,12 @@ test('an ack of a returned message ends it, also one that came too late or while
   await using f = await Fixture.open({ ack_wait_ms: 100 })
   await f.append([{ id: 1 }, { id: 2 }])
   const got = await f.receive(2, LONG_MS)
-  await f.sink.nack(acksOf(got).slice(0, 1))
-  await f.sink.ack(acksOf(got).slice(0, 1))
+  await f.pulled.nack(acksOf(got).slice(0, 1))
+  await f.pulled.ack(acksOf(got).slice(0, 1))
   await f.counts.until((c) => c.lapses === 1)
   const again = await f.receive(2, LONG_MS)
   assert.deepEqual(idsOf(again), [2])
-  await f.sink.ack(acksOf(got))
+  await f.pulled.ack(acksOf(got))
   await f.counts.until((c) => c.acks === 2)
   assert.deepEqual(await f.receive(2, 150), [])
 })
@@ -188,11 +188,11 @@ test('unknown, repeated and foreign ids are ignored, and known ones among them c
   const known = one?.ack_id as string
   const foreign = known.replace(/^[^.]+/, 'other')
   const undelivered = known.replace(/0$/, '1')
-  await f.sink.ack(['', 'nonsense', '💥', foreign, undelivered, known.replace('.1.0.', '.1.9.'), 'x'.repeat(1_000_000)])
-  await f.sink.nack(['nonsense', undelivered])
+  await f.pulled.ack(['', 'nonsense', '💥', foreign, undelivered, known.replace('.1.0.', '.1.9.'), 'x'.repeat(1_000_000)])
+  await f.pulled.nack(['nonsense', undelivered])
   assert.equal(f.counts.acks, 0)
-  await f.sink.ack([known, 'nonsense', known])
-  await f.sink.ack([known])
+  await f.pulled.ack([known, 'nonsense', known])
+  await f.pulled.ack([known])
   assert.equal(f.counts.acks, 1)
   assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [2])
 })
@@ -205,7 +205,7 @@ test('a sink that is off hands out nothing, takes acks all the same, and goes on
   ])
   const got = await f.receive(10, LONG_MS)
   f.update({ status: 'paused' })
-  await f.sink.ack(acksOf(got))
+  await f.pulled.ack(acksOf(got))
   assert.deepEqual(await f.receive(10), [])
   assert.equal(worst(f.sink.health()), 'paused')
   const waiting = f.receive(10, LONG_MS)
@@ -220,7 +220,7 @@ test('a stop answers those who wait with nothing and refuses what comes after', 
   await f.sink.stop()
   assert.deepEqual(await waiting, [])
   await assert.rejects(f.receive(1), code('STOPPING'))
-  await assert.rejects(f.sink.ack(['1g08420.1.0.0.0']), code('STOPPING'))
+  await assert.rejects(f.pulled.ack(['1g08420.1.0.0.0']), code('STOPPING'))
   await f.sink.ended
 })
 
@@ -255,7 +255,7 @@ test('an element is flat or nested, with the metadata of its sink and database a
       metadata: { commit_lsn: 16, commit_idx: id - 1, ...metadata('renamed "x"', { team: 'Ω' }) },
     })),
   )
-  await f.sink.ack(nested.map((e) => e.ack_id))
+  await f.pulled.ack(nested.map((e) => e.ack_id))
   assert.equal(f.counts.acks, 2)
 })
 
@@ -292,9 +292,9 @@ test('an ack is answered when the commit that holds it is durable, and a repeate
   const { begun } = f.process
   f.process.gate = gate.promise
   const answers: string[] = []
-  const acks = [f.sink.ack(ids).then(() => answers.push('first')), f.sink.ack(ids).then(() => answers.push('repeated'))]
+  const acks = [f.pulled.ack(ids).then(() => answers.push('first')), f.pulled.ack(ids).then(() => answers.push('repeated'))]
   await until('the commit begins', () => f.process.begun > begun)
-  acks.push(f.sink.ack(ids).then(() => answers.push('while it is written')))
+  acks.push(f.pulled.ack(ids).then(() => answers.push('while it is written')))
   await new Promise<void>((resolve) => void setImmediate(resolve))
   assert.deepEqual(answers, [])
   gate.resolve()
@@ -309,11 +309,11 @@ test('an ack whose commit is refused fails with a retry, and the message comes a
   const ids = acksOf(await f.receive(1, LONG_MS))
   f.process.gate = Promise.reject(new Error('no space'))
   f.process.gate.catch(() => undefined)
-  await assert.rejects(f.sink.ack(ids), code('ACK_NOT_DURABLE'))
+  await assert.rejects(f.pulled.ack(ids), code('ACK_NOT_DURABLE'))
   assert.equal(worst(f.sink.health()), 'error')
   f.process.gate = undefined
   assert.deepEqual(idsOf(await f.receive(1, LONG_MS)), [1], 'the partition was taken over again by itself')
-  await f.sink.ack(ids)
+  await f.pulled.ack(ids)
   assert.deepEqual(await f.receive(1, 150), [])
   assert.equal(worst(f.sink.health()), 'healthy')
 })
@@ -322,7 +322,7 @@ test('after a crash acked messages never come again, and open ones after their v
   await using f = await Fixture.open({ ack_wait_ms: 300 })
   await f.append([1, 2, 3, 4].map((id) => ({ id })))
   const before = await f.receive(3, LONG_MS)
-  await f.sink.ack(acksOf(before).slice(1, 2))
+  await f.pulled.ack(acksOf(before).slice(1, 2))
   f.crash()
   const since = performance.now()
   await f.start()
@@ -339,7 +339,7 @@ test('after a crash an ack from before it counts, while the message is still inv
   f.crash()
   await f.start()
   await until('the reader has come to it, and the ack is taken', () =>
-    f.sink.ack(acksOf(before).slice(0, 1)).then(
+    f.pulled.ack(acksOf(before).slice(0, 1)).then(
       () => true,
       (error) => void assert.ok(code('ACK_NOT_DURABLE')(error)),
     ),
@@ -358,7 +358,7 @@ test('an ack that comes after a crash before its message was read again is told 
     yield* f.log.read(...args)
   }
   await f.start({ log: withRead(f.log, read) })
-  await assert.rejects(f.sink.ack([first!]), code('ACK_NOT_DURABLE'))
+  await assert.rejects(f.pulled.ack([first!]), code('ACK_NOT_DURABLE'))
   readable.resolve()
   assert.deepEqual(idsOf(await f.gather(2)).sort(), [1, 2]) // nobody was told that it was acked
 })
@@ -378,12 +378,12 @@ test('after a stop exactly what was with clients stays invisible, for the time t
   await f.append([1, 2, 3].map((id) => ({ id })))
   const since = performance.now() // before: on a busy machine the answer may be a while on its way
   const held = await f.receive(2, LONG_MS)
-  await f.sink.nack(acksOf(held).slice(1))
+  await f.pulled.nack(acksOf(held).slice(1))
   await f.sink.stop()
   await f.start()
   const free = await f.gather(2)
   assert.deepEqual(idsOf(free), [2, 3], 'returned and new ones at once')
-  await f.sink.ack(acksOf(free)) // else their own time may lapse before the client asks again
+  await f.pulled.ack(acksOf(free)) // else their own time may lapse before the client asks again
   assert.deepEqual(idsOf(await f.receive(3, LONG_MS)), [1])
   assert.ok(performance.now() - since >= 2_995)
 })
@@ -396,7 +396,7 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
   while (open.size > 0) {
     const got = await f.receive(3, LONG_MS)
     const acked = got.filter((_, i) => got.length === 1 || i !== 1)
-    await f.sink.ack(acksOf(acked))
+    await f.pulled.ack(acksOf(acked))
     for (const id of idsOf(acked)) open.delete(id)
     history.set(f.process.commits.length - 1, new Set(open))
   }
@@ -413,7 +413,7 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
     while (came.length < expected.size) {
       const got = await again.receive(10, LONG_MS)
       came.push(...idsOf(got))
-      await again.sink.ack(acksOf(got))
+      await again.pulled.ack(acksOf(got))
     }
     assert.deepEqual(new Set(came), expected)
     assert.deepEqual(await again.receive(10, 60), [])
@@ -439,12 +439,12 @@ test('a marker that others were given makes nothing of a commit void', async () 
   await f.append([{ id: 1 }])
   await f.close()
   await f.append([{ id: 2 }, { id: 3 }])
-  await f.sink.ack(acksOf((await f.gather(3)).filter((m) => m.record.id !== 2)))
+  await f.pulled.ack(acksOf((await f.gather(3)).filter((m) => m.record.id !== 2)))
   f.crash()
   await f.start({ generations: { ...generations, serve } })
   const [open] = await f.gather(1)
   assert.equal(open?.record.id, 2)
-  await f.sink.ack(acksOf([open]))
+  await f.pulled.ack(acksOf([open]))
   assert.deepEqual(await f.receive(10, 400), [])
 })
 
@@ -457,9 +457,9 @@ test('all partitions are served, acks find theirs, and max_ack_pending holds ove
     )
   const first = await f.gather(4)
   assert.deepEqual(await f.receive(10, 30), [], 'four are pending')
-  await f.sink.ack(acksOf(first))
+  await f.pulled.ack(acksOf(first))
   const second = await f.gather(4)
-  await f.sink.ack(acksOf(second))
+  await f.pulled.ack(acksOf(second))
   const third = await f.gather(1)
   assert.deepEqual(
     idsOf([...first, ...second, ...third]).sort((a, b) => a - b),
@@ -471,11 +471,11 @@ test('records below the committed one are deleted from the log', async () => {
   await using f = await Fixture.open()
   for (let i = 0; i < 5; i++) await f.append([{ id: i }])
   const got = await f.gather(5)
-  await f.sink.ack([0, 1, 3].map((i) => acksOf(got)[i] as string))
+  await f.pulled.ack([0, 1, 3].map((i) => acksOf(got)[i] as string))
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
   await until('the first two are deleted', async () => (await f.log.stats(topic, 0)).first >= 2)
   assert.equal((await f.log.stats(topic, 0)).first, 2, 'record 2 is open')
-  await f.sink.ack(acksOf(got))
+  await f.pulled.ack(acksOf(got))
   await until('all are deleted', async () => (await f.log.stats(topic, 0)).first >= 5)
 })
 
@@ -483,7 +483,7 @@ test('status shows how far each partition is', async () => {
   await using f = await Fixture.open({ partitions: 2 })
   await f.append([{ id: 1 }, { id: 2 }])
   const got = await f.receive(2, LONG_MS)
-  await f.sink.ack(acksOf(got).slice(1))
+  await f.pulled.ack(acksOf(got).slice(1))
   const { id, kind, name, state, partitions } = f.sink.status()
   assert.deepEqual([id, kind, name, state], [`sink/${SINK.id}`, 'sink', 'orders', 'active'])
   assert.deepEqual(
@@ -504,7 +504,7 @@ test('a clock that jumps ends no visibility time and holds nothing back', async 
     const jumped = mock.method(Date, 'now', () => now() + jump * 86_400_000)
     try {
       assert.deepEqual(await f.receive(10, 50), [])
-      await f.sink.nack(acksOf(first))
+      await f.pulled.nack(acksOf(first))
       assert.deepEqual(idsOf(await f.receive(10, LONG_MS)), [1])
     } finally {
       jumped.mock.restore()

@@ -73,7 +73,10 @@ test('what is decided of parked messages reaches every owner, and is counted ove
   const [a, b, c] = [await cluster.node([], { runs: false }), await cluster.node([1]), await cluster.node([2])]
   await cluster.met(a, b, c)
   for (const node of [b, c])
-    node.engine.editMessages = async (...edit) => (node.engine.edits.push(edit), { known: 0, served: 0, edited: 3 })
+    node.engine.editMessages = async (sinkId, { edit, choice }) => (
+      node.engine.edits.push([sinkId, edit, choice]),
+      { known: 0, served: 0, edited: 3 }
+    )
   const answer = await a.call('/api/sinks/goods/messages/discard', { body: { state: 'failing' } })
   assert.deepEqual(answer, { status: 200, body: { success: true, messages: 6 } })
   for (const node of [a, b, c]) assert.deepEqual(node.engine.edits, [[GOODS_ID, 'discard', 'failing']])

@@ -22,7 +22,7 @@ export const VAULT_KEY = Buffer.alloc(32, 7)
 /** An engine that counts how often it was told to read anew. */
 export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   reloads = 0
-  async reload(): Promise<void> {
+  override async reload(): Promise<void> {
     this.reloads++
   }
   /** what it was told for replays, in order */
@@ -103,12 +103,14 @@ export class ClusterFixture implements AsyncDisposable {
     feed.start()
     const findSink = (id: string) => engine.sinks.get(id)
     const cluster = openCluster({ engine, findSink, registry, feed, query: this.store.query, vaultKey, logger })
+    engine.edited = () => cluster.engine.reload()
     const api = await startApi({
       host: '127.0.0.1',
       port: 0,
       engine: cluster.engine,
       cluster: cluster.served,
       resources: engine,
+      edits: engine.resourceEdits,
       logger,
       identity: { version: '9.9.9', nodeId: registry.id, nodeName: registry.name },
       limits,

@@ -275,7 +275,7 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
   assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body: { key_changes: 'delete_insert' } })).status, 200)
   const shownOfAnother = { destination: { api_key: 'b-l*************y' } }
   assert.equal((await s.call('/api/sinks/search', { method: 'PATCH', body: shownOfAnother })).status, 422)
-  const stored = s.engine.findSink(SHOP.id, 'search')?.destination
+  const stored = s.engine.find('sink', SHOP.id, 'search')?.destination
   assert.deepEqual(stored, { ...SEARCH, primary_key: 'id', batch_size: 10_000, timeout_seconds: 5 })
   const without = (name: string) => Object.fromEntries(Object.entries(SEARCH).filter(([one]) => one !== name))
   const wrong: readonly (readonly [object, string])[] = [
@@ -317,7 +317,7 @@ test('an Elasticsearch sink has its defaults, hides its login, and is told of wh
   assert.deepEqual(destination, { ...index, ...defaults, auth_value: 'a-l*************y' })
   const patched = await s.call('/api/sinks/search', { method: 'PATCH', body: { destination: { ...destination, batch_size: 10_000 } } })
   assert.equal(patched.status, 200, patched.text)
-  assert.deepEqual(s.engine.findSink(SHOP.id, 'search')?.destination, { ...index, ...defaults, batch_size: 10_000 })
+  assert.deepEqual(s.engine.find('sink', SHOP.id, 'search')?.destination, { ...index, ...defaults, batch_size: 10_000 })
   const open = { name: 'open', database: 'shop.main', destination: { ...index, auth_type: 'none', auth_value: null } }
   assert.equal((await s.call('/api/sinks', { body: open })).status, 200)
   const wrong: readonly (readonly [object, string])[] = [
@@ -351,7 +351,7 @@ test('an update of a destination changes what it names; secrets sent back as sho
   assert.deepEqual(shown, ['whs********************B', 'whs********************C'])
   const set = (destination: object) => s.call('/api/sinks/partner', { method: 'PATCH', body: { destination } })
   assert.equal((await set({ batch: true, http_endpoint_path: '/in', signing_secrets: [shown[1]] })).status, 200)
-  assert.deepEqual(s.engine.findSink(SHOP.id, 'partner')?.destination, {
+  assert.deepEqual(s.engine.find('sink', SHOP.id, 'partner')?.destination, {
     ...HOOK,
     batch: true,
     item_results: false,
@@ -359,7 +359,7 @@ test('an update of a destination changes what it names; secrets sent back as sho
     signing_secrets: [secrets[1]],
   })
   assert.equal((await set({ ...HOOK, http_endpoint_path: null, signing_secrets: null })).status, 200)
-  assert.deepEqual(s.engine.findSink(SHOP.id, 'partner')?.destination, { ...HOOK, batch: true, item_results: false })
+  assert.deepEqual(s.engine.find('sink', SHOP.id, 'partner')?.destination, { ...HOOK, batch: true, item_results: false })
   const changed = await set({ type: 'stream' })
   assert.equal(changed.status, 422)
   assert.deepEqual((changed.body as SinkBody).validation_errors, { destination: { type: ['cannot be changed'] } })

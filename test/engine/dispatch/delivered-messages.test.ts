@@ -14,9 +14,7 @@ const together = (fields: Partial<DeliveredTogether> = {}): DeliveredTogether =>
 const pack = (count: number, pad = 0, from = 0) =>
   Pack.decode(packOf(16n, Array.from({ length: count }, (_, i) => ({ id: from + i, pad })))) // prettier-ignore
 
-const lists = (view: Pack, offset: number, places: readonly number[]) => ({
-  ...{ views: places.map(() => view), places, offsets: places.map(() => offset), indexes: places },
-})
+const messagesOf = (view: Pack, offset: number, places: readonly number[]) => places.map((place) => ({ view, place, offset, index: place }))
 
 function filled(count: number, options: { perPack: number; pad?: number; isSensitive?: boolean }) {
   const list = new DeliveredMessages(SINK_ID, 'delivered', options.isSensitive === true)
@@ -24,7 +22,7 @@ function filled(count: number, options: { perPack: number; pad?: number; isSensi
     const view = pack(options.perPack, options.pad, offset * options.perPack)
     const sent = together()
     list.add(
-      lists(
+      messagesOf(
         view,
         offset,
         Array.from({ length: options.perPack }, (_, i) => i),
@@ -59,7 +57,7 @@ test('large messages, and few of large packs, stay within some megabytes', ({ mo
   assert.equal(huge.size, 1)
   assert.ok(huge.find(huge.list(1)[0]?.id ?? '')?.content === undefined)
   const sparse = new DeliveredMessages(SINK_ID, 'delivered', false)
-  for (let offset = 0; offset < 500; offset++) sparse.add(lists(pack(200, 500, offset * 200), offset, [7]), together()) // one of each pack
+  for (let offset = 0; offset < 500; offset++) sparse.add(messagesOf(pack(200, 500, offset * 200), offset, [7]), together()) // one of each pack
   assert.ok(sparse.bytes < 17_000_000, `${sparse.bytes} bytes at once`)
   mock.timers.tick(1_000)
   assert.ok(sparse.bytes < 5_000_000, String(sparse.bytes))
@@ -71,7 +69,8 @@ test('packs whose messages many requests delivered in turns are held once, and n
   mock.timers.enable({ apis: ['setTimeout'] })
   const list = new DeliveredMessages(SINK_ID, 'delivered', false)
   const packs = [0, 1].map((offset) => pack(500, 500, offset * 500))
-  for (let i = 0; i < 500; i++) for (const [offset, view] of packs.entries()) list.add(lists(view, offset, [i]), together({ bytes: 1 }))
+  for (let i = 0; i < 500; i++)
+    for (const [offset, view] of packs.entries()) list.add(messagesOf(view, offset, [i]), together({ bytes: 1 }))
   mock.timers.tick(1_000)
   assert.equal(list.size, 1_000)
   assert.ok(list.find(list.list(1)[0]?.id ?? '')?.content?.view === packs[1], 'the pack that was read')

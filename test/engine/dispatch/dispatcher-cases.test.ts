@@ -2,12 +2,28 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
-import { Dispatcher, type DispatcherOptions, type DispatchSettings } from '../../../engine/dispatch/dispatcher.ts'
+import { refsOf } from '../../../engine/dispatch/batch.ts'
+import { commitPoint, committed, wantsCommit, wantsCommitAt } from '../../../engine/dispatch/commits.ts'
+import {
+  countInFlight,
+  countUnfinished,
+  dispose,
+  hasRoom,
+  newDispatcher,
+  type Dispatcher,
+  type DispatcherOptions,
+  type DispatchSettings,
+} from '../../../engine/dispatch/dispatcher.ts'
+import { chooseToLoad, groupLoaded } from '../../../engine/dispatch/parked/parked-groups.ts'
+import { deliveriesOf, fail, finish, lapse, nextLapse, release } from '../../../engine/dispatch/ends.ts'
+import { offer } from '../../../engine/dispatch/intake.ts'
+import { isStuck, moved, nextOf, notMoved, parkedEnded, parkedFailed, toPark } from '../../../engine/dispatch/parked/parking.ts'
+import { mayDeliver, take } from '../../../engine/dispatch/take.ts'
 import { ReadMemory } from '../../../engine/dispatch/read-memory.ts'
 import type { Commit } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
-import { LONGEST_BACK_OFF_MS } from '../../../engine/dispatch/restored.ts'
+import { MESSAGE_LONGEST_JITTERED_MS } from '../../../engine/back-off.ts'
 import { ORIGIN, PART, type Part } from '../../../engine/position.ts'
 
 type Message = Readonly<{ group: number; part?: Part; bytes?: number; tooLarge?: boolean }>
@@ -25,7 +41,7 @@ class Bench {
 
   constructor(other: Partial<DispatchSettings> = {}, more: Partial<DispatcherOptions> & { maxPending?: number } = {}) {
     this.pending = new AckPending(more.maxPending ?? 1_000_000)
-    this.dispatcher = new Dispatcher({
+    this.dispatcher = newDispatcher({
       ...{ ...options, settings: { ...settings, ...other }, pending: this.pending },
       restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
       clock: () => this.now,
@@ -37,20 +53,20 @@ class Bench {
   view = Pack.decode(new PackBuilder({ history: 0, term: 1, routing: 1 }).encode())
   offer(messages: readonly Message[], drops?: Uint8Array): void {
     this.view = packOf(++this.#lsn, messages)
-    this.dispatcher.offer(this.#offset++, this.view, drops)
+    offer(this.dispatcher, this.#offset++, this.view, drops)
   }
   commit() {
-    const commit = this.dispatcher.commitPoint(1)
-    this.dispatcher.committed(commit)
+    const commit = commitPoint(this.dispatcher, 1)
+    committed(this.dispatcher, commit)
     return commit
   }
   /** @returns "offset.index" of each message handed out */
   take(max = 1_000): string[] {
-    const batch = this.dispatcher.take(max, ANY)
-    return (batch?.offsets ?? []).map((offset, i) => `${offset}.${batch?.indexes[i]}`)
+    const batch = take(this.dispatcher, max, ANY)
+    return (batch?.messages ?? []).map(({ offset, index }) => `${offset}.${index}`)
   }
   finish(...names: string[]) {
-    return this.dispatcher.finish(refs(names))
+    return finish(this.dispatcher, refs(names))
   }
 }
 function packOf(lsn: number, messages: readonly Message[]): Pack {
@@ -78,8 +94,8 @@ test('nothing is handed out beyond what a durable commit promised', () => {
   const promised = bench.take(100_000)
   assert.equal(promised.length, 3_000, 'up to record 8')
   assert.deepEqual(bench.take(), [])
-  assert.equal(bench.dispatcher.mayDeliver(), false)
-  assert.equal(bench.dispatcher.wantsCommit(), true)
+  assert.equal(mayDeliver(bench.dispatcher), false)
+  assert.equal(wantsCommit(bench.dispatcher), true)
   const { handedOut } = bench.commit()
   assert.deepEqual(handedOut, { offset: 10, index: 0 }, '2,000 messages further')
   assert.equal(bench.take(100_000).length, 2_000)
@@ -90,13 +106,13 @@ test('in a quiet log the promise ends at the read head, and what comes then wait
   bench.offer(messages(3))
   assert.equal(bench.take().length, 3)
   bench.commit()
-  assert.equal(bench.dispatcher.wantsCommit(), false)
-  bench.now = bench.dispatcher.wantsCommitAt()
+  assert.equal(wantsCommit(bench.dispatcher), false)
+  bench.now = wantsCommitAt(bench.dispatcher)
   assert.ok(bench.now <= 200, 'soon')
-  assert.equal(bench.dispatcher.wantsCommit(), true)
+  assert.equal(wantsCommit(bench.dispatcher), true)
   const commit = bench.commit()
   assert.deepEqual(commit.handedOut, { offset: 1, index: 0 })
-  assert.deepEqual([bench.dispatcher.wantsCommit(), bench.dispatcher.wantsCommitAt()], [false, Infinity], 'once')
+  assert.deepEqual([wantsCommit(bench.dispatcher), wantsCommitAt(bench.dispatcher)], [false, Infinity], 'once')
   bench.offer(messages(1, () => 7))
   assert.deepEqual(bench.take(), [])
   const restore = { commit, head: 2, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] }
@@ -132,16 +148,16 @@ test('a partition that moves on before anything was read or handed out still kno
   for (let i = 0; i < 3; i++) first.offer(messages(1, () => i))
   assert.deepEqual(first.take(2), ['0.0', '1.0'])
   first.now = 300
-  const stopped = first.dispatcher.commitPoint(1, true)
+  const stopped = commitPoint(first.dispatcher, 1, true)
   const restore = { head: 3, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] }
-  const second = new Dispatcher({ ...options, settings, clock: () => 5_000, restore: { ...restore, commit: stopped } })
-  const taken = second.commitPoint(2, true)
-  second.committed(taken)
+  const second = newDispatcher({ ...options, settings, clock: () => 5_000, restore: { ...restore, commit: stopped } })
+  const taken = commitPoint(second, 2, true)
+  committed(second, taken)
   assert.deepEqual(taken.inFlight, stopped.inFlight)
-  second.offer(0, packOf(1, [{ group: 0 }]))
-  assert.equal(second.take(10, ANY), undefined, 'the take-over has promised nothing')
-  assert.equal(second.wantsCommit(), true)
-  const left = second.commitPoint(2, true) // it has read one record, and stops
+  offer(second, 0, packOf(1, [{ group: 0 }]))
+  assert.equal(take(second, 10, ANY), undefined, 'the take-over has promised nothing')
+  assert.equal(wantsCommit(second), true)
+  const left = commitPoint(second, 2, true) // it has read one record, and stops
   assert.deepEqual(left.inFlight?.map(({ message, invisibleForMs }) => [message.offset, invisibleForMs]).sort(), [
     [0, 700],
     [1, 700],
@@ -179,24 +195,24 @@ test('the byte bound lets one message through, whatever its size, and counts wha
     { group: 4, bytes: 40 },
   ])
   const bytes = { max: 100, overhead: 10, first: true }
-  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 1)
-  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 2, '2 × (40 + 10)')
-  assert.equal(bench.dispatcher.take(10, { ...bytes, max: 20, first: false }), undefined, 'another partition has filled the answer')
-  assert.equal(bench.dispatcher.take(10, bytes)?.views.length, 1)
+  assert.equal(take(bench.dispatcher, 10, bytes)?.messages.length, 1)
+  assert.equal(take(bench.dispatcher, 10, bytes)?.messages.length, 2, '2 × (40 + 10)')
+  assert.equal(take(bench.dispatcher, 10, { ...bytes, max: 20, first: false }), undefined, 'another partition has filled the answer')
+  assert.equal(take(bench.dispatcher, 10, bytes)?.messages.length, 1)
 })
 
 test('max_ack_pending lets only redeliveries through, and counts returned messages', () => {
   const bench = new Bench({}, { maxPending: 2 })
   bench.offer(messages(4))
   assert.deepEqual(bench.take(), ['0.0', '0.1'])
-  bench.dispatcher.release(refs(['0.1']))
+  release(bench.dispatcher, refs(['0.1']))
   assert.deepEqual(bench.take(), ['0.1'])
   bench.now = 1_000
   assert.deepEqual(bench.take(), ['0.0', '0.1'])
   bench.finish('0.0')
   assert.deepEqual(bench.take(), ['0.2'])
   assert.equal(bench.pending.count, 2)
-  bench.dispatcher.dispose()
+  dispose(bench.dispatcher)
   assert.equal(bench.pending.count, 0)
 })
 
@@ -208,17 +224,17 @@ test('a message delivered max_retry_count times is taken out to be discarded, an
   assert.deepEqual(bench.take(), ['0.0'])
   bench.now = 2_000
   assert.deepEqual(bench.take(), [], 'it lapsed for the second time, and is not recorded yet')
-  const { parking } = bench.dispatcher
-  const moves = parking.toDiscard()
+  const { dispatcher } = bench
+  const moves = nextOf(dispatcher.discards)
   assert.deepEqual(
     moves.map(({ offset, index, kind, deliveries }) => ({ offset, index, kind, deliveries })),
     [{ offset: 0, index: 0, kind: 'discard', deliveries: 2 }],
   )
   assert.deepEqual(bench.commit().next, { offset: 0, index: 0 }, 'not finished before its record is durable')
-  parking.notMoved(moves, 1_000)
+  notMoved(dispatcher, moves)
   bench.now = 3_000
   assert.deepEqual(bench.take(), [])
-  parking.moved(parking.toDiscard())
+  moved(dispatcher, nextOf(dispatcher.discards))
   assert.deepEqual(bench.take(), ['0.1'])
   assert.deepEqual(bench.commit().next, { offset: 0, index: 1 })
   assert.equal(bench.pending.count, 1)
@@ -228,7 +244,7 @@ test('a returned message is not discarded: only a visibility time that lapses co
   const bench = new Bench({ maxDeliveries: 1 })
   bench.offer(messages(1))
   bench.take()
-  bench.dispatcher.release(refs(['0.0']))
+  release(bench.dispatcher, refs(['0.0']))
   assert.deepEqual(bench.take(), ['0.0'])
 })
 
@@ -237,21 +253,21 @@ test('what comes back and no client has had counts as no delivery, in the window
   const { dispatcher, pending } = bench
   bench.offer(messages(1))
   for (let time = 0; time < 3; time++) {
-    const { lease } = dispatcher.take(1, ANY) ?? {}
-    assert.equal(dispatcher.deliveriesOf(0, 0), 1)
-    dispatcher.release(refs(['0.0']), lease, true)
+    const { lease } = take(dispatcher, 1, ANY) ?? {}
+    assert.equal(deliveriesOf(dispatcher, 0, 0), 1)
+    release(dispatcher, refs(['0.0']), { lease, isUnseen: true })
     assert.equal(pending.count, 0)
   }
   bench.take()
-  dispatcher.fail(refs(['0.0']), [{ attempts: 1, retryInMs: 0, error: 'no', record: {} }])
-  dispatcher.parking.moved(dispatcher.parking.toFail())
-  dispatcher.lapse(++bench.now)
+  fail(dispatcher, [{ offset: 0, index: 0, failed: { attempts: 1, retryInMs: 0, error: 'no', record: {} } }])
+  moved(dispatcher, nextOf(dispatcher.failures))
+  lapse(dispatcher, ++bench.now)
   for (let time = 0; time < 3; time++) {
-    const [group] = dispatcher.parked.toLoad(10)
-    if (group) dispatcher.parked.loaded(group, { offset: 0, index: 0 }, bench.view)
-    const { lease } = dispatcher.take(1, ANY) ?? {}
-    assert.equal(dispatcher.deliveriesOf(0, 0), 2)
-    assert.equal(dispatcher.release(refs(['0.0']), lease, true).messages, 1)
+    const [group] = chooseToLoad(dispatcher.parked, 10)
+    if (group) groupLoaded(dispatcher.parked, group, { offset: 0, index: 0, view: bench.view })
+    const { lease } = take(dispatcher, 1, ANY) ?? {}
+    assert.equal(deliveriesOf(dispatcher, 0, 0), 2)
+    assert.equal(release(dispatcher, refs(['0.0']), { lease, isUnseen: true }).messages, 1)
   }
 })
 
@@ -277,11 +293,11 @@ test('no visibility time is waited for when everything was acked or returned', (
   const bench = new Bench()
   bench.offer(messages(3))
   bench.take(2)
-  assert.equal(bench.dispatcher.nextLapse(), 1_000)
+  assert.equal(nextLapse(bench.dispatcher), 1_000)
   bench.finish('0.0')
-  assert.equal(bench.dispatcher.nextLapse(), 1_000)
-  bench.dispatcher.release(refs(['0.1']))
-  assert.equal(bench.dispatcher.nextLapse(), Infinity)
+  assert.equal(nextLapse(bench.dispatcher), 1_000)
+  release(bench.dispatcher, refs(['0.1']))
+  assert.equal(nextLapse(bench.dispatcher), Infinity)
 })
 
 test('a shorter visibility time holds for what is handed out from then on', () => {
@@ -298,19 +314,19 @@ test('a shorter visibility time holds for what is handed out from then on', () =
 
 test('a full window is parked from below only when nothing in it can be delivered and max_ack_pending is not reached', () => {
   const bench = new Bench({ windowBytes: 4_000 }, { maxPending: 60 })
-  while (bench.dispatcher.room()) bench.offer(messages(10, () => 1))
-  const { parking, settings } = bench.dispatcher
-  assert.deepEqual(parking.toPark(settings.windowBytes), [], 'a backlog that nobody reads stays in the log')
+  while (hasRoom(bench.dispatcher)) bench.offer(messages(10, () => 1))
+  const { dispatcher } = bench
+  assert.deepEqual(toPark(dispatcher), [], 'a backlog that nobody reads stays in the log')
   assert.deepEqual(bench.take(), ['0.0'])
   bench.pending.max = 1
-  assert.deepEqual(parking.toPark(settings.windowBytes), [], 'at max_ack_pending reading on would not help')
+  assert.deepEqual(toPark(dispatcher), [], 'at max_ack_pending reading on would not help')
   bench.pending.max = 60
-  const moves = parking.toPark(settings.windowBytes)
+  const moves = toPark(dispatcher)
   assert.ok(moves.length > 1)
-  parking.notMoved(moves, 1_000)
+  notMoved(dispatcher, moves)
   assert.equal(bench.pending.count, 1)
-  parking.moved(parking.toPark(settings.windowBytes))
-  assert.equal(bench.dispatcher.room(), true)
+  moved(dispatcher, toPark(dispatcher))
+  assert.equal(hasRoom(bench.dispatcher), true)
   assert.equal(bench.dispatcher.parked.openRows, moves.length)
   bench.offer(messages(1, () => 2))
   assert.deepEqual(bench.take(), [`${bench.dispatcher.window.nextOffset - 1}.0`], 'another group goes on')
@@ -319,11 +335,11 @@ test('a full window is parked from below only when nothing in it can be delivere
 test('a giveBack of an old answer does not take a message from the client that has it now', () => {
   const bench = new Bench()
   bench.offer(messages(1))
-  const old = bench.dispatcher.take(1, ANY)
+  const old = take(bench.dispatcher, 1, ANY)
   assert.ok(old)
   bench.now = 1_000
   assert.deepEqual(bench.take(), ['0.0'])
-  assert.equal(bench.dispatcher.release(old, old.lease).messages, 0)
+  assert.equal(release(bench.dispatcher, refsOf(old.messages), { lease: old.lease }).messages, 0)
   assert.deepEqual(bench.take(), [])
 })
 
@@ -334,26 +350,26 @@ test('what failed and was parked while messages before it are open is found ther
     bench.offer(messages(3))
     bench.take()
     const failed = { attempts: 1, retryInMs: 100, error: 'no', record: {} }
-    dispatcher.fail(refs(['0.1']), [failed])
-    dispatcher.parking.moved(dispatcher.parking.toFail())
+    fail(dispatcher, [{ offset: 0, index: 1, failed }])
+    moved(dispatcher, nextOf(dispatcher.failures))
     assert.equal(pending.count, 2)
     const again = () => {
       bench.now += 100
-      dispatcher.lapse(bench.now)
-      const [group] = dispatcher.parked.toLoad(10)
+      lapse(dispatcher, bench.now)
+      const [group] = chooseToLoad(dispatcher.parked, 10)
       assert.ok(group)
-      dispatcher.parked.loaded(group, { offset: 0, index: 1 }, bench.view)
-      const batch = dispatcher.take(10, ANY, sends ? 'failed' : 'all')
-      assert.deepEqual(batch?.indexes, [1])
-      assert.equal(dispatcher.deliveriesOf(0, 1), sends ? 1 : 2)
+      groupLoaded(dispatcher.parked, group, { offset: 0, index: 1, view: bench.view })
+      const batch = take(dispatcher, 10, ANY, sends ? 'failed' : 'all')
+      assert.deepEqual(batch?.messages.map(({ index }) => index), [1]) // prettier-ignore
+      assert.equal(deliveriesOf(dispatcher, 0, 1), sends ? 1 : 2)
       assert.equal(pending.count, 3)
-      return group
     }
-    dispatcher.parking.backOff(again(), { offset: 0, index: 1 }, 1, bench.now + 100)
+    again()
+    parkedFailed(dispatcher, { offset: 0, index: 1 }, 1, bench.now + 100)
     assert.equal(pending.count, 2)
     again()
     assert.deepEqual(bench.finish('0.1').elsewhere, refs(['0.1']))
-    assert.equal(dispatcher.release(refs(['0.1'])).messages, 1)
+    assert.equal(release(dispatcher, refs(['0.1'])).messages, 1)
   }
 })
 
@@ -370,7 +386,7 @@ test('what a filter drops as it is read is finished, nobody’s delivery, and he
   bench.offer(messages(2), Uint8Array.of(1, 1))
   assert.deepEqual(bench.take(), [])
   assert.deepEqual(bench.commit().next, { offset: 2, index: 0 })
-  assert.equal(bench.dispatcher.unfinished, 0)
+  assert.equal(countUnfinished(bench.dispatcher), 0)
 })
 
 test('a message that was too large to be kept is given up as it is read, also when it may be with a client, and its group goes on', () => {
@@ -378,8 +394,8 @@ test('a message that was too large to be kept is given up as it is read, also wh
   bench.offer([{ group: 1 }, { group: 1, tooLarge: true }, { group: 1 }])
   bench.offer([{ group: 2, tooLarge: true }])
   bench.commit()
-  const { parking } = bench.dispatcher
-  const moves = parking.toFail()
+  const { dispatcher } = bench
+  const moves = nextOf(dispatcher.failures)
   assert.deepEqual(
     moves.map(({ offset, index, kind, failed }) => [offset, index, kind, failed?.error]),
     [
@@ -390,9 +406,9 @@ test('a message that was too large to be kept is given up as it is read, also wh
   assert.deepEqual(bench.take(), ['0.0'])
   bench.finish('0.0')
   assert.deepEqual(bench.take(), ['0.2'], 'not on record yet, and not in the way')
-  parking.notRecorded(moves)
-  assert.equal(parking.toFail().length, 2, 'until it is recorded')
-  parking.moved(moves)
+  dispatcher.failures.unshift(...moves)
+  assert.equal(nextOf(dispatcher.failures).length, 2, 'until it is recorded')
+  moved(dispatcher, moves)
   bench.finish('0.2')
   assert.deepEqual(bench.commit().next, { offset: 2, index: 0 })
   assert.equal(bench.pending.count, 0)
@@ -410,13 +426,13 @@ test('a message that was too large to be kept is given up as it is read, also wh
   )
   again.offer([{ group: 1 }, { group: 1, tooLarge: true }, { group: 1 }])
   again.offer([{ group: 2, tooLarge: true }])
-  const left = again.dispatcher.parking.toFail()
+  const left = nextOf(again.dispatcher.failures)
   assert.deepEqual(
     left.map(({ offset, index }) => [offset, index]),
     [[0, 1]],
     'the other one is on record',
   )
-  again.dispatcher.parking.moved(left)
+  moved(again.dispatcher, left)
   assert.equal(again.pending.count, 2, 'those that may be with clients of the former owner')
 })
 
@@ -455,12 +471,12 @@ test('a next try that was stored by a clock ahead of ours holds its message no l
     const restore = { commit: undefined, head: 1, parkedRefs, parkedGroups: [{ ...failed, hiddenMs }] }
     const bench = new Bench({}, { sends: true, restore })
     bench.now = atMs
-    bench.dispatcher.lapse(atMs)
-    return bench.dispatcher.parked.wantsLoading
+    lapse(bench.dispatcher, atMs)
+    return bench.dispatcher.parked.toLoad.size > 0
   }
   assert.deepEqual([wanted(60_000, 59_999), wanted(60_000, 60_000)], [false, true])
   const aYear = 365 * 86_400_000
-  assert.deepEqual([wanted(aYear, LONGEST_BACK_OFF_MS - 1), wanted(aYear, LONGEST_BACK_OFF_MS)], [false, true])
+  assert.deepEqual([wanted(aYear, MESSAGE_LONGEST_JITTERED_MS - 1), wanted(aYear, MESSAGE_LONGEST_JITTERED_MS)], [false, true])
 })
 
 test('what a former owner finished stays finished, although the filter of its next one drops it and that of the one after doesn’t', () => {
@@ -486,7 +502,7 @@ const KB = 1024
 const MB = 1024 * KB
 /** Takes in packs of 64 kB for as long as there is room. */
 function fill(b: Bench): void {
-  for (let group = 0; b.dispatcher.room(); group++)
+  for (let group = 0; hasRoom(b.dispatcher); group++)
     b.offer(Array.from({ length: 16 }, (_, i) => ({ group: group * 16 + i, bytes: 4 * KB })))
 }
 
@@ -521,14 +537,13 @@ test('what partitions hold together has one bound: above it each holds a little,
   fill(late)
   assert.ok(late.dispatcher.window.bytes > 0 && memory.bytes < 9 * MB, `${memory.bytes}`)
   const [one] = two
-  const { parking } = one.dispatcher
+  const { dispatcher } = one
   one.commit()
   one.take()
-  assert.ok(!one.dispatcher.room() && parking.stuck(one.dispatcher.windowBytes))
-  for (let turn = 0; turn < 100 && parking.stuck(one.dispatcher.windowBytes); turn++)
-    parking.moved(parking.toPark(one.dispatcher.windowBytes))
-  assert.ok(one.dispatcher.room())
-  for (const b of [...two, late]) b.dispatcher.dispose()
+  assert.ok(!hasRoom(one.dispatcher) && isStuck(dispatcher))
+  for (let turn = 0; turn < 100 && isStuck(dispatcher); turn++) moved(dispatcher, toPark(dispatcher))
+  assert.ok(hasRoom(one.dispatcher))
+  for (const b of [...two, late]) dispose(b.dispatcher)
   assert.equal(memory.bytes, 0)
 })
 
@@ -539,7 +554,53 @@ test('messages that are ended in a row are those that were named: never the firs
   assert.deepEqual([bench.take(2), bench.take(2), bench.take(2)], [['0.0', '0.1'], ['0.2', '1.0'], ['1.1', '1.2']]) // prettier-ignore
   const { finished } = bench.finish('0.1', '0.2', '0.3', '0.4', '1.1', '1.2', '1.3')
   assert.equal(finished, 4)
-  assert.deepEqual([bench.dispatcher.inFlight, bench.pending.count], [2, 2])
+  assert.deepEqual([countInFlight(bench.dispatcher), bench.pending.count], [2, 2])
   bench.now = 1_001
   assert.deepEqual(bench.take(), ['0.0', '1.0'], 'what was not named comes again')
+})
+
+test('an owner that sends can not tell the end of what is not in its hands: an end that would find nothing is an error, and one of a client is ignored', () => {
+  const failed = { attempts: 1, retryInMs: 100, error: 'no', record: {} }
+  for (const sends of [true, false]) {
+    const bench = new Bench({}, { sends })
+    const { dispatcher } = bench
+    bench.offer(messages(2, () => 7))
+    const ends = [
+      () => bench.finish('0.0'),
+      () => bench.finish('3.0'),
+      () => release(dispatcher, refs(['0.1'])),
+      () => fail(dispatcher, [{ offset: 0, index: 0, failed }]),
+    ]
+    for (const end of ends)
+      if (sends)
+        assert.throws(end, { code: 'INTERNAL', message: /^the end of message \d\.\d, which is (untouched|unknown) and not in flight$/ })
+      else end()
+    assert.deepEqual(bench.take(), ['0.0'], 'nothing has ended')
+    assert.equal(bench.finish('0.0').finished, 1)
+    assert.equal(bench.finish('0.0').finished, 0, 'somebody may have ended it by hand meanwhile')
+  }
+})
+
+test('the end of a parked message that the reader has not come to yet is found in the store, and is an error if the store had none', () => {
+  const parkedGroups = [{ key: 1, offset: 3, index: 0, open: 1, deliveries: 0, commitTimeUs: 0 }]
+  const restore = { commit: undefined, head: 9, parkedRefs: refs(['3.0']), parkedGroups }
+  const bench = new Bench({}, { sends: true, restore })
+  assert.deepEqual(bench.finish('3.0').elsewhere, refs(['3.0']))
+  assert.throws(() => bench.finish('3.1'), { code: 'INTERNAL' })
+})
+
+test('messages of a group that are parked while they are being sent stay in hand until each has ended, and one that failed waits for its time', () => {
+  const bench = new Bench({ perGroup: 2, windowBytes: 1 }, { sends: true })
+  const { dispatcher } = bench
+  bench.offer(messages(2, () => 7))
+  assert.deepEqual(bench.take(), ['0.0', '0.1'])
+  moved(dispatcher, toPark(dispatcher))
+  parkedEnded(dispatcher, [{ key: 7, offset: 0, index: 0 }])
+  assert.deepEqual(chooseToLoad(dispatcher.parked, 10), [], 'the second one is being sent')
+  const second = { offset: 0, index: 1, failed: { attempts: 1, retryInMs: 100, error: 'no', record: {} } }
+  assert.deepEqual(fail(dispatcher, [second]), [second], 'the store has it')
+  parkedFailed(dispatcher, { offset: 0, index: 1 }, 1, 100)
+  assert.deepEqual([chooseToLoad(dispatcher.parked, 10).length, nextLapse(dispatcher)], [0, 100])
+  lapse(dispatcher, 100)
+  assert.equal(chooseToLoad(dispatcher.parked, 10).length, 1)
 })

@@ -6,10 +6,14 @@
 import assert from 'node:assert/strict'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
 import { refList, type RefList } from '../../../engine/dispatch/ack-id.ts'
-import { Dispatcher, type Lane } from '../../../engine/dispatch/dispatcher.ts'
-import { refKey, type ParkedGroupFacts, type ParkedRef } from '../../../engine/dispatch/parked/parked-group.ts'
+import { commitPoint, committed } from '../../../engine/dispatch/commits.ts'
+import { countInFlight, countUnfinished, hasRoom, newDispatcher, oldestUs, type Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { fail, finish, lapse, release } from '../../../engine/dispatch/ends.ts'
+import { offer } from '../../../engine/dispatch/intake.ts'
+import { parkedFailed, moved, nextOf, notMoved, parkedEnded, toPark, type FailedMessage } from '../../../engine/dispatch/parked/parking.ts'
+import { take, type Lane } from '../../../engine/dispatch/take.ts'
+import { chooseToLoad, groupLoaded, refKey, type ParkedGroupFacts, type ParkedRef } from '../../../engine/dispatch/parked/parked-groups.ts'
 import { compareRefs } from '../../../engine/dispatch/restored.ts'
-import type { Failed } from '../../../engine/dispatch/parked/parking.ts'
 import type { Commit, MessageRef } from '../../../engine/log/log.ts'
 import { PackBuilder } from '../../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
@@ -132,12 +136,12 @@ export class World {
   // ── the owner's work ────────────────────────────────────────────────────────────────────────────
 
   read(packs: number): void {
-    for (let i = 0; i < packs && this.#dispatcher.room(); i++) {
+    for (let i = 0; i < packs && hasRoom(this.#dispatcher); i++) {
       const offset = this.#dispatcher.window.nextOffset
       const record = this.#log[offset]
       if (!record) return
       const drops = Uint8Array.from(record.known, ({ group }) => Number(group === this.#droppedGroup))
-      this.#dispatcher.offer(offset, Pack.decode(record.pack), this.#droppedGroup === 0 ? undefined : drops)
+      offer(this.#dispatcher, offset, Pack.decode(record.pack), this.#droppedGroup === 0 ? undefined : drops)
       for (const m of record.known) {
         m.isVoid = m.group === this.#droppedGroup
         if (!m.isVoid || m.done || this.#rows.has(keyOf(m))) continue
@@ -156,8 +160,8 @@ export class World {
     this.#load()
     const isTogether = this.sends && this.grouping && this.#perGroup > 1
     const expected = isTogether ? [] : this.#expected(max, lane)
-    const batch = this.#dispatcher.take(max, UNBOUND, lane)
-    const got = (batch?.offsets ?? []).map((offset, i) => this.#log[offset]?.known[batch?.indexes[i] as number] as Known)
+    const batch = take(this.#dispatcher, max, UNBOUND, lane)
+    const got = (batch?.messages ?? []).map(({ offset, index }) => this.#log[offset]?.known[index] as Known)
     if (isTogether) this.#checkTogether(got, max, lane)
     else
       assert.deepEqual(
@@ -166,9 +170,8 @@ export class World {
         'what is handed out, in order',
       )
     for (const [i, message] of got.entries()) {
-      const view = batch?.views[i]
-      const place = batch?.places[i] as number
-      const body = view?.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))
+      const { view, place } = batch?.messages[i] ?? assert.fail('what is handed out has a place')
+      const body = view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))
       assert.equal(body, `body of ${message.position.lsn}`)
       message.until = this.sends ? Infinity : this.#now + ACK_WAIT_MS
       message.delivered = true
@@ -177,7 +180,7 @@ export class World {
       this.handedOut.push(message)
     }
     const inFlight = this.#visible().filter((m) => !m.done && (this.sends ? m.until === Infinity : m.until > this.#now)).length
-    if (this.parks === 0) assert.equal(this.#dispatcher.inFlight, inFlight, 'in flight') // of a parked group only the first is counted
+    if (this.parks === 0) assert.equal(countInFlight(this.#dispatcher), inFlight, 'in flight') // of a parked group only the first is counted
   }
 
   ack(chosen: readonly Known[]): void {
@@ -192,7 +195,7 @@ export class World {
   }
 
   #release(some: readonly Known[]): void {
-    this.#dispatcher.release(refsOf(some))
+    release(this.#dispatcher, refsOf(some))
     for (const message of some)
       if (!message.done && this.#isKnown(message) && (this.sends || !this.#isParkedBehind(message))) message.until = 0
   }
@@ -209,14 +212,14 @@ export class World {
       behind.push(...sent.slice(at + 1))
     }
     this.#release(behind)
-    const failures = bad.map((m): Failed => {
+    const failures = bad.map((m): FailedMessage => {
       const attempts = (this.#rows.get(keyOf(m))?.attempts ?? 0) + 1
-      return { attempts, retryInMs: BACK_OFF_MS, error: 'no', record: {} }
+      return { ...m.ref, failed: { attempts, retryInMs: BACK_OFF_MS, error: 'no', record: {} } }
     })
-    const { elsewhere, elsewhereFailed } = this.#dispatcher.fail(refsOf(bad), failures)
+    const again = fail(this.#dispatcher, failures)
     this.#finish(done)
     for (const m of done) this.#end(m)
-    this.#recordFailures(elsewhere, elsewhereFailed)
+    this.#recordFailures(again)
     this.failures += bad.length
     for (const m of bad) {
       m.until = this.#now + BACK_OFF_MS
@@ -224,18 +227,15 @@ export class World {
     }
   }
 
-  #recordFailures({ offsets, indexes }: RefList, again: readonly Failed[]): void {
-    const { parking, parked } = this.#dispatcher
+  #recordFailures(again: readonly FailedMessage[]): void {
     const until = this.#now + BACK_OFF_MS
-    const moves = parking.toFail()
+    const moves = nextOf(this.#dispatcher.failures)
     if (moves.length > 0) this.commit()
     for (const { offset, index } of moves) this.#rows.set(refKey(offset, index), { state: 'open', attempts: 1, until })
-    parking.moved(moves)
-    for (const [i, { attempts }] of again.entries()) {
-      const ref = { offset: offsets[i] as number, index: indexes[i] as number }
-      this.#rows.set(refKey(ref.offset, ref.index), { state: 'open', attempts, until })
-      const group = parked.groupAt(ref.offset, ref.index)
-      if (group) parking.backOff(group, ref, attempts, until)
+    moved(this.#dispatcher, moves)
+    for (const { offset, index, failed } of again) {
+      this.#rows.set(refKey(offset, index), { state: 'open', attempts: failed.attempts, until })
+      parkedFailed(this.#dispatcher, { offset, index }, failed.attempts, until)
     }
   }
 
@@ -249,36 +249,36 @@ export class World {
 
   pass(ms: number): void {
     this.#now += ms
-    this.#dispatcher.lapse(this.#now)
+    lapse(this.#dispatcher, this.#now)
   }
 
   commit(clean = false): Commit {
-    const commit = this.#dispatcher.commitPoint(this.#term, clean)
+    const commit = commitPoint(this.#dispatcher, this.#term, clean)
     this.#checkCommit(commit)
     this.#durable = { commit, done: new Set(this.#all().filter((m) => m.done && !m.dropped)) }
-    this.#dispatcher.committed(commit)
+    committed(this.#dispatcher, commit)
     if (!commit.inFlight) this.#mayHandOut = true
     return commit
   }
 
   /** @param during acked while the rows are being written */
   park(works: boolean, during: readonly Known[]): void {
-    const moves = this.#dispatcher.parking.toPark(this.#windowBytes)
+    const moves = toPark(this.#dispatcher)
     if (moves.length > 0) this.commit() // what is finished below them must not come back after them
     const late = refList()
     const ended = this.sends ? this.#sentWith(during) : during
     const known = ended.filter((m) => this.#isKnown(m))
     if (ended.length > 0) {
-      const { elsewhere } = this.#dispatcher.finish(refsOf(ended))
+      const { elsewhere } = finish(this.#dispatcher, refsOf(ended))
       late.offsets.push(...elsewhere.offsets)
       late.indexes.push(...elsewhere.indexes)
     }
     if (works) {
       for (const { offset, index } of moves) this.#rows.set(refKey(offset, index), { state: 'open', attempts: 0, until: 0 })
-      this.#dispatcher.parking.moved(moves)
+      moved(this.#dispatcher, moves)
       this.parks += moves.length
     } else {
-      this.#dispatcher.parking.notMoved(moves, ACK_WAIT_MS)
+      notMoved(this.#dispatcher, moves)
       // what is being sent may be sent twice then: the model forgets the first
       if (this.sends) for (const { offset, index } of moves) (this.#log[offset]?.known[index] as Known).until = 0
     }
@@ -337,7 +337,11 @@ export class World {
       this.ack(this.handedOut.filter((m) => !m.done))
     }
     this.read(this.#log.length)
-    assert.deepEqual([this.#dispatcher.inFlight, this.#dispatcher.unfinished, this.#pending.count], [0, 0, 0], 'nothing is left open')
+    assert.deepEqual(
+      [countInFlight(this.#dispatcher), countUnfinished(this.#dispatcher), this.#pending.count],
+      [0, 0, 0],
+      'nothing is left open',
+    )
     const { next, finished } = this.commit()
     assert.deepEqual(next, { offset: this.#log.length, index: 0 })
     assert.deepEqual(finished, [])
@@ -423,11 +427,11 @@ export class World {
     const before = this.#all().filter((m) => m.accepted && compareRefs(m.ref, commit.next) < 0)
     assert.deepEqual(commit.filter, before[before.length - 1]?.position ?? ORIGIN, 'the greatest accepted position before it')
     const open = this.#visible().filter((m) => !m.done)
-    assert.equal(this.#dispatcher.unfinished, open.length, 'how many are unfinished')
+    assert.equal(countUnfinished(this.#dispatcher), open.length, 'how many are unfinished')
     const oldest = open.length > 0 ? Number(open[0]?.position.lsn) : Infinity
     // of a parked group whose first message was finished a moment ago only an older one is known
-    if (this.#dispatcher.parked.size > 0) assert.ok(this.#dispatcher.oldestUs() <= oldest, 'the oldest unfinished one, or older')
-    else assert.equal(this.#dispatcher.oldestUs(), oldest, 'the oldest unfinished one')
+    if (this.#dispatcher.parked.byKey.size > 0) assert.ok(oldestUs(this.#dispatcher) <= oldest, 'the oldest unfinished one, or older')
+    else assert.equal(oldestUs(this.#dispatcher), oldest, 'the oldest unfinished one')
     const inRange = (ref: MessageRef) => commit.finished.some(({ from, to }) => compareRefs(from, ref) <= 0 && compareRefs(ref, to) < 0)
     for (const m of read) {
       if (!m.accepted || m.tombstone || m.isVoid || compareRefs(m.ref, commit.next) < 0) continue
@@ -457,7 +461,7 @@ export class World {
     }
     const parkedGroups: ParkedGroupFacts[] = [...groups.values()]
     this.#pending = new AckPending(this.#maxPending)
-    this.#dispatcher = new Dispatcher({
+    this.#dispatcher = newDispatcher({
       generation: 1,
       partition: 0,
       settings: { ackWaitMs: ACK_WAIT_MS, maxDeliveries: null, windowBytes: this.#windowBytes, perGroup: this.#perGroup },
@@ -478,7 +482,7 @@ export class World {
   }
 
   #finishRefs(refs: RefList): void {
-    const { elsewhere } = this.#dispatcher.finish(refs)
+    const { elsewhere } = finish(this.#dispatcher, refs)
     const rows: ParkedRef[] = []
     for (const [i, offset] of elsewhere.offsets.entries()) {
       const index = elsewhere.indexes[i] as number
@@ -488,13 +492,13 @@ export class World {
       const group = this.#log[offset]?.known[index]?.group as number
       rows.push({ key: this.grouping ? group : refKey(offset, index), offset, index })
     }
-    this.#dispatcher.parking.parkedEnded(rows)
+    parkedEnded(this.#dispatcher, rows)
   }
 
   /** Fetches what may be delivered of the parked messages, as the owner's loop does. */
   #load(): void {
     const { parked } = this.#dispatcher
-    for (const group of parked.toLoad(1_000)) {
+    for (const group of chooseToLoad(parked, 1_000)) {
       const isOfGroup = (m: Known) => (this.grouping ? m.group === group.key : keyOf(m) === group.key)
       const rows = this.#all().filter((m) => this.#rows.get(keyOf(m))?.state === 'open' && isOfGroup(m))
       const [first, ...others] = rows.map((m) => {
@@ -504,7 +508,7 @@ export class World {
       assert.ok(first, 'a parked group has an open message')
       const end = first.attempts > 0 ? 0 : others.findIndex(({ attempts }) => attempts > 0)
       const behind = (end < 0 ? others : others.slice(0, end)).slice(0, this.#perGroup - 1)
-      parked.loaded(group, first, first.view, { ...first, behind })
+      groupLoaded(parked, group, first, behind)
     }
   }
 }

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
-import { refuseForeignLog } from '../../../engine/log/foreign-log.ts'
+import { refuseForeignLog } from '../../../engine/log/own-topics.ts'
 import { openStore } from '../../../engine/state/store.ts'
 import { createDatabase } from '../../services/postgres.ts'
 
@@ -21,7 +21,7 @@ test('a log that another state database has filled is refused; its own goes on, 
   await log.createTopic(`${SINK}.1`, 1)
   await assert.rejects(refuseForeignLog(log, store.query), { code: 'LOG_FOREIGN' })
 
-  const { rows } = await store.query<{ id: string }>(
+  const { rows } = await store.query(
     `with a as (insert into account (name) values ('shop') returning id),
        d as (insert into source_database (account_id, name, connection, password, slot_name, publication_name)
              select id, 'shop', '{}', '', 's', 'p' from a returning id, account_id),

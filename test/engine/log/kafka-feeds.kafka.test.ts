@@ -2,9 +2,14 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
+import type { OwnedPartition } from '../../../actors/partition/owned-partition.ts'
 import { PartitionReading } from '../../../actors/partition/partition-reading.ts'
 import { AckPending } from '../../../engine/dispatch/ack-pending.ts'
-import { Dispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { refsOf } from '../../../engine/dispatch/batch.ts'
+import { commitPoint, committed } from '../../../engine/dispatch/commits.ts'
+import { hasRoom, newDispatcher } from '../../../engine/dispatch/dispatcher.ts'
+import { finish } from '../../../engine/dispatch/ends.ts'
+import { take } from '../../../engine/dispatch/take.ts'
 import type { Log } from '../../../engine/log/log.ts'
 import { at, lsnsOf, pack, SOURCE, started, TOPIC } from './conformance.ts'
 import { Connections, kafkaHome } from './kafka-home.ts'
@@ -125,28 +130,32 @@ test('a sink whose client asks now and then leaves the log at most once: what wa
     await log.append(records, { source: SOURCE, position: at(from + 19) })
   }
   let now = 0
-  const dispatcher = new Dispatcher({
+  const dispatcher = newDispatcher({
     ...{ generation: 1, partition: 0, grouping: true, keyed: false, pending: new AckPending(10_000), clock: () => now },
     settings: { ackWaitMs: 30_000, maxDeliveries: null, windowBytes: 128 * 1024 * 1024 },
     restore: { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] },
   })
-  const commit = () => dispatcher.committed(dispatcher.commitPoint(1))
+  const commit = () => committed(dispatcher, commitPoint(dispatcher, 1))
   commit()
-  const reading = new PartitionReading({
-    ...{ log, topic: TOPIC, partition: 0, dispatcher, trimming: { read: () => undefined }, isAlone: false, sends: false },
-    ...{ span: async () => ({ endsAt: undefined, takes: [], version: 1 }), drops: () => undefined, splitsKeyChanges: false },
-    ...{ changed: () => undefined, deliverable: () => undefined, passed: () => undefined },
-  })
+  const generations = { span: async () => ({ endsAt: undefined, takes: [], version: 1 }) }
+  const owned = {
+    ...{ dispatcher, key: { partition: 0 }, served: { topic: TOPIC, reader: 'another', shape: {} } },
+    ...{ trimming: { read: () => undefined }, commits: { passed: () => undefined }, changed: () => undefined },
+    sink: {
+      ...{ surroundings: { log, generations }, transport: { sends: false }, stage: { isFiltering: false }, deliverable: () => undefined },
+    },
+  }
+  const reading = new PartitionReading(owned as unknown as OwnedPartition)
   const end = new AbortController()
   const running = reading.run(end.signal)
-  const hasReadAhead = () => until('it has read ahead', async () => !dispatcher.room())
+  const hasReadAhead = () => until('it has read ahead', async () => !hasRoom(dispatcher))
   await hasReadAhead()
   for (let taken = 0; taken < RECORDS; now += 15_000) {
-    const { offsets, indexes } = dispatcher.take(20, { max: Infinity, overhead: 0, first: true }) ?? assert.fail('there is more')
-    taken += offsets.length
-    dispatcher.finish({ offsets, indexes })
+    const { messages } = take(dispatcher, 20, { max: Infinity, overhead: 0, first: true }) ?? assert.fail('there is more')
+    taken += messages.length
+    finish(dispatcher, refsOf(messages))
     commit()
-    reading.ring()
+    reading.room.ring()
     await hasReadAhead()
   }
   const { bytes } = await log.stats(TOPIC, 0)

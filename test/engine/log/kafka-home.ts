@@ -6,7 +6,8 @@ import type { Socket } from 'node:net'
 import { openKafkaLog, type KafkaLogOptions } from '../../../engine/log/kafka/kafka-log.ts'
 import { parseBroker, type KafkaConnection } from '../../../engine/log/kafka/connection.ts'
 import type { Log } from '../../../engine/log/log.ts'
-import { openStore, type StateQuery } from '../../../engine/state/store.ts'
+import type { Query } from '../../../engine/postgres/query.ts'
+import { openStore } from '../../../engine/state/store.ts'
 import { kafkaBrokers } from '../../services/kafka.ts'
 import { createState } from '../../services/postgres.ts'
 import { at, pack, type LogHome } from './conformance.ts'
@@ -15,7 +16,7 @@ export interface KafkaHome extends LogHome {
   open(options?: Partial<KafkaLogOptions>): Promise<Log>
   readonly connection: KafkaConnection
   readonly prefix: string
-  readonly query: StateQuery
+  readonly query: Query
   /** what the logs told */
   readonly notices: string[]
 }

@@ -165,7 +165,7 @@ test('what was read of a topic that was lost counts no more once that is accepte
   await using log = await started(home)
   const reader = readerOf(TOPIC, `${SINK_ID}.1`)
   const { query } = home
-  const { rows } = await query<{ id: string }>(
+  const { rows } = await query(
     `with a as (insert into account (name) values ('shop') returning id),
        d as (insert into source_database (account_id, name, connection, password, slot_name, publication_name)
              select id, 'shop', '{}', '', 's', 'p' from a returning id, account_id),

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { newSink } from '../../../api/sinks/sink-form.ts'
+import { newSink } from '../../../actors/resources/sink-form.ts'
 import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore, type DatabaseInput } from '../../../engine/state/resource-store.ts'
 import type { Connection } from '../../../engine/postgres/client-config.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
-import { openStore, type StateQuery } from '../../../engine/state/store.ts'
+import type { Query } from '../../../engine/postgres/query.ts'
+import { openStore } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createState } from '../../services/postgres.ts'
 import { until } from '../../waiting.ts'
@@ -43,16 +44,16 @@ test('what is stored comes back as it was, and the password is nowhere in the st
   })
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
-    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
-    await resources.saveSink(query, account, id, sink)
+    await resources.save(query, 'database', { account, input: input('shop', db.connection) })
+    await resources.save(query, 'sink', { account, input: sink })
   })
   const loaded = await resources.load(store.query)
   const [database] = loaded.databases
   assert.equal(database?.connection.password, PASSWORD)
   assert.deepEqual(database?.annotations, { team: 'a' })
-  const { id: _id, accountId: _account, databaseId, destination, ...settings } = loaded.sinks[0] ?? assert.fail('no sink')
+  const { id: _id, accountId: _account, databaseId, ...settings } = loaded.sinks[0] ?? assert.fail('no sink')
   assert.equal(databaseId, database?.id)
-  assert.deepEqual({ settings, destination }, sink)
+  assert.deepEqual(settings, sink)
   const everything = await db.query<{ text: string }>('select d::text as text from tailrace.source_database d')
   for (const { text } of everything) {
     assert.equal(text.includes(PASSWORD), false)
@@ -67,10 +68,10 @@ test('the same name twice is one resource with the last values, under the id it 
     store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
       await resources.saveToken(query, account, 'ci', `token-${batchSize}`)
-      const id = await resources.saveDatabase(query, account, { ...input('shop', db.connection), poolSize: batchSize })
-      return resources.saveSink(query, account, id, sinkOf('orders', 'shop', { batch_size: batchSize }))
+      await resources.save(query, 'database', { account, input: { ...input('shop', db.connection), poolSize: batchSize } })
+      return resources.save(query, 'sink', { account, input: sinkOf('orders', 'shop', { batch_size: batchSize }) })
     })
-  assert.equal(await save(1), await save(2))
+  assert.equal((await save(1)).id, (await save(2)).id)
   const { sinks, databases, tokens } = await resources.load(store.query)
   assert.deepEqual(
     sinks.map(({ batch_size }) => batch_size),
@@ -89,19 +90,14 @@ test('who reads again gets what was written since, also within a transaction and
   const vault = new Vault(Buffer.alloc(32, 1))
   const resources = new ResourceStore(vault, { destinations: DESTINATIONS })
   const elsewhere = new ResourceStore(vault, { destinations: DESTINATIONS }) // another process
-  const edit = (query: StateQuery, name: string, batchSize: number, by = resources) =>
+  const edit = (query: Query, name: string, batchSize: number, by = resources) =>
     by.saveAccount(query, 'main').then(async (account) => {
-      const id = await by.saveDatabase(query, account, input('shop', db.connection))
-      await by.saveEndpoint(query, account, {
-        name: 'hook',
-        kind: 'external',
-        url: 'http://a',
-        headers: {},
-        encryptedHeaders: { n: `${batchSize}` },
-      })
-      await by.saveSink(query, account, id, sinkOf(name, 'shop', { batch_size: batchSize }))
+      await by.save(query, 'database', { account, input: input('shop', db.connection) })
+      const hook = { name: 'hook', kind: 'external', url: 'http://a', headers: {}, encryptedHeaders: { n: `${batchSize}` } } as const
+      await by.save(query, 'http_endpoint', { account, input: hook })
+      await by.save(query, 'sink', { account, input: sinkOf(name, 'shop', { batch_size: batchSize }) })
     })
-  const sizes = async (query: StateQuery) => {
+  const sizes = async (query: Query) => {
     const { sinks, endpoints } = await resources.load(query)
     assert.equal(endpoints[0]?.encryptedHeaders['n'], `${sinks.find(({ name }) => name === 'b')?.batch_size}`)
     return sinks.map(({ batch_size }) => batch_size)
@@ -127,7 +123,7 @@ test('who reads again gets what was written since, also within a transaction and
     (await resources.load(store.query)).sinks.map(({ database }) => database),
     ['store', 'store'],
   )
-  await resources.deleteSink(store.query, before.sinks[1]?.id ?? '')
+  await resources.delete(store.query, 'sink', before.sinks[1]?.id ?? '')
   await store.query(`update sink set updated_at = now() where name = 'a'`) // what was written since is not all that has changed
   assert.deepEqual(
     (await resources.load(store.query)).sinks.map(({ name }) => name),
@@ -140,8 +136,8 @@ test('reading what nobody has written costs one row, and gives what was read bef
   const { db, store, resources } = opened
   const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
   const answers: number[] = []
-  const counted: StateQuery = async (sql, params) => {
-    const answer = await store.query<never>(sql, params)
+  const counted: Query = async (sql, params) => {
+    const answer = await store.query(sql, params)
     answers.push(answer.rows.length)
     return answer
   }
@@ -158,8 +154,8 @@ test('reading what nobody has written costs one row, and gives what was read bef
   assert.equal((await read()).loaded.sinks.length, 0)
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
-    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
-    for (const name of ['orders', 'returns']) await resources.saveSink(query, account, id, sinkOf(name, 'shop'))
+    await resources.save(query, 'database', { account, input: input('shop', db.connection) })
+    for (const name of ['orders', 'returns']) await resources.save(query, 'sink', { account, input: sinkOf(name, 'shop') })
   })
   const first = await read()
   const again = await read()
@@ -167,8 +163,9 @@ test('reading what nobody has written costs one row, and gives what was read bef
   assert.deepEqual(again.rows, [1])
   const edit = (batchSize: number, by: ResourceStore) =>
     store.transaction(async (query) => {
-      const { accountId, databaseId } = first.loaded.sinks[0] ?? assert.fail('no sink')
-      await by.saveSink(query, { id: accountId, name: 'main' }, databaseId, sinkOf('orders', 'shop', { batch_size: batchSize }))
+      const { accountId } = first.loaded.sinks[0] ?? assert.fail('no sink')
+      const account = { id: accountId, name: 'main' }
+      await by.save(query, 'sink', { account, input: sinkOf('orders', 'shop', { batch_size: batchSize }) })
     })
   for (const [batchSize, by, rows] of [
     [2, resources, [1]],
@@ -188,15 +185,15 @@ test('what is stored after an edit is known without being read, as whoever reads
   const { db, store, resources } = opened
   const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
   const account = await resources.saveAccount(store.query, 'main')
-  const database = await resources.saveDatabase(store.query, account, input('shop', db.connection))
+  await resources.save(store.query, 'database', { account, input: input('shop', db.connection) })
   const save = (name: string, batchSize: number, by: ResourceStore) =>
-    by.saveSink(store.query, account, database, sinkOf(name, 'shop', { batch_size: batchSize }))
+    by.save(store.query, 'sink', { account, input: sinkOf(name, 'shop', { batch_size: batchSize }) })
   for (const name of ['orders', 'returns', 'stock']) await save(name, 1, resources)
   const sizes = ({ sinks }: { sinks: readonly { batch_size: number }[] }) => sinks.map(({ batch_size }) => batch_size)
 
   const before = await resources.load(store.query)
-  const id = await save('returns', 2, resources)
-  const known = resources.afterSaved(before, id) ?? assert.fail('it is not known')
+  const { id } = await save('returns', 2, resources)
+  const known = resources.afterSaved(before, 'sink', id) ?? assert.fail('it is not known')
   const { print: _print, ...found } = await elsewhere.load(store.query)
   const { print, ...rows } = known
   assert.deepEqual(rows, found)
@@ -205,14 +202,14 @@ test('what is stored after an edit is known without being read, as whoever reads
   assert.equal(await resources.load(store.query), known)
 
   await save('orders', 3, elsewhere)
-  await resources.deleteSink(store.query, known.sinks[2]?.id ?? '')
+  await resources.delete(store.query, 'sink', known.sinks[2]?.id ?? '')
   await save('returns', 4, resources)
-  assert.deepEqual(sizes(resources.afterSaved(known, id) ?? assert.fail('it is not known')), [1, 4, 1])
+  assert.deepEqual(sizes(resources.afterSaved(known, 'sink', id) ?? assert.fail('it is not known')), [1, 4, 1])
   assert.deepEqual(sizes(await resources.load(store.query)), [3, 4])
 
   await save('returns', 5, resources)
-  assert.equal(resources.afterSaved(before, id), undefined, 'something else was read since')
-  assert.equal(resources.afterSaved(await resources.load(store.query), id), undefined, 'it was read')
+  assert.equal(resources.afterSaved(before, 'sink', id), undefined, 'something else was read since')
+  assert.equal(resources.afterSaved(await resources.load(store.query), 'sink', id), undefined, 'it was read')
 })
 
 test('a new sink that does not say its partitions gets the default, and keeps what it has from then on', async () => {
@@ -224,8 +221,8 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
     const resources = new ResourceStore(vault, { destinations: DESTINATIONS, partitions: log })
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
-      const id = await resources.saveDatabase(query, account, input('shop', db.connection))
-      await resources.saveSink(query, account, id, sinkOf('orders', 'shop', more))
+      await resources.save(query, 'database', { account, input: input('shop', db.connection) })
+      await resources.save(query, 'sink', { account, input: sinkOf('orders', 'shop', more) })
     })
     const { sinks } = await resources.load(store.query)
     const [newest] = await db.query('select max(generation) as generation from tailrace.generation')
@@ -244,28 +241,29 @@ test('an account sees its own sinks alone, by id in any case and by name', async
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, name)
       await resources.saveToken(query, account, 'ci', `token-of-${name}`)
-      const id = await resources.saveDatabase(query, account, input('shop', db.connection))
-      await resources.saveSink(query, account, id, sinkOf('orders', 'shop'))
+      await resources.save(query, 'database', { account, input: input('shop', db.connection) })
+      await resources.save(query, 'sink', { account, input: sinkOf('orders', 'shop') })
     })
   }
   const cache = new ResourceCache(await resources.load(store.query))
   const a = cache.findAccount(hashToken('token-of-a')) ?? assert.fail('no account')
   const b = cache.findAccount(hashToken('token-of-b')) ?? assert.fail('no account')
   assert.equal(cache.findAccount(hashToken('token-of-c')), undefined)
-  const mine = cache.findSink(a.id, 'orders') ?? assert.fail('no sink')
+  const mine = cache.find('sink', a.id, 'orders') ?? assert.fail('no sink')
   assert.equal(mine.accountId, a.id)
-  assert.equal(cache.findSink(a.id, mine.id.toUpperCase()), mine)
-  assert.equal(cache.findSink(b.id, mine.id), undefined)
-  assert.deepEqual(cache.listSinks(a.id), [mine])
-  assert.equal(cache.findDatabase(b.id, mine.databaseId), undefined)
-  assert.equal(cache.findDatabase(a.id, mine.databaseId)?.name, 'shop')
+  assert.equal(cache.find('sink', a.id, mine.id.toUpperCase()), mine)
+  assert.equal(cache.find('sink', b.id, mine.id), undefined)
+  assert.deepEqual(cache.list('sink', a.id), [mine])
+  assert.equal(cache.find('database', b.id, mine.databaseId), undefined)
+  assert.equal(cache.find('database', a.id, mine.databaseId)?.name, 'shop')
 })
 
 test('a state that was encrypted under another key is SECRET_UNREADABLE', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
   await store.transaction(async (query) => {
-    await resources.saveDatabase(query, await resources.saveAccount(query, 'main'), input('shop', db.connection))
+    const account = await resources.saveAccount(query, 'main')
+    await resources.save(query, 'database', { account, input: input('shop', db.connection) })
   })
   await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2)), { destinations: DESTINATIONS }).load(store.query), {
     code: 'SECRET_UNREADABLE',
@@ -278,8 +276,8 @@ test('settings that an older version did not store come with their defaults, and
   const sink = sinkOf('orders', 'shop', { batch_size: 7, annotations: { a: null }, source: { include_tables: ['public.a'] } })
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
-    const id = await resources.saveDatabase(query, account, input('shop', db.connection))
-    await resources.saveSink(query, account, id, sink)
+    await resources.save(query, 'database', { account, input: input('shop', db.connection) })
+    await resources.save(query, 'sink', { account, input: sink })
   })
   const [before] = (await resources.load(store.query)).sinks
   await db.query(
@@ -301,8 +299,8 @@ test('a login in the URL of an endpoint, as older versions kept it, is encrypted
     headers: {},
     encryptedHeaders: { 'x-a': '1' },
   } as const
-  await resources.saveEndpoint(store.query, account, old)
-  await resources.saveEndpoint(store.query, account, { ...old, name: 'new', url: 'https://host/a@b' })
+  await resources.save(store.query, 'http_endpoint', { account, input: old })
+  await resources.save(store.query, 'http_endpoint', { account, input: { ...old, name: 'new', url: 'https://host/a@b' } })
   const encrypted = { authorization: `Basic ${Buffer.from('user:secret').toString('base64')}`, 'x-a': '1' }
   const loaded = async () => (await resources.load(store.query)).endpoints.map(({ url, encryptedHeaders }) => [url, encryptedHeaders])
   const wanted = [

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { rowOf } from '../../../engine/postgres/rows.ts'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { withMoreTime } from '../../services/more-time.ts'
@@ -69,8 +70,8 @@ test('what is asked first in a transaction that locks a row sees what the holder
   await using db = await createDatabase()
   await using store = await openStore(db.connection, 2, unexpected)
   await using elsewhere = await openStore(db.connection, 1, unexpected)
-  const { rows } = await store.query<{ id: string }>(`insert into account (name) values ('before') returning id`)
-  const lock = { table: 'account', id: rows[0]?.id ?? '', how: 'update' } as const
+  const { rows } = await store.query(`insert into account (name) values ('before') returning id`)
+  const lock = { table: 'account', id: rowOf({ id: 'text' }, rows[0]).id, how: 'update' } as const
   const holds = Promise.withResolvers<void>()
   const mayEnd = Promise.withResolvers<void>()
   const former = store.transaction(async (query) => {
@@ -93,8 +94,8 @@ test('transactions that wait for the same row leave the sessions to others, come
   withMoreTime(LIMITS_MS, async (limitMs) => {
     await using db = await createDatabase()
     await using store = await openStore(db.connection, 2, unexpected, limitMs)
-    const { rows } = await store.query<{ id: string }>(`insert into account (name) values ('a') returning id`)
-    const lock = { table: 'account', id: rows[0]?.id ?? '', how: 'update' } as const
+    const { rows } = await store.query(`insert into account (name) values ('a') returning id`)
+    const lock = { table: 'account', id: rowOf({ id: 'text' }, rows[0]).id, how: 'update' } as const
     const mayEnd = Promise.withResolvers<void>()
     const order: number[] = []
     const first = store.transaction(() => mayEnd.promise, lock)
@@ -128,7 +129,7 @@ test('a session that the server ends in a transaction fails that one, and the ne
   await using store = await openStore(db.connection, 1, (error) => idle.push(error))
   const cut = store.transaction(async (query) => {
     await query(`insert into account (name) values ('gone')`)
-    const { rows } = await query<{ pid: number }>('select pg_backend_pid() as pid')
+    const { rows } = await query('select pg_backend_pid() as pid')
     await db.query('select pg_terminate_backend($1, 5000)', [rows[0]?.pid])
     await query('select 1')
   })

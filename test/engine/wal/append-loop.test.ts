@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { BusyShare } from '../../../engine/busy-share.ts'
 import type { EngineError } from '../../../engine/errors.ts'
 import { PART } from '../../../engine/position.ts'
-import { AppendLoop, type Append } from '../../../engine/wal/append-loop.ts'
+import { AppendLoop } from '../../../engine/wal/append-loop.ts'
 import { pass } from '../../waiting.ts'
 
 /** @property gathered whoever pushes a capital letter has a pack's worth */
@@ -22,17 +23,23 @@ function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
         return settle.promise
       },
     },
-    gathered: () => ({ isEmpty: gathered.length === 0, isFull: gathered.some((text) => text !== text.toLowerCase()) }),
-    take: (): Append | undefined =>
-      gathered.length === 0
-        ? undefined
-        : {
-            records: [{ topic: 't', partition: 0, pack: Buffer.from(gathered.splice(0).join('')) }],
-            progress: { source: 's', position: { history: 0, lsn: 1n, idx: 0, part: PART.row } },
-            messages: 1,
-            bytes: 1,
-            oldestCommitUs: 0,
-          },
+    packing: {
+      get isEmpty() {
+        return gathered.length === 0
+      },
+      get isFull() {
+        return gathered.some((text) => text !== text.toLowerCase())
+      },
+      take: (reached) => ({
+        records: [{ topic: 't', partition: 0, pack: Buffer.from(gathered.splice(0).join('')) }],
+        progress: { source: 's', ...reached },
+        messages: 1,
+        bytes: 1,
+        oldestCommitUs: 0,
+      }),
+    },
+    cursor: { settle: () => ({ position: { history: 0, lsn: 1n, idx: 0, part: PART.row } }) },
+    decoding: new BusyShare(0),
     durable: (_append, number) => events.push(`durable ${number}`),
     failed: (error) => {
       events.push(`failed ${error.code}`)

@@ -8,12 +8,12 @@ function queue(waits: Readonly<Record<string, Promise<void>>> = {}) {
   const handled: string[] = []
   const causes: (string | undefined)[] = []
   const failures: unknown[] = []
-  const chunks: ChunkQueue = new ChunkQueue({
+  const chunks = new ChunkQueue({
     handle: (chunk) => {
       const text = chunk.bytes().toString()
       handled.push(text)
-      const wait = waits[text]
-      if (wait) chunks.wait(`wait of ${text}`, () => wait)
+      const done = waits[text]
+      return done && { cause: `wait of ${text}`, done }
     },
     waiting: (cause) => causes.push(cause),
     failed: (error) => failures.push(error),

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { test } from 'node:test'
 import { Client } from 'pg'
-import { hashGroup } from '../../../engine/wal/decode/change-keys.ts'
+import { hashGroup } from '../../../engine/wal/decode/change.ts'
 import { createDatabase } from '../../services/postgres.ts'
-import { WalStream, type Message } from './wal-stream.ts'
+import { type Message, WalStream } from './wal-stream.ts'
 
 /** Too long to stay in the row, and too random to be compressed. */
 const incompressible = (bytes: number): string => randomBytes(bytes).toString('hex')

@@ -8,10 +8,10 @@ const head = { history: 0, term: 7, routing: 1 }
 const TOPIC = 'stream.1'
 
 function write(packing: Packing, transaction: PackTransaction, idx: number, partition = 0, bytes = 10): void {
-  const builder = packing.pack(TOPIC, partition, transaction)
-  builder.bodies.ascii('x'.repeat(bytes))
-  builder.add(idx, 1, 0, 1, 0, 1, 0, 0)
-  packing.added(TOPIC, partition, transaction.commitTimeUs)
+  const pack = packing.pack(TOPIC, partition, transaction)
+  pack.builder.bodies.ascii('x'.repeat(bytes))
+  pack.builder.add(idx, 1, 0, 1, 0, 1, 0, 0)
+  packing.added(pack, transaction.commitTimeUs)
 }
 const transaction = (lsn: bigint, commitTimeUs = 1): PackTransaction => ({ lsn, xid: Number(lsn), commitTimeUs })
 const contents = (packing: Packing) =>
@@ -71,7 +71,7 @@ test('a marker stands behind everything of its partition, and says its place', (
   const packing = new Packing({ source: 's', packBytes: 100_000, head })
   write(packing, transaction(1n), 0)
   const position = { history: 0, lsn: 5n, idx: 3, part: 1 } as const
-  packing.mark(TOPIC, 0, position, 7)
+  packing.addMarker(TOPIC, 0, position, 7)
   const [before, marker] = packing.take({ position: ORIGIN })!.records.map(({ pack }) => Pack.header(pack))
   assert.deepEqual([before?.isMarker, before?.count], [false, 1])
   assert.deepEqual([marker?.isMarker, marker?.count, marker?.first, marker?.last], [true, 0, position, position])

@@ -50,7 +50,7 @@ function closings(it: SourceFixture, topic: string): number[] {
   return counts
 }
 
-async function opensAt(it: SourceFixture): Promise<unknown[]> {
+async function opensAt(it: SourceFixture): Promise<readonly unknown[]> {
   const { rows } = await it.state.query('select sink_id, generation, history, lsn::text, idx from tailrace.generation where generation > 1')
   return rows
 }

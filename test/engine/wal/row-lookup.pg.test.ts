@@ -7,7 +7,7 @@ const MB = 1024 * 1024
 const NEVER = new AbortController().signal
 
 const lookupOf = ({ connection }: TestDatabase, maxRowBytes = 64 * MB) => {
-  const lookup = new RowLookup({ connection, publication: 'streamed' }, { name: 'test', maxRowBytes })
+  const lookup = new RowLookup({ connection, publication: 'streamed', name: 'test', maxRowBytes })
   return Object.assign(lookup, { [Symbol.asyncDispose]: () => lookup.close() })
 }
 async function oidOf(db: TestDatabase, table: string): Promise<number> {

@@ -4,6 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SourceActor, type SourceActorOptions, type SourceState } from '../../../actors/source/source-actor.ts'
+import { rowOf } from '../../../engine/postgres/rows.ts'
 import { openEmbeddedLog } from '../../../engine/log/embedded.ts'
 import type { AppendRecord, Log, Progress } from '../../../engine/log/log.ts'
 import { ACTION, MESSAGE_FLAG, Pack } from '../../../engine/log/pack.ts'
@@ -143,7 +144,7 @@ export class SourceFixture implements AsyncDisposable {
     const fixture = new SourceFixture(db, stateDb, state, folder, await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
     await db.query('create publication pub for all tables with (publish_via_partition_root = true)')
     if (createSlot) await fixture.createSlot()
-    const { rows } = await state.query<{ id: string }>(`insert into tailrace.account (name) values ('test') returning id`)
+    const { rows } = await state.query(`insert into tailrace.account (name) values ('test') returning id`)
     await state.query(
       `insert into tailrace.source_database (id, account_id, name, connection, password, slot_name, publication_name)
        values ($1, $2, 'test', '{}', '', $3, 'pub')`,
@@ -251,11 +252,10 @@ export class SourceFixture implements AsyncDisposable {
   }
 
   async savedConfirmed(): Promise<bigint> {
-    const { rows } = await this.state.query<{ lsn: string }>(
-      `select (confirmed_lsn - '0/0')::text as lsn from tailrace.source where database_id = $1`,
-      [this.id],
-    )
-    return BigInt(rows[0]?.lsn ?? 0)
+    const { rows } = await this.state.query(`select (confirmed_lsn - '0/0')::text as lsn from tailrace.source where database_id = $1`, [
+      this.id,
+    ])
+    return BigInt(rows[0] ? rowOf({ lsn: 'text' }, rows[0]).lsn : 0)
   }
 
   async walEnd(): Promise<Lsn> {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
-import { emitRoutingMark, ROUTING_MARK } from '../../../engine/wal/routing/routing-mark.ts'
+import { emitRoutingMark, ROUTING_MARK } from '../../../engine/wal/routing/routing.ts'
 import type { AppendRecord } from '../../../engine/log/log.ts'
 import { HEARTBEAT } from '../../../engine/wal/connection/run-session.ts'
 import { startPostgres } from '../../services/postgres.ts'

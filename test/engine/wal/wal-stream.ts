@@ -1,17 +1,16 @@
 /** Changes of a real Postgres as messages: pgoutput bytes of a slot, read by plain SQL, through decoder and writer. */
 import { Client } from 'pg'
 import { ByteWriter } from '../../../engine/byte-writer.ts'
-import { readAnnotation, type AnnotationMark } from '../../../engine/wal/decode/annotations.ts'
+import { type AnnotationMark, readAnnotation } from '../../../engine/wal/decode/annotations.ts'
 import { describeByMessage, describeRelation, needsLookup } from '../../../engine/wal/decode/catalog.ts'
-import { Change } from '../../../engine/wal/decode/change.ts'
+import { Change, groupHash, type Side, writeGroupKey, writeKeys } from '../../../engine/wal/decode/change.ts'
 import { Chunk } from '../../../engine/wal/decode/chunk.ts'
-import { groupHash, writeGroupKey, writeKeys, type Side } from '../../../engine/wal/decode/change-keys.ts'
 import { ChangeWriter } from '../../../engine/wal/decode/change-writer.ts'
 import { decode, type PgoutputHandler } from '../../../engine/wal/decode/pgoutput.ts'
 import { Relation, type RelationDescription } from '../../../engine/wal/decode/relation.ts'
 import type { TimestampFormat } from '../../../engine/wal/decode/render.ts'
 import { PINNED_OPTIONS } from '../../../engine/wal/connection/source-client.ts'
-import { parseExact, type Json } from '../../faults/json.ts'
+import { type Json, parseExact } from '../../faults/json.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 
 export type Message = Readonly<{

@@ -2,12 +2,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Client } from 'pg'
 import { ParkedStore } from '../../../../engine/dispatch/parked/parked-store.ts'
-import { ParkedGroups } from '../../../../engine/dispatch/parked/parked-groups.ts'
-import type { MessageView } from '../../../../engine/log/message-view.ts'
+import { chooseToLoad, groupFound, newParkedGroups } from '../../../../engine/dispatch/parked/parked-groups.ts'
+import type { MessageView } from '../../../../engine/log/pack.ts'
 import type { Query } from '../../../../engine/postgres/query.ts'
 import { SINK } from '../../../actors/sink-fixture.ts'
 import { queryOf, stateDatabase } from '../../../actors/sink-state.ts'
-import { loadOf } from '../../../sinks/load.ts'
+import { batchOf } from '../../../sinks/batch.ts'
 import { until } from '../../../waiting.ts'
 
 const KEY = { sinkId: SINK.id, generation: 1, partition: 0 }
@@ -15,12 +15,12 @@ const KEY = { sinkId: SINK.id, generation: 1, partition: 0 }
 test('a parked message comes back as it was, with its transaction', async () => {
   await using db = await stateDatabase()
   const store = await ParkedStore.takeOver(queryOf(db), KEY, { grouping: true, holder: 'one' })
-  const load = loadOf([{ key: ['7'], record: { id: 7, name: 'ß' }, group: 12 }])
-  const view = load.views[0] as MessageView
-  await store.insert([{ seq: 0, offset: 5, index: 0, view, kind: 'park', deliveries: 0 }], 'open', null)
-  const parked = new ParkedGroups(true)
-  for (const facts of (await store.load({ offset: 0, index: 0 })).groups) parked.restore(facts, 0, 0)
-  const [message] = await store.fetch(parked.toLoad(1), 1_000_000)
+  const load = batchOf([{ key: ['7'], record: { id: 7, name: 'ß' }, group: 12 }])
+  const view = load.messages[0]?.view as MessageView
+  await store.insert([{ seq: 0, offset: 5, index: 0, view, kind: 'park', deliveries: 0 }])
+  const parked = newParkedGroups(true)
+  for (const facts of (await store.load({ offset: 0, index: 0 })).groups) groupFound(parked, facts, 0, 0)
+  const [message] = await store.fetch(chooseToLoad(parked, 1), 1_000_000)
   const back = message?.view
   const facts = (one: MessageView) => [
     ...[one.position(0), one.xid(0), one.group(0), one.action(0), one.relation(0), one.flags(0), one.commitTimeUs(0)],
@@ -62,9 +62,8 @@ test('messages that are parked at the same moment wait for each other, and each 
     return { rows }
   }
   const store = await ParkedStore.takeOver(query, KEY, { grouping: true, holder: 'one' })
-  const views = [7n, 8n, 9n].map((id) => loadOf([{ key: [`${id}`], group: Number(id), lsn: id }]).views[0] as MessageView)
-  const park = (n: number) =>
-    store.insert([{ seq: 0, offset: n, index: 0, view: views[n] as MessageView, kind: 'park', deliveries: 0 }], 'open', null)
+  const views = [7n, 8n, 9n].map((id) => batchOf([{ key: [`${id}`], group: Number(id), lsn: id }]).messages[0]?.view as MessageView)
+  const park = (n: number) => store.insert([{ seq: 0, offset: n, index: 0, view: views[n] as MessageView, kind: 'park', deliveries: 0 }])
   await park(0)
   await blocker.query('begin')
   await blocker.query(

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { regroup } from '../../../../engine/dispatch/parked/rekeying.ts'
 import { MESSAGE_FLAG } from '../../../../engine/log/pack.ts'
-import { hashGroup } from '../../../../engine/wal/decode/change-keys.ts'
+import { hashGroup } from '../../../../engine/wal/decode/change.ts'
 
 const TABLE = { relation: 16_400, flags: 0 }
 const body = (record: string) =>

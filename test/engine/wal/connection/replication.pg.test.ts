@@ -2,10 +2,14 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
-import type { ClientConfig } from 'pg'
 import { EngineError } from '../../../../engine/errors.ts'
 import type { Lsn } from '../../../../engine/lsn.ts'
-import { ReplicationConnection, statusMessage, type ReplicationOptions } from '../../../../engine/wal/connection/replication.ts'
+import {
+  ReplicationConnection,
+  statusMessage,
+  type ReplicationOptions,
+  type StreamReader,
+} from '../../../../engine/wal/connection/replication.ts'
 import { sourceClient } from '../../../../engine/wal/connection/source-client.ts'
 import type { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { NetProxy } from '../../../faults/net-proxy.ts'
@@ -45,21 +49,23 @@ async function prepared(): Promise<TestDatabase> {
   return db
 }
 
-function connection(
-  db: TestDatabase,
-  over: Partial<ReplicationOptions> & { port?: number; client?: ClientConfig } = {},
-): ReplicationConnection {
-  const { port = db.connection.port, walSenderTimeoutMs = 10_000 } = over
-  return new ReplicationConnection({
+type Over = Partial<ReplicationOptions & StreamReader> & { port?: number; confirmed?: Lsn }
+
+/** A connection to the slot of the database, and what opens its stream. */
+function connection(db: TestDatabase, over: Over = {}) {
+  const { port = db.connection.port, walSenderTimeoutMs = 10_000, confirmed = 0n, onMessage, onKeepalive, ...options } = over
+  const stream = new ReplicationConnection({
     client: sourceClient({ ...db.connection, port }, 'test', { wal_sender_timeout: walSenderTimeoutMs }),
     slot: slotOf(db),
     publication: 'Pub, with comma',
-    confirmed: () => 0n,
-    onMessage: () => undefined,
-    onKeepalive: () => undefined,
-    ...over,
+    ...options,
     walSenderTimeoutMs,
   })
+  const open = async () => {
+    await stream.connect()
+    await stream.stream({ onMessage: onMessage ?? (() => undefined), onKeepalive: onKeepalive ?? (() => undefined) }, confirmed)
+  }
+  return { stream, open }
 }
 
 test('a status message holds the LSN exactly, three times, and microseconds since 2000', () => {
@@ -76,9 +82,9 @@ test('the server takes the confirmed LSN as it is, and its clock agrees with our
   await using db = await prepared()
   const [row] = await db.query<{ lsn: string }>(`select (pg_current_wal_lsn() - '0/0')::text as lsn`)
   const confirmed = BigInt(row!.lsn)
-  const stream = connection(db, { confirmed: () => confirmed })
-  await stream.open()
-  stream.sendStatus()
+  const { stream, open } = connection(db, { confirmed })
+  await open()
+  stream.confirm(confirmed)
   const slot = await until('it is confirmed', async () => {
     const [found] = await db.query<{ lsn: string; lag: number }>(
       `select (confirmed_flush_lsn - '0/0')::text as lsn, abs(extract(epoch from now() - reply_time))::float8 as lag
@@ -100,12 +106,12 @@ test('a throw while handling a chunk ends the connection with a typed error, not
     [new EngineError('SLOT_GAP', 'own'), 'SLOT_GAP'],
   ] as const) {
     await using db = await prepared()
-    const stream = connection(db, {
+    const { stream, open } = connection(db, {
       onMessage: () => {
         throw thrown
       },
     })
-    await stream.open()
+    await open()
     await db.query('insert into t values (1)')
     assert.equal((await stream.ended)?.code, code)
   }
@@ -114,8 +120,8 @@ test('a throw while handling a chunk ends the connection with a typed error, not
 test('a server that falls silent without a word is given up, after it was asked', async () => {
   await using db = await prepared()
   await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
-  const stream = connection(db, { port: proxy.port, walSenderTimeoutMs: 300 })
-  await stream.open()
+  const { stream, open } = connection(db, { port: proxy.port, walSenderTimeoutMs: 300 })
+  await open()
   proxy.fallSilent()
   const error = await stream.ended
   assert.equal(error?.code, 'SOURCE_UNREACHABLE')
@@ -130,8 +136,8 @@ test('a great row on a slow line comes through, however long it takes: every byt
     const came = Promise.withResolvers<void>()
     const bytes = 1_600 * walSenderTimeoutMs // twice as long as a server may be silent
     const onMessage = (chunk: Chunk) => void (chunk.length > bytes && came.resolve())
-    const stream = connection(db, { port: proxy.port, walSenderTimeoutMs, onMessage })
-    await stream.open()
+    const { stream, open } = connection(db, { port: proxy.port, walSenderTimeoutMs, onMessage })
+    await open()
     proxy.weather = { delayMs: 0, bytesPerSecond: 400_000 }
     await db.query(`insert into doc values (1, repeat('x', $1))`, [bytes])
     assert.equal(await Promise.race([came.promise, stream.ended]), undefined)
@@ -150,8 +156,8 @@ test('a server that is silent is asked for an answer before it is given up', () 
       },
       passes: () => !isSilent,
     })
-    const stream = connection(db, { port: line.port, walSenderTimeoutMs })
-    await stream.open()
+    const { stream, open } = connection(db, { port: line.port, walSenderTimeoutMs })
+    await open()
     isSilent = true
     assert.equal((await stream.ended)?.code, 'SOURCE_UNREACHABLE')
     assert.ok(asked.filter((wanted) => wanted).length >= 3, `${asked}`)
@@ -160,8 +166,8 @@ test('a server that is silent is asked for an answer before it is given up', () 
 test('an idle server is not taken for a silent one', async () => {
   await withMoreTime([150, 600, 2_400], async (walSenderTimeoutMs) => {
     await using db = await prepared()
-    const stream = connection(db, { walSenderTimeoutMs })
-    await stream.open()
+    const { stream, open } = connection(db, { walSenderTimeoutMs })
+    await open()
     await pass(walSenderTimeoutMs * 10, 'time itself is what is tested')
     stream.stop()
     assert.equal(await stream.ended, undefined)
@@ -178,7 +184,7 @@ test('whatever else waits gets its turn within half a megabyte of a backlog, and
   const rested = new Int32Array(new SharedArrayBuffer(4))
   const half = Promise.withResolvers<void>()
   const end = Promise.withResolvers<void>()
-  const stream = connection(db, {
+  const { stream, open } = connection(db, {
     onMessage: (chunk) => {
       Atomics.wait(rested, 0, 0, 1) // slower than the server, so that there is always more to read
       if (inTurn === 0) setImmediate(() => (inTurn = 0))
@@ -193,7 +199,7 @@ test('whatever else waits gets its turn within half a megabyte of a backlog, and
       if (total > 400 * 16_000) end.resolve()
     },
   })
-  await stream.open()
+  await open()
   await half.promise
   await new Promise((read) => setImmediate(read)) // what the last read brought is still handed over
   const held = total
@@ -214,15 +220,15 @@ test('what keeps a stream from opening is named', async () => {
   const first = connection(db)
   await first.open()
   await assert.rejects(connection(db).open(), { code: 'SLOT_IN_USE' })
-  first.stop()
+  first.stream.stop()
 })
 
 test('a stop while it opens settles at once', async () => {
   await using db = await prepared()
   await using proxy = await NetProxy.start({ host: '127.0.0.1', port: db.connection.port })
   proxy.fallSilent()
-  const stream = connection(db, { port: proxy.port })
-  const opening = stream.open()
+  const { stream, open } = connection(db, { port: proxy.port })
+  const opening = open()
   stream.stop()
   await opening
   assert.equal(await stream.ended, undefined)

@@ -1,17 +1,16 @@
 import assert from 'node:assert/strict'
+import * as wal from '../wal-messages.ts'
+import fc from '../../../services/fast-check.ts'
 import { test } from 'node:test'
 import { ByteWriter, Literal } from '../../../../engine/byte-writer.ts'
 import { EngineError } from '../../../../engine/errors.ts'
 import { readAnnotation } from '../../../../engine/wal/decode/annotations.ts'
 import { describeByMessage } from '../../../../engine/wal/decode/catalog.ts'
-import { Change } from '../../../../engine/wal/decode/change.ts'
-import { groupHash, hashGroup, writeGroupKey } from '../../../../engine/wal/decode/change-keys.ts'
+import { Change, groupHash, hashGroup, writeGroupKey } from '../../../../engine/wal/decode/change.ts'
 import { ChangeWriter } from '../../../../engine/wal/decode/change-writer.ts'
 import { Chunk } from '../../../../engine/wal/decode/chunk.ts'
 import { OLD, type RelationMessage } from '../../../../engine/wal/decode/pgoutput.ts'
 import { Relation } from '../../../../engine/wal/decode/relation.ts'
-import * as wal from '../wal-messages.ts'
-import fc from '../../../services/fast-check.ts'
 
 const TEXT = 25
 const message: RelationMessage = {

@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { RoutedStream } from '../../../../engine/state/resources.ts'
-import { parseRoutingMark } from '../../../../engine/wal/routing/routing-mark.ts'
+import { compileTargets, parseRoutingMark } from '../../../../engine/wal/routing/routing.ts'
 import { routingOf } from '../../../../engine/wal/routing/stored-versions.ts'
-import { compileTargets } from '../../../../engine/wal/routing/routing.ts'
 import { takesTable } from '../../../../engine/state/source-filter.ts'
 
 const stream = (over: Partial<RoutedStream>): RoutedStream => ({

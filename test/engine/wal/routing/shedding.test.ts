@@ -2,7 +2,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { AckPending } from '../../../../engine/dispatch/ack-pending.ts'
-import { Dispatcher } from '../../../../engine/dispatch/dispatcher.ts'
+import { commitPoint, committed } from '../../../../engine/dispatch/commits.ts'
+import { newDispatcher } from '../../../../engine/dispatch/dispatcher.ts'
+import { offer } from '../../../../engine/dispatch/intake.ts'
+import { take } from '../../../../engine/dispatch/take.ts'
 import { Pack } from '../../../../engine/log/pack.ts'
 import { ORIGIN } from '../../../../engine/position.ts'
 import { Packing } from '../../../../engine/wal/packing.ts'
@@ -46,10 +49,10 @@ class Run {
       if (this.#shedding.drops(SINK)) this.#dropped.add(lsn)
       else {
         const transaction = { lsn: BigInt(lsn), xid: lsn, commitTimeUs: lsn }
-        const builder = this.#packing.pack(TOPIC, 0, transaction)
-        builder.bodies.ascii(`body of ${lsn}`)
-        builder.add(0, 1, 0, 1, 0, lsn % 5, 0, 0)
-        this.#packing.added(TOPIC, 0, lsn)
+        const pack = this.#packing.pack(TOPIC, 0, transaction)
+        pack.builder.bodies.ascii(`body of ${lsn}`)
+        pack.builder.add(0, 1, 0, 1, 0, lsn % 5, 0, 0)
+        this.#packing.added(pack, lsn)
       }
     }
     if (!this.#random.chance(0.3) && this.#next <= MESSAGES) return
@@ -63,7 +66,7 @@ function deliveredOf(log: readonly Buffer[]): number[] {
   const restore = { commit: undefined, head: 0, parkedRefs: { offsets: [], indexes: [] }, parkedGroups: [] }
   const settings = { ackWaitMs: 1_000, maxDeliveries: null, windowBytes: 1 << 30 }
   const pending = new AckPending(1_000_000)
-  const dispatcher = new Dispatcher({
+  const dispatcher = newDispatcher({
     generation: 1,
     partition: 0,
     settings,
@@ -73,10 +76,10 @@ function deliveredOf(log: readonly Buffer[]): number[] {
     restore,
     clock: () => 0,
   })
-  for (const [offset, pack] of log.entries()) dispatcher.offer(offset, Pack.decode(pack))
-  dispatcher.committed(dispatcher.commitPoint(1))
-  const batch = dispatcher.take(1_000, { max: Infinity, overhead: 0, first: true })
-  return (batch?.views ?? []).map((view, i) => Number(view.position(batch?.places[i] as number).lsn))
+  for (const [offset, pack] of log.entries()) offer(dispatcher, offset, Pack.decode(pack))
+  committed(dispatcher, commitPoint(dispatcher, 1))
+  const batch = take(dispatcher, 1_000, { max: Infinity, overhead: 0, first: true })
+  return (batch?.messages ?? []).map(({ view, place }) => Number(view.position(place).lsn))
 }
 
 test('whatever runs drop, repeat or append late, what comes is in order and once, and what is missing was dropped while the sink was full', () => {

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { test } from 'node:test'
+import { rowOf } from '../../../../engine/postgres/rows.ts'
 import { openStore } from '../../../../engine/state/store.ts'
 import type { RoutedReader, Routing } from '../../../../engine/state/resources.ts'
 import { isOvertaken, StoredVersions } from '../../../../engine/wal/routing/stored-versions.ts'
@@ -15,19 +16,18 @@ async function opened() {
   const parts = new AsyncDisposableStack()
   const db = parts.use(await createState())
   const { query } = parts.use(await openStore(db.connection, 2, () => undefined))
-  const { rows } = await query<{ id: string }>(
+  const { rows } = await query(
     `with a as (insert into account (name) values ('a') returning id)
      insert into source_database (account_id, name, connection, password, slot_name, publication_name)
      select id, 'shop', '{}', '', 's', 'p' from a returning id`,
   )
-  const id = rows[0]?.id ?? assert.fail()
+  const { id } = rowOf({ id: 'text' }, rows[0])
   const versions = new StoredVersions(id)
   const save = async (readers: readonly RoutedReader[]) => {
     const routing: Routing = { streams: readers.length > 0 ? [STREAM] : [], readers }
     return versions.save(query, routing, await versions.newest(query))
   }
-  const stored = async () =>
-    (await query<{ since: number; until: number | null }>('select since, until from routed_reader order by since, until')).rows
+  const stored = async () => (await query('select since, until from routed_reader order by since, until')).rows
   return { query, id, save, stored, [Symbol.asyncDispose]: () => parts.disposeAsync() }
 }
 

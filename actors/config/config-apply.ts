@@ -1,0 +1,390 @@
+/**
+ * Makes a configuration document so: publications and slots first, then everything in one transaction, by the edits that the API makes.
+ * Nothing is ever deleted; when a part fails nothing of it stays, and a slot or publication that was made for it is dropped again. All
+ * that fails is told at once. A trial does the same without making anything, and its transaction is undone.
+ *
+ * A database that is known already doesn't stop the start because its server is down, or refuses what it took before: its
+ * source says so, while the others go on and what the log holds is delivered. What the file says anew has to work.
+ */
+import { setTimeout as pause } from 'node:timers/promises'
+import { isDeepStrictEqual } from 'node:util'
+import { EngineError } from '../../engine/errors.ts'
+import type { Logger } from '../../engine/logger.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
+import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
+import type { Query } from '../../engine/postgres/query.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
+import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
+import { unfitFunction, usersOf } from '../../engine/state/functions.ts'
+import {
+  NO_RESOURCES,
+  accountLock,
+  listOf,
+  withResource,
+  type InputOf,
+  type ResourceLists,
+  type ResourceStore,
+} from '../../engine/state/resource-store.ts'
+import type { ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
+import type { Account } from '../../engine/state/resources.ts'
+import { missingNames, namesOf, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
+import type { Store } from '../../engine/state/store.ts'
+import { hashToken } from '../../engine/state/tokens.ts'
+import { isKeyed } from '../../sinks/destination-types.ts'
+import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
+import type { AccountPool } from '../../transforms/sandbox/pool.ts'
+import { MAX_AWAIT_MS } from '../resources/database-form.ts'
+import { ON_EXAMPLE, rehearse } from '../resources/function-rehearsal.ts'
+import { saveResource, type Edit } from '../resources/resource-edits.ts'
+import { keysIn } from '../resources/secret-form.ts'
+import { changesOf, type ResourceChange } from './config-changes.ts'
+import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
+import { exportedResources, type ExportedResource } from './config-export.ts'
+import { refusal, type Problem } from './config-reader.ts'
+import { builtFunction, writtenOf } from './built-functions.ts'
+
+type ApplyOptions = Readonly<{
+  store: Store
+  resources: ResourceStore
+  /** aborted when nobody waits for it any more */
+  signal: AbortSignal
+  /** what builds functions, and runs them once; absent: there are none */
+  pool?: Pick<AccountPool, 'check' | 'test' | 'forget'> | undefined
+  /** that it is for; absent: the document's own, made if need be */
+  account?: Account
+  /** nothing is made or stored, and what would be is told */
+  isTrial?: boolean
+  /** told why servers can't be reached; absent: whoever gave the document may know that */
+  logger?: Pick<Logger, 'warn'>
+}>
+
+/** What a document changes. @property actions what is made on the servers of databases, in words @property notices what should be known, and stops nothing @property resources those that the document has, as they are then */
+export type ConfigOutcome = Readonly<{
+  changes: readonly ResourceChange[]
+  actions: readonly string[]
+  notices: readonly string[]
+  resources: readonly ExportedResource[]
+}>
+
+/** Ends the transaction of a trial. */
+class TrialOver extends Error {
+  readonly outcome: ConfigOutcome
+  constructor(outcome: ConfigOutcome) {
+    super('only a trial')
+    this.outcome = outcome
+  }
+}
+
+/** @throws EngineError CONFIG_INVALID: file, line and reason of everything that fails, and nothing of it stays; STOPPING when aborted */
+export async function applyConfig(document: ConfigDocument, options: ApplyOptions): Promise<ConfigOutcome> {
+  const { store, resources, account, isTrial = false } = options
+  const findings = new Findings(document)
+  const made: Provisioned[] = []
+  try {
+    const former = account ?? (await accountNamed(store.query, document.account))
+    const known = await knownTo(store.query, resources, former)
+    const streamed = await databaseNames(store.query, former)
+    const { away, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
+    await checkNames(document, { known, away, findings })
+    const functions = await buildFunctions(document, { ...options, known, findings })
+    return await store.transaction(
+      async (query) => {
+        const owner = account ?? (await resources.saveAccount(query, document.account))
+        const stored = await knownTo(query, resources, owner)
+        const tokenChanges = await writeAll(document, { query, resources, account: owner, stored }, { functions, findings })
+        const isNamed = namedIn(document)
+        const after = exportedResources(await knownTo(query, resources, owner), owner.id)
+        const outcome = {
+          changes: [...tokenChanges, ...changesOf(exportedResources(stored, owner.id), after, isNamed)],
+          actions,
+          notices: findings.notices,
+          resources: after.filter(isNamed),
+        }
+        if (isTrial) throw new TrialOver(outcome)
+        return outcome
+      },
+      account && accountLock(account.id),
+    )
+  } catch (error) {
+    if (error instanceof TrialOver) return error.outcome
+    const left: string[] = []
+    for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message))
+    if (left.length === 0) throw error
+    const text = `${textOf(error)}; what was made for it could not be dropped: ${left.join('; ')}`
+    throw new EngineError('CONFIG_INVALID', text, {}, { cause: error })
+  }
+}
+
+/** Gathers what is found in a document, to tell all of it at once. */
+class Findings {
+  readonly notices: string[]
+  readonly problems: Problem[] = []
+  readonly #file: string
+  #cause: unknown
+
+  constructor({ file, notices }: Pick<ConfigDocument, 'file' | 'notices'>) {
+    this.#file = file
+    this.notices = [...notices]
+  }
+
+  notice(line: number, text: string): void {
+    this.notices.push(`${this.#file}:${line}: ${text}`)
+  }
+
+  wrong(line: number, error: unknown): void {
+    this.#cause ??= error
+    const because = error instanceof EngineError ? { because: error.code } : {}
+    this.problems.push({ file: this.#file, line, reason: textOf(error), ...because })
+  }
+
+  /** Takes in what the work is refused for. @throws EngineError CONFIG_INVALID: the state database itself fails, which ends it */
+  async at(line: number, work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      this.wrong(line, error)
+      if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') this.refuse()
+    }
+  }
+
+  /** @throws EngineError CONFIG_INVALID: something is wrong */
+  refuse(): void {
+    if (this.problems.length > 0) throw refusal(this.problems, this.#cause)
+  }
+}
+
+async function accountNamed(query: Query, name: string): Promise<Account | undefined> {
+  return rowsOf({ id: 'text', name: 'text' }, await query('select id, name from account where name = $1', [name]))[0]
+}
+
+/** @returns the names of the databases that the account has, also of those whose passwords were stored under another key: none of their slots is made anew */
+async function databaseNames(query: Query, account: Account | undefined): Promise<ReadonlySet<string>> {
+  const found = await query('select name from source_database where account_id = $1', [account?.id ?? null])
+  return new Set(rowsOf({ name: 'text' }, found).map(({ name }) => name))
+}
+
+/** @returns what the account has. A document may put secrets in the place of those that were stored under another key: then nothing is known */
+async function knownTo(query: Query, resources: ResourceStore, account: Account | undefined): Promise<ResourceLists> {
+  if (!account) return NO_RESOURCES
+  const stored = await resources.load(query).catch((error: unknown) => {
+    if (error instanceof EngineError && error.code === 'SECRET_UNREADABLE') return NO_RESOURCES
+    throw error
+  })
+  const own = <T extends ResourceType>(type: T) => listOf(stored, type).filter(({ accountId }) => accountId === account.id)
+  return { databases: own('database'), endpoints: own('http_endpoint'), functions: own('function'), sinks: own('sink') }
+}
+
+/** @property known what the account has */
+type Surroundings = Readonly<{ known: ResourceLists; findings: Findings }>
+
+/**
+ * Makes publications and slots. @param options `streamed`: the databases that are known, by name; `made`: gets what was, to be undone
+ * @returns the databases whose server can't be asked, by name
+ */
+async function provisionAll(
+  document: ConfigDocument,
+  {
+    known,
+    streamed,
+    findings,
+    made,
+    signal,
+    logger,
+    account,
+    isTrial = false,
+  }: ApplyOptions & Surroundings & Readonly<{ streamed: ReadonlySet<string>; made: Provisioned[] }>,
+): Promise<Readonly<{ away: ReadonlySet<string>; actions: readonly string[] }>> {
+  const away = new Set<string>()
+  const actions: string[] = []
+  const latest = performance.now() + MAX_AWAIT_MS
+  for (const database of document.databases) {
+    const { name, connection, publicationName, slotName } = database.input
+    const stored = known.databases.find((one) => one.name === name)
+    try {
+      signal.throwIfAborted()
+      const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, signal })
+      made.push(done)
+      if (done.publicationCreated) actions.push(`create the publication "${publicationName}" in the database "${name}"`)
+      if (done.slotCreated) actions.push(`create the slot "${slotName}" in the database "${name}"`)
+    } catch (error) {
+      if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
+      const code = error instanceof EngineError ? error.code : undefined
+      if (code !== 'SLOT_MISSING') away.add(name)
+      const isAsBefore = isDeepStrictEqual(stored?.connection, connection)
+      if (logger && !isAsBefore && isOfConnecting(error))
+        logger.warn({ err: error, account: account?.name, database: name }, 'a database of a configuration could not be reached')
+      const told = logger && !isAsBefore && isOfConnecting(error) ? withoutNetwork(connection) : error
+      const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isAsBefore
+      if (streamed.has(name) && isItsOwn) findings.notice(database.line, `${textOf(told)}; all else goes on without its source "${name}"`)
+      else findings.wrong(database.line, told)
+    }
+  }
+  return { away, actions }
+}
+
+/** Who has a token may name any address: the answer doesn't tell what is there, and the log does. */
+const withoutNetwork = ({ hostname, port, database }: Connection) =>
+  new EngineError(
+    'SOURCE_UNREACHABLE',
+    `the database ${database} at ${hostname}:${port} could not be reached, or let us not in; the log of the service says why`,
+  )
+
+/** Waits for a server that is still starting, when the file says so. */
+async function provisioned(
+  { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
+  { latest, isKnown, isTrial, signal }: Readonly<{ latest: number; isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
+): Promise<Provisioned> {
+  const deadline = Math.min(latest, performance.now() + awaitMs)
+  for (;;) {
+    try {
+      return await provision(input.connection, {
+        slot: { name: input.slotName, create: createSlot && !isKnown },
+        publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
+        isTrial,
+      })
+    } catch (error) {
+      const mayCome = !isKnown && error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE'
+      if (!mayCome || isTrial || performance.now() + intervalMs > deadline) throw error
+      await pause(intervalMs, undefined, { signal })
+    }
+  }
+}
+
+/** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
+async function checkNames(
+  { databases, sinks }: ConfigDocument,
+  { known, away, findings }: Surroundings & Readonly<{ away: ReadonlySet<string> }>,
+): Promise<void> {
+  const missing = new Map<SinkInput, SourceName[]>()
+  for (const [name, its] of Map.groupBy(sinks, ({ input }) => input.database)) {
+    const { connection } =
+      databases.find(({ input }) => input.name === name)?.input ?? known.databases.find((one) => one.name === name) ?? {}
+    if (!connection || away.has(name)) continue // told when the sink is written, or told above
+    const names = its.flatMap(({ input }) => namesOf(input, isKeyed(input.destination)).map((one) => ({ ...one, input })))
+    for (const { input, ...one } of await missingNames(connection, names)) missing.set(input, [...(missing.get(input) ?? []), one])
+  }
+  for (const { line, input } of sinks) {
+    const its = missing.get(input) ?? []
+    const stored = known.sinks.find(({ name }) => name === input.name)
+    await findings.at(line, async () => refuseMissing(newNames(its, stored)))
+    for (const one of its) findings.notice(line, `the sink "${input.name}" ${reasonOf(one)}`)
+  }
+}
+
+/** A resource of the document, to be stored. */
+type Entry<T extends ResourceType> = Readonly<{ line: number; input: InputOf<T> }>
+
+/**
+ * Builds the functions once, so that what is stored can be run; what is new is run on an example, too. A file of the original still
+ * starts: its Elixir is stored, and pauses whoever has it.
+ */
+async function buildFunctions(
+  document: ConfigDocument,
+  { pool, known, findings }: Surroundings & Pick<ApplyOptions, 'pool'>,
+): Promise<readonly Entry<'function'>[]> {
+  const built: Entry<'function'>[] = []
+  if (!pool) return built
+  for (const fn of document.functions) {
+    const { line } = fn
+    const written = writtenOf(fn)
+    if (isElixir(written)) {
+      built.push({ line, input: unported(written) })
+      continue
+    }
+    const input = await builtFunction(fn, document.file, pool)
+    if (!('compiled' in input)) {
+      findings.problems.push(input)
+      continue
+    }
+    built.push({ line, input })
+    if (known.functions.some(({ name, code }) => name === written.name && code === written.code)) continue
+    for (const warning of await rehearse(input, ON_EXAMPLE, pool))
+      findings.notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+  }
+  return built
+}
+
+/** @returns how tokens change. @throws EngineError CONFIG_INVALID: of all there is to tell */
+async function writeAll(
+  document: ConfigDocument,
+  begun: Edit,
+  { functions, findings }: Readonly<{ functions: readonly Entry<'function'>[]; findings: Findings }>,
+): Promise<readonly ResourceChange[]> {
+  let edit = begun
+  const storedUnder = <T extends ResourceType>(type: T, name: string): StoredOf<T> | undefined =>
+    listOf(edit.stored, type).find((one) => one.accountId === edit.account.id && one.name === name)
+  const put = async <T extends ResourceType>(type: T, entries: readonly Entry<T>[]) => {
+    for (const { line, input } of entries)
+      await findings.at(line, async () => {
+        const before = storedUnder(type, input.name)
+        edit = { ...edit, stored: withResource(edit.stored, type, await saveResource(edit, type, { input, before })) }
+      })
+  }
+  const tokenChanges: ResourceChange[] = []
+  for (const token of document.tokens)
+    await findings.at(token.line, async () => void tokenChanges.push(...(await writeToken(begun, token))))
+  await put('database', document.databases)
+  await put('function', functions)
+  await put('http_endpoint', document.endpoints)
+  for (const { line, input } of document.endpoints) {
+    const keys = keysIn(input.url)
+    if (keys.length > 0) findings.notice(line, `the HTTP endpoint "${input.name}" has what looks like a key in its URL (${keys.join(', ')}), which is not stored encrypted: prefer encrypted_headers`) // prettier-ignore
+  }
+  const sinks = document.sinks.map(({ line, input }) => {
+    const { enrichment = storedUnder('sink', input.name)?.enrichment ?? null } = input // a file that doesn't speak of it leaves it as it is
+    const names = FUNCTION_FIELDS.map((field) => input[field])
+    const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
+    if (!held || input.status !== 'active') return { line, input: { ...input, enrichment } }
+    findings.notice(line, `the sink "${input.name}" is paused: its function "${held.input.name}" ${ELIXIR}`)
+    return { line, input: { ...input, enrichment, status: 'paused' as const } }
+  })
+  await put('sink', sinks)
+  // a function that is of another type by now would stop the sinks that have it and aren't in the file
+  const isNamed = namedIn(document)
+  for (const { line, input } of functions)
+    for (const sink of usersOf({ accountId: edit.account.id, name: input.name }, edit.stored.sinks)) {
+      const { destination, name } = sink
+      const its = Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] === input.name ? input.name : null]))
+      const unfit = isNamed({ type: 'sink', name }) ? undefined : unfitFunction({ ...its, destination }, [input])
+      if (unfit) findings.wrong(line, new EngineError('VALIDATION_FAILED', `the sink "${name}" has it: ${unfit.join(' ')}`))
+    }
+  findings.refuse()
+  return tokenChanges
+}
+
+function namedIn({
+  databases,
+  endpoints,
+  functions,
+  sinks,
+}: ConfigDocument): (resource: Pick<ExportedResource, 'type' | 'name'>) => boolean {
+  const names = {
+    database: new Set(databases.map(({ input }) => input.name)),
+    http_endpoint: new Set(endpoints.map(({ input }) => input.name)),
+    function: new Set(functions.map(({ name }) => name)),
+    sink: new Set(sinks.map(({ input }) => input.name)),
+  }
+  return ({ type, name }) => names[type].has(name)
+}
+
+/** @returns what it changes, if anything */
+async function writeToken(
+  { query, resources, account }: Edit,
+  { name, token }: ConfigDocument['tokens'][number],
+): Promise<readonly ResourceChange[]> {
+  const hash = hashToken(token)
+  const answer = await query(
+    `select account_id as account, name, encode(hash, 'hex') as hash from api_token
+     where hash = decode($1, 'hex') or (account_id, name) = ($2, $3)`,
+    [hash, account.id, name],
+  )
+  const held = rowsOf({ account: 'text', name: 'text', hash: 'text' }, answer)
+  const before = held.find((one) => one.account === account.id && one.name === name)
+  if (held.some((one) => one.hash === hash && one !== before))
+    throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
+  if (before?.hash === hash) return []
+  await resources.saveToken(query, account, name, token)
+  return [{ resource_type: 'api_token', action: before ? 'update' : 'create', name, old: before ? { name } : null, new: { name } }]
+}
+
+const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

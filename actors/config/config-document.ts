@@ -1,0 +1,301 @@
+/**
+ * Configuration as code: a YAML text becomes a checked document, or one error that says of every mistake where it is and
+ * what was expected. Nothing here does I/O; actors/config/config-apply.ts makes it so.
+ *
+ *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
+ *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
+ */
+import { Type, type Static } from 'typebox'
+import { EngineError } from '../../engine/errors.ts'
+import { isObject } from '../../engine/json.ts'
+import { Name } from '../../engine/resource-name.ts'
+import type { HttpEndpoint } from '../../engine/state/destinations.ts'
+import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
+import type { Account as StoredAccount, Database, Sink } from '../../engine/state/resources.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import type { DatabaseEntry } from '../resources/database-form.ts'
+import { checker, readOnly, withoutNulls } from '../resources/form.ts'
+import { flatFunction } from '../resources/function-form.ts'
+import type { FileSection } from '../resources/resource-form.ts'
+import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
+import { placeOfFunction, type ConfiguredFunction } from './built-functions.ts'
+import { ConfigReader, refusal, type Problem } from './config-reader.ts'
+
+const strict = { additionalProperties: false } as const
+const text = (description: string) => Type.String({ minLength: 1, description })
+
+/** What a file says of its account. */
+export const Account = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
+/** What a file says of an API token. */
+export const Token = Type.Object(
+  { name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }), ...readOnly() },
+  strict,
+)
+const checkAccount = checker(Account)
+const checkToken = checker(Token)
+/** Tokens have no resource of their own yet. */
+const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>, 'name' | 'token'>> = {
+  section: 'api_tokens',
+  schema: Token,
+  read: (entry) => {
+    const { name, token } = checkToken(entry)
+    return { name, token }
+  },
+}
+
+/** A database of a file, and the line where it stands. */
+export type ConfiguredDatabase = DatabaseEntry & Readonly<{ line: number }>
+
+/** A configuration file that nothing is wrong with, as far as it can be told without asking anyone. */
+export type ConfigDocument = Readonly<{
+  file: string
+  account: string
+  tokens: readonly Readonly<{ name: string; token: string; line: number }>[]
+  databases: readonly ConfiguredDatabase[]
+  functions: readonly ConfiguredFunction[]
+  endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
+  sinks: readonly Readonly<{ line: number; input: SinkInput }>[]
+  /** what stops nothing, and should be known */
+  notices: readonly string[]
+}>
+
+const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
+/** older names of sections */
+const OLDER = new Set(['transforms'])
+const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
+
+/**
+ * @param source YAML
+ * @param file named in errors
+ * @param env for `${VAR}` and `${VAR:-default}` in values
+ * @param read gives the text of a file that stands beside this one; absent: none can be named
+ * @throws EngineError CONFIG_INVALID: file, line, column and reason of every mistake
+ */
+export function parseConfig(
+  source: string,
+  file: string,
+  env: Readonly<Record<string, string | undefined>>,
+  read?: (path: string) => string,
+): ConfigDocument {
+  const { document, problems } = readDocument(source, { file, env, read })
+  if (!document) throw refusal(problems)
+  return document
+}
+
+/** What the account has: secrets may be given as they are shown, and stay. */
+export type StoredResources = Readonly<{
+  account?: StoredAccount
+  databases: readonly Database[]
+  endpoints: readonly HttpEndpoint[]
+  sinks: readonly Sink[]
+}>
+const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
+
+/**
+ * @property file named in errors @property env for variables; undefined: they were replaced before
+ * @property stored of the account that the document is for; absent: it names one itself
+ * @property maxEntries of all sections together; absent: any number
+ * @property maxCharacters of what variables are replaced by, and of all texts where aliases repeat them; absent: any number
+ */
+type Reading = Readonly<{
+  file: string
+  env: Readonly<Record<string, string | undefined>> | undefined
+  read?: ((path: string) => string) | undefined
+  stored?: StoredResources
+  maxEntries?: number
+  maxCharacters?: number
+}>
+
+/** The text with its variables replaced, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
+export function interpolated(source: string, file: string, env: Reading['env'], maxCharacters?: number): ConfigReader {
+  const reader = new ConfigReader(source, file)
+  reader.interpolate(env, TEXTS, maxCharacters)
+  return reader
+}
+
+/**
+ * Reads a document for who has more to say of its functions before it is refused.
+ * @returns the document, or what is wrong with it; the functions that could be read either way
+ * @throws EngineError CONFIG_INVALID: nothing of it can be read
+ */
+export function readDocument(
+  source: string,
+  { file, env, read, stored = NOTHING, maxEntries = Infinity, maxCharacters = Infinity }: Reading,
+): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
+  const reader = interpolated(source, file, env, maxCharacters)
+  const root = rootOf(reader)
+  if (charactersIn(root, maxCharacters) > maxCharacters)
+    reader.fail(0, `has more than ${maxCharacters} characters where aliases (*) and variables stand for their texts`)
+  const entries = Object.values(root).reduce((sum: number, forms) => sum + (Array.isArray(forms) ? forms.length : 0), 0)
+  if (entries > maxEntries) reader.fail(0, `has ${entries} entries, more than ${maxEntries}: apply it in parts`)
+  for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
+  const account = accountNamed(reader, root['account'], stored.account)
+  const tokens = entriesOf(reader, root, TOKENS)
+  const { database, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
+  const databases = entriesOf(reader, root, database, stored.databases)
+  if (root['functions'] !== undefined && root['transforms'] !== undefined)
+    reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give one of them')
+  const section = root['transforms'] === undefined ? 'functions' : 'transforms'
+  const functions = entriesOf(reader, root, { ...functionForm, section }, [], read).map(({ i, ...fn }) => ({
+    ...fn,
+    ...placeOfFunction(reader, [section, i], fn),
+  }))
+  const endpoints = entriesOf(reader, root, http_endpoint, stored.endpoints)
+  const sinks = entriesOf(reader, root, sink, stored.sinks)
+  const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
+  for (const { i, input } of repeated(slots).flatMap((at) => databases[at] ?? []))
+    reader.wrong(reader.at('databases', i, 'slot'), `the slot "${input.slotName}" is already another database's: each needs its own`)
+  const { problems } = reader
+  if (problems.length > 0) return { document: undefined, functions, problems }
+  const unplaced = <T extends Readonly<{ i: number }>>(entries: readonly T[]) => entries.map(({ i: _i, ...entry }) => entry)
+  const document = {
+    file,
+    account,
+    tokens: unplaced(tokens),
+    databases: unplaced(databases),
+    functions,
+    endpoints: unplaced(endpoints),
+    sinks: unplaced(sinks),
+    notices: reader.notices,
+  }
+  return { document, functions, problems }
+}
+
+/** The files that its functions name, and where. @throws EngineError CONFIG_INVALID: nothing of it can be read */
+export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: string; offset: number }>[] {
+  const root = rootOf(reader)
+  return ['functions', 'transforms'].flatMap((section) => {
+    const { [section]: forms } = root
+    return (Array.isArray(forms) ? forms : []).flatMap((form: unknown, i) => {
+      const flat = flatFunction(form)
+      const path = isObject(flat) ? flat['file'] : undefined
+      return typeof path === 'string' && path !== '' ? [{ path, offset: reader.at(section, i, 'file') }] : []
+    })
+  })
+}
+
+function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
+  let root: unknown
+  try {
+    root = reader.document.toJS({ maxAliasCount: 1000 })
+  } catch (error) {
+    return reader.fail(0, error instanceof Error ? error.message : String(error))
+  }
+  if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
+  if (!isObject(root)) return reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
+  return Object.fromEntries(Object.entries(root).filter(([, section]) => section !== null))
+}
+
+/** @returns of all texts together, and one for whatever else stands there; more than `enough` of them aren't counted */
+function charactersIn(value: unknown, enough: number): number {
+  let characters = typeof value === 'string' ? value.length : 1
+  if (typeof value === 'object' && value !== null)
+    for (const held of Object.values(value)) {
+      characters += charactersIn(held, enough - characters)
+      if (characters > enough) return characters
+    }
+  return characters
+}
+
+/** A document for an account that is there need not name it. */
+function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount | undefined): string {
+  if (form === undefined && stored) return stored.name
+  if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
+  else {
+    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(Account, form)).name)
+    if (name === undefined || !stored || name === stored.name) return name ?? ''
+    reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the token is of the account "${stored.name}"`)
+  }
+  return ''
+}
+
+/** @param held what stands there */
+function checkSection(reader: ConfigReader, key: string, held: unknown): void {
+  if (SECTIONS.has(key) || OLDER.has(key)) return
+  const offset = reader.keyOffset(key)
+  if (NOT_YET.has(key)) return reader.wrong(offset, `the section "${key}" is not supported yet`)
+  // any other key may hold anchors for the sections below it. Of a misspelt section a single value may well have an anchor, so
+  // inside only a mapping or a list with one makes a holder of them
+  if (reader.isAnchorHolder(key)) return
+  const known = `known are ${[...SECTIONS].join(', ')}`
+  // whoever sent the file may have put in what its anchors hold, and left them out: a mapping is taken for such a holder
+  if (isObject(held)) reader.notice(offset, `"${key}" is not a section and is ignored; ${known}`)
+  else reader.wrong(offset, `unknown section "${key}"; ${known}, and mappings of other names are ignored`)
+}
+
+/**
+ * Reads the entries of a section. @param known what is stored of its type
+ * @returns those that nothing is wrong with, with their lines, and where they stand in the section
+ */
+function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
+  reader: ConfigReader,
+  root: Readonly<Record<string, unknown>>,
+  { section, schema, notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
+  known: readonly S[] = [],
+  textOf?: (path: string) => string,
+): (I & Readonly<{ line: number; i: number }>)[] {
+  const given = root[section] ?? []
+  if (!Array.isArray(given)) {
+    reader.wrong(reader.at(section), `${section}: expected a list`)
+    return []
+  }
+  const names = given.map((entry: unknown) => (isObject(entry) ? entry['name'] : undefined))
+  for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${String(names[i])}" stands there twice`)
+  return given.flatMap((one: unknown, i) => {
+    const form = withoutNulls(schema, flat(one))
+    if (!isObject(form)) {
+      reader.wrong(reader.at(section, i), 'expected a mapping')
+      return []
+    }
+    const early = notYet.filter((key) => form[key] !== undefined && form[key] !== null && form[key] !== false)
+    for (const key of early) reader.wrong(reader.at(section, i, key), `${key} is not supported yet`)
+    const entry = Object.fromEntries(Object.entries(form).filter(([key]) => !notYet.includes(key)))
+    const context = { known: known.find(({ name }) => name === entry['name']), textOf }
+    const said = readAt(reader, [section, i], () => read(entry, context))
+    return said && early.length === 0 ? [{ ...said, line: reader.line(reader.at(section, i)), i }] : []
+  })
+}
+
+/** Does what reads a part of the document, and tells at its fields what it is refused for. @returns what the work gives; undefined: it is refused */
+function readAt<T>(reader: ConfigReader, path: readonly (string | number)[], work: () => T): T | undefined {
+  try {
+    return work()
+  } catch (error) {
+    if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
+    for (const [field, reason] of Object.entries(error.context)) {
+      const names = field === '' ? [] : field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part)) // a list is found by number
+      reader.wrong(reader.at(...path, ...names), `${field}${field && ' '}${reason}`)
+    }
+    return undefined
+  }
+}
+
+/** @returns where a text stands that stood before */
+function repeated(texts: readonly unknown[]): number[] {
+  const seen = new Set<unknown>()
+  return texts.flatMap((text, i) => {
+    if (typeof text !== 'string') return []
+    if (seen.has(text)) return [i]
+    seen.add(text)
+    return []
+  })
+}
+
+/** Fields that take texts alone. */
+const TEXTS = new Set(
+  [...[TOKENS, ...Object.values(RESOURCE_FORMS)].map(({ schema }) => schema), ...DESTINATIONS.values()]
+    .flatMap(({ properties }) => Object.entries(properties))
+    .filter(([, schema]) => 'type' in schema && schema.type === 'string')
+    .map(([name]) => name),
+)
+
+/** Aliases may make it so; nothing here or in the state database can hold that. */
+function isCircular(value: unknown, above = new Set<unknown>(), done = new Set<unknown>()): boolean {
+  if (typeof value !== 'object' || value === null || done.has(value)) return false
+  if (above.has(value)) return true
+  above.add(value)
+  if (Object.values(value).some((held) => isCircular(held, above, done))) return true
+  above.delete(value)
+  done.add(value)
+  return false
+}

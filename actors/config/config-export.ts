@@ -1,0 +1,46 @@
+/**
+ * What an account has, as a configuration file says it: nothing that has its default, and no account, users or tokens. What
+ * is exported and applied again changes nothing. Nothing here does I/O.
+ */
+import { stringify } from 'yaml'
+import { listOf, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
+import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
+import type { Form } from '../resources/resource-form.ts'
+import { obfuscated } from '../resources/secret-form.ts'
+import { withoutVariables } from './config-reader.ts'
+
+/** A resource as a configuration file has it. @property whole its entry there @property shown that with only enough of its secrets to know them */
+export type ExportedResource = Readonly<{ type: ResourceType; id: string; name: string; whole: Form; shown: Form }>
+
+const TYPES = ['database', 'http_endpoint', 'function', 'sink'] as const satisfies readonly ResourceType[]
+
+/** Gives what an account has, in the order of a file. */
+export function exportedResources(lists: ResourceLists, ofAccount: string): readonly ExportedResource[] {
+  const exported = <T extends ResourceType>(type: T): ExportedResource[] => {
+    const { entry } = RESOURCE_FORMS[type]
+    return listOf(lists, type)
+      .filter(({ accountId }) => accountId === ofAccount)
+      .map((one) => ({ type, id: one.id, name: one.name, whole: entry(one, (text) => text), shown: entry(one, obfuscated) }))
+  }
+  return TYPES.flatMap((type) => exported(type))
+}
+
+/** @returns YAML */
+export function exportYaml(resources: readonly ExportedResource[], { showSensitive }: Readonly<{ showSensitive: boolean }>): string {
+  const sections = Object.entries(RESOURCE_FORMS).map(([type, { section }]) => [
+    section,
+    resources.filter((one) => one.type === type).map(({ whole, shown }) => escaped(showSensitive ? whole : shown)),
+  ])
+  return yamlOf(Object.fromEntries(sections.filter(([, list]) => list?.length !== 0)))
+}
+
+/** Texts of many lines as they are. */
+export const yamlOf = (value: unknown): string => stringify(value, { lineWidth: 0, blockQuote: 'literal', aliasDuplicateObjects: false })
+
+/** Where variables are replaced, every text stands for itself; the code of functions isn't looked at there. */
+function escaped(value: unknown): unknown {
+  if (typeof value === 'string') return withoutVariables(value)
+  if (Array.isArray(value)) return value.map(escaped)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, key === 'code' ? part : escaped(part)]))
+}

@@ -1,0 +1,30 @@
+/** The thread in which `readGivenConfig` reads one configuration: it says that it is there, gets the text, and answers once. */
+import { parentPort } from 'node:worker_threads'
+import { EngineError } from '../../engine/errors.ts'
+import { readDocument } from './config-document.ts'
+import type { Answer, Asked } from './config-reading.ts'
+
+/* oxlint-disable unicorn/require-post-message-target-origin -- a thread has no origin */
+
+function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharacters }: Asked): Answer {
+  let left = maxCharacters
+  const read = (path: string): string => {
+    const text = files && Object.hasOwn(files, path) ? files[path] : undefined
+    if (text === undefined) throw new Error('it is not among the files of the request')
+    left -= text.length
+    if (left < 0) throw new Error(`the files that functions name have more than ${maxCharacters} characters together`)
+    return text
+  }
+  try {
+    return readDocument(yaml, { file, env: variables, stored, maxEntries, maxCharacters, ...(files && { read }) })
+  } catch (error) {
+    if (!(error instanceof EngineError)) throw error
+    const { code, message, context } = error
+    return { code, message, context }
+  }
+}
+
+const engine = parentPort
+if (!engine) throw new Error('this runs in a thread')
+engine.once('message', (asked: Asked) => engine.postMessage(answerTo(asked)))
+engine.postMessage('ready')

@@ -1,0 +1,89 @@
+/**
+ * The wire form of a destination (contract 4 to 6, 9.2): checked by the schema of its kind, printed without its secrets.
+ * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
+ */
+import { Type } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
+import { secretFields, type Destination } from '../../engine/state/destinations.ts'
+import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
+import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { isObject } from '../../engine/json.ts'
+import { obfuscated, secretsMeant } from './secret-form.ts'
+
+/** Spellings of a type that are taken in. */
+const ALIASES: Readonly<Record<string, string>> = {
+  stream: 'sequin_stream',
+  tailrace_stream: 'sequin_stream',
+  http_push: 'webhook',
+}
+const options = { useDefaults: true, keywords: ['secret'] }
+const checks = new Map([...DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
+
+/** What a request may say: what it leaves out has a default, or stays. */
+export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
+
+/** The kind that a form names, whichever way it is spelt; undefined: none that is known. */
+export function kindOf(form: unknown): string | undefined {
+  const type = isObject(form) ? form['type'] : undefined
+  if (typeof type !== 'string') return undefined
+  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : DESTINATIONS.has(type) ? type : undefined
+}
+
+/** Types that are known where this service takes over from another, and that it doesn't have. */
+// prettier-ignore
+const NOT_YET = new Set([
+  'kafka', 'redis_stream', 'redis_string', 'sqs', 'sns', 'kinesis', 's2', 'rabbitmq', 'nats', 'gcp_pubsub',
+  'azure_event_hub', 'typesense',
+])
+
+/** Why a type can't be taken. @param can those that can, whoever has them */
+export function unknownType(type: unknown, can: string): string {
+  if (type === undefined) return `is missing: ${can}`
+  if (typeof type !== 'string') return `must be a text: ${can}`
+  return `is "${type.slice(0, 60)}", which is ${NOT_YET.has(type) ? 'not supported yet' : 'no type of destination'}: ${can}`
+}
+
+/**
+ * @param form as it came
+ * @param sink that it is for: what the form leaves out of its `destination`, as it is stored, stays; secrets may be given as those of `known` are shown
+ * @returns the destination with its defaults, as far as it can be told, and what is wrong with it
+ */
+export function destinationOf(
+  form: unknown,
+  { name, destination: before, known = before }: Readonly<{ name: unknown; destination?: Destination; known?: Destination | undefined }>,
+): Readonly<{ destination?: Destination; reasons: readonly Reason[] }> {
+  if (form === undefined) return { reasons: [['destination', 'is missing']] }
+  if (!isObject(form)) return { reasons: [['destination', 'must be an object']] }
+  const kind = kindOf(form) ?? (form['type'] === undefined ? before?.type : undefined)
+  if (kind === undefined) {
+    const can = `${typeof name === 'string' ? `the sink "${name.slice(0, 60)}"` : 'a sink'} can have ${[...DESTINATIONS.keys()].join(', ')}`
+    return { reasons: [['destination.type', unknownType(form['type'], can)]] }
+  }
+  if (before && kind !== before.type) return { reasons: [['destination.type', 'cannot be changed']] }
+  const given: Record<string, unknown> = Object.fromEntries(
+    Object.entries({ ...before, ...form, type: kind }).filter(([, value]) => value !== null),
+  )
+  const reasons: Reason[] = []
+  const secrets = known?.type === kind ? known : undefined
+  for (const field of secretFields(DESTINATIONS, kind))
+    given[field] = secretsMeant(given[field], secrets?.[field], (reason) => reasons.push([field, reason]))
+  for (const [field, value] of Object.entries(given)) if (value === undefined) delete given[field]
+  const check = checks.get(kind)
+  if (!check?.(given))
+    reasons.push(...reasonsOf(check?.errors ?? []).filter(([field]) => !reasons.some(([told]) => field.startsWith(told))))
+  return {
+    destination: { ...given, type: kind },
+    reasons: reasons.map(([field, reason]) => [field === '' ? 'destination' : `destination.${field}`, reason]),
+  }
+}
+
+/** As it is shown: without what is not set, and of secrets only enough to know them. @param secret shows one */
+export function destinationOut(destination: Destination, secret: (text: string) => string = obfuscated): Record<string, unknown> {
+  const hidden = new Set(secretFields(DESTINATIONS, destination.type))
+  const shown = (value: unknown): unknown => (typeof value === 'string' ? secret(value) : Array.isArray(value) ? value.map(shown) : value)
+  return Object.fromEntries(
+    Object.entries(destination)
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([name, value]) => [name, hidden.has(name) ? shown(value) : value]),
+  )
+}

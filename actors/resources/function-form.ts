@@ -1,0 +1,106 @@
+/** What a function is in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
+import { Type } from 'typebox'
+import { EngineError } from '../../engine/errors.ts'
+import { Name } from '../../engine/resource-name.ts'
+import { FUNCTION_KINDS, FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
+import { PUSH_TYPES } from '../../sinks/destination-types.ts'
+import type { RouteTrial } from '../../transforms/trial.ts'
+import { kindOf, unknownType } from './destination-form.ts'
+import type { Written } from '../../transforms/compile.ts'
+import { checker, readOnly } from './form.ts'
+import type { ResourceForm } from './resource-form.ts'
+import { isObject } from '../../engine/json.ts'
+
+const text = (description: string) => Type.String({ minLength: 1, description })
+/** What an entry of `functions` may have. */
+export const FunctionForm = Type.Object(
+  {
+    name: Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } }),
+    type: Type.Union(FUNCTION_TYPES.map((type) => Type.Literal(type))),
+    description: Type.Optional(Type.String()),
+    code: Type.Optional(text('the function, JavaScript or TypeScript')),
+    file: Type.Optional(text('file that holds it, beside this one')),
+    path: Type.Optional(text('of type path: such as record.id')),
+    sink_type: Type.Optional(text('of type routing: type of the sinks that it routes to')),
+    ...readOnly('used_by', 'warnings'),
+  },
+  { additionalProperties: false },
+)
+
+const check = checker(FunctionForm)
+
+/** A function of a file. @property file that its code stands in, as the document names it */
+export type FunctionEntry = Written & Readonly<{ file?: string | undefined }>
+
+const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
+
+/** @param given as it came, in any spelling @throws EngineError VALIDATION_FAILED: sinks of this type aren't routed */
+export function sinkTypeOf(given: string | null | undefined): string | null {
+  if (given === undefined || given === null) return null
+  const kind = kindOf({ type: given })
+  if (kind !== undefined && ROUTED.includes(kind)) return kind
+  const can = `functions route to ${ROUTED.join(', ')}`
+  throw wrong('sink_type', kind === undefined ? unknownType(given, can) : `must be one of ${ROUTED.join(', ')}`)
+}
+
+/** How functions stand in a file. */
+export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
+  section: 'functions',
+  schema: FunctionForm,
+  flat: flatFunction,
+  read: (entry, { textOf }) => {
+    const { name, type, description = null, code, file, path, sink_type } = check(entry)
+    const sinkType = sinkTypeOf(sink_type)
+    if (type === 'routing' && sinkType === null) throw wrong('sink_type', 'is missing: the type of the sinks that it routes to')
+    if (type !== 'routing' && sink_type !== undefined) throw wrong('sink_type', 'is of functions of type routing')
+    if (type === 'path') {
+      if (path === undefined) throw wrong('path', 'is missing: path: record.id')
+      return { name, type, description, sinkType, code: path }
+    }
+    if (path !== undefined) throw wrong('path', 'is of functions of type path')
+    if ((code === undefined) === (file === undefined)) throw wrong('code', 'or file must be given, and one of them only')
+    if (file === undefined) return { name, type, description, sinkType, code: code ?? '' }
+    if (!textOf) throw wrong('file', 'can only be read beside a file: give code')
+    try {
+      return { name, type, description, sinkType, code: textOf(file), file }
+    } catch (error) {
+      throw wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
+    }
+  },
+  entry: ({ name, type, description, sinkType, code }) => ({
+    name,
+    type,
+    ...(description !== null && { description }),
+    ...(sinkType !== null && { sink_type: sinkType }),
+    ...(type === 'path' ? { path: code } : { code }),
+  }),
+}
+
+/** Older files have the fields below `transform` or `function`, and the type "function" for a transform. */
+export function flatFunction(form: unknown): unknown {
+  if (!isObject(form)) return form
+  const { transform, function: inner = transform, ...own } = form
+  const flat = isObject(inner) && (transform === undefined || form['function'] === undefined) ? { ...own, ...inner } : form
+  return flat['type'] === 'function' ? { ...flat, type: 'transform' } : flat
+}
+
+/** @throws EngineError VALIDATION_FAILED: of path and code the type needs one */
+export function codeOf(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
+  const isPath = FUNCTION_KINDS[type].written === 'path'
+  const [field, given, other] = isPath ? (['path', path, code] as const) : (['code', code, path] as const)
+  if (given !== undefined && other === undefined) return given
+  throw wrong(field, given === undefined ? 'is missing' : 'is what this type has, and nothing beside it')
+}
+
+const wrong = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+
+/** Makes what says what a routing function's result comes to. @param destination of the sink that it is tried for; absent: of none, and a target that is missing may yet come */
+export function routeTrial(sinkType: string | null | undefined, destination?: Destination): RouteTrial | undefined {
+  const { routing } = PUSH_TYPES.get(sinkType ?? '') ?? {}
+  if (!routing) return undefined
+  return (said, message) => {
+    const { route, reason } = routing.read(said, destination)
+    return reason === undefined ? { routing: routing.effective(route, destination, message) } : { reason }
+  }
+}

@@ -1,0 +1,204 @@
+/**
+ * Edits of the resources that users set up. Each is one transaction, in which it is checked against what is stored at that moment,
+ * and has taken effect here when it settles. A configuration file makes the same edits, all of its own in one transaction.
+ */
+import { EngineError } from '../../engine/errors.ts'
+import type { Query } from '../../engine/postgres/query.ts'
+import { endpointName } from '../../engine/state/destinations.ts'
+import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
+import type { ResourceCache } from '../../engine/state/resource-cache.ts'
+import { accountLock, listOf, NOUN_OF } from '../../engine/state/resource-store.ts'
+import type {
+  InputOf,
+  ResourceLists,
+  ResourceStore,
+  Resources,
+  ResourceType,
+  SinkInput,
+  StoredOf,
+} from '../../engine/state/resource-store.ts'
+import type { Account, Sink } from '../../engine/state/resources.ts'
+import { missingNames, namesOf, newNames, refuseMissing } from '../../engine/state/source-names.ts'
+import type { Store } from '../../engine/state/store.ts'
+import { isKeyed } from '../../sinks/destination-types.ts'
+
+/** A transaction that edits the resources of an account. */
+export type Edit = Readonly<{
+  query: Query
+  resources: ResourceStore
+  account: Account
+  /** what is stored at that moment */
+  stored: ResourceLists
+}>
+
+/** What an edit of a type of resource has to look at. All of it throws VALIDATION_FAILED where the edit is refused. */
+type EditRules<T extends ResourceType> = Readonly<{
+  /** Gives the whole of a resource with some fields changed. */
+  changed: (before: StoredOf<T>, changes: Partial<InputOf<T>>) => InputOf<T>
+  /** Looks at what it refers to. @throws EngineError NOT_FOUND */
+  refuse?: (edit: Edit, input: InputOf<T>, before: StoredOf<T> | undefined) => void
+  /** Looks at what refers to it. @param after absent: it is to be deleted */
+  refuseForUsers?: (edit: Edit, before: StoredOf<T>, after?: InputOf<T>) => void
+}>
+
+const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
+  database: {
+    changed: ({ slot, ...before }, changes) => ({ ...before, slotName: slot.name, publicationName: slot.publication, ...changes }),
+    refuse: (_edit, { slotName, publicationName }, before) => {
+      if (before && (before.slot.name !== slotName || before.slot.publication !== publicationName))
+        throw new EngineError(
+          'VALIDATION_FAILED',
+          `slot and publication of a database can't be renamed (they are "${before.slot.name}" and "${before.slot.publication}")`,
+        )
+    },
+  },
+  http_endpoint: {
+    changed: (before, changes) => ({ ...before, ...changes }),
+    refuseForUsers: ({ stored, account }, { name }, after) => {
+      const users = stored.sinks.filter((sink) => sink.accountId === account.id && endpointName(sink.destination) === name)
+      if (after || users.length === 0) return
+      throw new EngineError('RESOURCE_IN_USE', `the HTTP endpoint "${name}" is in use by ${quoted(users).slice(0, 500)}`)
+    },
+  },
+  function: {
+    changed: (before, changes) => ({ ...before, ...changes }),
+    refuseForUsers: refuseForSinks,
+  },
+  sink: { changed: (before, changes) => ({ ...before, ...changes }), refuse: refuseSink },
+}
+
+/** Gives the resources of a type that the account of an edit has. */
+const ownOf = <T extends ResourceType>({ stored, account }: Edit, type: T): readonly StoredOf<T>[] =>
+  listOf(stored, type).filter(({ accountId }) => accountId === account.id)
+
+/**
+ * Stores a resource under its name. @param before as it is stored, perhaps under another name; absent: it is new
+ * @throws EngineError VALIDATION_FAILED, NOT_FOUND
+ */
+export async function saveResource<T extends ResourceType>(
+  edit: Edit,
+  type: T,
+  { input, before }: Readonly<{ input: InputOf<T>; before: StoredOf<T> | undefined }>,
+): Promise<StoredOf<T>> {
+  const rules: EditRules<T> = RULES[type]
+  const { query, resources, account } = edit
+  if (ownOf(edit, type).some(({ id, name }) => name === input.name && id !== before?.id))
+    throw new EngineError('VALIDATION_FAILED', `another ${NOUN_OF[type]} is named "${input.name}"`, { name: 'is taken' })
+  rules.refuse?.(edit, input, before)
+  if (before && input.name !== before.name) await resources.rename(query, type, before, input.name)
+  return resources.save(query, type, { account, input, before })
+}
+
+type EditsOptions = Readonly<{
+  store: Store
+  resources: ResourceStore
+  cache: ResourceCache
+  /** Makes what is stored take effect. @param stored what that is, where it is known without being read */
+  takeIn: (stored?: Resources) => Promise<void>
+}>
+
+/** Creates, changes and deletes resources for the API. */
+export class ResourceEdits {
+  readonly #options: EditsOptions
+
+  constructor(options: EditsOptions) {
+    this.#options = options
+  }
+
+  /** Stores a new resource. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  async create<T extends ResourceType>(type: T, account: Account, input: InputOf<T>): Promise<StoredOf<T>> {
+    await this.#refuseMissingNames(account, input)
+    const created = await this.#edit(account, (edit) => saveResource(edit, type, { input, before: undefined }))
+    await this.#options.takeIn()
+    return created
+  }
+
+  /** Stores some fields of a resource anew; those that go by its name go by the new one. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  async update<T extends ResourceType>(type: T, id: string, changes: Partial<InputOf<T>>): Promise<StoredOf<T>> {
+    const rules: EditRules<T> = RULES[type]
+    const known = this.#now(type, id)
+    const account = { id: known.accountId, name: '' }
+    await this.#refuseMissingNames(account, rules.changed(known, changes), known)
+    const { loaded, saved, isRenamed } = await this.#edit(account, async (edit, loaded) => {
+      const before = ownOf(edit, type).find((one) => one.id === id) ?? gone(type)
+      const input = rules.changed(before, changes)
+      rules.refuseForUsers?.(edit, before, input)
+      return { loaded, saved: await saveResource(edit, type, { input, before }), isRenamed: input.name !== before.name }
+    })
+    await this.#options.takeIn(isRenamed ? undefined : this.#options.resources.afterSaved(loaded, type, id))
+    return saved
+  }
+
+  /** Deletes a resource with everything that is kept of it. @throws EngineError VALIDATION_FAILED, RESOURCE_IN_USE: another one needs it */
+  async delete(type: ResourceType, id: string): Promise<void> {
+    const { accountId } = this.#now(type, id)
+    await this.#edit({ id: accountId, name: '' }, (edit) => deleteResource(edit, type, id))
+    await this.#options.takeIn()
+  }
+
+  /** One edit of an account at a time, of all processes: each begins with what the one before it left. */
+  #edit<T>(account: Account, work: (edit: Edit, loaded: Resources) => Promise<T>): Promise<T> {
+    const { store, resources } = this.#options
+    return store.transaction(async (query) => {
+      const stored = await resources.load(query)
+      return work({ query, resources, account, stored }, stored)
+    }, accountLock(account.id))
+  }
+
+  /** Asked of the source before anything is locked: it may take its time to answer. @throws EngineError VALIDATION_FAILED */
+  async #refuseMissingNames({ id }: Account, input: InputOf<ResourceType>, known?: StoredOf<ResourceType>): Promise<void> {
+    if (!('source' in input)) return
+    const database = listOf(this.#options.cache, 'database').find((one) => one.accountId === id && one.name === input.database)
+    const names = namesOf(input, isKeyed(input.destination))
+    if (database) refuseMissing(await missingNames(database.connection, known && 'source' in known ? newNames(names, known) : names))
+  }
+
+  #now<T extends ResourceType>(type: T, id: string): StoredOf<T> {
+    return listOf(this.#options.cache, type).find((one) => one.id === id) ?? gone(type)
+  }
+}
+
+function gone(type: ResourceType): never {
+  throw new EngineError('NOT_FOUND', `the ${NOUN_OF[type]} does not exist any more`)
+}
+
+async function deleteResource<T extends ResourceType>(edit: Edit, type: T, id: string): Promise<void> {
+  const rules: EditRules<T> = RULES[type]
+  const before = ownOf(edit, type).find((one) => one.id === id)
+  if (before) rules.refuseForUsers?.(edit, before)
+  await edit.resources.delete(edit.query, type, id)
+}
+
+function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): void {
+  const { destination } = input
+  const database = ownOf(edit, 'database').find(({ name }) => name === input.database)
+  if (!database) throw new EngineError('NOT_FOUND', `the database "${input.database}" is not known`)
+  if (before && before.databaseId !== database.id) throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+  if (before && before.destination.type !== destination.type)
+    throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${before.destination.type}")`)
+  const endpoint = endpointName(destination)
+  if (endpoint !== undefined && !ownOf(edit, 'http_endpoint').some(({ name }) => name === endpoint))
+    throw new EngineError('VALIDATION_FAILED', `there is no HTTP endpoint "${endpoint}"`, {
+      'destination.http_endpoint': `names "${endpoint}", which does not exist`,
+    })
+  const unfit = unfitFunction(input, ownOf(edit, 'function'))
+  if (unfit) throw new EngineError('VALIDATION_FAILED', unfit.join(' '), Object.fromEntries([unfit]))
+}
+
+function refuseForSinks(edit: Edit, before: StoredFunction, after?: InputOf<'function'>): void {
+  const users = usersOf(before, edit.stored.sinks)
+  if (!after && users.length > 0) {
+    const reason = `is attached to the sink${users.length > 1 ? 's' : ''} ${quoted(users)}: "none" in its place takes it away`
+    throw new EngineError('VALIDATION_FAILED', `the function "${before.name}" ${reason}`, { name: reason })
+  }
+  if (!after) return
+  const functions = ownOf(edit, 'function').map((fn) => (fn.id === before.id ? { ...after, name: before.name } : fn))
+  for (const sink of users) {
+    const [field, why] = unfitFunction(sink, functions) ?? []
+    if (field === undefined) continue
+    const reason = `of the sink "${sink.name}" ${why}`
+    throw new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+  }
+}
+
+const quoted = (those: readonly Readonly<{ name: string }>[]): string => those.map(({ name }) => `"${name}"`).join(', ')

@@ -1,0 +1,23 @@
+/** The forms of all types of resources, in the order of a file. */
+import type { EndpointInput, ResourceType, SinkInput } from '../../engine/state/resource-store.ts'
+import { DATABASE, type DatabaseEntry } from './database-form.ts'
+import { ENDPOINT } from './endpoint-form.ts'
+import { FUNCTION, type FunctionEntry } from './function-form.ts'
+import type { ResourceForm } from './resource-form.ts'
+import { SINK } from './sink-form.ts'
+
+/** What an entry of a file says, by type. */
+type Entries = {
+  database: DatabaseEntry
+  http_endpoint: Readonly<{ input: EndpointInput }>
+  function: FunctionEntry
+  sink: Readonly<{ input: SinkInput }>
+}
+
+/** How each type of resource stands in a file. */
+export const RESOURCE_FORMS: { readonly [T in ResourceType]: ResourceForm<T, Entries[T]> } = {
+  database: DATABASE,
+  http_endpoint: ENDPOINT,
+  function: FUNCTION,
+  sink: SINK,
+}

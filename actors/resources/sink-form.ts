@@ -1,0 +1,279 @@
+/**
+ * The wire form of a sink (contract 9.2): how one is printed, and what a partial update may say. Fields are checked by the
+ * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
+ * output that can be sent back, and rules that span fields. Nothing here does I/O.
+ */
+import { isDeepStrictEqual } from 'node:util'
+import { Type } from 'typebox'
+import { schemaCheck } from '../../engine/schema-check.ts'
+import { EngineError } from '../../engine/errors.ts'
+import { durationMs } from '../../engine/duration.ts'
+import { SinkSettings, TableSettings, type Sink, PartitionsIn } from '../../engine/state/resources.ts'
+import { SourceFilter } from '../../engine/state/source-filter.ts'
+import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
+import { Name } from '../../engine/resource-name.ts'
+import { qualified } from '../../engine/postgres/table-name.ts'
+import { AnyDestination, DESTINATIONS, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
+import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
+import type { SinkInput } from '../../engine/state/resource-store.ts'
+import type { Destination } from '../../engine/state/destinations.ts'
+import type { Health } from '../../engine/status.ts'
+import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
+import { invalid, readOnly } from './form.ts'
+import type { ResourceForm } from './resource-form.ts'
+
+const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
+
+const HealthOut = Type.Object({
+  name: Type.String(),
+  status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
+  checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
+})
+
+/** Settings that are shown as they are stored. */
+// prettier-ignore
+const SHOWN_ALIKE = [
+  'message_grouping', 'partitions', 'replay_window', 'batch_size', 'max_retry_count', 'load_shedding_policy', 'timestamp_format',
+  'key_changes', 'concurrency', 'sensitive', 'annotations',
+] as const
+
+/** What an answer says of a sink. */
+export const SinkOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Name,
+  status: SinkSettings.properties.status,
+  database: Name,
+  source: Type.Object({
+    include_schemas: nullable('include_schemas'),
+    exclude_schemas: nullable('exclude_schemas'),
+    include_tables: nullable('include_tables'),
+    exclude_tables: nullable('exclude_tables'),
+  }),
+  tables: Type.Array(TableSettings),
+  actions: SinkSettings.properties.actions,
+  destination: AnyDestination,
+  ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, Type.String({ description: 'name of a function, or "none"' })])),
+  ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, SinkSettings.properties[name]])),
+  active_backfills: Type.Array(Type.Unknown()),
+  health: HealthOut,
+})
+
+/** Shows a sink, of its secrets only enough to know them. */
+export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
+  return {
+    id: sink.id,
+    name: sink.name,
+    status: sink.status,
+    database: sink.database,
+    source: {
+      include_schemas: sink.source.include_schemas ?? null,
+      exclude_schemas: sink.source.exclude_schemas ?? null,
+      include_tables: sink.source.include_tables?.map(qualified) ?? null,
+      exclude_tables: sink.source.exclude_tables?.map(qualified) ?? null,
+    },
+    tables: sink.tables.map((table) => ({ name: qualified(table.name), group_column_names: table.group_column_names ?? null })),
+    actions: sink.actions,
+    destination: destinationOut(sink.destination),
+    ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] ?? 'none'])),
+    ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, sink[name]])),
+    active_backfills: [],
+    health,
+  }
+}
+
+/** A sink without an actor: off by its status, or on its way. */
+export function idleHealth(sink: Sink): Health {
+  const status = sink.status === 'active' ? 'initializing' : 'paused'
+  return { name: 'Consumer health', status, checks: [{ name: 'Sink configuration', status }] }
+}
+
+/** Parts of an output, and keys of older versions: taken in and left out. */
+const LEFT_OUT = readOnly('active_backfill', 'active_backfills', 'replication_slot_id', 'sequence_id', 'consumer_start', 'message_kind')
+const MAX_ANNOTATION_BYTES = 8_192
+const MAX_DEPTH = 64
+const MAX_REPLAY_WINDOW_MS = durationMs('30d')
+
+type SinkChanges = Partial<SinkInput>
+
+const { database: _database, ...settable } = SinkSettings.properties
+/** Every settable field, none required; fields of the wire alone beside them. */
+export const SinkPatch = Type.Object(
+  {
+    ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
+    partitions: Type.Optional(PartitionsIn),
+    source: Type.Optional(Type.Union([SourceFilter, Type.Null()])),
+    tables: Type.Optional(Type.Union([SinkSettings.properties.tables, Type.Null()])),
+    destination: Type.Optional(DestinationIn),
+    database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
+    table: Type.Optional(Type.String({ description: 'older than source: its one table' })),
+    schema: Type.Optional(Type.String({ description: 'older than source: the schema of its table, or its one schema' })),
+    ...LEFT_OUT,
+  },
+  { additionalProperties: false },
+)
+const check = schemaCheck(Type.Partial(Type.Object(settable)), { formats: { uuid: true } })
+
+/**
+ * @param sink as it is
+ * @param body the partial sink of the request
+ * @returns the fields to set, of the resource's own form
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>): SinkChanges {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  const given = settableOf(body)
+  const isFit = check(given)
+  const reasons: Reason[] = [...oddFields(body), ...fixedFields(sink, body), ...(isFit ? [] : reasonsOf(check.errors ?? []))]
+  const { destination, reasons: wrong = [] } = body['destination'] === undefined ? {} : destinationOf(body['destination'], sink)
+  reasons.push(...wrong)
+  const changes = isFit ? { ...given, ...(destination && { destination }) } : undefined
+  if (changes && reasons.length === 0) reasons.push(...acrossFields({ ...sink, ...changes }, changes))
+  if (!changes || reasons.length > 0) throw invalid(reasons)
+  return changes
+}
+
+/**
+ * @param body a whole sink
+ * @param known whose secrets may be given as they are shown
+ * @returns the sink with its defaults filled in
+ * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
+ */
+export function newSink(body: Readonly<Record<string, unknown>>, known?: Destination): SinkInput {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
+  const isFit = checkSettings(settings)
+  const reasons = [...oddFields(body), ...(isFit ? [] : reasonsOf(checkSettings.errors ?? []))]
+  const { destination, reasons: wrong } = destinationOf(body['destination'], { name: body['name'], known })
+  reasons.push(...wrong)
+  const sink = isFit && destination ? { ...settings, destination } : undefined
+  if (sink && reasons.length === 0) reasons.push(...acrossFields(sink, sink))
+  if (!sink || reasons.length > 0) throw invalid(reasons)
+  return sink
+}
+const checkSettings = schemaCheck(
+  Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),
+  { useDefaults: true, formats: { uuid: true } },
+)
+
+/** Only so many of them are named. */
+const MAX_UNKNOWN = 10
+
+/** What is wrong beside the fields that can be set. */
+function oddFields(body: Readonly<Record<string, unknown>>): Reason[] {
+  const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name))
+  const reasons = unknown.slice(0, MAX_UNKNOWN).map((name): Reason => [name.slice(0, 60), 'is not a field of a sink'])
+  for (const name of ['table', 'schema'])
+    if (body[name] !== undefined && typeof body[name] !== 'string') reasons.push([name, 'must be a text'])
+  return reasons
+}
+
+/** Takes what can be set, and brings older spellings to the resource's form. */
+function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const changes: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(body)) if (Object.hasOwn(settable, name)) changes[name] = value
+  for (const field of FUNCTION_FIELDS) if (changes[field] === 'none' || changes[field] === '') changes[field] = null
+  if (changes['tables'] === null) changes['tables'] = []
+  if (changes['message_grouping'] === 'true' || changes['message_grouping'] === 'false')
+    changes['message_grouping'] = changes['message_grouping'] === 'true'
+  const { table, schema } = body // older than source
+  const isOlder = (changes['source'] ?? undefined) === undefined
+  if (isOlder && typeof table === 'string')
+    changes['source'] = { include_tables: [typeof schema === 'string' ? `${schema}.${table}` : qualified(table)] }
+  else if (isOlder && typeof schema === 'string') changes['source'] = { include_schemas: [schema] }
+  else if (changes['source'] === null) changes['source'] = {}
+  return changes
+}
+
+function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
+  return body['database'] !== undefined && body['database'] !== sink.database ? [['database', 'cannot be changed']] : []
+}
+
+/** @param sink as it is to be */
+function acrossFields(sink: SinkInput, changes: SinkChanges): Reason[] {
+  const reasons: Reason[] = []
+  const { destination } = sink
+  if (isKeyed(destination) && sink.key_changes === 'delete_insert')
+    reasons.push(['key_changes', `is of pull and webhook sinks: one of type ${destination.type} deletes the old document itself`])
+  const { routing, refused } = PUSH_TYPES.get(destination.type) ?? {}
+  if ((sink.routing ?? null) !== null && !routing) reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
+  reasons.push(...(refused?.(sink) ?? []))
+  if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
+    const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
+    reasons.push([
+      field,
+      `leaves partitions without a share: max_ack_pending (${sink.max_ack_pending}) is below partitions (${sink.partitions})`,
+    ])
+  }
+  const source = changes.source ?? sink.source
+  if (source.include_schemas && source.exclude_schemas) reasons.push(['source.exclude_schemas', 'cannot be set beside include_schemas'])
+  if (source.include_tables && source.exclude_tables) reasons.push(['source.exclude_tables', 'cannot be set beside include_tables'])
+  const grouping = changes.message_grouping ?? sink.message_grouping
+  const tables = changes.tables ?? sink.tables
+  if (!grouping && tables.some((table) => table.group_column_names))
+    reasons.push(['tables', 'cannot have group_column_names while message_grouping is false'])
+  if (changes.annotations && Buffer.byteLength(JSON.stringify(changes.annotations)) > MAX_ANNOTATION_BYTES) {
+    reasons.push(['annotations', `must be at most ${MAX_ANNOTATION_BYTES} bytes`])
+  }
+  if (changes.replay_window !== undefined && durationMs(changes.replay_window) > MAX_REPLAY_WINDOW_MS)
+    reasons.push(['replay_window', 'must be at most 30d'])
+  return reasons
+}
+
+/** Without recursion: what is to be refused could end the stack. */
+function isDeeperThan(value: unknown, limit: number): boolean {
+  let level: unknown[] = [value]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > limit) return true
+    level = level.flatMap((item) =>
+      typeof item === 'object' && item !== null ? Object.values(item).filter((v) => typeof v === 'object' && v !== null) : [],
+    )
+  }
+  return false
+}
+
+/** How sinks stand in a file. */
+export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
+  section: 'sinks',
+  schema: SinkPatch,
+  notYet: ['initial_backfill'],
+  read: (entry, { known }) => ({ input: newSink(entry, known?.destination) }),
+  entry: (
+    { id: _id, accountId: _account, databaseId: _database, name, database, status, source, tables, destination, ...rest },
+    secret,
+  ) => {
+    const named = (names: readonly string[]) => names.map((table) => qualified(table))
+    const { include_schemas: schemas, exclude_schemas: otherSchemas, include_tables: included, exclude_tables: excluded } = source
+    const { properties = {} } = DESTINATIONS.get(destination.type) ?? {}
+    const isToTell = ([field, value]: [string, unknown]) =>
+      value !== undefined && (field === 'partitions' || !isDefault(SinkSettings.properties, field, value))
+    return {
+      name,
+      database,
+      ...(status !== 'active' && { status }),
+      source: {
+        ...(schemas && { include_schemas: schemas }),
+        ...(otherSchemas && { exclude_schemas: otherSchemas }),
+        ...(included && { include_tables: named(included) }),
+        ...(excluded && { exclude_tables: named(excluded) }),
+      },
+      ...(tables.length > 0 && {
+        tables: tables.map((table) => ({
+          name: qualified(table.name),
+          ...(table.group_column_names && { group_column_names: table.group_column_names }),
+        })),
+      }),
+      destination: Object.fromEntries(
+        Object.entries(destinationOut(destination, secret)).filter(
+          ([field, value]) => field === 'type' || !isDefault(properties, field, value),
+        ),
+      ),
+      ...Object.fromEntries(Object.entries(rest).filter(isToTell)),
+    }
+  },
+}
+
+/** What is left out means null where there is no default. */
+function isDefault(properties: Readonly<Record<string, object>>, field: string, value: unknown): boolean {
+  const { [field]: schema = {} } = properties
+  return isDeepStrictEqual(value, 'default' in schema ? schema.default : null)
+}

@@ -1,0 +1,196 @@
+/**
+ * What is asked of an engine, one row a verb, and where it is done when many processes share the work. A verb whose row has a path
+ * is asked of every process of the cluster, over HTTP: any of them answers the API for all. What a peer asks is done by our own
+ * engine alone, so a request hops once. Paths and bodies are those of former versions, which live beside us during an upgrade.
+ */
+import { newest } from '../../actors/recent-messages.ts'
+import type { EngineVerbs, LocalEngine } from '../../actors/engine.ts'
+import type { PulledSink } from '../../actors/sink/running-sink.ts'
+import type { MessageRecord } from '../../engine/dispatch/parked/message-records.ts'
+import { EngineError } from '../../engine/errors.ts'
+import { wholeHealth } from './cluster-health.ts'
+import { reportOf } from './node-report.ts'
+
+/** What only has to be looked up or taken. */
+export const SHORT_MS = 1_000
+/** Functions may take a second each, and the query of an enrichment five. */
+const RUN_MS = 10_000
+/** An ack waits for its commit. */
+const SETTLE_MS = 15_000
+/** It may have to come to rest first, then its partitions stop. */
+const HOLD_MS = 25_000
+/** A process that doesn't say in this time that an edit has reached it reads it within seconds by itself. */
+const RELOAD_MS = 2_000
+
+/** A call that a process takes from its peers. */
+export type PeerCall<A extends readonly unknown[], R> = Readonly<{
+  /** The first arguments stand in it, each at the place of a parameter; the one after them, if any, is the body. */
+  path: string
+  deadlineMs: number | ((...args: A) => number)
+  run: (engine: LocalEngine, ...args: A) => R | Promise<R>
+  /** What the log says of a peer that doesn't answer. */
+  silent?: string
+}>
+
+/** A process that is asked: its name, and what it answers when its turn comes. */
+export type Asked<R> = Readonly<{ node: string; answer: () => Promise<R> }>
+/** All processes that are asked; our own engine comes first. */
+export type Everywhere<R> = readonly [own: Asked<R>, ...others: Asked<R>[]]
+/** A call whose answers of all processes become one. */
+export type WholeCall<A extends readonly unknown[], R> = PeerCall<A, R> &
+  Readonly<{
+    /** Makes one answer of those of all processes. */
+    merge(asked: Everywhere<R>, whole: EngineVerbs, ...args: A): Promise<R>
+    /** Only processes that own partitions of the sink, which is the first argument, are asked beside ours. */
+    ofOwners?: true
+  }>
+/** The name of a method that the API calls on an engine. */
+export type Verb = Exclude<keyof EngineVerbs, 'sink' | 'reload'>
+
+/** Here: our own engine knows all of it. */
+type Place<V extends Verb> = 'here' | WholeCall<Parameters<EngineVerbs[V]>, Awaited<ReturnType<EngineVerbs[V]>>>
+
+/** All verbs of an engine, but those of a pull sink (cluster-sinks.ts), and the one that tells all others what is stored. */
+export const VERBS: { readonly [V in Verb]: Place<V> } = {
+  actors: 'here',
+  streams: 'here', // as the state database and the log have them: no other process knows more
+  ready: 'here',
+  messages: 'here',
+  testSink: 'here',
+  testEndpoint: 'here',
+  replay: 'here', // it stops the sink in all processes by itself
+  sinkHealth: {
+    path: '/health',
+    deadlineMs: SHORT_MS,
+    run: (engine, ids) => engine.sinkHealth(ids),
+    merge: async ([own, ...others], _whole, ids) => {
+      const silent = others.map(async ({ node, answer }) => ({ node, of: await answer().catch(() => undefined) }))
+      const all = [{ node: own.node, of: await own.answer() }, ...(await Promise.all(silent))]
+      return Object.fromEntries(
+        ids.flatMap((id) => {
+          const parts = all.filter(({ of }) => of === undefined || of[id] !== undefined).map(({ node, of }) => ({ node, health: of?.[id] }))
+          const health = wholeHealth(parts)
+          return health ? [[id, health]] : []
+        }),
+      )
+    },
+  },
+  delivered: {
+    path: '/sinks/:sink/delivered',
+    deadlineMs: SHORT_MS,
+    run: (engine, ...asked) => engine.delivered(...asked),
+    merge: async (asked, _whole, _sinkId, { limit }) => {
+      const at = ({ last_delivered_at }: MessageRecord) => last_delivered_at ?? ''
+      const all = (await answersOf(asked)).flat()
+      return all.sort((a, b) => (at(a) < at(b) ? 1 : at(a) > at(b) ? -1 : 0)).slice(0, limit)
+    },
+  },
+  message: {
+    path: '/sinks/:sink/message',
+    deadlineMs: (_sinkId, { withFunctions }) => (withFunctions ? RUN_MS : SHORT_MS),
+    run: (engine, ...asked) => engine.message(...asked),
+    merge: async ([own, ...others]) => {
+      const found = await own.answer()
+      if (found) return found
+      const answers = await Promise.all(others.map(({ answer }) => answer().catch(() => undefined)))
+      return answers.find((one) => one !== undefined)
+    },
+  },
+  recent: {
+    path: '/recent',
+    deadlineMs: SHORT_MS,
+    run: (engine, asked) => engine.recent(asked),
+    merge: async (asked) => newest((await answersOf(asked)).flat()),
+  },
+  editMessages: {
+    path: '/sinks/:sink/messages',
+    deadlineMs: SETTLE_MS,
+    ofOwners: true, // each edits what its own partitions have
+    run: (engine, ...asked) => engine.editMessages(...asked),
+    merge: async (asked) => {
+      const all = (await Promise.allSettled(asked.map(({ answer }) => answer()))).map((one) => {
+        if (one.status === 'rejected') throw one.reason // when all have answered
+        return one.value
+      })
+      const sum = (of: 'served' | 'edited') => all.reduce((total, one) => total + one[of], 0)
+      return { known: Math.max(...all.map(({ known }) => known)), served: sum('served'), edited: sum('edited') }
+    },
+  },
+  acceptGap: {
+    path: '/sources/:database/accept-gap',
+    deadlineMs: SETTLE_MS,
+    run: (engine, databaseId) => engine.acceptGap(databaseId),
+    merge: async (asked, whole, databaseId) => {
+      let refused: unknown
+      for (const { answer } of asked) {
+        try {
+          const accepted = await answer()
+          await whole.retrySource(databaseId, { wait_ms: 0 }) // all others try again too, so that they stand by
+          return accepted
+        } catch (error) {
+          const isNone = error instanceof EngineError && error.code === 'NO_GAP'
+          if (!isNone || refused === undefined) refused = error // what went wrong tells more than that there was nothing
+        }
+      }
+      throw refused
+    },
+  },
+  retrySource: {
+    path: '/sources/:database/retry',
+    deadlineMs: (_databaseId, { wait_ms }) => wait_ms + SHORT_MS,
+    silent: 'a node has not answered: its source may still have to be told to try again',
+    run: (engine, ...asked) => engine.retrySource(...asked),
+    merge: async (asked) => {
+      const all = await answersOf(asked) // any process may get the lock of the source
+      const [own] = all
+      return all.find(({ state }) => state === 'streaming') ?? all.find(({ code }) => code !== undefined) ?? own
+    },
+  },
+}
+
+const call = <A extends readonly unknown[], R>(row: PeerCall<A, R>): PeerCall<A, R> => row
+/** What only peers ask of a process. Messages are taken by a call of their own kind: peer-client.ts. */
+export const PEER_CALLS = {
+  ack: call({
+    path: '/sinks/:sink/ack',
+    deadlineMs: SETTLE_MS,
+    run: (engine, sinkId: string, ids: readonly string[]) => pulledSink(engine, sinkId).ack(ids).then(done),
+  }),
+  nack: call({
+    path: '/sinks/:sink/nack',
+    deadlineMs: SETTLE_MS,
+    run: (engine, sinkId: string, ids: readonly string[]) => pulledSink(engine, sinkId).nack(ids).then(done),
+  }),
+  holdSink: call({
+    path: '/sinks/:sink/hold/:by',
+    deadlineMs: HOLD_MS,
+    run: (engine, sinkId: string, by: string) => engine.holdSink(sinkId, by),
+  }),
+  releaseSink: call({
+    path: '/sinks/:sink/release/:by',
+    deadlineMs: SETTLE_MS,
+    run: (engine, sinkId: string, by: string) => engine.releaseSink(sinkId, by).then(done),
+  }),
+  reload: call({
+    path: '/reload',
+    deadlineMs: RELOAD_MS,
+    silent: 'a node has not said that an edit has reached it; it reads it by itself within seconds',
+    run: (engine) => engine.reload().then(done),
+  }),
+  report: call({ path: '/report', deadlineMs: SHORT_MS, silent: 'a node does not say how it is', run: reportOf }),
+}
+
+/** The pull sink as this process runs it. @throws EngineError SINK_NOT_RUNNING */
+export function pulledSink(engine: LocalEngine, id: string): PulledSink {
+  const running = engine.sink(id)
+  if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node', { sink: id })
+  return running
+}
+
+/** Asks all at once and leaves out peers that don't answer. @throws what our own engine throws */
+async function answersOf<R>([own, ...others]: Everywhere<R>): Promise<readonly [own: R, ...others: R[]]> {
+  const peers = Promise.allSettled(others.map(({ answer }) => answer()))
+  return [await own.answer(), ...(await peers).flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))]
+}
+
+const done = () => ({ success: true })

@@ -1,0 +1,126 @@
+/** Configuration as code over HTTP (contract 9.5, 11.1): what a file would change, changing it, and what is there as a file. */
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { Type } from 'typebox'
+import { EngineError } from '../engine/errors.ts'
+import type { ConfigEdits } from '../actors/config/config-edits.ts'
+import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/config-reading.ts'
+import { objectBody, queryOf, type Operation } from './http/operation.ts'
+import { checker } from '../actors/resources/form.ts'
+
+/** What the routes of configuration as code ask for. */
+export type ConfigPort = Pick<ConfigEdits, 'plan' | 'apply' | 'export'>
+
+/** A file and some bundles of functions. */
+const MAX_BYTES = 16_777_216
+const texts = (description: string) => Type.Optional(Type.Record(Type.String(), Type.String(), { description }))
+const ConfigIn = Type.Object(
+  {
+    yaml: Type.String({ description: `the configuration file: up to ${MAX_CONFIG_BYTES} bytes and ${MAX_CONFIG_ENTRIES} entries` }),
+    file: Type.Optional(Type.String({ minLength: 1, maxLength: 1000, description: 'its name, for errors' })),
+    variables: texts('what `${VAR}` in values of the file stands for; absent: `${VAR}` is a text'),
+    files: texts('files that functions name as their `file`, by that name; bundled already'),
+  },
+  { additionalProperties: false },
+)
+const checkConfig = checker(ConfigIn)
+
+const Form = Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])
+const Change = Type.Object({
+  resource_type: Type.Union(['database', 'http_endpoint', 'function', 'sink', 'api_token'].map((type) => Type.Literal(type))),
+  action: Type.Union(
+    ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
+    { description: 'delete: the file lacks it; nothing is ever deleted' },
+  ),
+  name: Type.String(),
+  old: Form,
+  new: Form,
+})
+const outcome = {
+  changes: Type.Array(Change, { description: 'entries of the file as they were and will be; secrets are shown in part' }),
+  actions: Type.Array(Type.Object({ description: Type.String() }), { description: 'what is made on the servers of databases' }),
+  notices: Type.Array(Type.String(), { description: 'what should be known, and stops nothing' }),
+}
+const PlanOut = Type.Object(outcome)
+const ApplyOut = Type.Object({
+  resources: Type.Array(
+    Type.Object({ resource_type: Type.String(), id: Type.String(), name: Type.String() }, { additionalProperties: true }),
+    {
+      description: 'those that the file has, as they are now',
+    },
+  ),
+  ...outcome,
+})
+const ExportQuery = Type.Object({
+  'show-sensitive': Type.Optional(Type.Boolean({ description: 'true: secrets as they are' })),
+})
+
+/** Makes the routes of configuration as code. */
+export function configOperations(port: ConfigPort): Operation[] {
+  const described = (actions: readonly string[]) => actions.map((description) => ({ description }))
+  return [
+    {
+      id: 'planConfig',
+      methods: ['POST'],
+      paths: ['/api/config/plan'],
+      summary: 'What applying a configuration file would change',
+      description: 'Checks the file as applying it does, and changes nothing.',
+      auth: true,
+      body: ConfigIn,
+      maxBodyBytes: MAX_BYTES,
+      answer: { description: 'What would change.', schema: PlanOut },
+      errors: [400, 413, 422, 429, 503],
+      handle: async (request, reply, account) => {
+        const { changes, actions, notices } = await port.plan(account, checkConfig(objectBody(request)), goneWith(reply))
+        return { changes, actions: described(actions), notices }
+      },
+    },
+    {
+      id: 'applyConfig',
+      methods: ['POST'],
+      paths: ['/api/config/apply'],
+      summary: 'Apply a configuration file',
+      description:
+        'All of it or nothing: resources are created or updated by their names, and never deleted. Sinks take their changes in without a restart when the answer comes. Secrets may be given as an export shows them: those stay.',
+      auth: true,
+      body: ConfigIn,
+      maxBodyBytes: MAX_BYTES,
+      answer: { description: 'What was changed.', schema: ApplyOut },
+      errors: [400, 413, 422, 429, 503],
+      handle: async (request, reply, account) => {
+        const { resources, changes, actions, notices } = await port.apply(account, checkConfig(objectBody(request)), goneWith(reply))
+        return {
+          resources: resources.map(({ type, id, shown }) => ({ resource_type: type, id, ...shown })),
+          changes,
+          actions: described(actions),
+          notices,
+        }
+      },
+    },
+    {
+      id: 'exportConfig',
+      methods: ['GET'],
+      paths: ['/api/config/export'],
+      summary: 'The resources of the account as a configuration file',
+      description: 'Without account and tokens. Applying it again changes nothing, also while its secrets are shown in part.',
+      auth: true,
+      query: ExportQuery,
+      answer: { description: 'The file.', schema: Type.Object({ yaml: Type.String() }) },
+      errors: [400, 503],
+      handle: async (request, _reply, account) => ({ yaml: await port.export(account, { showSensitive: isSensitiveShown(request) }) }),
+    },
+  ]
+}
+
+/** Aborted when the client has closed its connection before the answer. */
+function goneWith({ raw }: FastifyReply): AbortSignal {
+  const gone = new AbortController()
+  raw.once('close', () => gone.abort())
+  return gone.signal
+}
+
+/** @throws EngineError REQUEST_INVALID */
+function isSensitiveShown(request: FastifyRequest): boolean {
+  const { 'show-sensitive': dashed, show_sensitive: shown = dashed } = queryOf(request)
+  if (shown === undefined || shown === 'false' || shown === 'true') return shown === 'true'
+  throw new EngineError('REQUEST_INVALID', 'show-sensitive must be true or false.')
+}

@@ -1,0 +1,48 @@
+/**
+ * Memory of large bodies, of answers, requests and batches of functions, used again for later ones. Such a body takes up to a megabyte, outside of V8's
+ * heap: made anew for each, it would be collected every few hundred milliseconds, and each collection marks the whole
+ * heap for it (measured: a fifth of all CPU of a drain); and memory that is new to the process is dear to touch. Whoever takes memory gives it back when nobody can read it any
+ * more, or leaves it to the garbage collector: both are safe, giving back early is not.
+ */
+
+/** A smaller body is not worth it. */
+const FROM_BYTES = 16 * 1024
+/** Bodies differ a little in size: rounded up, small ones less, they fit each other's memory. */
+const STEP_BYTES = 256 * 1024
+const SMALL_STEP_BYTES = 64 * 1024
+/** One great body must not weigh for ever. */
+const LARGEST_BYTES = 4 * 1024 * 1024
+const KEPT_BYTES = 8 * 1024 * 1024
+
+/** Keeps memory that was given back. */
+export class BodyMemory {
+  /** the last given back is taken first: the processor may still have it at hand */
+  readonly #free: ArrayBuffer[] = []
+  #freeBytes = 0
+
+  get freeBytes(): number {
+    return this.#freeBytes
+  }
+
+  /** Memory with anything in it. */
+  take(bytes: number): Buffer {
+    if (bytes < FROM_BYTES || bytes > LARGEST_BYTES) return Buffer.allocUnsafe(bytes)
+    const i = this.#free.findLastIndex(({ byteLength }) => byteLength >= bytes)
+    const [memory] = i < 0 ? [] : this.#free.splice(i, 1)
+    const step = bytes < STEP_BYTES ? SMALL_STEP_BYTES : STEP_BYTES
+    if (!memory) return Buffer.allocUnsafeSlow(Math.ceil(bytes / step) * step).subarray(0, bytes)
+    this.#freeBytes -= memory.byteLength
+    return Buffer.from(memory, 0, bytes)
+  }
+
+  /** What `take` gave, at most once: its bytes may change from now on. */
+  give({ buffer, length }: Buffer): void {
+    if (length < FROM_BYTES || length > LARGEST_BYTES || !(buffer instanceof ArrayBuffer)) return
+    this.#free.push(buffer)
+    this.#freeBytes += buffer.byteLength
+    while (this.#freeBytes > KEPT_BYTES) this.#freeBytes -= this.#free.shift()?.byteLength ?? 0 // perhaps it has become too small
+  }
+}
+
+/** Of this process: what one sink gives back another may take. */
+export const bodyMemory = new BodyMemory()

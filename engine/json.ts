@@ -1,0 +1,23 @@
+/** JSON as it is read here: with all digits of its integers, for what is only sent on, and looked at before it is believed. */
+
+declare global {
+  /** What Node has of "JSON.parse source text access", which the compiler's library doesn't know yet. */
+  interface JSON {
+    parse(text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
+    rawJSON(text: string): unknown
+  }
+}
+
+const MANY_DIGITS = /[0-9]{16}/
+
+/** @returns as JSON.parse does, but integers beyond ±2^53 as what JSON.stringify writes with its digits */
+export function parseExact(text: string): unknown {
+  if (!MANY_DIGITS.test(text)) return JSON.parse(text)
+  return JSON.parse(text, (_, value, { source = '' }) =>
+    typeof value === 'number' && !Number.isSafeInteger(value) && /^-?[0-9]+$/.test(source) ? JSON.rawJSON(source) : value,
+  )
+}
+
+/** Whether a value that was parsed is an object with named members: no list, nor null. */
+export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
