@@ -18,15 +18,13 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import { EMPTY_ANSWER, PullAnswers } from '../../sinks/pull.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type TakenBatches } from './pull-stage.ts'
-import type { PulledSink, Receipt, ReceiveRequest, SinkOptions } from '../sink/running-sink.ts'
+import { OFF_HOLD_MS, type PulledSink, type Receipt, type ReceiveRequest, type SinkOptions } from '../sink/running-sink.ts'
 import type { SinkHost } from '../sink/sink-host.ts'
 import type { Figures } from '../../engine/status.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import type { Transport, TransportHealth } from '../sink/transport.ts'
 import { Waiters } from './waiters.ts'
 
-/** A receive that could wait is held so long by a sink that is off, so that a client in a loop doesn't spin. */
-const OFF_HOLD_MS = 1_000
 /** So long a receive that doesn't wait looks for a message that passes the filter. */
 const SEARCH_MS = 1_000
 const EMPTY: Receipt = { body: EMPTY_ANSWER, count: 0, giveBack: () => undefined }

@@ -18,6 +18,10 @@ export interface Receipt {
   written?(): void
 }
 
+/** A receive that may wait is held at most this long while its sink is paused or disabled: a client that asks in a loop doesn't spin,
+ *  and asks again within a second of the sink's coming back. */
+export const OFF_HOLD_MS = 1_000
+
 /** What a client asks for. */
 export type ReceiveRequest = Readonly<{
   /** 1..1000 */

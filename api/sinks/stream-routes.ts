@@ -11,7 +11,7 @@ import { splitTokens } from '../../engine/dispatch/ack-id.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
-import type { PulledSink, Receipt } from '../../actors/sink/running-sink.ts'
+import { OFF_HOLD_MS, type PulledSink, type Receipt } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { Shape } from '../../sinks/pull.ts'
 import { JSON_TYPE, objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
@@ -22,7 +22,6 @@ const MAX_WAIT_MS = 300_000
 /** At about 40 bytes an id, 400,000 ids. */
 const MAX_ACK_BYTES = 16 * 1_048_576
 const MAX_RECEIVE_BYTES = 65_536
-const OFF_HOLD_MS = 5_000
 /** Below this a network packet takes it whole either way. */
 const GZIP_FROM_BYTES = 1_400
 
@@ -232,7 +231,7 @@ async function take(
   const running = engine.sink(sink.id)
   if (running) return running.receive({ ...parameters, signal: call.signal })
   if (sink.status === 'active') throw new EngineError('SINK_NOT_RUNNING', `sink ${sink.name} has no actor`, { sink: sink.name })
-  // nothing comes while it is off: held a little, so that a client in a loop neither spins nor misses that it is on again
+  // a sink that is off may have no actor yet: the client is held here as the actor of one that is off holds it
   if (parameters.waitMs > 0) {
     using places = new DisposableStack()
     places.use(receives.held.take(sink))
