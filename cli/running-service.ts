@@ -1,6 +1,6 @@
 /** A command's way to a running Tailrace: its API, by the token of an account. */
 import { EngineError } from '../engine/errors.ts'
-import { isObject } from '../engine/json.ts'
+import { fieldsOf } from '../engine/json.ts'
 import { CommandFailed } from './command.ts'
 import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
@@ -38,7 +38,7 @@ async function answerOf(
   try {
     const answer = await fetch(url, { method, headers, ...(form && { body: JSON.stringify(form) }) })
     const body: unknown = await answer.json()
-    return { isRefused: !answer.ok, body: isObject(body) ? body : {} }
+    return { isRefused: !answer.ok, body: fieldsOf(body) }
   } catch (cause) {
     throw new EngineError('SERVICE_UNREACHABLE', `no answer of Tailrace from ${url}`, { url }, { cause })
   }

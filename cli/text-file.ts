@@ -1,7 +1,7 @@
 /** Files that a command was given by name: what can't be read or written is told in words. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { EngineError } from '../engine/errors.ts'
-import { isObject } from '../engine/json.ts'
+import { fieldsOf } from '../engine/json.ts'
 
 const WORDS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file or folder',
@@ -20,7 +20,7 @@ function done<T>(what: string, file: string, work: () => T): T {
   try {
     return work()
   } catch (cause) {
-    const { code, message } = isObject(cause) ? cause : {}
+    const { code, message } = fieldsOf(cause)
     throw new EngineError('ARGUMENT_INVALID', `can not ${what} ${file}: ${WORDS[String(code)] ?? String(message)}`, {}, { cause })
   }
 }

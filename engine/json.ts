@@ -21,3 +21,6 @@ export function parseExact(text: string): unknown {
 /** Whether a value that was parsed is an object with named members: no list, nor null. */
 export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Reads a value that came from outside as named fields: one that is no object, or is a list, has none. Nothing is copied. */
+export const fieldsOf = (value: unknown): Readonly<Record<string, unknown>> => (isObject(value) ? value : {})

@@ -6,7 +6,7 @@
  * first argument) and lends its code to the line when the line has none. Rows are never logged: log their position.
  */
 import { pino, type DestinationStream, type Level, type Logger as PinoLogger } from 'pino'
-import { fieldsOf } from './fields.ts'
+import { fieldsOf } from './json.ts'
 import { redact, redactError, redactText } from './redaction.ts'
 
 /** The log of the process, or of a part of it. */

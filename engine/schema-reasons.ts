@@ -3,7 +3,7 @@
  * without repeating its value. Nothing here does I/O.
  */
 import type { ErrorObject } from 'ajv'
-import { fieldsOf } from './fields.ts'
+import { fieldsOf } from './json.ts'
 import { DURATION_PATTERN } from './duration.ts'
 import { NAME_FORM } from './resource-name.ts'
 

@@ -1,5 +1,5 @@
 /** What answers of any HTTP server say, whatever it is a server of. */
-import { isObject } from '../engine/json.ts'
+import { fieldsOf } from '../engine/json.ts'
 import type { HttpAnswer } from '../engine/net/http-pool.ts'
 import { JsonMembers } from './json-members.ts'
 
@@ -55,7 +55,7 @@ export function elementsOf({ body }: HttpAnswer, list: string, most: number): re
 export function objectIn({ body }: HttpAnswer): Readonly<Record<string, unknown>> {
   try {
     const value: unknown = JSON.parse(body.toString('utf8'))
-    return isObject(value) ? value : {}
+    return fieldsOf(value)
   } catch {
     return {}
   }

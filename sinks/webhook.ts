@@ -6,7 +6,7 @@
 import type { Batch } from '../engine/dispatch/batch.ts'
 import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
-import { isObject } from '../engine/json.ts'
+import { fieldsOf, isObject } from '../engine/json.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
 import { withoutLogin } from '../engine/state/destinations.ts'
 import { WebhookDestination } from './webhook-settings.ts'
@@ -170,7 +170,7 @@ class Webhook implements PushWire {
     if (!named || named.length === 0) return { kind: 'delivered', status }
     const failures = Array.from({ length: count }, (): ReturnType<Verbatim['about']> | undefined => undefined)
     for (const entry of named) {
-      const { index, error } = isObject(entry) ? entry : {}
+      const { index, error } = fieldsOf(entry)
       if (typeof index !== 'number' || !Number.isInteger(index) || index < 0 || index >= count) continue
       const text = typeof error === 'string' ? error : JSON.stringify(error ?? 'failed')
       failures[index] = this.#verbatim.about('message', status, text)

@@ -7,7 +7,7 @@ import { schemaCheck } from '../../engine/schema-check.ts'
 import { secretFields, type Destination } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
-import { isObject } from '../../engine/json.ts'
+import { fieldsOf, isObject } from '../../engine/json.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
 /** Spellings of a type that are taken in. */
@@ -24,7 +24,7 @@ export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) 
 
 /** The kind that a form names, whichever way it is spelt; undefined: none that is known. */
 export function kindOf(form: unknown): string | undefined {
-  const type = isObject(form) ? form['type'] : undefined
+  const type = fieldsOf(form)['type']
   if (typeof type !== 'string') return undefined
   return Object.hasOwn(ALIASES, type) ? ALIASES[type] : DESTINATIONS.has(type) ? type : undefined
 }

@@ -1,7 +1,7 @@
 /** Forms, as requests and the configuration file bring them: what is taken as absent, and what one is refused for. Nothing here does I/O. */
 import { Type, type Static, type TSchema } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
-import { isObject } from '../../engine/json.ts'
+import { fieldsOf, isObject } from '../../engine/json.ts'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 
@@ -20,7 +20,7 @@ export const readOnly = (...others: readonly string[]) =>
  */
 export function withoutNulls(schema: unknown, form: unknown): unknown {
   if (Array.isArray(form)) {
-    const items = isObject(schema) ? schema['items'] : undefined
+    const items = fieldsOf(schema)['items']
     return hasFields(items) ? form.map((item) => withoutNulls(items, item)) : form
   }
   if (!isObject(form) || !hasFields(schema)) return form
@@ -38,7 +38,7 @@ const hasFields = (schema: unknown): schema is Readonly<{ properties: Readonly<R
   isObject(schema) && isObject(schema['properties'])
 
 function takesNull(schema: unknown): boolean {
-  const { anyOf, type } = isObject(schema) ? schema : {}
+  const { anyOf, type } = fieldsOf(schema)
   return Array.isArray(anyOf) ? anyOf.some(takesNull) : type === undefined || type === 'null'
 }
 

@@ -4,7 +4,7 @@
  * nothing. Nothing here does I/O.
  */
 import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
-import { isObject } from '../../engine/json.ts'
+import { fieldsOf, isObject } from '../../engine/json.ts'
 import { redactText } from '../../engine/redaction.ts'
 
 /** The body of an answer to a request that failed. */
@@ -45,7 +45,7 @@ export function answerTo(error: unknown): ErrorAnswer {
 
 /** Errors that aren't ours: those that say 4xx are the client's, the rest are internal. */
 function foreign(error: unknown): ErrorAnswer {
-  const { code: foreignCode, statusCode } = isObject(error) ? error : {}
+  const { code: foreignCode, statusCode } = fieldsOf(error)
   const code =
     FOREIGN_CODES[String(foreignCode)] ??
     (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500 ? 'REQUEST_INVALID' : 'INTERNAL')

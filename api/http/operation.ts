@@ -5,7 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { TSchema } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
-import { isObject } from '../../engine/json.ts'
+import { fieldsOf, isObject } from '../../engine/json.ts'
 import type { Account } from '../../engine/state/resources.ts'
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
@@ -53,12 +53,12 @@ export const JSON_TYPE = 'application/json; charset=utf-8'
 
 /** Gives a part of the path of a request by its name. */
 export function pathParameter({ params }: FastifyRequest, name: string): string {
-  const value = isObject(params) ? params[name] : undefined
+  const value = fieldsOf(params)[name]
   return typeof value === 'string' ? value : ''
 }
 
 /** Gives what stands behind the path of a request, by name. */
-export const queryOf = ({ query }: FastifyRequest): Readonly<Record<string, unknown>> => (isObject(query) ? query : {})
+export const queryOf = ({ query }: FastifyRequest): Readonly<Record<string, unknown>> => fieldsOf(query)
 
 /** @returns the body as an object; an empty body is `{}`
  *  @throws EngineError REQUEST_INVALID: JSON, but not an object */

@@ -4,7 +4,7 @@ import { chmodSync, chownSync, existsSync, lchownSync, lstatSync, readdirSync, r
 import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { EngineError, codeOf, errorText } from '../errors.ts'
-import { fieldsOf } from '../fields.ts'
+import { fieldsOf } from '../json.ts'
 
 /** The programs of a PostgreSQL. */
 export type Binaries = Readonly<{ initdb: string; postgres: string; version: string }>

@@ -3,7 +3,7 @@
  * the certificate, or what it is checked with, has to change first.
  */
 import { EngineError, codeOf } from '../errors.ts'
-import { fieldsOf } from '../fields.ts'
+import { fieldsOf } from '../json.ts'
 
 /** OpenSSL's words for a chain that leads to no authority we have been given, or not validly. */
 const UNTRUSTED = new Set([

@@ -12,7 +12,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'
-import { fieldsOf } from '../../fields.ts'
+import { fieldsOf } from '../../json.ts'
 import type { AssignmentListener } from '../log.ts'
 import { assignLikeFirst, type GroupMember } from './assignment.ts'
 import type { Brokers } from './brokers.ts'

@@ -1,6 +1,6 @@
 /** Access tokens for SASL OAUTHBEARER, by the client credentials grant (RFC 6749, 4.4): kept until shortly before they end. */
 import { EngineError } from '../../errors.ts'
-import { fieldsOf } from '../../fields.ts'
+import { fieldsOf } from '../../json.ts'
 
 type TokenEndpoint = Readonly<{ url: string; clientId: string; clientSecret: string; scope?: string | undefined }>
 

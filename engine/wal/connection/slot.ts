@@ -4,7 +4,7 @@
  */
 import { escapeIdentifier } from 'pg'
 import { EngineError } from '../../errors.ts'
-import { fieldsOf } from '../../fields.ts'
+import { fieldsOf } from '../../json.ts'
 import type { Query } from '../../postgres/query.ts'
 import { rowsOf } from '../../postgres/rows.ts'
 import type { SlotLag } from '../../status.ts'
