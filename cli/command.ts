@@ -1,5 +1,6 @@
 /** What a command of `tailrace` is: the words and options that it takes, what they mean, and what runs it. They are parsed here, once. */
 import { parseArgs } from 'node:util'
+import { errorText } from '../engine/errors.ts'
 
 /** @property value what stands for its value in the help; absent: it has none */
 type Option = Readonly<{ type: 'string' | 'boolean'; value?: string; means: string }>
@@ -76,7 +77,7 @@ function parsed(args: readonly string[], options: Options, allowPositionals: boo
   try {
     return parseArgs({ args: [...args], strict: true, allowPositionals, options })
   } catch (error) {
-    throw new UsageError(error instanceof Error ? error.message : String(error))
+    throw new UsageError(errorText(error))
   }
 }
 

@@ -7,6 +7,7 @@ import { dirname, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { functionFiles, interpolated } from '../actors/config/config-document.ts'
 import { ConfigReader } from '../actors/config/config-reader.ts'
+import { errorText } from '../engine/errors.ts'
 import { functionText, tellOutside } from './bundle.ts'
 import { configVariables } from './settings.ts'
 import { readText } from './text-file.ts'
@@ -42,7 +43,7 @@ export function configRequest({ name, folder, source }: ConfigFile): ConfigReque
     try {
       files[path] = functionText(resolve(folder, path), tellOutside)
     } catch (error) {
-      reader.wrong(offset, `file can not be read: ${error instanceof Error ? error.message : String(error)}`)
+      reader.wrong(offset, `file can not be read: ${errorText(error)}`)
       isWhole = false
     }
   if (!isWhole) reader.refuse() // with the variables that are missing

@@ -5,7 +5,7 @@
 import { readFileSync, watch } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, errorText } from '../engine/errors.ts'
 import { FUNCTION_FIELDS, TELLING_WORDS, type FunctionField } from '../engine/state/function-kinds.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { sinkTypeOf, routeTrial } from '../actors/resources/function-form.ts'
@@ -217,7 +217,7 @@ function messagesOf(text: string, file: string): TrialMessage[] {
     const lines = text.split('\n').filter((line) => line.trim() !== '')
     list = lines.length > 1 && lines.every((line) => /^\s*\{.*\}\s*$/.test(line)) ? lines.flatMap(listed) : listed(text)
   } catch (error) {
-    throw new EngineError('ARGUMENT_INVALID', `${file} is not JSON: ${error instanceof Error ? error.message : String(error)}`)
+    throw new EngineError('ARGUMENT_INVALID', `${file} is not JSON: ${errorText(error)}`)
   }
   if (list.length === 0 || !list.every((message) => isObject(message) && 'record' in message))
     throw new EngineError('ARGUMENT_INVALID', `${file} holds no messages: a JSON object with "record", a list of them, or one a line`)

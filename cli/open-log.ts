@@ -1,7 +1,7 @@
 /** Opens the log where the settings say it is: in Kafka, or in the data folder. */
 import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, errorText } from '../engine/errors.ts'
 import { openEmbeddedLog } from '../engine/log/embedded.ts'
 import type { KafkaConnection } from '../engine/log/kafka/connection.ts'
 import { tokenFrom } from '../engine/log/kafka/oauth-token.ts'
@@ -55,11 +55,6 @@ function pem(variable: string, file: string | undefined): string | undefined {
   try {
     return readFileSync(file, 'utf8')
   } catch (cause) {
-    throw new EngineError(
-      'SETTING_INVALID',
-      `${variable}: ${cause instanceof Error ? cause.message : String(cause)}`,
-      { variables: variable },
-      { cause },
-    )
+    throw new EngineError('SETTING_INVALID', `${variable}: ${errorText(cause)}`, { variables: variable }, { cause })
   }
 }

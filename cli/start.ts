@@ -21,7 +21,7 @@ import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { makeTestUrl } from '../api/sinks/test-endpoint.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, errorText } from '../engine/errors.ts'
 import { refuseForeignLog } from '../engine/log/own-topics.ts'
 import { createLogger, type Logger } from '../engine/logger.ts'
 import { Metrics } from '../engine/metrics.ts'
@@ -256,7 +256,7 @@ function readFile(path: string): ReturnType<typeof readDocument> {
     return readDocument(readFileSync(path, 'utf8'), { file: path, env: configVariables(), read })
   } catch (cause) {
     if (cause instanceof EngineError) throw cause
-    throw new EngineError('CONFIG_INVALID', `${path}: ${cause instanceof Error ? cause.message : String(cause)}`, { file: path }, { cause })
+    throw new EngineError('CONFIG_INVALID', `${path}: ${errorText(cause)}`, { file: path }, { cause })
   }
 }
 

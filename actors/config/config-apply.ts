@@ -8,7 +8,7 @@
  */
 import { setTimeout as pause } from 'node:timers/promises'
 import { isDeepStrictEqual } from 'node:util'
-import { EngineError } from '../../engine/errors.ts'
+import { EngineError, errorText } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
@@ -110,7 +110,7 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
     const left: string[] = []
     for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message))
     if (left.length === 0) throw error
-    const text = `${textOf(error)}; what was made for it could not be dropped: ${left.join('; ')}`
+    const text = `${errorText(error)}; what was made for it could not be dropped: ${left.join('; ')}`
     throw new EngineError('CONFIG_INVALID', text, {}, { cause: error })
   }
 }
@@ -134,7 +134,7 @@ class Findings {
   wrong(line: number, error: unknown): void {
     this.#cause ??= error
     const because = error instanceof EngineError ? { because: error.code } : {}
-    this.problems.push({ file: this.#file, line, reason: textOf(error), ...because })
+    this.problems.push({ file: this.#file, line, reason: errorText(error), ...because })
   }
 
   /** Takes in what the work is refused for. @throws EngineError CONFIG_INVALID: the state database itself fails, which ends it */
@@ -215,7 +215,8 @@ async function provisionAll(
         logger.warn({ err: error, account: account?.name, database: name }, 'a database of a configuration could not be reached')
       const told = logger && !isAsBefore && isOfConnecting(error) ? withoutNetwork(connection) : error
       const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isAsBefore
-      if (streamed.has(name) && isItsOwn) findings.notice(database.line, `${textOf(told)}; all else goes on without its source "${name}"`)
+      if (streamed.has(name) && isItsOwn)
+        findings.notice(database.line, `${errorText(told)}; all else goes on without its source "${name}"`)
       else findings.wrong(database.line, told)
     }
   }
@@ -386,5 +387,3 @@ async function writeToken(
   await resources.saveToken(query, account, name, token)
   return [{ resource_type: 'api_token', action: before ? 'update' : 'create', name, old: before ? { name } : null, new: { name } }]
 }
-
-const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

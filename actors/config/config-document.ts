@@ -6,8 +6,8 @@
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
 import { Type, type Static } from 'typebox'
-import { EngineError } from '../../engine/errors.ts'
-import { isObject } from '../../engine/json.ts'
+import { EngineError, errorText } from '../../engine/errors.ts'
+import { fieldsOf, isObject } from '../../engine/json.ts'
 import { Name } from '../../engine/resource-name.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
@@ -168,7 +168,7 @@ export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: s
     const { [section]: forms } = root
     return (Array.isArray(forms) ? forms : []).flatMap((form: unknown, i) => {
       const flat = flatFunction(form)
-      const path = isObject(flat) ? flat['file'] : undefined
+      const path = fieldsOf(flat)['file']
       return typeof path === 'string' && path !== '' ? [{ path, offset: reader.at(section, i, 'file') }] : []
     })
   })
@@ -179,7 +179,7 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
   try {
     root = reader.document.toJS({ maxAliasCount: 1000 })
   } catch (error) {
-    return reader.fail(0, error instanceof Error ? error.message : String(error))
+    return reader.fail(0, errorText(error))
   }
   if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
   if (!isObject(root)) return reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
@@ -239,7 +239,7 @@ function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
     reader.wrong(reader.at(section), `${section}: expected a list`)
     return []
   }
-  const names = given.map((entry: unknown) => (isObject(entry) ? entry['name'] : undefined))
+  const names = given.map((entry: unknown) => fieldsOf(entry)['name'])
   for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${String(names[i])}" stands there twice`)
   return given.flatMap((one: unknown, i) => {
     const form = withoutNulls(schema, flat(one))

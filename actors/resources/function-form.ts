@@ -1,6 +1,6 @@
 /** What a function is in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
 import { Type } from 'typebox'
-import { EngineError } from '../../engine/errors.ts'
+import { EngineError, errorText } from '../../engine/errors.ts'
 import { Name } from '../../engine/resource-name.ts'
 import { FUNCTION_KINDS, FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
@@ -65,7 +65,7 @@ export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
     try {
       return { name, type, description, sinkType, code: textOf(file), file }
     } catch (error) {
-      throw wrong('file', `can not be read: ${error instanceof Error ? error.message : String(error)}`)
+      throw wrong('file', `can not be read: ${errorText(error)}`)
     }
   },
   entry: ({ name, type, description, sinkType, code }) => ({

@@ -3,6 +3,7 @@
  * (correctness 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
  * long while the stream goes on. Marks may be written more than once; the first one of a version counts.
  */
+import { errorText } from '../../engine/errors.ts'
 import { emitRoutingMark } from '../../engine/wal/routing/routing.ts'
 import { unplacedVersions, type SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import type { Query } from '../../engine/postgres/query.ts'
@@ -68,7 +69,7 @@ export class RoutingMarks extends Rounds {
     const name = 'Sink configuration'
     const code = 'ROUTING_NOT_PLACED'
     if (error !== undefined) {
-      const message = `the change saved as routing version ${version} can not be written to the source yet, and is tried again: ${textOf(error)}`
+      const message = `the change saved as routing version ${version} can not be written to the source yet, and is tried again: ${errorText(error)}`
       return { name, status: 'warning', error: { code, message } }
     }
     if (performance.now() - since < MET_WITHIN_MS) return undefined
@@ -104,11 +105,9 @@ export class RoutingMarks extends Rounds {
       return true
     } catch (error) {
       if (this.#unplaced?.version !== version || this.#unplaced.error === undefined)
-        notice(`the mark of routing version ${version} could not be written, and is tried again: ${textOf(error)}`)
+        notice(`the mark of routing version ${version} could not be written, and is tried again: ${errorText(error)}`)
       this.#unplaced = { version, since, error }
       return false
     }
   }
 }
-
-const textOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))

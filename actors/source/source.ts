@@ -15,7 +15,7 @@
  *  I5. A stop is honoured in every state; a stream gets DRAIN_MS to make durable what it holds.
  */
 import { assign, fromPromise, setup } from 'xstate'
-import { EngineError, ERRORS } from '../../engine/errors.ts'
+import { EngineError, ERRORS, errorText } from '../../engine/errors.ts'
 import { courseAfter, type Course } from '../../engine/wal/connection/source-error.ts'
 import { backOff } from '../../engine/back-off.ts'
 
@@ -59,7 +59,7 @@ const errorIn = (event: object): unknown => ('error' in event ? event.error : un
 
 function toFailure(error: unknown): SourceFailure {
   const code = error instanceof EngineError ? error.code : 'INTERNAL'
-  const message = error instanceof Error ? error.message : String(error)
+  const message = errorText(error)
   return { code, message, remedy: ERRORS[code].remedy, course: courseAfter(error), at: new Date(), error }
 }
 

@@ -12,7 +12,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { Pool } from 'undici'
-import { EngineError, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
+import { codeOf, EngineError, errorText, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { openPool } from '../../engine/net/http.ts'
 import type { Node } from '../../engine/state/node-registry.ts'
@@ -199,8 +199,7 @@ function errorOf(node: Node, status: number, body: Buffer): EngineError {
   return new EngineError(code, `node ${node.name}: ${summary}`, { node: node.name, status })
 }
 
-const reasonOf = (cause: unknown): string =>
-  cause instanceof Error ? ('code' in cause && typeof cause.code === 'string' ? cause.code : cause.message) : String(cause)
+const reasonOf = (cause: unknown): string => codeOf(cause) ?? errorText(cause)
 
 function ackIdsOf(body: Buffer): string[] {
   return (JSON.parse(body.toString()) as { data: { ack_id: string }[] }).data.map(({ ack_id }) => ack_id)

@@ -3,7 +3,7 @@
  * partition or restarts a database has thousands of them: one short line for each code every few seconds, with how many
  * there were, and the rest for those who debug. What nobody expects has its stack.
  */
-import { isRetryable } from '../../engine/errors.ts'
+import { isRetryable, errorText } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { ErrorBody } from './error-answers.ts'
 
@@ -28,7 +28,7 @@ export class FailedRequests {
     const known = this.#putOff.get(code) ?? { toldAt: -Infinity, since: 0 }
     this.#putOff.set(code, known)
     known.since++
-    const fields = { code, ...request, reason: error instanceof Error ? error.message : String(error) }
+    const fields = { code, ...request, reason: errorText(error) }
     if (this.#clock() - known.toldAt < TOLD_EVERY_MS) return void this.#logger.debug(fields, 'a request was put off')
     this.#logger.warn({ ...fields, requests: known.since }, 'requests are put off: whoever sent them should try again')
     known.toldAt = this.#clock()

@@ -1,5 +1,5 @@
 /** Asks the state database, with its failures as errors of the engine: it can't serve now, or it says no. */
-import { EngineError } from '../errors.ts'
+import { EngineError, errorText } from '../errors.ts'
 import { faultOf, sqlstateOf } from '../postgres/sqlstate.ts'
 import type { Query } from '../postgres/query.ts'
 
@@ -13,7 +13,7 @@ export async function ask(query: Query, sql: string, params: readonly unknown[])
   } catch (error) {
     if (error instanceof EngineError) throw error
     const sqlstate = sqlstateOf(error) ?? ''
-    const text = `the state database: ${error instanceof Error ? error.message : String(error)}`
+    const text = `the state database: ${errorText(error)}`
     throw stateUnavailable(error) ?? new EngineError('INTERNAL', text, { sqlstate }, { cause: error })
   }
 }
@@ -26,7 +26,7 @@ export async function ask(query: Query, sql: string, params: readonly unknown[])
 export function stateUnavailable(error: unknown): EngineError | undefined {
   const sqlstate = sqlstateOf(error)
   if (faultOf(sqlstate) === 'other') return undefined
-  const text = error instanceof Error ? error.message : String(error)
+  const text = errorText(error)
   const message = `the state database: ${text}`
   if (sqlstate === undefined) return new EngineError('STATE_UNAVAILABLE', message, {}, { cause: error })
   return new EngineError('STATE_UNAVAILABLE', `${message} (${sqlstate})`, { sqlstate }, { cause: error })

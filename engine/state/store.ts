@@ -6,7 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, Pool, escapeLiteral, type ClientConfig } from 'pg'
-import { EngineError } from '../errors.ts'
+import { EngineError, errorText } from '../errors.ts'
 import { clientConfig, type Connection } from '../postgres/client-config.ts'
 import type { Query } from '../postgres/query.ts'
 import { rowOf } from '../postgres/rows.ts'
@@ -101,7 +101,7 @@ export async function openStore(
     const where = `the state database ${database} at ${hostname}:${port}`
     const refusal = tlsRefusal(error, where)
     if (refusal) throw refusal
-    const text = error instanceof Error ? error.message : String(error)
+    const text = errorText(error)
     throw new EngineError('STATE_UNAVAILABLE', `${where}: ${text}`, { hostname, port, database }, { cause: error })
   }
 }
