@@ -71,7 +71,7 @@ function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: Gen
 
 /**
  * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
- * topic never had that name before (correctness 43).
+ * topic never had that name before (docs/rules.md, rule 43).
  * @param unrouted generations that the newest version does not have yet, and those of sinks that read nothing in it; any other sink
  *   goes on as that version says
  * @param former the newest version

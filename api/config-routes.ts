@@ -1,4 +1,4 @@
-/** Configuration as code over HTTP (contract 9.5, 11.1): what a file would change, changing it, and what is there as a file. */
+/** Configuration as code over HTTP (docs/configuration.md): what a file would change, changing it, and what is there as a file. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'

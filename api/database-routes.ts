@@ -1,4 +1,4 @@
-/** The management of databases (contract 9.4), as far as it goes today: what a user says to a source that has stopped. */
+/** The management of databases, as far as it goes today: what a user says to a source that has stopped. */
 import type { FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { ERRORS, isErrorCode } from '../engine/errors.ts'

@@ -1,4 +1,4 @@
-/** The management of functions (contract 9.5, 7.3): what is saved is built first, and what can't be built is refused with its place. */
+/** The management of functions (docs/functions.md): what is saved is built first, and what can't be built is refused with its place. */
 import { Type } from 'typebox'
 import { FUNCTION_TYPES } from '../engine/state/function-kinds.ts'
 import { usersOf, type StoredFunction } from '../engine/state/functions.ts'

@@ -4,7 +4,7 @@
 export const backOff = ({ firstMs, maxMs }: Readonly<{ firstMs: number; maxMs: number }>, attempt: number): number =>
   Math.min(firstMs * 2 ** (attempt - 1), maxMs)
 
-/** A message that failed: about 1 s, doubling, at most 3 min (contract 12.3). */
+/** A message that failed: about 1 s, doubling, at most 3 min. */
 const MESSAGE = { firstMs: 1_000, maxMs: 180_000 }
 /** The longest pause of a message. */
 export const MESSAGE_LONGEST_MS = MESSAGE.maxMs

@@ -1,6 +1,6 @@
 /** Distributions of latencies, counted a batch at a time. Nothing here does I/O. */
 
-/** Bounds in microseconds, of the contract. */
+/** Upper bounds of a histogram's buckets in microseconds, as the Sequin API has them. */
 export const LATENCY_BUCKETS_US = [10, 100, 1e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6, 1e7, 5e7] as const
 
 /** A latency distribution that takes many equal observations at once. */

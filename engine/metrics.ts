@@ -1,5 +1,5 @@
 /**
- * The figures of a process, in Prometheus form: those of contract 11.4 under their names (prefix `sequin_`), our own
+ * The figures of a process, in Prometheus form: those of the Sequin API under their names (prefix `sequin_`), our own
  * (`tailrace_`), and Node's. Counting is an addition to a plain number, once a batch; prom-client sees the numbers only
  * when someone scrapes. A source or sink registers once, gets its meter to count with, and gives a callback that says how
  * things stand at the moment of a scrape. Disposing of the meter takes its lines out of the answer.

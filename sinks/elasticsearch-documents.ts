@@ -4,7 +4,7 @@
  *
  *  I1. The same rule names a document when it is put in and when it is taken out, whatever a function made of the row.
  *  I2. A version grows with the position in the source, so that an older change never stands over a newer one, however
- *      late it arrives (correctness 35). Within a transaction the order in the request decides.
+ *      late it arrives (docs/rules.md, rule 35). Within a transaction the order in the request decides.
  */
 import type { Message } from '../engine/dispatch/batch.ts'
 import type { Position } from '../engine/position.ts'

@@ -5,7 +5,7 @@ import { ELIXIR, looksLikeElixir } from './elixir.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import { ownPlace, placeText, type SourcePlace } from './sandbox/source-position.ts'
 
-/** Code as written (contract, rulings). */
+/** A function as it is written may have so many bytes (docs/functions.md). */
 const MAX_CODE_BYTES = 10_000
 /** A bundle that the command made, which begins with this line. */
 export const MAX_BUNDLE_BYTES = 512_000

@@ -1,6 +1,6 @@
 /**
  * A message of a table of which none is known: a made-up row that has the table's columns, each with a value of its type, as the
- * stream would have it. For people who try a function before anything was streamed (contract 7.8).
+ * stream would have it. For people who try a function before anything was streamed.
  */
 import { escapeIdentifier, escapeLiteral } from 'pg'
 import { EngineError } from '../engine/errors.ts'

@@ -28,7 +28,7 @@ export type SinkSurroundings = Readonly<{
   recent?: Readonly<{ note(sink: Sink, pack: Pack): void }>
   /** what all partitions of the process hold of the log; absent: it has no bound */
   memory?: ReadMemory
-  /** what keeps an ended generation from being drained is parked after this (correctness 24) */
+  /** what keeps an ended generation from being drained is parked after this (docs/rules.md, rule 24) */
   drainAfterMs?: number
 }>
 

@@ -1,4 +1,4 @@
-/** Test Connection (contract 10.2): the very calls a delivery would need, and nothing delivered. The result changes nothing. */
+/** Tests the connection of a sink by the very calls a delivery would need, and nothing delivered. The result changes nothing. */
 import { EngineError } from '../../engine/errors.ts'
 import type { Egress } from '../../engine/net/egress.ts'
 import { HttpPool } from '../../engine/net/http-pool.ts'

@@ -6,7 +6,7 @@
  *    ▲                                     │  ▲                                                     │
  *    └────────────any success──────────────┘  └──────────────────its pause is over──────────────────┘
  *
- *  D1. Down needs evidence from several groups, or no connection at all (correctness 34). One message's failure, whatever
+ *  D1. Down needs evidence from several groups, or no connection at all (docs/rules.md, rule 34). One message's failure, whatever
  *      it is, never makes it so while others are delivered.
  *  D2. A message's failure counts only when a success shows that the destination works, or when nothing else is there to
  *      ask and the answer speaks of the message. Until then the message is a suspect, and held.

@@ -1,5 +1,5 @@
 /**
- * The wire form of a destination (contract 4 to 6, 9.2): checked by the schema of its kind, printed without its secrets.
+ * The wire form of a destination: checked by the schema of its kind, printed without its secrets.
  * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
  */
 import { Type } from 'typebox'

@@ -1,5 +1,5 @@
 /**
- * The wire form of an HTTP endpoint (contract 9.6): external, local, or one that a public test service gives. Headers come
+ * The wire form of an HTTP endpoint: external, local, or one that a public test service gives. Headers come
  * as an object or as a list of key and value; encrypted ones are shown only in part, and may be sent back so. Nothing here
  * does I/O.
  */

@@ -1,6 +1,6 @@
 /**
  * Secrets on the wire: shown so that their owner knows which one it is, and nobody learns it. A value that is sent back as
- * it was shown means the one that is stored (contract 9.1).
+ * it was shown means the one that is stored.
  */
 import { isObject } from '../../engine/json.ts'
 

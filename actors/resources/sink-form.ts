@@ -1,5 +1,5 @@
 /**
- * The wire form of a sink (contract 9.2): how one is printed, and what a partial update may say. Fields are checked by the
+ * The wire form of a sink: how one is printed, and what a partial update may say. Fields are checked by the
  * schema of the resource itself; here is only what the wire adds to it: spellings that are taken in and left out again, an
  * output that can be sent back, and rules that span fields. Nothing here does I/O.
  */

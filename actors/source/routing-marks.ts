@@ -1,6 +1,6 @@
 /**
  * Sees to it that every routing version that was saved gets its mark into the source's log, for that is where it takes effect
- * (correctness 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
+ * (docs/rules.md, rule 6). A mark that can't be written is tried again until it is, whoever saved the version: sessions may fail for
  * long while the stream goes on. Marks may be written more than once; the first one of a version counts.
  */
 import { errorText } from '../../engine/errors.ts'

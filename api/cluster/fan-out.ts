@@ -1,6 +1,6 @@
 /**
  * One receive that asks several places: first each in turn for what is there, then all at once for what comes. The first
- * that has messages answers the client; what another one has handed out meanwhile goes back at once (correctness 20).
+ * that has messages answers the client; what another one has handed out meanwhile goes back at once (docs/rules.md, rule 20).
  * Nothing here knows what a place is: the engine of this process, or another one over the network.
  */
 import { setTimeout as sleep } from 'node:timers/promises'

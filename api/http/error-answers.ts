@@ -1,6 +1,6 @@
 /**
  * What a client is told when a request fails: status and body from the table of errors (engine/errors.ts), in the shapes
- * of contract 3.7 and 9.1. An error of ours speaks for itself; any other is an internal one, of which the client learns
+ * that docs/pull-api.md shows. An error of ours speaks for itself; any other is an internal one, of which the client learns
  * nothing. Nothing here does I/O.
  */
 import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'

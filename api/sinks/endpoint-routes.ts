@@ -1,4 +1,4 @@
-/** The management of HTTP endpoints, the targets of webhooks (contract 9.6). */
+/** The management of HTTP endpoints, the targets of webhooks (docs/webhooks.md). */
 import type { EngineVerbs } from '../../actors/engine.ts'
 import { endpointChanges, EndpointIn, endpointOut, EndpointOut, newEndpoint } from '../../actors/resources/endpoint-form.ts'
 import { EngineError } from '../../engine/errors.ts'

@@ -1,4 +1,4 @@
-/** The management of sinks (contract 9.2), and their replay. */
+/** The management of sinks (docs/pull-api.md), and their replay (docs/replay.md). */
 import type { EngineVerbs } from '../../actors/engine.ts'
 import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '../../actors/resources/sink-form.ts'
 import { EngineError } from '../../engine/errors.ts'

@@ -1,6 +1,6 @@
 /**
- * The stream API of contract 3: receive, ack and nack of a pull sink, under the seed's path (flat messages, but for clients of
- * the original) and under the newer ones (nested). The answer of receive is the sink's own bytes, sent as they are; nothing here looks into a message.
+ * Receive, ack and nack of a pull sink (docs/pull-api.md), under `/http_pull_consumers` (flat messages, but for clients of the original)
+ * and under the newer paths (nested). The answer of receive is the sink's own bytes, sent as they are; nothing here looks into a message.
  */
 import { setTimeout as wait } from 'node:timers/promises'
 import { promisify } from 'node:util'

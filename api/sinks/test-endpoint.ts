@@ -1,4 +1,4 @@
-/** An address at the public test service that the contract names (webhook.site), made by its own API. Only when a user asks for it. */
+/** An address at the public test service webhook.site, made by its own API. Only when a user asks for it. */
 import { EngineError } from '../../engine/errors.ts'
 import type { Egress } from '../../engine/net/egress.ts'
 import { HttpPool } from '../../engine/net/http-pool.ts'

@@ -7,9 +7,9 @@
  *                         │ commits: what is finished    ▲ and how far a durable commit lets it hand out
  *                         ▼ parking: what blocks, has failed or is given up leaves for the parked store
  *
- *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (correctness, invariants 6 and 8). An
+ *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (docs/rules.md, rule 49). An
  *      owner that sends gets several of a group in one batch, the lowest first, and no more until it has told how they ended.
- *  I2. Nothing is handed out beyond what a durable commit promised (`promised`, correctness 20).
+ *  I2. Nothing is handed out beyond what a durable commit promised (`promised`; docs/rules.md, rule 20).
  *  I3. The commit point never passes an unfinished message; its filter belongs to that point, not to the read head.
  *  I4. Every message parked because it blocks lies below the window's base, so parked ones come first in position order; one
  *      that failed lies below what the window holds of its group. After a crash too, because what is finished below them is

@@ -1,6 +1,6 @@
 /**
  * Writes of a partition's owner to the state database. Each carries the owner's term and is refused when a newer one exists
- * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
+ * (docs/rules.md, rule 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
  */
 import { EngineError } from '../errors.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'

@@ -7,7 +7,7 @@
  *
  *  A generation reads a stream, together with generations of other sinks.
  *
- *  G1. One generation is delivered at a time, the oldest that is not handed over (correctness 24, invariant 9).
+ *  G1. One generation is delivered at a time, the oldest that is not handed over (docs/rules.md, rule 24).
  *  G2. A hand-over begins when every partition is recorded as drained, and first raises the terms of all of them: no former
  *      owner can end a message that has gone to another.
  *  G3. Each step of a hand-over can be repeated: what has moved is found at its new owner, and the mark that all of it has

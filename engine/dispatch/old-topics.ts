@@ -1,7 +1,7 @@
 /**
  * Ends what nobody reads any more: generations whose replay window is over, and topics without a reader. A source that starts
  * again meets what it had not confirmed, and appends it where it belonged; so a topic goes only when the source has confirmed
- * the transaction from which on it writes nothing to it (correctness 28, 45). A generation that has ended is kept for the replay
+ * the transaction from which on it writes nothing to it (docs/rules.md, rules 28 and 45). A generation that has ended is kept for the replay
  * window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
  * itself stays: it is another installation's, or of a state that was put back.
  */

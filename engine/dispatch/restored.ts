@@ -19,7 +19,7 @@ export type Restore = Readonly<{
   /** messages at or above the committed offset that the parked store holds */
   parkedRefs: RefList
   parkedGroups: readonly ParkedGroupFacts[]
-  /** where the generation opens: without a commit nothing up to there is accepted (correctness 17) */
+  /** where the generation opens: without a commit nothing up to there is accepted (docs/rules.md, rule 17) */
   opensAt?: Position | undefined
 }>
 
@@ -129,7 +129,7 @@ export function invisibleUntil({ inFlight, hiddenBelow, hiddenUntil }: Restored,
 export function parkedUntil(restored: Restored, facts: ParkedGroupFacts): Readonly<{ first: number; later: number }> {
   const { offset, index, origin, hiddenMs = 0, laterHiddenMs = 0 } = facts
   const { now, ackWaitMs, presumes, hiddenUntil, wasServed, fromElsewhere } = restored
-  // a stored time is of the state database's clock: never longer than the longest back-off (correctness 36)
+  // a stored time is of the state database's clock: never longer than the longest back-off (docs/rules.md, rule 36)
   const until = (ms: number) => (ms > 0 ? now + Math.min(ms, ackWaitMs ?? MESSAGE_LONGEST_JITTERED_MS) : 0)
   if (ackWaitMs === undefined) return { first: until(hiddenMs), later: 0 }
   if (origin === undefined) {

@@ -1,5 +1,5 @@
 /**
- * What of a stream is a generation's own: from where on it takes which actions, and where it ends (correctness 44). What is
+ * What of a stream is a generation's own: from where on it takes which actions, and where it ends (docs/rules.md, rule 44). What is
  * saved of it grows with the routing: a pack names the version it was written under, and a later one than was looked at
  * means that there is more to know. No I/O.
  */

@@ -1,7 +1,8 @@
 /**
  * A generation that has left its stream, and holds up the trimming of it for those that go on, gets what it still needs in a topic
- * of its own: its sink is disabled, or it has not come to its end for a while (correctness 44). Each record keeps its offset, so parked
- * rows, ack ids, replay points and commits mean what they meant, and the topic is read, trimmed and deleted as a stream with one reader.
+ * of its own: its sink is disabled, or it has not come to its end for a while (docs/rules.md, rule 44). Each record keeps its offset,
+ * so parked rows, ack ids, replay points and commits mean what they meant, and the topic is read, trimmed and deleted as a stream with
+ * one reader.
  *
  *   named ─▶ copied, while its owners go on ─▶ all its partitions stand still ─▶ one transaction: it reads the copy
  *

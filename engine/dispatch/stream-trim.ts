@@ -3,7 +3,7 @@
  * what lies below the lines of all readers is trimmed here. A line is stored before anything above the former one may go, and
  * carries its owner's term: one that was set back by a replay is never raised by whoever had it before. One process at a time does so for a database, by a
  * lease in the state database that has nothing to do with who streams the source; should two do it at once, nothing is lost,
- * for lines only grow, and a replay goes back no further than to its own (correctness 45).
+ * for lines only grow, and a replay goes back no further than to its own (docs/rules.md, rule 45).
  */
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'

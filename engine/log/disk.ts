@@ -9,7 +9,7 @@ const LOOK_EVERY_BYTES = 64 * MB
 /** So much above the reserve, and at least a quarter of it, space counts as short. */
 const SHORT_BYTES = 64 * MB
 
-/** Asks what is left on the disk: appends stop at a reserve, so that commits and trims still work (correctness 27). */
+/** Asks what is left on the disk: appends stop at a reserve, so that commits and trims still work (docs/rules.md, rule 27). */
 export class DiskRoom {
   readonly #folder: string
   readonly #reserveBytes: (fileSystemBytes: number) => number

@@ -3,7 +3,7 @@
  * (LMDB, one process) and Kafka. A topic holds one stream, which any number of readers read, each with commits of its own;
  * its records are packs (pack.ts), numbered from 0 in each partition.
  *
- * Who keeps which promise (correctness 4, 16–18, 21):
+ * Who keeps which promise (docs/rules.md, rules 4, 16 to 18 and 21):
  *  - the caller has one `append` open at a time and appends nothing after one that failed; the log settles an
  *    append only when every record of it is on disk, all or none visible;
  *  - a commit is durable when it settles, and carries the position just below its offset, never the read head.
@@ -215,7 +215,7 @@ export interface Log extends AsyncDisposable {
   subscribe(reader: ReaderName, listener: AssignmentListener): Promise<AsyncDisposable>
   /**
    * Whether what was assigned for a reader is surely still this process's: asked right before anything is handed
-   * out, because a process that was frozen goes on before it hears that others took over (correctness 19).
+   * out, because a process that was frozen goes on before it hears that others took over (docs/rules.md, rule 19).
    */
   holds(reader: ReaderName): boolean
 }

@@ -6,7 +6,7 @@
  *   header of the pack (its version says "part") · index u32 · count u32 · bytes
  *
  * A pack in parts stands where its last part stands, and has that offset: the parts before it are only its bytes. So what a
- * reader gets of one run of the source is still a gapless prefix of what it wrote (correctness 4), whatever another run, of
+ * reader gets of one run of the source is still a gapless prefix of what it wrote (docs/rules.md, rule 4), whatever another run, of
  * another term, has written between the parts, and everything that follows from that needs no further rule:
  *  - a run that dies within a pack has not written it; the next one writes it anew, from its first part;
  *  - of runs that overlap each one's parts are put together, those of the other being passed over. Only one set is kept in

@@ -7,7 +7,7 @@ import type { SinkSettings } from './resources.ts'
 import { type SourceFilter, takesTable } from './source-filter.ts'
 import { qualified } from '../postgres/table-name.ts'
 
-/** What of a sink decides which messages lie in its stream, where, in which order and in which words (correctness 43). */
+/** What of a sink decides which messages lie in its stream, where, in which order and in which words (docs/rules.md, rule 43). */
 export type StreamShape = Readonly<{
   partitions: number
   /** false: no order is asked for */

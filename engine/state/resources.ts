@@ -182,7 +182,7 @@ export type Database = Readonly<{
 }>
 
 /**
- * What goes where, as an immutable numbered version (correctness 6): which streams are written, and who reads them. It takes
+ * What goes where, as an immutable numbered version (docs/rules.md, rule 6): which streams are written, and who reads them. It takes
  * effect where a transactional logical message naming it stands in the write-ahead log, so that every run over the same log
  * cuts at the same place.
  */

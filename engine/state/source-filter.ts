@@ -18,7 +18,7 @@ export const SourceFilter = Type.Object(
 /** Which tables a sink takes. */
 export type SourceFilter = Static<typeof SourceFilter>
 
-/** Contract 9.2: given lists restrict; a table must pass those of schemas and those of tables. */
+/** Whether a sink takes a table. Lists that are given restrict: a table must pass those of schemas and those of tables. */
 export function takesTable(filter: SourceFilter, schema: string, fullName: string): boolean {
   const { include_schemas, exclude_schemas, include_tables, exclude_tables } = filter
   if (include_schemas && !include_schemas.includes(schema)) return false

@@ -23,7 +23,7 @@ const LIMIT_MS = 3_000
 
 /**
  * Every name of a sink, tables in full.
- * @param isKeyed it keeps one document per key: a delete must be in the group of the row's other changes (correctness 24)
+ * @param isKeyed it keeps one document per key: a delete must be in the group of the row's other changes (docs/rules.md, rule 24)
  */
 export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'tables'>, isKeyed = false): readonly SourceName[] {
   const names: SourceName[] = []

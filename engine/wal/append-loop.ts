@@ -1,5 +1,5 @@
 /**
- * One append at a time, and none after one that failed (correctness 4, invariant 1). While an append is open the next
+ * One append at a time, and none after one that failed (docs/rules.md, rule 4). While an append is open the next
  * one gathers, so packs grow with the load. Each append costs the same, whatever is in it: the service, its clients and the disk
  * do a round for it. So what is no full pack waits until some milliseconds after the last append began, and as long after its
  * end as it took: a change that comes alone leaves at once, and a slow disk is not asked without rest.

@@ -1,8 +1,9 @@
 /**
  * From pgoutput messages to messages in packs: counts positions, renders each change once, and gives it to the pack of
  * its partition for every sink that takes it. A pure function of the log, the routing and the relations' descriptions, so
- * that every run over the same log makes the same messages (invariant 3; but for what full sinks shed, see routing/shedding.ts). What needs I/O (a look-up in the
- * catalogue, a routing version) is returned as a wait, and the caller hands in no further chunk until it is over.
+ * that every run over the same log makes the same messages (docs/rules.md, rule 6; but for what full sinks shed, see routing/shedding.ts).
+ * What needs I/O (a look-up in the catalogue, a routing version) is returned as a wait, and the caller hands in no further
+ * chunk until it is over.
  *
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
  * position, and a watcher sees the keys of changes before any sink's filter.
@@ -31,7 +32,7 @@ import { textBytes } from './decode/tuple.ts'
 import type { Shedding } from './routing/shedding.ts'
 import type { SourceObserver } from './source-settings.ts'
 
-/** A row added at a mark: a page row of a backfill. Its idx is its own (correctness 1), above those added before it. */
+/** A row added at a mark: a page row of a backfill. It has an index of its own in its position, above those added before it. */
 export type AddedRow = Readonly<{
   topic: TopicName
   partition: number
@@ -65,7 +66,7 @@ export interface KeyWatcher {
   /** @param oldKey @param newKey JSON array text of the primary key, valid during the call; one may be undefined */
   changed(relation: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
   truncated(relation: number): void
-  /** the transaction was streamed: its rows are visible soon (correctness 30) */
+  /** the transaction was streamed: its rows are visible soon (docs/rules.md, rule 30) */
   committed(xid: number): void
 }
 

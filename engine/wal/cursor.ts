@@ -1,5 +1,5 @@
 /**
- * Where decoding stands: the order key of the message that comes next (decision 1), and whether the log has it already.
+ * Where decoding stands: the order key of the message that comes next (docs/rules.md, rule 1), and whether the log has it already.
  * Counts every insert, update, delete, truncate and transactional logical message between Begin and Commit.
  */
 import { EngineError } from '../errors.ts'
@@ -22,7 +22,7 @@ export class Cursor {
   #completed: Reached
 
   /**
-   * @param durable how far the log has everything: messages up to there are decoded and not appended (correctness 12)
+   * @param durable how far the log has everything: messages up to there are decoded and not appended (docs/rules.md, rule 12)
    * @param landmark is shown each transaction that begins
    */
   constructor(incarnations: readonly Incarnation[], durable: Reached | undefined, landmark?: Landmark) {

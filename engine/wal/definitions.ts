@@ -3,8 +3,8 @@
  * this file finds what holds from a place on.
  *
  * A Relation message announces a table. Where it doesn't say enough, the catalogue is asked. What was found is saved by
- * position, so that a re-run decodes alike (correctness 11). Where a table groups its changes by other columns than before,
- * the next generation begins of each sink that depends on it (correctness 24).
+ * position, so that a re-run decodes alike (docs/rules.md, rule 11). Where a table groups its changes by other columns than before,
+ * the next generation begins of each sink that depends on it (docs/rules.md, rule 24).
  *
  *  D1. A table that is as it was, and says all about itself, costs no I/O.
  *  D2. That a table has changed and where the generations open are saved in one step, before anything above is appended.

@@ -1,6 +1,6 @@
 /**
  * Whether to read from Postgres: a bound on bytes in flight, the gate of the sinks, and waits for a look-up all stop
- * reading; it goes on when none does. Each stop has a cause that health can show (invariants 12, 13).
+ * reading; it goes on when none does. Each stop has a cause that health can show (docs/rules.md, rules 50 and 51).
  */
 
 type FlowOptions = Readonly<{
@@ -72,7 +72,7 @@ export class Flow {
 
 /**
  * Back-pressure with a name: whoever cannot take more holds the gate, and reading from Postgres stops until nobody
- * does. Each holder says why, so that health can name the cause (correctness, invariant 13).
+ * does. Each holder says why, so that health can name the cause (docs/rules.md, rule 51).
  */
 export class ReadingGate {
   readonly #holders = new Map<symbol, string>()

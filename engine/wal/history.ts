@@ -1,6 +1,6 @@
 /**
  * Which incarnation of the source a position belongs to, and whether a run may go on where the last one ended
- * (correctness 2, 7). LSNs are reused after a failover or a restore, so each timeline switch and each other system
+ * (docs/rules.md, rules 2 and 7). LSNs are reused after a failover or a restore, so each timeline switch and each other system
  * identifier begins a new `history`: what commits below the switch keeps its number, what commits above gets the next.
  * Everything here is decided from facts that others read; nothing does I/O.
  */
@@ -221,7 +221,7 @@ export type TransactionName = Readonly<{ lsn: Lsn; xid: number; commitTimeUs: nu
 /**
  * Whether the server's past is the one that the log knows. A slot that stands below the log's last transaction sends that
  * transaction again: its commit must come at the same LSN, with the same xid and commit time. A server that was put back
- * to an earlier state and written to since has another one there, or none (correctness 37).
+ * to an earlier state and written to since has another one there, or none (docs/rules.md, rule 37).
  *
  *  L1. Until it came nothing is appended, because it all stands below, and nothing is confirmed: a past that turns out to
  *      be another one is still whole in the slot.

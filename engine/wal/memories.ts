@@ -1,6 +1,6 @@
 /**
  * Log and state database each keep a little of the other, compared before a source streams and before a partition of its
- * sinks is read (correctness 37). The state knows which log it was and how often it was appended to; the log knows the terms
+ * sinks is read (docs/rules.md, rule 37). The state knows which log it was and how often it was appended to; the log knows the terms
  * of its writers, which the state gave them, and what the state had confirmed. Where they don't fit, one of the two is
  * another one or an older copy: what is undelivered may be missing, and names may mean other messages.
  */

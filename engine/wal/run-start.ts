@@ -210,7 +210,7 @@ async function placeVersions({ store, log }: Facts, { confirmed }: Start, histor
 }
 
 /**
- * What was received above a timeline switch never happened for the new primary: counted, and told (correctness 2).
+ * What was received above a timeline switch never happened for the new primary: counted, and told (docs/rules.md, rule 2).
  * @returns how many messages it is; 0 where the log can't be read there, which is no reason not to start
  */
 async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, added }: Start, former: number): Promise<number> {

@@ -1,5 +1,5 @@
 /**
- * One run of a source, from START_REPLICATION to its end (correctness 4: a run is gapless). Chunks become packs, packs
+ * One run of a source, from START_REPLICATION to its end (docs/rules.md, rule 4: a run is gapless). Chunks become packs, packs
  * become durable by one append at a time, and what is durable is confirmed:
  *
  *   replication ─chunk─▶ chunk queue ─▶ change packer ─▶ packing ─▶ append loop ─durable─▶ durable end ─▶ confirmer
@@ -103,7 +103,7 @@ export class SourceRun {
       database,
       heartbeatMs: settings.heartbeatMs,
       shutdown: (error) => {
-        // it waits for the replication connection, which can't hear of it while reading is paused (correctness 14)
+        // it waits for the replication connection, which can't hear of it while reading is paused (docs/rules.md, rule 14)
         if (replication.paused) fail(error)
       },
       publicationOid: slot.publicationOid,

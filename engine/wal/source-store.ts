@@ -1,7 +1,7 @@
 /**
  * What one source keeps in the state database: its confirmed position, its incarnations, the keys of its relations and
  * where routing versions took effect. Every write carries the owner's term and is refused when a newer one exists
- * (correctness 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
+ * (docs/rules.md, rule 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
  */
 import { EngineError } from '../errors.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
@@ -148,7 +148,7 @@ export class SourceStore {
     )
   }
 
-  /** The descriptions saved for its relations, oldest first (correctness 11). */
+  /** The descriptions saved for its relations, oldest first (docs/rules.md, rule 11). */
   async relations(): Promise<readonly RelationAt[]> {
     const rows = await ask(
       this.#query,
@@ -277,7 +277,7 @@ export class SourceStore {
 
   /**
    * Saves where a version takes effect, once for all runs, and with it where the generations that it names first open, where
-   * those end that it names no more, and from which record on a stream concerns who begins to read it (correctness 44).
+   * those end that it names no more, and from which record on a stream concerns who begins to read it (docs/rules.md, rule 44).
    * @param ends of the topics, at this moment or before
    * @returns the position that stands
    */

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { CONTRACT_METRICS } from '../engine/contract-metrics.ts'
+import { SEQUIN_METRICS } from '../engine/sequin-metrics.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
 import { until } from '../waiting.ts'
 
@@ -50,7 +50,7 @@ function one(samples: readonly Sample[], name: string, labels: Readonly<Record<s
 
 const isAllRead = ({ name, value }: Sample) => name === 'sequin_messages_buffered' && value === 10
 
-test('after messages were acked, returned and forgotten the metrics say how many, and every one of the contract has a value', async () => {
+test('after messages were acked, returned and forgotten the metrics say how many, and every one of the Sequin API has a value', async () => {
   await using state = await createState()
   await using source = await createDatabase('create table goods (id int primary key)')
   await applyYaml(state.connection, config(source))
@@ -122,8 +122,8 @@ test('after messages were acked, returned and forgotten the metrics say how many
   }
   const names = new Set(saturated.map(({ name }) => name.replace(/_(bucket|sum|count)$/, '')).concat(saturated.map(({ name }) => name)))
   assert.deepEqual(
-    CONTRACT_METRICS.filter((name) => !names.has(`sequin_${name}`)),
+    SEQUIN_METRICS.filter((name) => !names.has(`sequin_${name}`)),
     [],
-    'metrics of the contract without a sample',
+    'metrics of the Sequin API without a sample',
   )
 })

@@ -1,4 +1,4 @@
-/** Whatever a client sends, it gets a clear answer: 2xx, or a 4xx in the contract's shape; never a 5xx, a crash or a hang. */
+/** Whatever a client sends, it gets a clear answer: 2xx, or a 4xx in the shape that docs/pull-api.md shows; never a 5xx, a crash or a hang. */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect } from 'node:net'

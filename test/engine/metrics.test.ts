@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { LATENCY_BUCKETS_US, LatencyCounts } from '../../engine/latency.ts'
 import { Metrics } from '../../engine/metrics.ts'
 import type { PartitionStatus, SinkActorStatus, SourceFigures } from '../../engine/status.ts'
-import { CONTRACT_METRICS } from './contract-metrics.ts'
+import { SEQUIN_METRICS } from './sequin-metrics.ts'
 import { pass, until } from '../waiting.ts'
 
 const SINK = { id: 'sink-1', name: 'goods' }
@@ -22,9 +22,9 @@ const statusOf = (partitions: readonly PartitionStatus[]): SinkActorStatus => ({
 const newMetrics = () => new Metrics({ version: '9.9.9', processMetrics: false })
 const linesOf = (text: string, name: string) => text.split('\n').filter((line) => line.startsWith(`${name}{`))
 
-test('every metric of the contract is described under its own name, kind included', async () => {
+test('every metric of the Sequin API is described under its own name, kind included', async () => {
   const text = await newMetrics().text()
-  for (const name of CONTRACT_METRICS) assert.match(text, new RegExp(`^# TYPE sequin_${name} (counter|gauge|histogram)$`, 'm'))
+  for (const name of SEQUIN_METRICS) assert.match(text, new RegExp(`^# TYPE sequin_${name} (counter|gauge|histogram)$`, 'm'))
   assert.match(text, /^# TYPE sequin_internal_latency_us histogram$/m)
   assert.match(text, /^# TYPE sequin_messages_ingested_count counter$/m)
 })

@@ -1,5 +1,5 @@
 /**
- * A pull sink in memory that does what the contract says, or one chosen thing wrong: what the oracle is tested against,
+ * A pull sink in memory that does what docs/pull-api.md says, or one chosen thing wrong: what the oracle is tested against,
  * for a check that has never caught anything proves nothing. It knows a crash too: after one, what was handed out stays
  * invisible for the visibility time, and the memory of acks is what it was.
  */

@@ -34,7 +34,7 @@ export type Transaction = Readonly<{
   changes: readonly Change[]
 }>
 
-/** The literal that stands for a value Postgres did not send (contract 2.3). */
+/** The literal that stands for a value Postgres did not send (docs/messages.md). */
 export const PLACEHOLDER = 'unchanged_toast'
 
 /** Names a message group: one row of one table, as long as it keeps its key. */

@@ -43,7 +43,7 @@ export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList 
 const KEPT_ATTEMPTS = 10
 /** Ended by hand in one statement. */
 export const MAX_ENDED = 1_000
-/** of a sink: the newest (contract 12.3) */
+/** So many discarded messages of a sink are kept, the newest (docs/webhooks.md). */
 const KEPT_DISCARDED = 1_000
 
 /** The rows of the partition, in a write of its owner and in a question. */

@@ -1,7 +1,7 @@
 /**
  * Messages that leave the window for the parked store: parked because they block it, or discarded because they were
  * delivered too often. While the store writes, a message is `moving`: not handed out, not finished, its ack waits.
- * The order is: row durable, then finished here, then committed (correctness 22).
+ * The order is: row durable, then finished here, then committed (docs/rules.md, rule 22).
  */
 import type { MessageView } from '../../log/pack.ts'
 import type { RefList } from '../ack-id.ts'
@@ -36,7 +36,7 @@ export type Move = Readonly<{
   failed?: Failed | undefined
 }>
 
-/** More finished ranges than this and the lowest open messages are parked until they melt (correctness 23). */
+/** More finished ranges than this and the lowest open messages are parked until they melt (docs/rules.md, rule 23). */
 export const MAX_RANGES = 4_000
 /** More parked groups than this and nothing more is parked: reading waits, and health says so. */
 const MAX_PARKED_GROUPS = 100_000

@@ -1,4 +1,4 @@
-/** Messages that the source has not kept because they are too large (correctness 26): what is put on record of them. */
+/** Messages that the source has not kept because they are too large (docs/rules.md, rule 26): what is put on record of them. */
 import { type MessageView, MESSAGE_FLAG } from '../../log/pack.ts'
 import type { Failed } from './parking.ts'
 

@@ -6,7 +6,7 @@
  *  W2. A record is kept until everything before a later point has been finished for the window's time, or what is kept
  *      outgrows its bound; then the lowest go first, and all of them where the log is short of space.
  *  W3. The window's time is that of its owners, by their monotonic clocks: the next owner's begins at the newest point. While
- *      nobody owns the partition it stands still, and no clock that is set trims anything early (correctness 36).
+ *      nobody owns the partition it stands still, and no clock that is set trims anything early (docs/rules.md, rule 36).
  */
 import type { Position } from '../../position.ts'
 import type { MessageRef } from '../../log/log.ts'

@@ -1,6 +1,6 @@
 /**
  * Puts a replay into effect, in one transaction of the state database: all of it holds when that is committed, and nothing
- * before. The sink's partitions have been stopped, wherever they run, and begin again after it (correctness 25).
+ * before. The sink's partitions have been stopped, wherever they run, and begin again after it (docs/rules.md, rule 25).
  *
  *  R1. The terms of all partitions that change are raised: whatever a former owner still writes is refused, and the commits
  *      in the log are older than what is left here for the next owner (rewound.ts).

@@ -1,6 +1,6 @@
 /**
  * Commits of sink partitions: an offset in Kafka with our text beside it, and a checkpoint in the state database as second
- * memory (correctness 16, 18).
+ * memory (docs/rules.md, rules 16 and 18).
  *
  *  C1. A commit settles when Kafka has it; one whose ranges don't fit beside the offset, when the state database has it too.
  *  C2. A commit without our text is not believed (a tool may have set the offset), nor one above the partition's end.

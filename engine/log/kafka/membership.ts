@@ -1,6 +1,6 @@
 /**
  * This process as a member of a sink's consumer group: which partitions it serves, and whether that is still so. Written on
- * the group protocol itself, because what a user of kafkajs's consumer can't see decides here (correctness 19):
+ * the group protocol itself, because what a user of kafkajs's consumer can't see decides here (docs/rules.md, rule 19):
  *
  *   M1. Every join ends what was assigned before, also when it brings the same partitions again: `revoked` has returned for
  *       all of them before the join is asked for, `assigned` comes after it is answered. If the group is to be spread anew

@@ -2,7 +2,7 @@
  * Appends of one run of a source. One append is open at a time; it is sent again, as it is, until the brokers have it in
  * all in-sync replicas or the deadline passes: each partition's records carry sequence numbers, so the brokers take a
  * repeated batch once. After a failure nothing is sent any more; the next run has a producer id of its own
- * (correctness 4).
+ * (docs/rules.md, rule 4).
  *
  * The records of one partition are written in their order, and a batch of them whole or not at all. Over several partitions
  * an append that failed may be there in some: the next run appends the same again, and readers know it by its positions.

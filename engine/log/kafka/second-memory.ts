@@ -1,7 +1,7 @@
 /**
  * What a log in Kafka keeps in the state database: a checkpoint of every partition's commit, because Kafka forgets commits
- * of groups without members and bounds what may stand beside an offset, and how far each source has come (correctness
- * 12, 18). Every write is refused when a later owner exists or has written.
+ * of groups without members and bounds what may stand beside an offset, and how far each source has come
+ * (docs/rules.md, rules 12 and 18). Every write is refused when a later owner exists or has written.
  */
 import { EngineError } from '../../errors.ts'
 import { formatLsn } from '../../lsn.ts'

@@ -1,7 +1,7 @@
 /**
  * Topics in Kafka: one for each stream, and of versions without streams one for each generation of a sink, which gave it its
- * name; and the groups of their readers. Nothing in them expires: what is below the committed offset is deleted by us (correctness 28). Making and deleting may
- * be repeated.
+ * name; and the groups of their readers. Nothing in them expires: what is below the committed offset is deleted by us
+ * (docs/rules.md, rule 28). Making and deleting may be repeated.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../../errors.ts'

@@ -1,6 +1,6 @@
 /**
  * Whether a fresh snapshot of the source shows what streamed transactions did: a commit is streamed before it is visible
- * (correctness 30).
+ * (docs/rules.md, rule 30).
  *
  *  G1. A number that the server has not given out yet is of another past: after a failover that lost commits, or of so long
  *      ago that numbers came round. What it did was visible long ago, or never will be; it is not waited for.

@@ -1,7 +1,7 @@
 /**
  * One replication connection: bytes of the write-ahead log come in, confirmations go out. It decides nothing about
  * their meaning. pg-logical-replication makes the connection, and the frames of the stream come straight from the wire
- * (replication-wire.ts); this file keeps its traps shut (design, decision 3):
+ * (replication-wire.ts); this file keeps its traps shut (docs/rules.md, rules 7 and 8):
  *
  *  - its timer and its acknowledge are off; status messages are our own: the LSN exactly (the library confirms LSN + 1
  *    and so skips a transaction whose commit record touches the confirmed one), with PostgreSQL's epoch;
@@ -69,7 +69,7 @@ export class ReplicationConnection {
   #timer: NodeJS.Timeout | undefined
   #phase: 'idle' | 'connecting' | 'starting' | 'streaming' | 'ended' = 'idle'
   #paused = false
-  /** of the wire at the last round: any byte is a sign of life, for a great row may take minutes on a slow line (correctness 40) */
+  /** of the wire at the last round: any byte is a sign of life, for a great row may take minutes on a slow line (docs/rules.md, rule 40) */
   #bytesBefore = 0
   #silentRounds = 0
 

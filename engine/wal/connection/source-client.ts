@@ -1,7 +1,7 @@
 /**
- * Every connection to a source, replication and queries alike, pins the settings that Postgres' text output follows (correctness 10).
- * A database or a role may have others by default, and then keys of stream and page differ and digits get lost. Startup options rank
- * above `alter database` and `alter role`.
+ * Every connection to a source, replication and queries alike, pins the settings that Postgres' text output follows (docs/rules.md,
+ * rule 10). A database or a role may have others by default, and then keys of the stream and of look-ups differ and digits get lost.
+ * Startup options rank above `alter database` and `alter role`.
  */
 import type { ClientConfig } from 'pg'
 import { accountClient, type Connection } from '../../postgres/client-config.ts'

@@ -46,7 +46,7 @@ function classify(sqlstate: string | undefined, phase: Phase): ErrorCode {
 /**
  * What a source does after a failure: `soon` and `later` try again, `later` with pauses that grow to minutes; `stop` waits for
  * a person. What stands still makes its server keep its log until a disk is full, so only proven loss, memories that
- * don't fit each other, and what nobody but a person can change stop a source (correctness 39).
+ * don't fit each other, and what nobody but a person can change stop a source (docs/rules.md, rule 39).
  */
 export type Course = 'soon' | 'later' | 'stop'
 

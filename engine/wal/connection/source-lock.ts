@@ -1,8 +1,8 @@
 /**
  * The one owner of a source: an advisory lock in the source database, held by a session that Postgres itself ends when
- * its holder is silent for 3 s (a frozen holder of a plain lock would never let go; correctness 13). The session is a
+ * its holder is silent for 3 s (a frozen holder of a plain lock would never let go; docs/rules.md, rule 13). The session is a
  * direct one: a pooler would share it. It is also the messenger of a shutdown: the server tells it before it waits for
- * the replication connection (correctness 14).
+ * the replication connection (docs/rules.md, rule 14).
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'

@@ -1,5 +1,5 @@
 /**
- * Transaction annotations (contract 2.5): logical messages by which a transaction attaches JSON to the changes that
+ * Transaction annotations (docs/messages.md): logical messages by which a transaction attaches JSON to the changes that
  * follow in it. This file says what a logical message means; the source applies it, and forgets it at the commit.
  */
 

@@ -1,5 +1,5 @@
 /**
- * A change as the bytes of its message, contract 2.1–2.5. The body has no opening brace and stays open inside `metadata`:
+ * A change as the bytes of its message (docs/messages.md). The body has no opening brace and stays open inside `metadata`:
  *
  *   "record":{…},"changes":…,"action":"…","metadata":{"table_schema":…,"table_name":…,"commit_timestamp":…,"commit_lsn":…,
  *   "commit_idx":…,"idempotency_key":…,"record_pks":[…],"transaction_annotations":…

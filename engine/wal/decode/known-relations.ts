@@ -1,7 +1,7 @@
 /**
  * The descriptions saved for the tables of a source, each from a position on. Postgres announces a table where its own caches
  * want it, which is elsewhere in each run: what a former run found of a table holds from the place where that run met it,
- * announced there or not, so that every run decodes alike (invariant 3). No I/O.
+ * announced there or not, so that every run decodes alike (docs/rules.md, rule 6). No I/O.
  */
 import { comparePositions, type Position } from '../../position.ts'
 import type { RelationDescription } from './relation.ts'
@@ -72,7 +72,7 @@ export class KnownRelations {
 /**
  * Whether a table groups its changes as it did before its definition changed. The group of a row is made of the values of
  * its primary key, or of the columns a sink groups by; with other columns the same row is in another group, and its
- * changes are no longer ordered against those before (correctness 24). When in doubt it is another grouping: that costs
+ * changes are no longer ordered against those before (docs/rules.md, rule 24). When in doubt it is another grouping: that costs
  * a generation, the other mistake costs the order.
  */
 

@@ -10,7 +10,7 @@ import { FIXED_TYPES, type Render, type ValueType } from './value-type.ts'
 
 export type { RelationColumn, RelationMessage, ReplicaIdentity } from './pgoutput.ts'
 
-/** What the Relation message doesn't say. Plain JSON: saved by position, so that a re-run decides the same (correctness 11). */
+/** What the Relation message doesn't say. Plain JSON: saved by position, so that a re-run decides the same (docs/rules.md, rule 11). */
 export type RelationDescription = Readonly<{
   /** names of the primary key's columns, as the message has them */
   key: readonly string[]

@@ -1,6 +1,6 @@
 /**
  * Renderers of times: Postgres' text under the pinned settings (DateStyle ISO, TimeZone UTC, IntervalStyle postgres) to
- * the JSON of contract 2.4. What doesn't read as expected (infinity, years BC or beyond 9999) stays Postgres' text as a
+ * the JSON that docs/messages.md tells. What doesn't read as expected (infinity, years BC or beyond 9999) stays Postgres' text as a
  * string; a renderer writes nothing before it is sure.
  */
 import type { ByteWriter } from '../../byte-writer.ts'
@@ -24,7 +24,7 @@ export const renderTimestampMicros: Render = (out, text, start, end) => micros(o
 /** Writes a timestamptz as µs since the Unix epoch, of all years; infinity stays text. */
 export const renderTimestamptzMicros: Render = (out, text, start, end) => micros(out, text, start, end, true)
 
-/** `04:05:06.789+02` → `"04:05:06"`: the contract drops fraction and offset */
+/** `04:05:06.789+02` → `"04:05:06"`: fraction and offset are dropped, as docs/messages.md says */
 export const renderTime: Render = (out, text, start, end) => {
   if (end - start < 8 || !isClock(text, start) || (end - start > 8 && !isTimeTail(text.getUint8(start + 8)))) {
     return writeString(out, text, start, end)

@@ -1,6 +1,6 @@
 /**
- * From a value as Postgres prints it (under the pinned settings, ../connection/source-client.ts) to JSON, as contract 2.4 says for the
- * stream. One renderer for streamed rows and backfilled ones. All digits of a number go through as they are. A value
+ * From a value as Postgres prints it (under the pinned settings, ../connection/source-client.ts) to JSON, as docs/messages.md
+ * says. Streamed rows and rows that are looked up have the same renderer. All digits of a number go through as they are. A value
  * that doesn't read as its type stays its text, as a JSON string: so NaN and infinity.
  */
 import type { ByteWriter } from '../../byte-writer.ts'

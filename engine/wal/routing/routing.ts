@@ -1,6 +1,6 @@
 /**
  * What goes where: a routing version compiled for one relation. A pure function of (version, relation), so that every
- * run over the same log sends the same messages to the same partitions (correctness 6).
+ * run over the same log sends the same messages to the same partitions (docs/rules.md, rule 6).
  */
 import { takesTable } from '../../state/source-filter.ts'
 import type { TopicName } from '../../log/log.ts'
@@ -65,7 +65,7 @@ export function compileTargets({ streams }: Routing, table: Readonly<{ schema: s
 
 /**
  * Prefix of the transactional logical message that names a routing version in the source's log, which is where the version takes effect
- * (correctness 6, 15). The first mark of a version counts; a repeated one, or one of an older version, says nothing. So a mark
+ * (docs/rules.md, rules 6 and 15). The first mark of a version counts; a repeated one, or one of an older version, says nothing. So a mark
  * may be written again whenever its fate is unknown.
  */
 export const ROUTING_MARK = 'tailrace:routing'

@@ -2,14 +2,14 @@
  * The sinks whose messages are dropped at the moment: they are full, and say `discard_on_full`. Their changes are not
  * appended; what counts is only that, and how many.
  *
- * Why at the source, and not where the log is read: new messages are the ones to go (contract 12.8), and a log is freed from
+ * Why at the source, and not where the log is read: new messages are the ones to go, as docs/how-it-works.md says, and a log is freed from
  * its oldest end only. Messages dropped by the reader would lie there behind those that are kept, and the bound, which is
  * for the disk, would not hold. Nor by a routing version, which would make it a function of position: a mark takes effect at
  * the end of the write-ahead log, and a source that is a hundred gigabytes behind would append all of that before.
  *
  * So whether a message is dropped depends on the moment, and two runs over the same log may append different messages of
- * such a sink (the one exception to invariant 3). That is harmless, because a reader accepts only what lies above the greatest
- * position it has accepted (correctness 16):
+ * such a sink (the one exception to docs/rules.md, rule 6). That is harmless, because a reader accepts only what lies above the greatest
+ * position it has accepted (docs/rules.md, rule 16):
  *  - dropped by one run, appended by a later one: accepted if the sink has nothing above it yet, and then in its place;
  *    otherwise it stays dropped, as was decided;
  *  - appended by one run, dropped by a later one: it was accepted where it first stood, or comes below and is a repetition;

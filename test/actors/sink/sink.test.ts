@@ -1,4 +1,4 @@
-/** Contract 3.3–3.6 through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
+/** Receive, ack and nack (docs/pull-api.md) through a running pull sink on a real log; nothing here parks, so the state database is a stub. */
 import assert from 'node:assert/strict'
 import { mock, test } from 'node:test'
 import { ownTopic } from '../../../engine/wal/routing/routing.ts'

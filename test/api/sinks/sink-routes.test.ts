@@ -32,7 +32,7 @@ const GOODS = {
   health: { name: 'Consumer health', status: 'healthy', checks: [{ name: 'Sink configuration', status: 'healthy' }] },
 }
 
-test('sinks are listed and read in the contract’s form, those of the account alone', async () => {
+test('sinks are listed and read in their wire form, those of the account alone', async () => {
   await using s = await serve()
   assert.deepEqual((await s.call('/api/sinks')).body, { data: [GOODS] })
   assert.deepEqual((await s.call('/api/sinks/goods')).body, GOODS)

@@ -13,7 +13,7 @@ const ACK = '/api/http_pull_consumers/goods/ack'
 const NACK = '/api/http_pull_consumers/goods/nack'
 const summaryOf = (body: unknown) => (body as { summary: string }).summary
 
-test('receive by POST and by GET answers the sink’s bytes, flat on the seed’s path', async () => {
+test('receive by POST and by GET answers the sink’s bytes, flat on the path of pull consumers', async () => {
   await using s = await serve()
   s.goods.push(message('a1'), message('a2'), message('a3'))
   const first = await s.call(RECEIVE, { body: { batch_size: 2 } })

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { createDatabase, type TestDatabase } from '../../../services/postgres.ts'
 import { WalStream } from '../wal-stream.ts'
 
-/** [type, value in SQL, JSON] in the order of contract 2.4 */
+/** [type, value in SQL, JSON] in the order of the table in docs/messages.md */
 type Case = readonly [type: string, sql: string, json: unknown]
 
 const BUILT_IN: readonly Case[] = [
@@ -164,7 +164,7 @@ function assertRecord(record: Readonly<Record<string, unknown>>, cases: readonly
   for (const [i, [type, sql, json]] of cases.entries()) assert.deepEqual(record[`c${i}`], json, `${type} ${sql}`)
 }
 
-test('every built-in type is rendered as the contract says, and needs no look-up', async () => {
+test('every built-in type is rendered as the page of messages says, and needs no look-up', async () => {
   await using db = await createDatabase()
   await using stream = await WalStream.open(db)
   await insertRow(db, 'built_in', BUILT_IN)

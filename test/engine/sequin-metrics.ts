@@ -1,5 +1,5 @@
-/** The metrics that the contract names (11.4), without their prefix. */
-export const CONTRACT_METRICS = [
+/** The metrics of the Sequin API that docs/metrics.md has, without their prefix. */
+export const SEQUIN_METRICS = [
   'ingestion_latency_us',
   'messages_ingested_count',
   'replication_slot_size',
