@@ -40,7 +40,16 @@ export class ReplayClient {
     return this.ackUntil((all) => all.length >= count)
   }
 
-  /** The same until it is enough. */
+  /** Receives and acks until each of these rows has come in each of these versions, whatever comes more than once. */
+  ackVersions(rows: number, versions: readonly number[]): Promise<readonly Item[]> {
+    const isWanted = new Set(versions)
+    return this.ackUntil((all) => {
+      const came = new Set(all.filter(({ record }) => isWanted.has(record.version)).map(({ record }) => `${record.id}/${record.version}`))
+      return came.size >= rows * versions.length
+    })
+  }
+
+  /** Receives and acks until it is enough. */
   async ackUntil(enough: (all: readonly Item[]) => boolean): Promise<readonly Item[]> {
     const all: Item[] = []
     while (!enough(all)) {
@@ -117,6 +126,11 @@ export function versionsOf(messages: readonly Item[]): Readonly<Record<number, r
   const byId: Record<number, number[]> = {}
   for (const { record } of messages) (byId[record.id] ??= []).push(record.version)
   return byId
+}
+
+/** Each version of each row where it came first. */
+export function firstVersionsOf(messages: readonly Item[]): Readonly<Record<number, readonly number[]>> {
+  return Object.fromEntries(Object.entries(versionsOf(messages)).map(([id, versions]) => [id, [...new Set(versions)]]))
 }
 
 /** @throws AssertionError a row's versions did not come in their order, or one came twice */
