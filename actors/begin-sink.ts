@@ -20,7 +20,7 @@ import { observeSink } from './partition/sink-observer.ts'
 import type { SinkOptions } from './sink/running-sink.ts'
 import { SinkHost } from './sink/sink-host.ts'
 
-/** What all sinks of the process share. */
+/** Holds what all sinks of the process share. */
 export type SinkHome = Readonly<{
   log: Log
   logger: Logger

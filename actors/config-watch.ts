@@ -7,7 +7,7 @@ import type { StateFeed } from '../engine/state/state-feed.ts'
 import { Bell } from '../engine/bell.ts'
 
 const LOOK_EVERY_MS = 5_000
-/** after a failure */
+/** After a failure the configuration is read again after this. */
 const RETRY_MS = 1_000
 /** Edits often come one after the other, and one that is made here is taken in by its own request. */
 const GATHER_MS = 50
@@ -23,7 +23,7 @@ type ConfigWatch = Readonly<{
   lookEveryMs?: number
 }>
 
-/** Runs until it is disposed of. */
+/** Takes in what other processes change of the configuration, until it is disposed of. */
 export function watchConfig({ feed, stored, applied, reload, onError, lookEveryMs = LOOK_EVERY_MS }: ConfigWatch): AsyncDisposable {
   const stop = new AbortController()
   const bell = new Bell()

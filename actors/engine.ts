@@ -52,7 +52,7 @@ import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
-/** What the engine of a process is made of. */
+/** Holds what the engine of a process is made of. */
 type EngineOptions = Readonly<{
   store: Store
   resources: ResourceStore
@@ -209,7 +209,10 @@ export class Engine {
   async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {
     return this.#recent.of(asked, this.#options.cache.sinks)
   }
-  /** Redelivers, acknowledges or discards messages, as far as the owners of their partitions live here. @throws EngineError STATE_UNAVAILABLE */
+  /**
+   * Redelivers, acknowledges or discards messages, as far as the owners of their partitions live here. @throws EngineError
+   * STATE_UNAVAILABLE
+   */
   async editMessages(sinkId: string, { edit, choice }: EditOfMessages): Promise<EditedMessages> {
     return (await this.#sinks.get(sinkId)?.edit(edit, choice)) ?? { known: 0, served: 0, edited: 0 }
   }

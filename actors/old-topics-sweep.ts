@@ -9,7 +9,7 @@ import type { HealthCheck } from '../engine/status.ts'
 
 const RETRY_MS = 2_000
 
-/** A ring says that a generation has ended. */
+/** Deletes topics that nobody reads any more, now and then, and soon after a ring says that a generation has ended. */
 export class OldTopicsSweep extends Rounds {
   readonly #query: Query
   readonly #log: Log

@@ -4,7 +4,7 @@ import type { NodeRegistry } from '../engine/state/node-registry.ts'
 import type { Database } from '../engine/state/resources.ts'
 import type { SourceActor } from './source/source-actor.ts'
 
-/** Whether every source streams, and those that don't, with the code and words of what stops them. */
+/** Tells whether every source streams, and which ones don't, with the code and words of what stops them. */
 export type Readiness = Readonly<{
   ready: boolean
   waiting: readonly Readonly<{ kind: string; name: string; state: string; code?: string; reason?: string }>[]

@@ -14,7 +14,7 @@ import type { Sink } from '../engine/state/resources.ts'
  * @property text JSON, its metadata without what belongs to one sink
  */
 export type RecentMessage = Readonly<{ at: string; text: string }>
-/** Of a table (`schema.table`), or the newest of each table that one of these sinks has read. */
+/** Asks for the last messages of a table (`schema.table`), or for the newest of each table that one of some sinks has read. */
 export type RecentAsked = Readonly<{ databaseId: string } & ({ table: string } | { sinkIds: readonly string[] })>
 /** @property body JSON of the message without its outer braces, its metadata left open */
 type Kept = Readonly<{ sinkIds: Set<string>; body: Buffer }>
@@ -109,7 +109,7 @@ export class RecentMessages {
   }
 }
 
-/** The last ones of several lists, each once, oldest first. */
+/** Joins several lists into the last messages of all, each once, oldest first. */
 export function newest(messages: readonly RecentMessage[]): readonly RecentMessage[] {
   const byPlace = new Map(messages.map((message) => [message.at, message]))
   return [...byPlace.values()].toSorted((a, b) => (a.at < b.at ? -1 : 1)).slice(-PER_TABLE)

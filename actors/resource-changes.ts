@@ -59,7 +59,7 @@ export function changesBetween(before: ResourceLists, after: ResourceLists): Res
 type Named = Readonly<{ accountId: string; name: string }>
 const keyOf = (accountId: string, name: string | null | undefined): string => `${accountId} ${name}`
 
-/** Under which names, of which accounts, there is something else than before. */
+/** Finds the names, with their accounts, under which there is something else than before. */
 function changedNames(before: readonly Named[], after: readonly Named[]): ReadonlySet<string> {
   const changed = new Map(before.map((one) => [keyOf(one.accountId, one.name), one]))
   for (const one of after) {

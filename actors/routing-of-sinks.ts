@@ -48,7 +48,7 @@ async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>,
   return { version: await versions.save(query, routing, newest), waits }
 }
 
-/** Whether a source need not know that one has become the other. */
+/** Tells whether an edit of a sink concerns its source in no way, so that no new routing version is needed. */
 export function isRoutedAlike(before: Sink | undefined, after: Sink): boolean {
   const routing = (sink: Sink | undefined) =>
     !sink || sink.status === 'disabled' ? undefined : { shape: shapeOf(sink.id, sink), actions: sink.actions }

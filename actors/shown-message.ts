@@ -15,7 +15,7 @@ import { failureText, STATE, type FunctionFailure, type FunctionStage, type Stag
  */
 export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>
 
-/** Which message is asked for. @property withFunctions the functions of the sink, as they are now, are run on it */
+/** Asks for one message. @property withFunctions the functions of the sink, as they are now, are run on it */
 export type MessageLook = Readonly<{ id: string; withFunctions: boolean }>
 
 /** Runs work on a stage of the sink's functions. */

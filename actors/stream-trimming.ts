@@ -18,7 +18,7 @@ type StreamTrimmingOptions = StreamCopiesOptions &
     copied: () => void
   }>
 
-/** Looks every second, so nobody rings for it. */
+/** Trims the streams of this process's databases, every second; nobody rings for it. */
 export class StreamTrimming extends Rounds {
   readonly #trim: StreamTrim
   readonly #copies: StreamCopies

@@ -14,12 +14,12 @@
 import { assign, fromPromise, setup } from 'xstate'
 import { backOff } from '../engine/back-off.ts'
 
-/** What runs: `ended` resolves when it ended on purpose and rejects when it crashed. */
+/** Stands for what runs: `ended` resolves when it ended on purpose and rejects when it crashed. */
 export interface Running {
   readonly ended: Promise<void>
   stop(): Promise<void>
 }
-/** What is kept alive: a source or a sink. */
+/** Describes a child that is kept alive: a source or a sink. */
 export interface Child {
   /** names the actor in logs and in `GET /info` */
   readonly key: string

@@ -7,10 +7,10 @@ import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/config-re
 import { objectBody, queryOf, type Operation } from './http/operation.ts'
 import { checker } from '../actors/resources/form.ts'
 
-/** What the routes of configuration as code ask for. */
+/** The calls that the routes of configuration as code make. */
 export type ConfigPort = Pick<ConfigEdits, 'plan' | 'apply' | 'export'>
 
-/** A file and some bundles of functions. */
+/** The body of a request may be so long: a file and some bundles of functions. */
 const MAX_BYTES = 16_777_216
 const texts = (description: string) => Type.Optional(Type.Record(Type.String(), Type.String(), { description }))
 const ConfigIn = Type.Object(

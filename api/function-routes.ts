@@ -17,7 +17,7 @@ import { rehearsalOf, rehearse } from '../actors/resources/function-rehearsal.ts
 import { objectBody, type Operation } from './http/operation.ts'
 import { checker, readOnly } from '../actors/resources/form.ts'
 
-/** What the routes of functions ask for. */
+/** The calls that the routes of functions make. */
 export type FunctionPorts = ResourcePorts &
   Readonly<{
     /** has the functions, sinks and databases of all accounts, too */

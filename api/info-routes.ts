@@ -87,7 +87,10 @@ const bytesOut = (of: Readonly<{ backlogBytes: number; othersBytes: number; held
   held_bytes: Math.round(of.heldBytes),
 })
 
-/** @param nodes every process of the cluster as one account may see it; absent: this one is alone */
+/**
+ * Makes the routes that tell how the service is. @param nodes every process of the cluster as one account may see it; absent: this
+ * one is alone
+ */
 export function infoOperations({
   engine,
   identity,

@@ -24,12 +24,15 @@ interface MetricsServer extends AsyncDisposable {
   stop(): Promise<void>
 }
 
-/** Further ones are closed as they come: few clients scrape, and one that takes all of these takes none of the API's. */
+/**
+ * At most so many connections are open, and further ones are closed as they come: few clients scrape, and one that takes all of
+ * these takes none of the API's.
+ */
 const MAX_CONNECTIONS = 100
 /** of one client: each is milliseconds of work */
 const MAX_REQUESTS = 10
 
-/** @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
+/** Starts the server of metrics as the settings say. @returns undefined when the port is 0. @throws EngineError PORT_UNAVAILABLE */
 export async function startMetricsServer(options: MetricsServerOptions): Promise<MetricsServer | undefined> {
   return options.port === 0 ? undefined : listenForMetrics(options)
 }

@@ -38,7 +38,7 @@ import { sinkOperations } from './sinks/sink-routes.ts'
 import { streamOperations } from './sinks/stream-routes.ts'
 import { Strangers } from './http/strangers.ts'
 
-/** What the API serves, and where. */
+/** Says what the API serves, and where. */
 export type ApiOptions = Readonly<{
   host: string
   /** 0: any free one */
@@ -59,7 +59,7 @@ export type ApiOptions = Readonly<{
   limits?: Partial<Limits>
 }>
 
-/** How long a client may take to send; how long it may wait for an answer is its own choice (wait_for). */
+/** Bounds how long a client may take to send; how long it may wait for an answer is its own choice (wait_for). */
 export type Limits = Readonly<{
   /** for the headers of a request */
   headersMs: number
@@ -97,7 +97,7 @@ const SILENCE_MS = 330_000
 const DEFAULT_BODY_BYTES = 65_536
 const MAX_NAME_LENGTH = 1_000
 const STOP_GRACE_MS = 10_000
-/** for operations that ask for no token */
+/** The account of a request that needs no token. */
 const NO_ACCOUNT: Account = Object.freeze({ id: '', name: '' })
 
 declare module 'fastify' {
@@ -106,7 +106,7 @@ declare module 'fastify' {
   }
 }
 
-/** Listens when it settles. @throws EngineError PORT_UNAVAILABLE */
+/** Starts the API; it listens when this settles. @throws EngineError PORT_UNAVAILABLE */
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const { host, port } = options
   const receives = new OpenReceives()
@@ -127,7 +127,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   return { url: urlOf(app.server), stop, [Symbol.asyncDispose]: () => stop() }
 }
 
-/** Everything that is served. */
+/** Gathers the routes of everything that is served. */
 function operationsOf(
   { engine, resources, edits, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
   receives: OpenReceives,

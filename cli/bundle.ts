@@ -13,7 +13,10 @@ import { BUNDLE_MARK, MAX_BUNDLE_BYTES } from '../transforms/compile.ts'
 /** More of them say nothing new. */
 const MAX_TOLD = 10
 
-/** @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be resolved or read, and where; it is too large */
+/**
+ * Bundles a function and what it imports. @returns JavaScript without imports @throws EngineError VALIDATION_FAILED: what can't be
+ * resolved or read, and where; it is too large
+ */
 export function bundled(
   file: string,
   { minify = false, outside = () => {} }: Readonly<{ minify?: boolean; outside?: ((files: readonly string[]) => void) | undefined }> = {},
@@ -84,12 +87,15 @@ export const tellOutside = (files: readonly string[]): void =>
     `files from outside of its package are in the bundle, with all that they hold:\n${files.map((one) => `  ${one}\n`).join('')}`,
   )
 
-/** What a sandbox gets of a file. @throws EngineError VALIDATION_FAILED; the file can't be read */
+/**
+ * Reads the file of a function as a sandbox gets it: bundled where it imports anything. @throws EngineError VALIDATION_FAILED; the
+ * file can't be read
+ */
 export function functionText(file: string, outside?: (files: readonly string[]) => void): string {
   const source = readFileSync(file, 'utf8')
   return /\.[cm]?[jt]s$/.test(file) && hasImports(source) ? bundled(file, { outside }) : source
 }
 
-/** Whether it takes anything from elsewhere but types. */
+/** Tells whether code imports anything but types. */
 export const hasImports = (code: string): boolean =>
   /^[^\S\r\n\u2028\u2029]*(?:import\s+(?!type\b)|export\s[^'"\n]*\bfrom\s*['"])/m.test(code)

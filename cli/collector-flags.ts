@@ -5,9 +5,9 @@
  */
 import { setFlagsFromString } from 'node:v8'
 
-/** Flags of V8 for a service. */
+/** The flags of V8 that a service runs with. */
 export const COLLECTOR_FLAGS = ['--external-memory-accounted-in-global-limit', '--heap-growing-percent=150'] as const
-/** Whose flags they are: another V8 may not know them, and would say so on the terminal at every start. */
+/** The version of V8 that has these flags: another one may not know them, and would say so on the terminal at every start. */
 export const THEIR_V8 = '13.6.'
 
 /** Sets the flags, where this V8 knows them. */

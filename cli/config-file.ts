@@ -22,7 +22,7 @@ type ConfigRequest = Readonly<{
   files: Readonly<Record<string, string>>
 }>
 
-/** Taken where none is named; the second is what the original calls it. */
+/** The file that is taken where none is named; the second is what the original calls it. */
 const NAMES = ['tailrace.yaml', 'sequin.yaml'] as const
 
 /** Reads a configuration file. @param given a path; `-`: the standard input; '': the usual name. @throws EngineError ARGUMENT_INVALID */
@@ -32,7 +32,10 @@ export async function configFile(given: string): Promise<ConfigFile> {
   return { name, folder: dirname(resolve(name)), source: readText(name) }
 }
 
-/** @throws EngineError CONFIG_INVALID: it is not YAML, or files of functions can't be read or bundled */
+/**
+ * Makes the request that sends a configuration file to the service. @throws EngineError CONFIG_INVALID: it is not YAML, or files of
+ * functions can't be read or bundled
+ */
 export function configRequest({ name, folder, source }: ConfigFile): ConfigRequest {
   const env = configVariables()
   const named = [...new ConfigReader(source, name).variables()]
@@ -51,7 +54,7 @@ export function configRequest({ name, folder, source }: ConfigFile): ConfigReque
   return { yaml: source, file: name, variables, files }
 }
 
-/** The file with its variables replaced. @throws EngineError CONFIG_INVALID: some aren't set, or it is not YAML */
+/** Replaces the variables of a file. @throws EngineError CONFIG_INVALID: some aren't set, or it is not YAML */
 export function interpolatedText({ name, source }: ConfigFile): string {
   const reader = interpolated(source, name, configVariables())
   reader.refuse()

@@ -3,7 +3,7 @@ import type { ResourceChange } from '../actors/config/config-changes.ts'
 import { yamlOf } from '../actors/config/config-export.ts'
 import { BUNDLE_MARK } from '../transforms/compile.ts'
 
-/** What the service says that a file would change. */
+/** Holds what the service says that a file would change. */
 export type Plan = Readonly<{
   changes: readonly ResourceChange[]
   actions: readonly Readonly<{ description: string }>[]
@@ -18,13 +18,13 @@ const NAMES = { database: 'database', http_endpoint: 'HTTP endpoint', function: 
 const STYLES = { '+': 'green', '-': 'red', ' ': 'dim' } as const
 /** Lines around one that differs. */
 const CONTEXT = 2
-/** More of one resource, or of a line, say nothing to a reader. */
+/** At most so many lines of one resource are shown; more say nothing to a reader. */
 const MAX_LINES = 100
 const MAX_WIDTH = 200
 /** Above, all lines are told as different: comparing takes the square. */
 const MAX_COMPARED = 2_000
 
-/** Whether applying it does anything. */
+/** Tells whether applying a plan would do nothing. */
 export const isEmpty = ({ changes, actions }: Plan): boolean => actions.length === 0 && changes.every(({ action }) => action === 'delete')
 
 /** Writes a plan for people. */

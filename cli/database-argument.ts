@@ -10,7 +10,7 @@ import { readText } from './text-file.ts'
 
 const TLS_MODES = ['disable', 'require', 'verify-ca', 'verify-full'] as const
 
-/** @throws EngineError ARGUMENT_INVALID: nothing knows it */
+/** Finds the database that an argument of a command names. @throws EngineError ARGUMENT_INVALID: nothing knows it */
 export async function databaseArgument(given: string): Promise<Readonly<{ name: string; connection: Connection }>> {
   if (/^postgres(?:ql)?:\/\//.test(given)) {
     const connection = ofUrl(given)

@@ -1,7 +1,7 @@
 /** The small shop that a first start streams, so that there is something to play with. */
 import type { Client } from 'pg'
 
-/** The names of what the demo has. */
+/** The names of the demo's database, tables, source and sink. */
 export const DEMO = {
   database: 'demo',
   slot: 'tailrace_demo',
@@ -57,7 +57,10 @@ export async function fillDemoTables(client: Client): Promise<void> {
   await client.query(`begin; ${ROWS} commit`)
 }
 
-/** Some changes as a shop makes them: purchases, a price that moves, a customer's new address, one return. @returns how many rows changed */
+/**
+ * Makes some changes as a shop does: purchases, a price that moves, a customer's new address, one return. @returns how many rows
+ * changed
+ */
 export async function writeDemoChanges(client: Client): Promise<number> {
   await client.query('begin')
   const bought = await client.query(`

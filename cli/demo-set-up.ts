@@ -78,7 +78,7 @@ function passwordOf(access: DemoAccess | undefined): string | undefined {
   return url?.username === DEMO.role ? decodeURIComponent(url.password) : undefined
 }
 
-/** @returns whether it was made now */
+/** Makes a database on a server, unless it is there. @returns whether it was made now */
 export async function ensureDatabase(server: Connection, name: string): Promise<boolean> {
   const client = new Client(clientConfig(server, 'tailrace set-up'))
   await client.connect()

@@ -7,7 +7,7 @@ import { print } from './command.ts'
 import { readSettings } from './settings.ts'
 import { writeDemoChanges } from './demo-database.ts'
 
-/** What the demo's owner may know: kept in the data folder, readable by its owner alone. */
+/** Says how the demo is reached: kept in the data folder, in a file that only its owner can read. */
 export type DemoAccess = Readonly<{ token: string; databaseUrl: string; serviceUrl: string }>
 
 const file = (dataFolder: string) => join(dataFolder, 'demo.json')

@@ -5,7 +5,7 @@ type KafkaLogin =
   | Readonly<{ mechanism: 'plain' | 'scram-sha-256' | 'scram-sha-512'; username: string; password: string }>
   | Readonly<{ mechanism: 'oauthbearer'; url: string; clientId: string; clientSecret: string; scope: string | undefined }>
 
-/** Where the log in Kafka is, and how it is reached. */
+/** Says where the log in Kafka is, and how it is reached. */
 export type KafkaSettings = Readonly<{
   brokers: readonly BrokerAddress[]
   /** in front of the names of topics and groups */
@@ -18,7 +18,7 @@ export type KafkaSettings = Readonly<{
   sasl: KafkaLogin | undefined
 }>
 
-/** How we may log in at brokers. */
+/** The ways to log in at brokers. */
 export const SASL_MECHANISMS = ['plain', 'scram-sha-256', 'scram-sha-512', 'oauthbearer'] as const
 const TLS_FILES = ['KAFKA_TLS_CA_FILE', 'KAFKA_TLS_CERT_FILE', 'KAFKA_TLS_KEY_FILE'] as const
 const PASSWORD = ['KAFKA_SASL_USERNAME', 'KAFKA_SASL_PASSWORD'] as const
@@ -29,7 +29,7 @@ const DEFAULT_PREFIX = 'tailrace.'
 const SESSION_TIMEOUT_MS = 6_000
 
 /**
- * @param value of a variable; undefined: not set
+ * Reads the settings of a log in Kafka. @param value of a variable; undefined: not set
  * @param wrong told of each wrong variable
  * @returns undefined: the log is the embedded one
  */

@@ -5,7 +5,7 @@ import { networkInterfaces, type NetworkInterfaceInfo } from 'node:os'
 const ANY = new Set(['0.0.0.0', '::', '*'])
 
 /**
- * @param url where the API listens, such as "http://0.0.0.0:7376"
+ * Finds the address at which other processes reach this one. @param url where the API listens, such as "http://0.0.0.0:7376"
  * @returns such as "http://10.0.0.7:7376"
  */
 export function nodeAddress(

@@ -10,7 +10,10 @@ import type { Logger } from '../engine/logger.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { KafkaSettings } from './kafka-settings.ts'
 
-/** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, LOG_TOO_NEW, SETTING_INVALID: a file can't be read */
+/**
+ * Opens the log that the settings name. @throws EngineError LOG_UNREACHABLE, LOG_REFUSED, LOG_TOO_NEW, SETTING_INVALID: a file
+ * can't be read
+ */
 export async function openLog(
   of: Readonly<{ kafka: KafkaSettings | undefined; folder: string; store: Store; logger: Logger }>,
 ): Promise<Log> {

@@ -5,7 +5,7 @@ import { CommandFailed } from './command.ts'
 import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
 
-/** Where a running Tailrace is, as options say it. */
+/** The options that say where a running Tailrace is. */
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
 type Body = Readonly<Record<string, unknown>>
 /** Asks the API. @param path below /api @throws EngineError SERVICE_UNREACHABLE, CONFIG_INVALID; CommandFailed: it refuses, in its words */

@@ -164,8 +164,8 @@ type Values = Partial<Record<Name, string | number>>
 type Problem = Readonly<{ name: string; reason: string }>
 
 /**
- * @param env variables by name
- * @throws EngineError SETTING_INVALID: names every wrong variable, what came (but for secrets) and what it takes
+ * Reads the settings of a process. @param env variables by name @throws EngineError SETTING_INVALID: names every wrong variable,
+ * what came (but for secrets) and what it takes
  */
 export function readSettings(env: Readonly<Record<string, string | undefined>> = process.env): Settings {
   // a password may begin or end with a space
@@ -351,5 +351,5 @@ function deepFreeze<T extends object>(value: T): T {
   return Object.freeze(value)
 }
 
-/** What `${VAR}` in a configuration file may name. */
+/** Gives the variables that `${VAR}` in a configuration file may name. */
 export const configVariables = (): Readonly<Record<string, string | undefined>> => process.env

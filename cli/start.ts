@@ -50,7 +50,10 @@ const MIN_THREADS = 3
 const MAX_THREADS = 8
 /** Memory of the process that only builds functions, to say what is wrong with them. */
 const CHECKING_MB = 256
-/** Of a new sink that doesn't say how many, by where the log is: in Kafka there may be several processes to share them. */
+/**
+ * A new sink that doesn't say how many partitions it has gets so many, by where the log is: in Kafka there may be several processes to
+ * share them.
+ */
 const PARTITIONS = { folder: 1, kafka: 4 } as const
 const STATE_DATABASE = 'tailrace'
 const MB = 1024 * 1024

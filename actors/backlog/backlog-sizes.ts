@@ -21,16 +21,16 @@ import { ALL_ACTIONS, ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 
 const MB = 1024 * 1024
-/** How old may be what a backlog's size is made of. */
+/** The figures that a backlog's size is made of may be so old. */
 const READERS_MAX_AGE_MS = 2_000
-/** How old they may be while a sink has no generation yet: what comes before it is known to have one is not bounded. */
+/** They may be so old while a sink has no generation yet: what comes before it is known to have one is not bounded. */
 const NEW_MAX_AGE_MS = 200
 const STATS_MAX_AGE_MS = 1_000
 
 type Sizes = ReadonlyMap<string, number>
 /** A reader of a stream, where it ends, and which messages it takes from which position on. */
 type ReaderPlace = Pick<UndeliveredGeneration, 'reader' | 'endsAt' | 'takes'>
-/** Bytes from its committed offset on: of messages that it takes, and of those that are others'. */
+/** Counts the bytes of a reader from its committed offset on: of messages that it takes, and of messages that only others take. */
 type Unfinished = Readonly<{ ownBytes: number; othersBytes: number }>
 
 /** Says how large the backlogs of sinks are. */

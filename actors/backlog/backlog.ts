@@ -4,26 +4,29 @@
  * messages are dropped. What frees it is the trim behind the clients' acks, which needs nothing that the relief stops.
  */
 
-/** What is done while a sink is full. */
+/** Does what its policy says while a sink is full, until it has drained. */
 export interface Relief {
   /** @returns ends it */
   hold(cause: string): (() => void) | Promise<() => void>
 }
 
-/** Which bound of a sink is meant. own: of its unfinished messages. others: of messages that it doesn't take and has not passed by. */
+/**
+ * Names a bound of a sink that is full. own: that of its unfinished messages. others: that of messages that it doesn't take and has
+ * not passed by.
+ */
 export type Filled = 'own' | 'others'
 
-/** How large a backlog of a sink is, and how large it may be. */
+/** Describes how large a backlog of a sink is, and how large it may be. */
 export type BacklogOf = Readonly<{ sinkId: string; name: string; maxBytes: number; relief: Relief; what: Filled; bytes: number }>
 
-/** @returns of the sinks that are bound at the moment what is at least a share of what it may be */
+/** Gives the backlogs, of the sinks that are bound at the moment, that are at least this share of what they may be. */
 type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
 
 const EVERY_MS = 200
 const RELEASE_AT = 0.9
 const MB = 1024 * 1024
 
-/** Holds what fills a backlog from when it is full until it has drained. */
+/** Stops whatever fills the backlog of a sink when it is full, and lets it go on when the backlog has drained to nine tenths. */
 export class BacklogGuard implements Disposable {
   readonly #large: LargeBacklogs
   readonly #holds = new Map<string, { full: BacklogOf; release: () => void }>()

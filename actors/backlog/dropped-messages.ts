@@ -25,7 +25,7 @@ type DroppedMessagesOptions = Readonly<{
 }>
 
 type Stretch = Readonly<{ since: Date; until: Date | undefined; messages: number }>
-/** `ended`: that is to be put on record; `followed`: by another one of the same sink, which goes on with its stretch */
+/** A stretch of dropped messages. `ended`: its end is to be put on record; `followed`: another one of the same sink goes on with it. */
 type Dropping = { readonly sinkId: string; readonly shedding: Shedding; state: 'on' | 'ended' | 'followed'; saved: number }
 
 /** Puts on record what full sinks lose, and tells health of it. */

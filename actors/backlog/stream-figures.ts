@@ -20,7 +20,7 @@ import type { ReaderPartition, Stream } from '../../engine/status.ts'
 import type { BacklogSizes } from './backlog-sizes.ts'
 
 const EVERY_MS = 5_000
-/** How old the figures of the log may be. */
+/** The figures of the log may be so old. */
 const STATS_MAX_AGE_MS = 2_000
 
 type StoredReader = Readonly<{
@@ -37,7 +37,7 @@ type StoredReader = Readonly<{
   lines: readonly number[]
 }>
 
-/** Looks now and then what the streams hold in the log, and for whom. */
+/** Looks now and then how much the streams hold in the log, and for which readers. */
 export class StreamFigures implements Disposable {
   readonly #log: Log
   readonly #query: Query

@@ -8,7 +8,7 @@ import type { FunctionEntry } from '../resources/function-form.ts'
 import type { ConfigReader, FilePlace, Problem } from './config-reader.ts'
 
 /**
- * A function of a document, and where its code, or the name of its file, stands there.
+ * Describes a function of a document, and where its code, or the name of its file, stands there.
  * @property line of its entry @property exact `at` is where the code begins, and each of its lines stands there as it is
  */
 export type ConfiguredFunction = FunctionEntry & Readonly<{ line: number; at: FilePlace; exact: boolean }>
@@ -51,7 +51,7 @@ export async function builtFunction(
   }
 }
 
-/** What is wrong with functions of a document that is refused anyway, so that all of it is told at once. */
+/** Builds the functions of a document that is refused anyway, so that what is wrong with them is told too. */
 export async function functionProblems(
   functions: readonly ConfiguredFunction[],
   file: string,

@@ -58,7 +58,10 @@ type ApplyOptions = Readonly<{
   logger?: Pick<Logger, 'warn'>
 }>
 
-/** What a document changes. @property actions what is made on the servers of databases, in words @property notices what should be known, and stops nothing @property resources those that the document has, as they are then */
+/**
+ * Tells what a document changes. @property actions what is made on the servers of databases, in words @property notices what should
+ * be known, and stops nothing @property resources those that the document has, as they are then
+ */
 export type ConfigOutcome = Readonly<{
   changes: readonly ResourceChange[]
   actions: readonly string[]
@@ -75,7 +78,10 @@ class TrialOver extends Error {
   }
 }
 
-/** @throws EngineError CONFIG_INVALID: file, line and reason of everything that fails, and nothing of it stays; STOPPING when aborted */
+/**
+ * Applies a document: makes what is missing on the servers of databases, and stores the resources. @throws EngineError
+ * CONFIG_INVALID: file, line and reason of everything that fails, and nothing of it stays; STOPPING when aborted
+ */
 export async function applyConfig(document: ConfigDocument, options: ApplyOptions): Promise<ConfigOutcome> {
   const { store, resources, account, isTrial = false } = options
   const findings = new Findings(document)
@@ -157,13 +163,19 @@ async function accountNamed(query: Query, name: string): Promise<Account | undef
   return rowsOf({ id: 'text', name: 'text' }, await query('select id, name from account where name = $1', [name]))[0]
 }
 
-/** @returns the names of the databases that the account has, also of those whose passwords were stored under another key: none of their slots is made anew */
+/**
+ * @returns the names of the databases that the account has, also of those whose passwords were stored under another key: none of
+ * their slots is made anew
+ */
 async function databaseNames(query: Query, account: Account | undefined): Promise<ReadonlySet<string>> {
   const found = await query('select name from source_database where account_id = $1', [account?.id ?? null])
   return new Set(rowsOf({ name: 'text' }, found).map(({ name }) => name))
 }
 
-/** @returns what the account has. A document may put secrets in the place of those that were stored under another key: then nothing is known */
+/**
+ * @returns what the account has. A document may put secrets in the place of those that were stored under another key: then nothing
+ * is known
+ */
 async function knownTo(query: Query, resources: ResourceStore, account: Account | undefined): Promise<ResourceLists> {
   if (!account) return NO_RESOURCES
   const stored = await resources.load(query).catch((error: unknown) => {
@@ -223,7 +235,10 @@ async function provisionAll(
   return { away, actions }
 }
 
-/** Who has a token may name any address: the answer doesn't tell what is there, and the log does. */
+/**
+ * Leaves the reason of a failed connection to the log: whoever has a token may name any address, and the answer must not tell what
+ * is there.
+ */
 const withoutNetwork = ({ hostname, port, database }: Connection) =>
   new EngineError(
     'SOURCE_UNREACHABLE',
@@ -272,7 +287,7 @@ async function checkNames(
   }
 }
 
-/** A resource of the document, to be stored. */
+/** Holds a resource of the document that is to be stored. */
 type Entry<T extends ResourceType> = Readonly<{ line: number; input: InputOf<T> }>
 
 /**
@@ -305,7 +320,7 @@ async function buildFunctions(
   return built
 }
 
-/** @returns how tokens change. @throws EngineError CONFIG_INVALID: of all there is to tell */
+/** Stores what the document says. @returns how tokens change. @throws EngineError CONFIG_INVALID: with all that is wrong */
 async function writeAll(
   document: ConfigDocument,
   begun: Edit,
@@ -368,7 +383,7 @@ function namedIn({
   return ({ type, name }) => names[type].has(name)
 }
 
-/** @returns what it changes, if anything */
+/** Stores the token of a document. @returns the change, if it is one */
 async function writeToken(
   { query, resources, account }: Edit,
   { name, token }: ConfigDocument['tokens'][number],

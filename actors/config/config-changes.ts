@@ -20,7 +20,10 @@ export type ResourceChange = Readonly<{
 
 const keyOf = ({ type, name }: Pick<ExportedResource, 'type' | 'name'>): string => `${type} ${name}`
 
-/** @param isNamed whether the file has the resource. @returns in the order of a file: what is created or changed, then what the file lacks */
+/**
+ * Compares the resources of an account before and after a file is applied. @param isNamed whether the file has the resource.
+ * @returns in the order of a file: what is created or changed, then what the file lacks
+ */
 export function changesOf(
   before: readonly ExportedResource[],
   after: readonly ExportedResource[],
@@ -45,7 +48,7 @@ export function changesOf(
 
 type Pair = Readonly<{ old: unknown; new: unknown }>
 
-/** Says of a secret that was changed and looks as it did that it is another one. */
+/** Marks a secret that was changed and looks as it did before when it is shown in part. */
 function withChangedSecrets(whole: Pair, shown: Pair): unknown {
   if (typeof shown.new === 'string') return shown.new === shown.old && whole.new !== whole.old ? `${shown.new} (another one)` : shown.new
   const below = (pair: Pair, key: string | number) => ({ old: memberOf(pair.old, key), new: memberOf(pair.new, key) })

@@ -24,9 +24,9 @@ import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
-/** What a file says of its account. */
+/** The schema of what a file says of its account. */
 export const Account = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
-/** What a file says of an API token. */
+/** The schema of what a file says of an API token. */
 export const Token = Type.Object(
   { name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }), ...readOnly() },
   strict,
@@ -43,7 +43,7 @@ const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>,
   },
 }
 
-/** A database of a file, and the line where it stands. */
+/** Holds a database of a file, and the line where it stands. */
 export type ConfiguredDatabase = DatabaseEntry & Readonly<{ line: number }>
 
 /** A configuration file that nothing is wrong with, as far as it can be told without asking anyone. */
@@ -65,8 +65,7 @@ const OLDER = new Set(['transforms'])
 const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
 
 /**
- * @param source YAML
- * @param file named in errors
+ * Reads a configuration file. @param source YAML @param file named in errors
  * @param env for `${VAR}` and `${VAR:-default}` in values
  * @param read gives the text of a file that stands beside this one; absent: none can be named
  * @throws EngineError CONFIG_INVALID: file, line, column and reason of every mistake
@@ -82,7 +81,7 @@ export function parseConfig(
   return document
 }
 
-/** What the account has: secrets may be given as they are shown, and stay. */
+/** Holds what the account has already: a document may give its secrets as they are shown, and they stay. */
 export type StoredResources = Readonly<{
   account?: StoredAccount
   databases: readonly Database[]
@@ -106,7 +105,7 @@ type Reading = Readonly<{
   maxCharacters?: number
 }>
 
-/** The text with its variables replaced, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
+/** Replaces the variables of a text, as far as they are set. @throws EngineError CONFIG_INVALID: it is not YAML */
 export function interpolated(source: string, file: string, env: Reading['env'], maxCharacters?: number): ConfigReader {
   const reader = new ConfigReader(source, file)
   reader.interpolate(env, TEXTS, maxCharacters)
@@ -161,7 +160,10 @@ export function readDocument(
   return { document, functions, problems }
 }
 
-/** The files that its functions name, and where. @throws EngineError CONFIG_INVALID: nothing of it can be read */
+/**
+ * Finds the files that the functions of a document name, and where it names them. @throws EngineError CONFIG_INVALID: nothing of it
+ * can be read
+ */
 export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: string; offset: number }>[] {
   const root = rootOf(reader)
   return ['functions', 'transforms'].flatMap((section) => {
@@ -197,7 +199,7 @@ function charactersIn(value: unknown, enough: number): number {
   return characters
 }
 
-/** A document for an account that is there need not name it. */
+/** Finds the account that a document is for; one that is read for a known account need not name it. */
 function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount | undefined): string {
   if (form === undefined && stored) return stored.name
   if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
@@ -256,7 +258,10 @@ function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
   })
 }
 
-/** Does what reads a part of the document, and tells at its fields what it is refused for. @returns what the work gives; undefined: it is refused */
+/**
+ * Runs a function that reads a part of the document, and tells at the part's fields why it is refused. @returns what the work
+ * gives; undefined: it is refused
+ */
 function readAt<T>(reader: ConfigReader, path: readonly (string | number)[], work: () => T): T | undefined {
   try {
     return work()
@@ -270,7 +275,7 @@ function readAt<T>(reader: ConfigReader, path: readonly (string | number)[], wor
   }
 }
 
-/** @returns where a text stands that stood before */
+/** Finds texts that stand in a list more than once. @returns the places of all but the first */
 function repeated(texts: readonly unknown[]): number[] {
   const seen = new Set<unknown>()
   return texts.flatMap((text, i) => {
@@ -289,7 +294,7 @@ const TEXTS = new Set(
     .map(([name]) => name),
 )
 
-/** Aliases may make it so; nothing here or in the state database can hold that. */
+/** Tells whether a value holds itself, which YAML's aliases allow; nothing here or in the state database can hold that. */
 function isCircular(value: unknown, above = new Set<unknown>(), done = new Set<unknown>()): boolean {
   if (typeof value !== 'object' || value === null || done.has(value)) return false
   if (above.has(value)) return true

@@ -35,7 +35,7 @@ export type GivenConfig = Readonly<{
   files?: Readonly<Record<string, string>> | undefined
 }>
 
-/** Of one account, behind the one that is read or applied. */
+/** So many requests of one account may wait behind the one that is read or applied. */
 const MAX_WAITING = 4
 
 /** Plans, applies and exports the configuration of accounts, for each of them one at a time. */

@@ -9,12 +9,15 @@ import type { Form } from '../resources/resource-form.ts'
 import { obfuscated } from '../resources/secret-form.ts'
 import { withoutVariables } from './config-reader.ts'
 
-/** A resource as a configuration file has it. @property whole its entry there @property shown that with only enough of its secrets to know them */
+/**
+ * A resource as a configuration file has it. @property whole its entry there @property shown that with only enough of its secrets
+ * to know them
+ */
 export type ExportedResource = Readonly<{ type: ResourceType; id: string; name: string; whole: Form; shown: Form }>
 
 const TYPES = ['database', 'http_endpoint', 'function', 'sink'] as const satisfies readonly ResourceType[]
 
-/** Gives what an account has, in the order of a file. */
+/** Gives the resources of an account, in the order of a file. */
 export function exportedResources(lists: ResourceLists, ofAccount: string): readonly ExportedResource[] {
   const exported = <T extends ResourceType>(type: T): ExportedResource[] => {
     const { entry } = RESOURCE_FORMS[type]
@@ -25,7 +28,7 @@ export function exportedResources(lists: ResourceLists, ofAccount: string): read
   return TYPES.flatMap((type) => exported(type))
 }
 
-/** @returns YAML */
+/** Writes resources as a configuration file, in YAML. */
 export function exportYaml(resources: readonly ExportedResource[], { showSensitive }: Readonly<{ showSensitive: boolean }>): string {
   const sections = Object.entries(RESOURCE_FORMS).map(([type, { section }]) => [
     section,
@@ -34,10 +37,10 @@ export function exportYaml(resources: readonly ExportedResource[], { showSensiti
   return yamlOf(Object.fromEntries(sections.filter(([, list]) => list?.length !== 0)))
 }
 
-/** Texts of many lines as they are. */
+/** Prints a value as YAML; texts of many lines stay texts of many lines. */
 export const yamlOf = (value: unknown): string => stringify(value, { lineWidth: 0, blockQuote: 'literal', aliasDuplicateObjects: false })
 
-/** Where variables are replaced, every text stands for itself; the code of functions isn't looked at there. */
+/** Writes the texts of a value so that each stands for itself where variables are replaced; in the code of functions none are. */
 function escaped(value: unknown): unknown {
   if (typeof value === 'string') return withoutVariables(value)
   if (Array.isArray(value)) return value.map(escaped)

@@ -5,10 +5,10 @@
 import { isMap, isNode, isPair, isScalar, LineCounter, parseDocument, visit, type Document, type Scalar } from 'yaml'
 import { EngineError } from '../../engine/errors.ts'
 
-/** Both from 1. */
+/** A place in a file; line and column are counted from 1. */
 export type FilePlace = Readonly<{ line: number; column: number }>
 type Path = readonly (string | number)[]
-/** What is wrong at a place of a file. @property because code of the error that says so */
+/** Tells what is wrong at a place of a file. @property because code of the error that says so */
 export type Problem = Readonly<{ file: string; line: number; column?: number; reason: string; because?: string }>
 
 /** `$${VAR}` is none. A default has no braces: so a text of many beginnings without an end is looked through only once. */
@@ -16,13 +16,13 @@ const VARIABLE = /\$?\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}/g
 
 const UNQUOTED = '; between braces or brackets a variable needs quotes: "${VAR}"'
 
-/** A text that stands for itself where variables are replaced. */
+/** Writes a text so that it stands for itself where variables are replaced. */
 export const withoutVariables = (text: string): string => text.replaceAll(/\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^{}]*)?\}/g, '$$$&')
 
-/** More of them are counted only. */
+/** So many problems are told; more are only counted. */
 const MAX_TOLD = 50
 
-/** A YAML text as it is read, and what is wrong with it. */
+/** Reads a YAML text, and gathers what is wrong with it. */
 export class ConfigReader {
   readonly file: string
   readonly document: Document.Parsed
@@ -182,7 +182,7 @@ export class ConfigReader {
   }
 }
 
-/** All of them as one error, in the order of the file, whose context is that of the first. @param problems one at least */
+/** Makes one error of all problems, in the order of the file; its context is that of the first. @param problems one at least */
 export function refusal(problems: readonly Problem[], cause?: unknown): EngineError {
   const inOrder = problems.toSorted((a, b) => a.line - b.line || (a.column ?? 0) - (b.column ?? 0))
   const told = inOrder

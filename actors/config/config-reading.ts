@@ -17,14 +17,14 @@ const MAX_CONFIG_CHARACTERS = 16 * 1024 * 1024
 const LIMIT_MS = 10_000
 const MEMORY = { maxOldGenerationSizeMb: 192, maxYoungGenerationSizeMb: 32 } as const
 
-/** What the thread is sent. */
+/** Holds what the thread that reads configurations is sent. */
 export type Asked = GivenConfig & Readonly<{ file: string; stored: StoredResources; maxEntries: number; maxCharacters: number }>
 type Outcome = ReturnType<typeof readDocument>
-/** The document, or the error that nothing could be read for. */
+/** Holds the document, or the error for which nothing could be read. */
 export type Answer = Outcome | Readonly<{ code: ErrorCode; message: string; context: ErrorContext }>
 
 /**
- * @param signal ends it, as when the client has gone
+ * Reads a configuration that a client sent, in a thread of its own. @param signal ends it, as when the client has gone
  * @throws EngineError CONFIG_INVALID: it can't be read, is too large, or takes too long
  */
 export async function readGivenConfig(

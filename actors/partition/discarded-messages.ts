@@ -8,7 +8,7 @@ import type { Discarded } from './sink-observer.ts'
 const TOLD_MS = 24 * 3_600_000
 const NONE: Discards = { messages: 0, lastAt: new Date(0) }
 
-/** How many messages a partition has given up in the last day. */
+/** Counts the messages that a partition has given up in the last day. */
 export class DiscardedMessages {
   #bySize: Discards
   #others: Discards

@@ -55,23 +55,23 @@ import type { Discarded } from './sink-observer.ts'
 
 /** What keeps an ended generation from being drained is parked after this. */
 const DRAIN_AFTER_MS = 30_000
-/** How long a full window is left to clients, and to requests under way, before what blocks it is parked. */
+/** A full window is left to clients, and to requests under way, for so long before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
 const PARK_SENT_AFTER_MS = 5_000
-/** When something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
+/** It is left to them for this time when something was parked a moment ago: the jam goes on, and every wait holds up the other groups. */
 const PARK_AGAIN_MS = 50
 const JAM_MS = 10_000
-/** Bodies of parked messages fetched ahead. */
+/** So many bodies of parked messages are fetched ahead. */
 const LOAD_AHEAD = 500
 const LOAD_AHEAD_BYTES = 8 * 1024 * 1024
 const STORE_RETRY_MS = 1_000
-/** Messages that failed again and are recorded at once. */
+/** At most so many messages that failed again are recorded in one step. */
 const MAX_FAILED = 500
 
 /** Messages to be delivered again by hand. @property entry what stands among the attempts of each that it opens: no other has the same */
 type Redelivery = Readonly<{ chosen: Chosen | 'discarded'; entry: Failed['record'] }>
 
-/** The work of one partition with its parked store. */
+/** Does the work of one partition with its parked store. */
 export class ParkedTending {
   readonly #owned: OwnedPartition
   readonly #bell = new Bell()
@@ -179,7 +179,10 @@ export class ParkedTending {
     this.#bell.ring()
   }
 
-  /** Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation has named */
+  /**
+   * Ends parked messages, durably; unknown ones are ignored. To be called in turn. @param origin of those that another generation
+   * has named
+   */
   async finish(list: RefList, origin?: Origin): Promise<void> {
     const { dispatcher, store, observer } = this.#owned
     await this.#askAgain()
@@ -397,7 +400,10 @@ export class ParkedTending {
     this.#bell.ring()
   }
 
-  /** @param isAgain the store has not answered the last time: what it opened then is known only now. @returns how many messages it held for */
+  /**
+   * @param isAgain the store has not answered the last time: what it opened then is known only now. @returns how many messages it
+   * held for
+   */
   async #reopen({ chosen, entry: by }: Redelivery, isAgain = false): Promise<number> {
     const { dispatcher, store, discarded } = this.#owned
     const { parked } = dispatcher

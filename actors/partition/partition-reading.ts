@@ -175,7 +175,10 @@ export class PartitionReading {
   }
 }
 
-/** A marker may be of a version whose number was given before, by a state database that was put back since. */
+/**
+ * Tells whether it is known what the version of a pack says; a marker may be of a version whose number was given before, by a state
+ * database that was put back since.
+ */
 const knows = (span: Span, { routing, isMarker }: PackHeader): boolean => routing <= span.version && !(isMarker && !span.endsAt)
 
 /** Joins two filters: a message that either of them drops is dropped. */

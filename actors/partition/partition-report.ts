@@ -3,7 +3,7 @@ import { countInFlight, countUnfinished, oldestUs } from '../../engine/dispatch/
 import type { OwnedPartition } from './owned-partition.ts'
 import { troubleOf, type PartitionFigures, type Trouble } from '../../engine/status.ts'
 
-/** How a partition stands. Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
+/** Gathers the figures of a partition. Offsets are records of the log; `head` is the next one, as far as this reader has seen. */
 export function figuresOf({
   key,
   dispatcher: d,

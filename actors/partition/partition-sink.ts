@@ -15,7 +15,7 @@ import type { FunctionStage } from '../../transforms/stage.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import type { SinkObserver } from './sink-observer.ts'
 
-/** What a sink and its partitions work with, the same for as long as it runs. */
+/** Holds what a sink and its partitions work with, the same for as long as it runs. */
 export type SinkSurroundings = Readonly<{
   log: Log
   /** the state database */
@@ -32,10 +32,10 @@ export type SinkSurroundings = Readonly<{
   drainAfterMs?: number
 }>
 
-/** How messages are handed out, by what delivers them. */
+/** The settings of handing out that depend on who delivers the messages: clients that ask, or a sender. */
 export type HandOutSettings = Omit<DispatchSettings, 'windowBytes'>
 
-/** What sends the messages of a partition, where clients don't ask for them. */
+/** Sends the messages of a partition, where clients don't ask for them. */
 export interface Sender {
   readonly trouble: Trouble | undefined
   /** Sends whatever may go, until the signal is aborted or a sending breaks. */
@@ -49,7 +49,7 @@ export interface Sender {
   ended(): Promise<void>
 }
 
-/** How messages leave a partition: clients ask for them, or they are sent. */
+/** Takes messages out of a partition: for clients that ask for them, or to send them. */
 export interface PartitionTransport {
   /** keeps one document for each key: tombstones are delivered */
   readonly keyed: boolean

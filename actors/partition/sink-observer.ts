@@ -1,10 +1,10 @@
 import type { Logger } from '../../engine/logger.ts'
 import type { SinkMeter } from '../../engine/meters.ts'
 
-/** Why messages are given up. */
+/** Says why messages were given up. */
 export type Discarded = 'attempts' | 'size' | 'hand'
 
-/** What a sink tells those who count. Every call is for a batch, never for a message. */
+/** Hears from a sink what is counted. Every call is for a batch, never for a message. */
 export interface SinkObserver {
   /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
   delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
@@ -12,7 +12,10 @@ export interface SinkObserver {
   acked(batch: Readonly<{ messages: number; heldMs: number }>): void
   /** the visibility time of these passed without an ack. @param heldMs that time */
   lapsed(batch: Readonly<{ messages: number; heldMs: number }>): void
-  /** given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they were handed out */
+  /**
+   * given back by their client, or by an answer that could not be written; or refused by the destination. @param heldMs since they
+   * were handed out
+   */
   returned(batch: Readonly<{ messages: number; heldMs: number }>): void
   parked(messages: number): void
   /** given up, on record: too many attempts, too large to be kept, or by hand */
@@ -21,7 +24,7 @@ export interface SinkObserver {
   forgotten(messages: number): void
 }
 
-/** Into the metrics, and what an operator should see into the log. */
+/** Makes the observer of a sink, which counts into the metrics, and tells the log what an operator should see. */
 export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: SinkMeter, logger: Logger): SinkObserver {
   return {
     delivered: ({ messages, bytes, sinceCommitUs }) => {
@@ -46,7 +49,10 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
   }
 }
 
-/** The observer of partitions whose messages are sent: the sender itself reports how deliveries end, for it knows more of them. */
+/**
+ * Makes the observer of partitions whose messages are sent: there the sender itself reports how deliveries end, for it knows more
+ * of them.
+ */
 export const withoutEnds = (observer: SinkObserver): SinkObserver => ({
   delivered: (batch) => observer.delivered(batch),
   acked: () => undefined,

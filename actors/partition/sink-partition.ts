@@ -15,7 +15,7 @@
 import { assign, fromPromise, setup } from 'xstate'
 import { backOff } from '../../engine/back-off.ts'
 
-/** A partition while this process owns it: its loops, and its end. */
+/** Stands for a partition while this process owns it: its loops, and its end. */
 export interface Owned {
   read(signal: AbortSignal): Promise<void>
   commit(signal: AbortSignal): Promise<void>
@@ -28,7 +28,7 @@ export interface Owned {
   ended(): Promise<void>
 }
 
-/** What the machine needs of its surroundings. */
+/** Does the work that the machine of a partition decides on. */
 export interface PartitionWork<O extends Owned = Owned> {
   takeOver(): Promise<O>
   /** may hand out from now on, and may not any more */
@@ -55,7 +55,7 @@ function ownedOf({ context: { owned } }: { context: Context }): Owned {
   return owned
 }
 
-/** When a partition is taken over, works, waits and stops. */
+/** Decides when a partition is taken over, works, waits and stops. */
 export const sinkPartitionMachine = setup({
   types: {} as { input: { work: PartitionWork }; context: Context; events: Events },
   actors: {

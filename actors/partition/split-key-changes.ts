@@ -13,7 +13,10 @@ const OF_KEY_CHANGES = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.moved
 const NO_CHANGES = Buffer.from('null')
 const INSERT = Buffer.from('"insert"')
 
-/** @returns a pack of the same messages at the same positions; the same one where no primary key changed */
+/**
+ * Makes each change of a primary key in a pack a delete and an insert. @returns a pack of the same messages at the same positions;
+ * the same one where no primary key changed
+ */
 export function splitKeyChanges(pack: Pack): Pack {
   const { count, header } = pack
   let any = 0

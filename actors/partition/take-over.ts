@@ -13,7 +13,7 @@ import { DiscardedMessages } from './discarded-messages.ts'
 import { dispatchSettings, replayBounds, type PartitionSink } from './partition-sink.ts'
 import { Trimming } from './trimming.ts'
 
-/** What an owner of a partition begins with. */
+/** Holds what a new owner of a partition begins with. */
 export type TakenOver = Readonly<{
   store: ParkedStore
   dispatcher: Dispatcher

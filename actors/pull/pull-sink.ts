@@ -25,7 +25,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import type { Transport, TransportHealth } from '../sink/transport.ts'
 import { Waiters } from './waiters.ts'
 
-/** So long a receive that doesn't wait looks for a message that passes the filter. */
+/** A receive that doesn't wait looks so long for a message that the filter function keeps. */
 const SEARCH_MS = 1_000
 const EMPTY: Receipt = { body: EMPTY_ANSWER, count: 0, giveBack: () => undefined }
 

@@ -15,7 +15,7 @@ import { troubleOf, type Trouble } from '../../engine/status.ts'
 /** Batches and the partitions they are of. */
 export type TakenBatches = readonly Readonly<{ batch: TakenBatch; owned: OwnedPartition }>[]
 
-/** Functions can't be run at the moment: so long before they are tried again. */
+/** When functions can't be run at the moment, they are tried again after this. */
 const RETRY_MS = 250
 /** An answer has one message, or at most so many bytes. */
 export const MAX_ANSWER_BYTES = 16 * 1024 * 1024

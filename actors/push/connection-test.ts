@@ -8,7 +8,7 @@ import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 
 const LIMIT_MS = 15_000
 
-/** @returns what is wrong, in the destination's own words; undefined: nothing */
+/** Tries to reach the destination of a sink. @returns what is wrong, in the destination's own words; undefined: nothing */
 export async function testConnection(
   of: Readonly<{ sink: Sink; database: Database; endpoint: HttpEndpoint | undefined; egress: Egress }>,
 ): Promise<string | undefined> {

@@ -20,13 +20,16 @@ import type { Failure } from '../../sinks/push.ts'
 import { backOff, jittered } from '../../engine/back-off.ts'
 
 type Phase = 'up' | 'probing' | 'down'
-/** fresh: never failed before · failed: those that did, tried again apart · probe: one message, to see */
+/**
+ * Names what a request has: fresh messages, which never failed; failed ones, which are tried again apart; or one message as a
+ * probe, to see how the destination is.
+ */
 export type SendLane = 'fresh' | 'failed' | 'probe'
 /** Stands for one request while it is under way. */
 export type Ticket = Member & { readonly lane: SendLane; readonly startedAt: number; counts: boolean }
 
 /**
- * What becomes of the messages of a failed request.
+ * Says what becomes of the messages of a failed request.
  *
  *  park      it is the message: an attempt counts, unless it was throttled, and it waits for its next try
  *  putOff    the same, but the attempt doesn't count
@@ -56,17 +59,17 @@ type Failed = Readonly<{
 
 /** So many failures in a row may be bad luck of what was sent; more, and the rest waits for probes. */
 const TRUSTED_FAILURES = 8
-/** One request at a time, and still too much. */
+/** A destination that gets one request at a time and still says so often that it is too much counts as failing. */
 const TRUSTED_THROTTLES = 2
-/** So often too much for one message alone, while others were taken. */
+/** A message alone in its request that is answered so often with "too much", while others were taken, is parked. */
 const THROTTLES_OF_ONE = 5
-/** Suspects of so many groups, and the destination is down: by what they were answered. */
+/** The destination is down when so many groups have suspects, by what they were answered. */
 const OUTAGE_GROUPS = 3
 const REJECTING_GROUPS = 64
-/** Suspects of so many groups in each later round of probes, and it is down again: a round goes on where the one before ended. */
+/** In each later round of probes it is down again when so many groups have suspects; a round goes on where the one before ended. */
 const REJECTING_AGAIN = 16
 const MAX_PROBES = 3
-/** Probes on top while others hang. */
+/** While probes hang, at most so many more are sent. */
 const MAX_HANGING = 12
 const STALL_MS = 2_500
 const PAUSE = { firstMs: 250, maxMs: 3_000 }

@@ -1,10 +1,10 @@
 /**
- * Tells the partition how the messages end that were taken to be sent, each once. Those whose end it has not told are counted:
- * they are under way.
+ * Tells the partition how the messages end that were taken to be sent, each once. Those whose end it has not told are counted: they
+ * are under way.
  *
  *  E1. An end is told until it is written: only another owner, or a stop, makes it void. A message in flight has no time to
- *      lapse, so nothing else would ever end it.
- *  E2. While none is under way here the partition holds none in flight. It is looked whether that is so, and what was forgotten is given back.
+ *      lapse, so nothing else would ever end it. E2. While none is under way here the partition holds none in flight. It is looked
+ *      whether that is so, and what was forgotten is given back.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { refsOf, type Message } from '../../engine/dispatch/batch.ts'
@@ -23,7 +23,7 @@ import type { PushSink } from './push-sink.ts'
  */
 export type Attempt = Pick<Failed, 'error' | 'record'> & Readonly<{ isOwn: boolean; counts: boolean; retryAfterMs?: number | undefined }>
 
-/** The pauses between two tries to write an end double so often: from about 1 s to 16 s. */
+/** The pause between two tries to write an end doubles so often: from about 1 s to 16 s. */
 const MAX_DOUBLINGS = 4
 
 /** Tells a partition the end of each message that was taken to be sent. */
@@ -97,7 +97,10 @@ export class Endings {
     return this.#trouble
   }
 
-  /** Looks for messages that are in flight although their end was told (E2), and gives them back. @throws EngineError INTERNAL: they can't be found */
+  /**
+   * Looks for messages that are in flight although their end was told (E2), and gives them back. @throws EngineError INTERNAL: they
+   * can't be found
+   */
   look(): void {
     if (this.#isClosed || this.#inFlight > 0 || this.#unwritten > 0) return
     const { forgotten } = this.#owned
@@ -146,5 +149,5 @@ export class Endings {
   }
 }
 
-/** Another owner has the message now, or will: this one's word of it counts no more. */
+/** Tells whether another owner has the message now, or will have it, so that this one can't end it any more. */
 const isVoid = (error: unknown): boolean => isFenced(error) || (error instanceof EngineError && error.code === 'STOPPING')

@@ -6,7 +6,10 @@ import type { Failure } from '../../sinks/push.ts'
 /** A message that the destination did not take, and what it said. */
 export type Refused = Readonly<{ message: Message; failure: Failure }>
 
-/** Delivered · refused, one of each group · to be sent again behind those, delivered or not. */
+/**
+ * Divides messages into those that were delivered, those that were refused (one of each group), and those that are sent again
+ * behind the refused ones, delivered or not.
+ */
 type Judged = Readonly<{ done: readonly Message[]; bad: readonly Refused[]; behind: readonly Message[] }>
 
 /**

@@ -29,9 +29,9 @@ import { Suspects } from './suspects.ts'
 
 /** A stop waits so long for answers. */
 const DRAIN_MS = 7_000
-/** How often it is looked for messages whose end was forgotten. */
+/** The sender looks so often for messages whose end was forgotten (docs/rules.md, rule 38). */
 const LOOK_EVERY_MS = 1_000
-/** Functions can't be run, or values fetched, at the moment: so long before they are tried again. */
+/** When functions can't be run, or values fetched, at the moment, they are tried again after this. */
 const PREPARE_AGAIN_MS = 250
 
 /** Sends the messages of one partition. */

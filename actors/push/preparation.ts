@@ -10,7 +10,7 @@ import { attemptOf, failureText, STATE, type FunctionStage } from '../../transfo
 import { groupOf, partOf, type SendBatch } from './send-batch.ts'
 import { areWhole, wholeMessages } from './whole-messages.ts'
 
-/** What messages go through on their way to their destination. */
+/** Holds what messages go through on their way to their destination. */
 export type Passage = Readonly<{
   sink: Sink
   stage: FunctionStage
@@ -24,7 +24,7 @@ export type Passage = Readonly<{
 /** A message that fails before it is sent, so that it alone is to blame. */
 type FailedEarly = Readonly<{ message: Message; error: string; record: Readonly<Record<string, unknown>> }>
 
-/** What has become of each message of a batch that was to be made ready. */
+/** Tells what has become of each message of a batch that was to be made ready. */
 export type Prepared = {
   /** to be sent, each to a place of its own */
   readonly batches: SendBatch[]
@@ -39,7 +39,7 @@ export type Prepared = {
 
 const TOO_LARGE = { code: 'ROW_TOO_LARGE', message: 'the values that the update left out are more than MAX_MESSAGE_MB allows' } as const
 
-/** Whether a batch can't be sent as it is. */
+/** Tells whether a batch has to be made ready before it can be sent. */
 export const needsPreparation = (batch: SendBatch, keyed: boolean, stage: FunctionStage): boolean =>
   !batch.isStaged && (!stage.isIdle || (keyed && !areWhole(batch.messages)))
 

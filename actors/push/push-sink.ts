@@ -27,7 +27,7 @@ import { troubleOf, type ActorStatus, type Figures, type HealthCheck, type Troub
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
-/** How a request ended, for those who count and keep records. */
+/** Tells those who count and keep records how a request ended. */
 export type Sent = Readonly<{
   batch: SendBatch
   ticket: Ticket
@@ -313,7 +313,7 @@ export class PushSink implements Transport {
 /** A failure in words for people, without what the destination said beside. */
 const worded = ({ answer: { code, message } }: Failure): Trouble => ({ code, message })
 
-/** Of an answer the status and headers alone: its words may be those of the message. */
+/** Keeps the status and headers of an answer alone: its words may be those of the message. */
 function withoutWords(outcome: Outcome): Outcome {
   const hushed = (failure: Failure): Failure => {
     const { code, status, headers } = failure.answer

@@ -24,7 +24,7 @@ export const sendBatchOf = ({ generation, partition }: Batch, messages: readonly
   isStaged: false,
 })
 
-/** Some of the messages of a batch. */
+/** Makes a batch of some of the messages of another one. */
 export const partOf = (batch: SendBatch, messages: readonly Message[]): SendBatch => ({
   ...batch,
   throttles: messages.length === batch.messages.length ? batch.throttles : 0,
@@ -34,10 +34,10 @@ export const partOf = (batch: SendBatch, messages: readonly Message[]): SendBatc
 /** Tells whether the messages of a batch have failed before: such are sent apart from others. */
 export const isRetry = ({ messages }: SendBatch): boolean => messages[0]?.former !== undefined
 
-/** What names the group of a message in its partition; without grouping each message is its own. */
+/** Gives what names the group of a message in its partition; without grouping each message is its own group. */
 export const groupOf = (message: Message, grouping: boolean): unknown => (grouping ? message.view.group(message.place) : message)
 
-/** Two batches of about the same size. @returns undefined: it is of one group */
+/** Divides a batch into two of about the same size. @returns undefined: it is of one group */
 export function halvesOf(batch: SendBatch, grouping: boolean): readonly [SendBatch, SendBatch] | undefined {
   const groups = [...Map.groupBy(batch.messages, (message) => groupOf(message, grouping)).keys()]
   if (groups.length < 2) return undefined
@@ -46,7 +46,7 @@ export function halvesOf(batch: SendBatch, grouping: boolean): readonly [SendBat
   return [partOf(batch, half(true)), partOf(batch, half(false))]
 }
 
-/** The first message alone, the messages behind it in its group, and those of other groups. */
+/** Divides a batch into the first message alone, the messages behind it in its group, and those of other groups. */
 export function firstOf(
   batch: SendBatch,
   grouping: boolean,
@@ -58,6 +58,6 @@ export function firstOf(
   return { first: partOf(batch, batch.messages.slice(0, 1)), behind, rest: rest.length > 0 ? partOf(batch, rest) : undefined }
 }
 
-/** Of the bodies. */
+/** Adds up the bytes of the bodies of a batch. */
 export const bytesOf = ({ messages }: SendBatch): number =>
   messages.reduce((sum, { view, place }) => sum + view.bodyEnd(place) - view.bodyStart(place), 0)

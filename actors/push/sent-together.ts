@@ -7,11 +7,11 @@ const KEPT_BYTES = 256
 const KEPT_FORMER_BYTES = 2_048
 const NONE: readonly unknown[] = []
 
-/** What is known of a request that delivered something. */
+/** Holds what is known of a request that delivered something. */
 export type KeptFacts = Readonly<{ status: number; tookMs: number; answer: KeptAnswer | undefined }>
 
 /**
- * What the messages that one request delivered have in common, kept with them: one object for all, for there are many.
+ * Makes what the messages that one request delivered have in common, to be kept with them: one object for all, for there are many.
  * @param former of a message that had failed before: such are kept one by one
  * @param facts.answerBytes what the answer holds that no other request has counted
  */

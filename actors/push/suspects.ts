@@ -8,7 +8,7 @@ import type { SendBatch } from './send-batch.ts'
 
 type Suspect = Readonly<{ batch: SendBatch; failure: Failure; /** by the clock of the destination's state */ at: number }>
 
-/** Held while the destination is down: beyond so many probes begin with the lowest again. */
+/** At most so many suspects are held while the destination is down; beyond that probes begin with the lowest again. */
 const MAX_HELD = 2_000
 
 /** Holds requests that failed until it is known whose fault that was. */

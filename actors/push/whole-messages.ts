@@ -31,10 +31,10 @@ const isWhole = (message: Message): boolean => {
   return !isReopened(message) && ((view.flags(place) & MESSAGE_FLAG.unchanged) === 0 || view.action(place) === ACTION.delete)
 }
 
-/** Whether none of them lacks anything, or may be out of date. */
+/** Tells whether all messages have all of their values, and none may be out of date. */
 export const areWhole = (messages: readonly Message[]): boolean => messages.every(isWhole)
 
-/** What has become of messages that were to be made whole. */
+/** Tells what has become of messages that were to be made whole. */
 export type Whole = Readonly<{
   /** that have all there is of them, in their order */
   whole: readonly Message[]
@@ -48,11 +48,17 @@ export type Whole = Readonly<{
   tooLarge: Message | undefined
 }>
 
-/** Values of so many bytes are held at once, and a little more; of so many rows nothing is known when they are asked for. */
+/**
+ * At most so many bytes of fetched values are held at once, and a little more, because nothing is known of rows before they are
+ * asked for.
+ */
 const MAX_FETCHED_BYTES = 32 * 1024 * 1024
 const FIRST_ROWS = 16
 
-/** Makes messages whole, as many of the first as their values may take. @throws EngineError the source can't be asked */
+/**
+ * Fetches the values that messages lack, for as many of the first messages as the bound on values allows. @throws EngineError the
+ * source can't be asked
+ */
 export async function wholeMessages(
   messages: readonly Message[],
   { lookup, format, signal }: Readonly<{ lookup: Pick<RowLookup, 'find'>; format: TimestampFormat; signal: AbortSignal }>,

@@ -13,12 +13,12 @@ import { secretMeant } from './secret-form.ts'
 const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
-/** for all databases of a document together */
+/** A document may have a start wait so long for its servers, for all its databases together. */
 export const MAX_AWAIT_MS = 300_000
 
 const DEFAULT_POOL_SIZE = 10
 
-/** What an entry of `databases` may have. */
+/** The schema of an entry of `databases`. */
 export const DatabaseForm = Type.Object(
   {
     name: Name,
@@ -79,7 +79,7 @@ const MAX_NAME_BYTES = 63
 
 const check = checker(DatabaseForm)
 
-/** How databases stand in a file. */
+/** Describes how databases stand in a file. */
 export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
   section: 'databases',
   schema: DatabaseForm,
@@ -162,7 +162,7 @@ function connectionOf(
   return undefined
 }
 
-/** @returns the reason when it can't be used */
+/** Takes the URL of a database apart. @returns its parts, or the reason why it can't be used */
 export function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
   if (!URL.canParse(text)) return 'is not postgresql://user:password@host:port/database'
   const url = new URL(text)

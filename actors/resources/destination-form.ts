@@ -19,10 +19,10 @@ const ALIASES: Readonly<Record<string, string>> = {
 const options = { useDefaults: true, keywords: ['secret'] }
 const checks = new Map([...DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
 
-/** What a request may say: what it leaves out has a default, or stays. */
+/** The schema of a destination in a request: what it leaves out has a default, or stays. */
 export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
 
-/** The kind that a form names, whichever way it is spelt; undefined: none that is known. */
+/** Finds the kind of destination that a form names, however it is spelt; undefined: none that is known. */
 export function kindOf(form: unknown): string | undefined {
   const type = fieldsOf(form)['type']
   if (typeof type !== 'string') return undefined
@@ -36,7 +36,7 @@ const NOT_YET = new Set([
   'azure_event_hub', 'typesense',
 ])
 
-/** Why a type can't be taken. @param can those that can, whoever has them */
+/** Says why a type of destination can't be taken. @param can those that can, whoever has them */
 export function unknownType(type: unknown, can: string): string {
   if (type === undefined) return `is missing: ${can}`
   if (typeof type !== 'string') return `must be a text: ${can}`
@@ -44,8 +44,8 @@ export function unknownType(type: unknown, can: string): string {
 }
 
 /**
- * @param form as it came
- * @param sink that it is for: what the form leaves out of its `destination`, as it is stored, stays; secrets may be given as those of `known` are shown
+ * Makes a destination of what a user says. @param form as it came @param sink that it is for: what the form leaves out of its
+ * `destination`, as it is stored, stays; secrets may be given as those of `known` are shown
  * @returns the destination with its defaults, as far as it can be told, and what is wrong with it
  */
 export function destinationOf(
@@ -77,7 +77,7 @@ export function destinationOf(
   }
 }
 
-/** As it is shown: without what is not set, and of secrets only enough to know them. @param secret shows one */
+/** Shows a destination: without what is not set, and of secrets only enough to know them. @param secret shows one */
 export function destinationOut(destination: Destination, secret: (text: string) => string = obfuscated): Record<string, unknown> {
   const hidden = new Set(secretFields(DESTINATIONS, destination.type))
   const shown = (value: unknown): unknown => (typeof value === 'string' ? secret(value) : Array.isArray(value) ? value.map(shown) : value)

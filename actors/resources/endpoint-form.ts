@@ -22,7 +22,7 @@ const Headers = Type.Union(
   },
 )
 
-/** What an answer says of an HTTP endpoint. */
+/** The schema of an HTTP endpoint in an answer. */
 export const EndpointOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Name,
@@ -33,7 +33,7 @@ export const EndpointOut = Type.Object({
   encrypted_headers: Type.Record(Type.String(), Type.String(), { description: 'values are shown only in part' }),
 })
 
-/** What a request, or an entry of `http_endpoints`, may say of an HTTP endpoint. */
+/** The schema of an HTTP endpoint in a request, and in an entry of `http_endpoints`. */
 export const EndpointIn = Type.Object(
   {
     name: Type.Optional(Name),
@@ -103,7 +103,7 @@ export function endpointChanges(endpoint: HttpEndpoint, body: Body): Partial<End
   return moved.url === url ? changes : { ...changes, ...moved }
 }
 
-/** How HTTP endpoints stand in a file. */
+/** Describes how HTTP endpoints stand in a file. */
 export const ENDPOINT: ResourceForm<'http_endpoint', Readonly<{ input: EndpointInput }>> = {
   section: 'http_endpoints',
   schema: EndpointIn,

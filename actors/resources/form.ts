@@ -1,21 +1,27 @@
-/** Forms, as requests and the configuration file bring them: what is taken as absent, and what one is refused for. Nothing here does I/O. */
+/**
+ * Forms, as requests and the configuration file bring them: what is taken as absent, and what one is refused for. Nothing here does
+ * I/O.
+ */
 import { Type, type Static, type TSchema } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 
-/** What an answer or an export has beside what is set, here or where a file comes from: taken in and left out, so that it can be sent back. */
+/**
+ * What an answer or an export has beside what is set, here or where a file comes from: taken in and left out, so that it can be
+ * sent back.
+ */
 const READ_ONLY = ['id', 'account_id', 'inserted_at', 'updated_at', 'health'] as const
 
-/** Fields of a form that have no effect. @param others that only this kind of resource has */
+/** Gives the schema of fields that a form may have and that have no effect. @param others that only this kind of resource has */
 export const readOnly = (...others: readonly string[]) =>
   Object.fromEntries(
     [...READ_ONLY, ...others].map((name) => [name, Type.Optional(Type.Unknown({ description: 'of answers; without effect' }))]),
   )
 
 /**
- * A form without the fields that are null, for null is the same as absent; but for those whose schema gives null a meaning, such
+ * Leaves out the fields of a form that are null, for null is the same as absent, but for those whose schema gives null a meaning, such
  * as `max_retry_count`. What the schema doesn't know stays, to be refused.
  */
 export function withoutNulls(schema: unknown, form: unknown): unknown {
@@ -44,7 +50,7 @@ function takesNull(schema: unknown): boolean {
 
 const MAX_SUMMARY = 500
 
-/** @returns VALIDATION_FAILED, which tells all reasons at once; its context has those of each field */
+/** Makes the error VALIDATION_FAILED, which tells all reasons at once; its context has those of each field. */
 export function invalid(reasons: readonly Reason[]): EngineError {
   const byField: Record<string, string> = Object.create(null)
   for (const [field, reason] of reasons) byField[field] = byField[field] === undefined ? reason : `${byField[field]} and ${reason}`
@@ -52,7 +58,7 @@ export function invalid(reasons: readonly Reason[]): EngineError {
   return new EngineError('VALIDATION_FAILED', `Validation failed: ${told.slice(0, MAX_SUMMARY)}.`, byField)
 }
 
-/** Makes what gives a form that has the shape of a schema. It throws VALIDATION_FAILED with a reason for each wrong field. */
+/** Makes a function that checks a form by a schema. It throws VALIDATION_FAILED with a reason for each wrong field. */
 export function checker<S extends TSchema>(schema: S): (form: unknown) => Static<S> {
   const check = schemaCheck(schema)
   return (form) => {

@@ -13,7 +13,7 @@ import type { ResourceForm } from './resource-form.ts'
 import { isObject } from '../../engine/json.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })
-/** What an entry of `functions` may have. */
+/** The schema of an entry of `functions`. */
 export const FunctionForm = Type.Object(
   {
     name: Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } }),
@@ -35,7 +35,10 @@ export type FunctionEntry = Written & Readonly<{ file?: string | undefined }>
 
 const ROUTED = [...PUSH_TYPES.values()].filter(({ routing }) => routing).map(({ type }) => type)
 
-/** @param given as it came, in any spelling @throws EngineError VALIDATION_FAILED: sinks of this type aren't routed */
+/**
+ * Reads the type of sink that a routing function is for. @param given as it came, in any spelling @throws EngineError
+ * VALIDATION_FAILED: sinks of this type aren't routed
+ */
 export function sinkTypeOf(given: string | null | undefined): string | null {
   if (given === undefined || given === null) return null
   const kind = kindOf({ type: given })
@@ -44,7 +47,7 @@ export function sinkTypeOf(given: string | null | undefined): string | null {
   throw wrong('sink_type', kind === undefined ? unknownType(given, can) : `must be one of ${ROUTED.join(', ')}`)
 }
 
-/** How functions stand in a file. */
+/** Describes how functions stand in a file. */
 export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
   section: 'functions',
   schema: FunctionForm,
@@ -77,7 +80,10 @@ export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
   }),
 }
 
-/** Older files have the fields below `transform` or `function`, and the type "function" for a transform. */
+/**
+ * Brings a function of an older file, whose fields stand below `transform` or `function`, and whose transforms have the type
+ * "function", to the form of today.
+ */
 export function flatFunction(form: unknown): unknown {
   if (!isObject(form)) return form
   const { transform, function: inner = transform, ...own } = form
@@ -85,7 +91,7 @@ export function flatFunction(form: unknown): unknown {
   return flat['type'] === 'function' ? { ...flat, type: 'transform' } : flat
 }
 
-/** @throws EngineError VALIDATION_FAILED: of path and code the type needs one */
+/** Gives the code of a function, or its path, whichever its type needs. @throws EngineError VALIDATION_FAILED: that one is missing */
 export function codeOf(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
   const isPath = FUNCTION_KINDS[type].written === 'path'
   const [field, given, other] = isPath ? (['path', path, code] as const) : (['code', code, path] as const)
@@ -95,7 +101,10 @@ export function codeOf(type: FunctionType, { code, path }: { code?: string | und
 
 const wrong = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
 
-/** Makes what says what a routing function's result comes to. @param destination of the sink that it is tried for; absent: of none, and a target that is missing may yet come */
+/**
+ * Makes a function that says what a routing function's result comes to. @param destination of the sink that it is tried for;
+ * absent: of none, and a target that is missing may yet come
+ */
 export function routeTrial(sinkType: string | null | undefined, destination?: Destination): RouteTrial | undefined {
   const { routing } = PUSH_TYPES.get(sinkType ?? '') ?? {}
   if (!routing) return undefined

@@ -27,7 +27,7 @@ export type Rehearsal = Readonly<{
 /** Runs a function on a message that shows what messages look like. */
 export const ON_EXAMPLE: Rehearsal = { messages: [EXAMPLE], on: 'an example' }
 
-/** @returns why it fails, in words: one for each reason; none while nothing can be said */
+/** Runs a function that is being saved on messages. @returns why it fails, in words: one for each reason; none while nothing can be said */
 export async function rehearse(
   fn: Pick<FunctionInput, 'name' | 'type' | 'compiled' | 'sinkType'>,
   { messages, connection, destinations = [], on }: Rehearsal,
@@ -61,14 +61,17 @@ function refusedBy(destinations: readonly Destination[], output: unknown, isReal
   return undefined
 }
 
-/** What is known of sinks. @property enrichmentOf the query that a sink has @property recent the last messages that sinks have read, as JSON */
+/**
+ * What is known of sinks. @property enrichmentOf the query that a sink has @property recent the last messages that sinks have read,
+ * as JSON
+ */
 type Surroundings = Readonly<{
   databaseOf: (sink: Sink) => Database | undefined
   enrichmentOf: (sink: Sink) => FunctionInput | undefined
   recent: (asked: Readonly<{ databaseId: string; sinkIds: readonly string[] }>) => Promise<readonly Readonly<{ text: string }>[]>
 }>
 
-/** @param users the sinks that have the function */
+/** Chooses the messages that a function is tried on. @param users the sinks that have the function */
 export async function rehearsalOf(users: readonly Sink[], { databaseOf, enrichmentOf, recent }: Surroundings): Promise<Rehearsal> {
   const destinations = users.map(({ destination }) => destination)
   for (const user of users) {
@@ -86,7 +89,10 @@ export async function rehearsalOf(users: readonly Sink[], { databaseOf, enrichme
   return { ...ON_EXAMPLE, destinations }
 }
 
-/** With the rows that a query finds for them, as a sink that has it would give them to its other functions; as far as it finds any now. */
+/**
+ * Puts into messages the rows that an enrichment query finds for them now, as a sink that has it would give them to its other
+ * functions.
+ */
 export async function enriched(
   messages: readonly TrialMessage[],
   query: FunctionInput | undefined,

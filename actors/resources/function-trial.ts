@@ -15,7 +15,10 @@ import { EXAMPLE, trialMessage, tryFunction, type TrialMessage, type TrialResult
 import { enriched } from './function-rehearsal.ts'
 import { routeTrial } from './function-form.ts'
 
-/** What is tried. @property given what it is tried with; sink and database by name or id @property user the one sink that has the function, if it is stored @property enrichmentOf finds the query that a sink has */
+/**
+ * Describes the trial of a function. @property given what it is tried with; sink and database by name or id @property user the one
+ * sink that has the function, if it is stored @property enrichmentOf finds the query that a sink has
+ */
 export type Trial = Readonly<{
   account: Account
   written: Written & Partial<Pick<StoredFunction, 'sinkType'>>

@@ -31,7 +31,7 @@ export type Edit = Readonly<{
   stored: ResourceLists
 }>
 
-/** What an edit of a type of resource has to look at. All of it throws VALIDATION_FAILED where the edit is refused. */
+/** Describes what an edit of a type of resource has to look at. All of it throws VALIDATION_FAILED where the edit is refused. */
 type EditRules<T extends ResourceType> = Readonly<{
   /** Gives the whole of a resource with some fields changed. */
   changed: (before: StoredOf<T>, changes: Partial<InputOf<T>>) => InputOf<T>
@@ -113,7 +113,10 @@ export class ResourceEdits {
     return created
   }
 
-  /** Stores some fields of a resource anew; those that go by its name go by the new one. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
+  /**
+   * Stores some fields of a resource anew; those that go by its name go by the new one. @throws EngineError VALIDATION_FAILED,
+   * NOT_FOUND
+   */
   async update<T extends ResourceType>(type: T, id: string, changes: Partial<InputOf<T>>): Promise<StoredOf<T>> {
     const rules: EditRules<T> = RULES[type]
     const known = this.#now(type, id)

@@ -5,10 +5,13 @@ import type { ResourceType, StoredOf } from '../../engine/state/resource-store.t
 /** Fields by name, as JSON or YAML brings them. */
 export type Form = Readonly<Record<string, unknown>>
 
-/** What an entry of a file may refer to. @property known what is stored under its name: secrets may be given as they are shown, and stay @property textOf gives the text of a file beside the configuration; absent: none can be named */
+/**
+ * Holds what an entry of a file may refer to. @property known what is stored under its name: secrets may be given as they are
+ * shown, and stay @property textOf gives the text of a file beside the configuration; absent: none can be named
+ */
 export type EntryContext<S> = Readonly<{ known: S | undefined; textOf: ((path: string) => string) | undefined }>
 
-/** How a resource stands in a configuration file. */
+/** Describes how a resource stands in a configuration file. */
 export type FileSection<S, I> = Readonly<{
   section: string
   /** what an entry may have, before it is looked at */
@@ -21,7 +24,7 @@ export type FileSection<S, I> = Readonly<{
   read: (entry: Form, context: EntryContext<S>) => I
 }>
 
-/** A section of resources, which are exported as they are read. */
+/** Describes a section of a file whose resources are exported as they are read. */
 export type ResourceForm<T extends ResourceType, I> = FileSection<StoredOf<T>, I> &
   Readonly<{
     /** Gives the entry of a resource: nothing that has its default. @param secret shows one */

@@ -14,7 +14,7 @@ type Entries = {
   sink: Readonly<{ input: SinkInput }>
 }
 
-/** How each type of resource stands in a file. */
+/** Describes how each type of resource stands in a file. */
 export const RESOURCE_FORMS: { readonly [T in ResourceType]: ResourceForm<T, Entries[T]> } = {
   database: DATABASE,
   http_endpoint: ENDPOINT,

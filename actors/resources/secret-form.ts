@@ -4,7 +4,7 @@
  */
 import { isObject } from '../../engine/json.ts'
 
-/** Most of what hides a long one. */
+/** At most so many asterisks hide a long secret. */
 const MOST_STARS = 20
 
 /** Shows a secret: its first and last characters, and asterisks. */
@@ -18,10 +18,10 @@ export function obfuscated(secret: string): string {
 /** Parameters of a URL that look like keys, by their names. */
 const KEY_NAME = /^(?:.*[_-])?(?:api[_-]?key|apikey|key|token|secret|passw(?:or)?d|pwd|sig|signature|auth|credential|code)$/i
 
-/** Names of what looks like a key in the query of a URL. */
+/** Finds the names of what looks like a key in the query of a URL. */
 export const keysIn = (url: string): readonly string[] => [...new Set(queryOf(url).flatMap(([name, value]) => (value === undefined ? [] : [name])))] // prettier-ignore
 
-/** A URL whose keys are shown in part. */
+/** Shows a URL, its keys in part only. */
 export function shownUrl(url: string, secret: (text: string) => string = obfuscated): string {
   const at = url.indexOf('?')
   if (keysIn(url).length === 0) return url
@@ -31,7 +31,10 @@ export function shownUrl(url: string, secret: (text: string) => string = obfusca
   return `${url.slice(0, at + 1)}${parts.join('&')}${url.slice(endOfQuery(url))}`
 }
 
-/** @returns what is meant: the stored URL when it is given as it is shown. @param tell of one with keys as they are shown, and not those */
+/**
+ * Finds out which URL is meant: the stored one when it is given as it is shown. @param tell is called for a URL with hidden keys
+ * that are not those of the stored one
+ */
 export function urlMeant(given: string, stored: string | undefined, tell: (reason: string) => void): string {
   if (stored !== undefined && given === shownUrl(stored)) return stored
   if (given !== stored && queryOf(given).some(([, value]) => value !== undefined && isObfuscated(value)))
@@ -57,7 +60,10 @@ function queryOf(url: string): (readonly [name: string, key: string | undefined,
 /** Whether a text has the form in which secrets are shown. */
 const isObfuscated = (text: string): boolean => /^(?:\*{1,5}|.\*{4,7}.|.{3}\*{6,20}.)$/su.test(text)
 
-/** @returns what is meant: the stored secret when `given` is how it is shown. @param tell of one as it is shown, and not that: asterisks are never taken for a secret */
+/**
+ * Finds out which secret is meant: the stored one when `given` is how that is shown. @param tell is called for a text that looks
+ * like another hidden secret: asterisks are never taken for a secret
+ */
 export function secretMeant(given: string, stored: unknown, tell: (reason: string) => void): string {
   if (typeof stored === 'string' && given === obfuscated(stored)) return stored
   if (given !== stored && isObfuscated(given))

@@ -37,7 +37,7 @@ const SHOWN_ALIKE = [
   'key_changes', 'concurrency', 'sensitive', 'annotations',
 ] as const
 
-/** What an answer says of a sink. */
+/** The schema of a sink in an answer. */
 export const SinkOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Name,
@@ -81,7 +81,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
   }
 }
 
-/** A sink without an actor: off by its status, or on its way. */
+/** Makes the health of a sink without an actor: it is off by its status, or about to start. */
 export function idleHealth(sink: Sink): Health {
   const status = sink.status === 'active' ? 'initializing' : 'paused'
   return { name: 'Consumer health', status, checks: [{ name: 'Sink configuration', status }] }
@@ -96,7 +96,7 @@ const MAX_REPLAY_WINDOW_MS = durationMs('30d')
 type SinkChanges = Partial<SinkInput>
 
 const { database: _database, ...settable } = SinkSettings.properties
-/** Every settable field, none required; fields of the wire alone beside them. */
+/** The schema of an update of a sink: every field that can be set, none required, and fields that exist on the wire alone. */
 export const SinkPatch = Type.Object(
   {
     ...Object.fromEntries(Object.entries(settable).map(([name, schema]) => [name, Type.Optional(schema)])),
@@ -114,8 +114,7 @@ export const SinkPatch = Type.Object(
 const check = schemaCheck(Type.Partial(Type.Object(settable)), { formats: { uuid: true } })
 
 /**
- * @param sink as it is
- * @param body the partial sink of the request
+ * Reads what an update changes of a sink. @param sink as it is @param body the partial sink of the request
  * @returns the fields to set, of the resource's own form
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
@@ -133,8 +132,7 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
 }
 
 /**
- * @param body a whole sink
- * @param known whose secrets may be given as they are shown
+ * Reads a whole sink. @param body as it came @param known whose secrets may be given as they are shown
  * @returns the sink with its defaults filled in
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
@@ -231,7 +229,7 @@ function isDeeperThan(value: unknown, limit: number): boolean {
   return false
 }
 
-/** How sinks stand in a file. */
+/** Describes how sinks stand in a file. */
 export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   section: 'sinks',
   schema: SinkPatch,

@@ -7,7 +7,7 @@ import { BusyShare } from '../../engine/busy-share.ts'
 
 const EVERY_MS = 250
 
-/** Those of the process that may have something ready, of perhaps hundreds, are looked at by one timer. */
+/** One timer looks at all sinks of the process that may have something ready, perhaps hundreds. */
 const looked = new Set<ReadyShare>()
 let timer: NodeJS.Timeout | undefined
 

@@ -26,7 +26,7 @@ export type Holder = Readonly<{
   release: (by: string) => Promise<void>
 }>
 
-/** What a replay has done. */
+/** Tells what a replay has done. */
 export type Replayed = Readonly<{
   /** of the generation that is delivered from now on */
   partitions: number
@@ -44,7 +44,7 @@ type ReplaysOptions = Readonly<{
   patienceMs?: number
 }>
 
-/** Sets sinks back. */
+/** Sets sinks back to a position, in all processes that serve them. */
 export class Replays {
   readonly #options: ReplaysOptions
 

@@ -22,7 +22,7 @@ export interface Receipt {
  *  and asks again within a second of the sink's coming back. */
 export const OFF_HOLD_MS = 1_000
 
-/** What a client asks for. */
+/** Asks a sink for messages, as a client does. */
 export type ReceiveRequest = Readonly<{
   /** 1..1000 */
   batchSize: number
@@ -37,14 +37,14 @@ export type ReceiveRequest = Readonly<{
   isCounted?: boolean
 }>
 
-/** What of a sink has been stopped here, and under which terms. */
+/** Tells which partitions of a sink have been stopped in this process, and under which terms. */
 export type HeldSink = Readonly<{ generation: number; partitions: readonly Readonly<{ partition: number; term: number }>[] }>
 
-/** Messages by their ids, or all of a kind: open ones that have failed, all open ones, those that were given up. */
+/** Chooses messages by their ids, or all of a kind: open ones that have failed, all open ones, or those that were given up. */
 export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
-/** What is decided of messages by hand, and of which. */
+/** Holds what a person has decided about messages, and which ones. */
 export type EditOfMessages = Readonly<{ edit: MessageEdit; choice: MessageChoice }>
-/** What came of such an edit in this process. */
+/** Tells what came of an edit of messages in this process. */
 export type EditedMessages = Readonly<{
   /** of those named by their ids: there are such messages · they are in the hands of partitions that live here */
   known: number
@@ -62,7 +62,7 @@ export interface PulledSink {
   nack(ackIds: readonly string[]): Promise<void>
 }
 
-/** What a sink that sends needs beside the rest. */
+/** Holds what a sink that sends needs beside the rest. */
 export type PushSurroundings = Readonly<{
   egress: Egress
   /** the HTTP endpoint that its destination names, as it is now */
@@ -72,7 +72,7 @@ export type PushSurroundings = Readonly<{
   maxMessageBytes: number
 }>
 
-/** What a sink begins with. */
+/** Holds what a sink begins with. */
 export type SinkOptions = SinkSurroundings &
   Readonly<{
     sink: Sink

@@ -32,13 +32,13 @@ import { sinkPartitionMachine, type PartitionWork } from '../partition/sink-part
 import { backOff } from '../../engine/back-off.ts'
 
 type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>
-/** What users may set a sink to. */
+/** The status that users may give a sink. */
 export type SinkStatus = 'active' | 'paused' | 'disabled'
 
-/** What is served: the machine keeps it, and knows only how it is named. */
+/** Names the generation that is served: the machine keeps it, and knows only its name. */
 export type Served = Readonly<{ generation: number; topic: string }>
 
-/** What the machine needs of its surroundings. */
+/** Does the work that the machine of a sink decides on. */
 export interface SinkWork {
   /** The generation to serve now; undefined: there is none yet. */
   choose(): Promise<Served | undefined>
@@ -91,9 +91,12 @@ type Events =
 const DRAIN_MS = 10_000
 /** Who holds the sink for longer than this has gone: other processes may need theirs to drain meanwhile. */
 const HOLD_MS = 10_000
-/** How often it is asked whether other processes have drained their partitions. */
+/** The machine asks so often whether other processes have drained their partitions. */
 const WATCH_MS = 1_000
-/** How often a process that serves no partition asks whether another generation follows: an edit says so at once, but its notice may be lost. */
+/**
+ * A process that serves no partition asks so often whether another generation follows: an edit says so at once, but its notice may
+ * be lost.
+ */
 const LOOK_MS = 15_000
 const BACK_OFF = { firstMs: 100, maxMs: 30_000 }
 /** Whether a source in another process has met the mark of the first generation is asked after this, and later now and then. */
@@ -110,7 +113,7 @@ const isAllDrained = ({ partitions, drained }: Context): boolean =>
 
 const KEEP_SERVED = { type: 'keepServed', params: ({ event }: { event: { output: Served | undefined } }) => event.output } as const
 
-/** Which generation and which partitions of a sink are served here, and when another one follows. */
+/** Decides which generation and which partitions of a sink are served here, and when another generation follows. */
 export const sinkMachine = setup({
   types: {} as { input: { work: SinkWork; status: SinkStatus }; context: Context; events: Events },
   actors: {

@@ -4,7 +4,7 @@ import type { ActorStatus, Figures, HealthCheck, Trouble } from '../../engine/st
 import type { PartitionTransport } from '../partition/partition-sink.ts'
 import type { PulledSink } from './running-sink.ts'
 
-/** What a transport says of its deliveries. */
+/** Tells how the deliveries of a transport go. */
 export type TransportHealth = Readonly<{
   /** why the filter decides nothing */
   filtering?: Trouble | undefined

@@ -8,7 +8,7 @@ import type { Store } from '../../engine/state/store.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
 
-/** What a source is given in this process. */
+/** Holds what a source is given in this process. */
 export type SourceHome = Readonly<{
   log: Log
   logger: Logger

@@ -22,7 +22,10 @@ const GATHER_MS = 100
 
 type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }>
 
-/** A ring says that a sink was made or edited, or that a source begins to stream. */
+/**
+ * Looks for tables that sinks ask for and their publication leaves out, now and then, and soon after a ring says that a sink was
+ * made or edited, or that a source begins to stream.
+ */
 export class PublicationWatch extends Rounds {
   readonly #known: () => Known
   readonly #logger: Logger

@@ -4,7 +4,7 @@ import type { SlotLag } from '../../engine/status.ts'
 
 const EVERY_MS = 10_000
 
-/** A ring asks at once. */
+/** Asks how much log a slot makes its server keep, every ten seconds, and at once after a ring. */
 export class SlotWatch extends Rounds {
   readonly #ask: () => Promise<SlotLag> | undefined
   /** as it was last answered; undefined: it isn't known */

@@ -23,7 +23,7 @@ import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
 import type { ActorStatus, HealthCheck, SourceFigures, SlotLag } from '../../engine/status.ts'
 
-/** What the source of one database works with. */
+/** Holds what the source of one database works with. */
 export type SourceActorOptions = Readonly<{
   database: Database
   log: Log
@@ -43,7 +43,7 @@ export type SourceActorOptions = Readonly<{
   watcher?: KeyWatcher
 }>
 
-/** How old the owner may be that a standby names. */
+/** A standby names the owner of its source as it was no longer ago than this. */
 const OWNER_EVERY_MS = 1_000
 const TRUNCATION_TOLD_MS = 24 * 3_600_000
 /** A question outside of a run waits no longer. */
@@ -52,10 +52,10 @@ const SESSION_TIMEOUT_MS = 30_000
 const MOVE_TIMEOUT_MS = 1_800_000
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
-/** `opening`: connecting, not yet streaming. */
+/** The state of a source; `opening`: it connects, and does not stream yet. */
 export type SourceState = 'locking' | 'inspecting' | 'opening' | 'streaming' | 'waiting' | 'failed' | 'stopping' | 'stopped'
 
-/** How a source is after another try; `code` and `reason` when it does not stream. */
+/** Tells how a source is after another try; `code` and `reason` are there when it does not stream. */
 export type SourceOutcome = Readonly<{ state: string; code?: string; reason?: string }>
 
 /** The source of one database in this process. It may stand by while another process has the source. */
@@ -192,7 +192,8 @@ export class SourceActor {
   }
 
   /**
-   * Writes the mark of a version that was saved, unless one has come back already; from any process: it holds for what commits from then on.
+   * Writes the mark of a version that was saved, unless one has come back already; from any process: it holds for what commits from
+   * then on.
    * @returns false: the source can't be reached now; it is tried again until the mark is written
    */
   mark(saved: SavedVersion): Promise<boolean> {

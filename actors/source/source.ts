@@ -30,14 +30,14 @@ export interface SourceWork<Lock extends HeldLock = HeldLock, Plan = unknown> {
   /** Streams until `drain` is aborted, then makes durable what it holds and resolves; `signal` ends it at once. */
   stream(input: StreamInput<Lock, Plan>, signal: AbortSignal): Promise<void>
 }
-/** What one stream is given. `opened` is called when it streams, `progressed` when something became durable. */
+/** Holds what one stream is given. `opened` is called when it streams, `progressed` when something became durable. */
 export type StreamInput<Lock, Plan> = Readonly<{ lock: Lock; plan: Plan; drain: AbortSignal; opened: () => void; progressed: () => void }>
-/** Why a source does not stream, and what it does about that: its course. */
+/** Tells why a source does not stream, and what it does about that: its course. */
 export type SourceFailure = Readonly<{ code: string; message: string; remedy: string; course: Course; at: Date; error: unknown }>
 
 const FIRST_MS = 200
 const MAX_MS = { soon: 30_000, later: 180_000 } as const
-/** A stream that is to stop may take so long to make durable what it holds. */
+/** A stream that is told to stop may take so long to make durable what it holds. */
 export const DRAIN_MS = 8000
 
 type Context = {

@@ -11,7 +11,10 @@ type PartialHealth = Readonly<{ node: string; health: Health | undefined }>
 const WORST_LAST: readonly CheckStatus[] = ['notice', 'waiting', 'healthy', 'initializing', 'paused', 'stale', 'warning', 'error']
 const isWorse = (one: HealthCheck, other: HealthCheck) => WORST_LAST.indexOf(one.status) > WORST_LAST.indexOf(other.status)
 
-/** Puts the health of a sink together. @param parts of the processes that run the sink, and of those that don't answer. @returns undefined: no process runs it */
+/**
+ * Puts the health of a sink together. @param parts of the processes that run the sink, and of those that don't answer. @returns
+ * undefined: no process runs it
+ */
 export function wholeHealth(parts: readonly PartialHealth[]): Health | undefined {
   const known = parts.filter((part): part is { node: string; health: Health } => part.health !== undefined)
   const [first] = known
@@ -29,5 +32,5 @@ export function wholeHealth(parts: readonly PartialHealth[]): Health | undefined
   return { name: first.health.name, status: worst(checks), checks }
 }
 
-/** Which process it is, where something is wrong. */
+/** Adds the name of the process to a check, where something is wrong. */
 const at = (node: string, check: HealthCheck): HealthCheck => (check.error ? { ...check, error: { ...check.error, node } } : check)

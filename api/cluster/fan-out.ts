@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 import { backOff } from '../../engine/back-off.ts'
 
-/** Where messages of a sink may be. */
+/** Describes a place where messages of a sink may be. */
 export type ReceivePlace = Readonly<{
   id: string
   /** Settles soon after its signal is aborted; an error is worth another try. */

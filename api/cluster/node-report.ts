@@ -9,7 +9,7 @@ import type { Node } from '../../engine/state/node-registry.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { ActorStatus, Figures, PartitionStatus } from '../../engine/status.ts'
 
-/** What a process is called, and its version. */
+/** Tells how a process is called, and its version. */
 export type Identity = Readonly<{ version: string; nodeId: string; nodeName: string }>
 
 type ReportedActor = Readonly<{
@@ -70,12 +70,12 @@ export const aboutSelf = ({ version, nodeId, nodeName }: Identity): Omit<KnownNo
   version,
 })
 
-/** What this process says of itself. */
+/** Reports how this process is. */
 export function reportOf(engine: Pick<EngineVerbs, 'actors' | 'ready'>): NodeReport {
   return { ready: engine.ready().ready, actors: engine.actors().map(reported) }
 }
 
-/** A process as one account may see it. */
+/** Shows a process as one account may see it. */
 export function nodeOut({ report, ...node }: KnownNode, accountId: string): Record<string, unknown> {
   const actors = report?.actors.filter(({ account }) => account === null || account === accountId) ?? []
   const { id, name, address, version, reachable } = node

@@ -22,13 +22,13 @@ import { EMPTY } from './fan-out.ts'
 import { PEER_HEADER, type PeerKey } from './peer-key.ts'
 import { SHORT_MS, type Asked, type PeerCall } from './verbs.ts'
 
-/** Below it are all routes for peers. */
+/** The path below which all routes for peers are. */
 export const PEER_PATH = '/internal/peer'
-/** how many messages the answer to a receive has */
+/** The header that says how many messages the answer to a receive has. */
 export const COUNT_HEADER = 'x-tailrace-count'
-/** milliseconds from the arrival of a receive to the moment its messages were handed out */
+/** The header that says how many milliseconds passed from the arrival of a receive until its messages were handed out. */
 export const WAITED_HEADER = 'x-tailrace-waited-ms'
-/** Headers that are signed with the body of an answer. */
+/** Gives the headers that are signed together with the body of an answer. */
 export const countsOf = (headers: Readonly<Record<string, unknown>>): string[] =>
   [COUNT_HEADER, WAITED_HEADER].map((name) => String(headers[name] ?? ''))
 
@@ -46,12 +46,12 @@ type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
   }>
-/** How a receive travels. */
+/** The form in which a receive travels to a peer. */
 export type AskedMessages = Readonly<{ call: string; batch_size: number; wait_ms: number; shape: Shape; ack_token?: boolean }>
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
-/** The calls of this process to the others. */
+/** Calls the other processes of the cluster. */
 export class PeerClient implements AsyncDisposable {
   readonly #key: PeerKey
   readonly #logger: Logger
@@ -98,7 +98,10 @@ export class PeerClient implements AsyncDisposable {
     }
   }
 
-  /** Asks another process for what the row of the call says. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other process answered */
+  /**
+   * Asks another process for what the row of the call says. @throws EngineError PEER_UNREACHABLE, PEER_REFUSED, or what the other
+   * process answered
+   */
   async ask<A extends readonly unknown[], R>(node: Node, { path, deadlineMs, silent }: PeerCall<A, R>, ...args: A): Promise<R> {
     const left = [...args]
     const below = path.replaceAll(/:\w+/g, () => String(left.shift()))

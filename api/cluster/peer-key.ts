@@ -8,7 +8,7 @@
  */
 import { createHmac, hash, hkdfSync, randomBytes, timingSafeEqual } from 'node:crypto'
 
-/** Carries the signature of a request, and that of its answer. */
+/** The header that carries the signature of a request, and that of its answer. */
 export const PEER_HEADER = 'x-tailrace-peer'
 /** Clocks of the processes may differ by less than this. */
 const MAX_AGE_MS = 5 * 60_000
@@ -16,7 +16,7 @@ const SIGNATURE = /^v2 ([\w-]{1,64}) (\d{1,16}) ([\w-]{22}) ([\w-]{43}) ([\w-]{4
 const NONCE_BYTES = 16
 
 type PeerRequest = Readonly<{ method: string; path: string; to: string }>
-/** What is left to check of a request when its body has come. */
+/** Holds what is left to check of a request when its body has come. */
 export type PeerClaim = Readonly<{ bodyHash: string; mac: string; timeMs: number }>
 /** @property counts values of headers that are part of what is said; absent ones are empty */
 type PeerAnswer = Readonly<{ status: number; body: string | Buffer; counts: readonly string[] }>
@@ -72,11 +72,14 @@ function equal(a: string, b: string): boolean {
   return left.length === right.length && timingSafeEqual(left, right)
 }
 
-/** About 25 MB. With more than 650 requests a second it holds those of less than five minutes. */
+/**
+ * At most so many requests are remembered, in about 25 MB. With more than 650 requests a second these are the requests of less than
+ * five minutes.
+ */
 const MAX_TAKEN = 200_000
 
 /**
- * Requests that this process has taken, for as long as their time would let them pass again. Those of its former life name
+ * Remembers the requests that this process has taken, for as long as their time would let them pass again. Those of its former life name
  * another node. When there are too many, the oldest are forgotten; a request as old as those is refused from then on.
  */
 export class TakenRequests {

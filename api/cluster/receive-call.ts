@@ -9,7 +9,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Receipt } from '../../actors/sink/running-sink.ts'
 
-/** The places of receives that wait for messages of a sink, of which there are `max_waiting`. */
+/** Counts the receives that wait for messages of a sink; there may be `max_waiting` of them. */
 export class WaitingPlaces {
   readonly #taken = new Map<string, number>()
 
@@ -28,7 +28,7 @@ export class WaitingPlaces {
   }
 }
 
-/** The receives that wait for messages at the moment. */
+/** Holds the receives that wait for messages at the moment, so that all can be ended. */
 export class OpenReceives {
   readonly #open = new Set<ReceiveCall>()
   /** of those that are held for a sink that is off, where no actor counts them */

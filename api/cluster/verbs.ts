@@ -11,13 +11,13 @@ import { EngineError } from '../../engine/errors.ts'
 import { wholeHealth } from './cluster-health.ts'
 import { reportOf } from './node-report.ts'
 
-/** What only has to be looked up or taken. */
+/** The deadline of a call for which something only has to be looked up or taken. */
 export const SHORT_MS = 1_000
-/** Functions may take a second each, and the query of an enrichment five. */
+/** The deadline of a call that runs functions: each may take a second, and the query of an enrichment five. */
 const RUN_MS = 10_000
-/** An ack waits for its commit. */
+/** The deadline of an ack, which waits for its commit. */
 const SETTLE_MS = 15_000
-/** It may have to come to rest first, then its partitions stop. */
+/** The deadline of holding a sink: it may have to come to rest first, and then its partitions stop. */
 const HOLD_MS = 25_000
 /** A process that doesn't say in this time that an edit has reached it reads it within seconds by itself. */
 const RELOAD_MS = 2_000
@@ -47,7 +47,7 @@ export type WholeCall<A extends readonly unknown[], R> = PeerCall<A, R> &
 /** The name of a method that the API calls on an engine. */
 export type Verb = Exclude<keyof EngineVerbs, 'sink' | 'reload'>
 
-/** Here: our own engine knows all of it. */
+/** Says where a verb is answered. here: our own engine knows all of it. */
 type Place<V extends Verb> = 'here' | WholeCall<Parameters<EngineVerbs[V]>, Awaited<ReturnType<EngineVerbs[V]>>>
 
 /** All verbs of an engine, but those of a pull sink (cluster-sinks.ts), and the one that tells all others what is stored. */
@@ -149,7 +149,7 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
 }
 
 const call = <A extends readonly unknown[], R>(row: PeerCall<A, R>): PeerCall<A, R> => row
-/** What only peers ask of a process. Messages are taken by a call of their own kind: peer-client.ts. */
+/** The calls that only peers make to a process. Messages are taken by a call of their own kind: peer-client.ts. */
 export const PEER_CALLS = {
   ack: call({
     path: '/sinks/:sink/ack',
@@ -180,7 +180,7 @@ export const PEER_CALLS = {
   report: call({ path: '/report', deadlineMs: SHORT_MS, silent: 'a node does not say how it is', run: reportOf }),
 }
 
-/** The pull sink as this process runs it. @throws EngineError SINK_NOT_RUNNING */
+/** Finds a pull sink that this process runs. @throws EngineError SINK_NOT_RUNNING */
 export function pulledSink(engine: LocalEngine, id: string): PulledSink {
   const running = engine.sink(id)
   if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node', { sink: id })

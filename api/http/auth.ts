@@ -7,13 +7,13 @@ import { hashToken } from '../../engine/state/tokens.ts'
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 
-/** @returns undefined: no header, another scheme, or a token that no account has */
+/** Finds the account of a request by its token. @returns undefined: no header, another scheme, or a token that no account has */
 export function accountOf(authorization: string | undefined, resources: Pick<ResourceLookup, 'findAccount'>): Account | undefined {
   const token = tokenIn(authorization)
   return token === undefined ? undefined : resources.findAccount(hashToken(token))
 }
 
-/** Why a request has no account. */
+/** Says why a request has no account. */
 export function tokenInvalid(authorization: string | undefined): EngineError {
   if (authorization === undefined)
     return new EngineError('TOKEN_INVALID', 'The request has no Authorization header; send "Authorization: Bearer <API token>".')

@@ -19,7 +19,7 @@ export type ErrorBody = Readonly<{
 type ValidationErrors = { [field: string]: readonly string[] | ValidationErrors }
 type ErrorAnswer = Readonly<{ status: number; body: ErrorBody }>
 
-/** The body of an unmatched route has this one key. */
+/** The body that answers a request for a route that doesn't exist. */
 export const ROUTE_NOT_FOUND_BODY = { errors: { detail: 'Not Found' } } as const
 
 /** Codes of the HTTP framework and of Node's parser, by what they mean to a client. */
@@ -31,7 +31,7 @@ const FOREIGN_CODES: Readonly<Record<string, ErrorCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'REQUEST_TOO_SLOW',
 }
 
-/** @returns the status and body for whatever was thrown; a 5xx carries nothing of the error but its code */
+/** Makes an answer of whatever was thrown; a 5xx carries nothing of the error but its code. */
 export function answerTo(error: unknown): ErrorAnswer {
   if (!(error instanceof EngineError)) return foreign(error)
   const { code } = error
@@ -43,7 +43,7 @@ export function answerTo(error: unknown): ErrorAnswer {
   return { status, body: { summary, code } }
 }
 
-/** Errors that aren't ours: those that say 4xx are the client's, the rest are internal. */
+/** Makes an answer of an error that isn't ours: one that says 4xx is the client's, any other is internal. */
 function foreign(error: unknown): ErrorAnswer {
   const { code: foreignCode, statusCode } = fieldsOf(error)
   const code =
@@ -52,7 +52,7 @@ function foreign(error: unknown): ErrorAnswer {
   return answerTo(new EngineError(code, ERRORS[code].meaning))
 }
 
-/** What a client that broke HTTP itself gets: written as it is, the connection ends. */
+/** Makes the whole answer to a client that broke HTTP itself: it is written as it is, and the connection ends. */
 export function rawAnswerTo(error: unknown): string {
   const code = FOREIGN_CODES[String(isObject(error) ? error['code'] : '')] ?? 'REQUEST_INVALID'
   const { status, meaning } = ERRORS[code]
@@ -65,7 +65,7 @@ export function rawAnswerTo(error: unknown): string {
 }
 const REASONS: Readonly<Record<number, string>> = { 408: 'Request Timeout', 431: 'Request Header Fields Too Large' }
 
-/** What a failed listen means to the one who starts the process. */
+/** Tells whoever starts the process why it can't listen. */
 export function portUnavailable(variable: string, host: string, port: number, cause: unknown): EngineError {
   const reason = typeof cause === 'object' && cause !== null && 'code' in cause ? String(cause.code) : 'unknown'
   const isHost = reason === 'EADDRNOTAVAIL' || reason === 'ENOTFOUND' || reason === 'EAI_AGAIN'

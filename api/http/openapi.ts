@@ -18,7 +18,7 @@ const ErrorOut = Type.Object({
   errors: Type.Optional(Type.Object({ detail: Type.String() })),
 })
 
-/** @returns a plain object that JSON can print */
+/** Makes the OpenAPI document of routes, as a plain object that JSON can print. */
 export function openapiDocument(operations: readonly Operation[], version: string): Record<string, unknown> {
   const paths: Record<string, Record<string, unknown>> = {}
   for (const operation of operations) {

@@ -10,7 +10,7 @@ import type { Account } from '../../engine/state/resources.ts'
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
-/** A route and what the OpenAPI document says of it. */
+/** Describes a route, and what the OpenAPI document says of it. */
 export type Operation = Readonly<{
   /** unique: operationId of the document */
   id: string
@@ -57,10 +57,10 @@ export function pathParameter({ params }: FastifyRequest, name: string): string 
   return typeof value === 'string' ? value : ''
 }
 
-/** Gives what stands behind the path of a request, by name. */
+/** Gives the parameters of a request that stand behind its path, by name. */
 export const queryOf = ({ query }: FastifyRequest): Readonly<Record<string, unknown>> => fieldsOf(query)
 
-/** @returns the body as an object; an empty body is `{}`
+/** Gives the body of a request as an object; an empty body is `{}`.
  *  @throws EngineError REQUEST_INVALID: JSON, but not an object */
 export function objectBody(request: FastifyRequest): Readonly<Record<string, unknown>> {
   const { body } = request

@@ -13,7 +13,7 @@ import { objectBody, pathParameter, type Operation } from './operation.ts'
 
 const MAX_BYTES = 1_048_576
 
-/** Where routes look resources up, and edit them. */
+/** Holds what routes look resources up in, and edit them by. */
 export type ResourcePorts = Readonly<{ resources: ResourceLookup; edits: Pick<ResourceEdits, 'create' | 'update' | 'delete'> }>
 
 type ResourceRoutes<T extends ResourceType> = Readonly<{

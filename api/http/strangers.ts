@@ -8,10 +8,10 @@ import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { clientNetwork } from '../../engine/net/ip-address.ts'
 
-/** Both of one client. */
+/** The most connections and requests that one client may have open. */
 type Most = Readonly<{ connections: number; requests: number }>
 
-/** What clients without a token have open, and whether they may have more. */
+/** Counts what clients without a token have open, and says whether they may have more. */
 export class Strangers {
   readonly #most: Most
   /** whose the connections are on which no request with a token has come yet */

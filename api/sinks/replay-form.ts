@@ -6,7 +6,7 @@ import type { Sink } from '../../engine/state/resources.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 
-/** What a request for a replay may say. */
+/** The schema of a request for a replay. */
 export const ReplayBody = Type.Object(
   {
     time: Type.Optional(
@@ -24,7 +24,7 @@ export const ReplayBody = Type.Object(
   { additionalProperties: false, description: 'one of time, lsn and offset' },
 )
 
-/** What a replay is answered. */
+/** The schema of the answer to a replay. */
 export const ReplayOut = Type.Object({
   partitions: Type.Integer({ description: 'that were set back' }),
   messages: Type.Integer({ description: 'about how many come again that had been finished; those that were waiting are not in it' }),
@@ -34,7 +34,7 @@ export const ReplayOut = Type.Object({
   ),
 })
 
-/** As JSON; an LSN beyond 2^53 is not exact as a number, and stands beside it as a text. */
+/** Writes what a replay has done as JSON; an LSN beyond 2^53 is not exact as a number, and stands beside it as a text. */
 export const replayOut = ({ partitions, messages, from }: Replayed): Record<string, unknown> => ({
   partitions,
   messages,
@@ -46,7 +46,7 @@ const KNOWN = new Set<string>([...WAYS, 'partition', 'generation'])
 const TIME = /^(\d{4}-\d\d-\d\dT\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)$/i
 const GREATEST_LSN = 2n ** 64n - 1n
 
-/** @throws EngineError VALIDATION_FAILED: names each wrong field */
+/** Reads where a replay goes back to. @throws EngineError VALIDATION_FAILED: names each wrong field */
 export function replayTarget(body: Readonly<Record<string, unknown>>, sink: Sink, now = Date.now()): ReplayTarget {
   for (const name of Object.keys(body)) if (!KNOWN.has(name)) throw refused(name.slice(0, 60), 'is not a field of a replay')
   const given = WAYS.filter((name) => body[name] !== undefined && body[name] !== null)

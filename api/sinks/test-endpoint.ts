@@ -6,7 +6,10 @@ import { HttpPool } from '../../engine/net/http-pool.ts'
 const SERVICE = 'https://webhook.site'
 const LIMIT_MS = 10_000
 
-/** @throws EngineError DESTINATION_UNREACHABLE: it does not answer, or otherwise than expected */
+/**
+ * Asks the test service for a fresh address. @throws EngineError DESTINATION_UNREACHABLE: it does not answer, or otherwise than
+ * expected
+ */
 export async function makeTestUrl(egress: Egress, service = SERVICE): Promise<string> {
   const pool = new HttpPool({ origin: service, connections: 1, egress })
   try {
