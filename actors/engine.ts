@@ -126,7 +126,7 @@ export class Engine {
 
   async start(): Promise<void> {
     this.#supervisor.start()
-    await this.#apply(this.#options.cache)
+    await this.#apply({ ...this.#options.cache })
     const { cache, log, store, logger } = this.#options
     this.#backlogs = new Backlogs({ cache, log, query: store.query, logger, sourceOf: (id) => this.#sources.get(id) })
     this.#oldTopics.start()
@@ -258,7 +258,7 @@ export class Engine {
     const { cache, resources, store } = this.#options
     const take = async (newest: Resources) => {
       cache.replace(newest)
-      await this.#apply(cache)
+      await this.#apply(newest)
     }
     let isTaken = false
     if (stored)
@@ -304,9 +304,8 @@ export class Engine {
     return turn
   }
 
-  async #apply({ print, databases, sinks, endpoints, functions }: ResourceCache): Promise<void> {
-    if (print === this.#appliedPrint) return
-    const now: ResourceLists = { databases, sinks, endpoints, functions }
+  async #apply(now: Resources): Promise<void> {
+    if (now.print === this.#appliedPrint) return
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()
@@ -319,7 +318,7 @@ export class Engine {
     if (changes.goneSinks.length > 0) this.#oldTopics.ring()
     await Promise.all(marks)
     this.#applied = now
-    this.#appliedPrint = print
+    this.#appliedPrint = now.print
     if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
   }
 

@@ -6,6 +6,7 @@ import type { ConfigEdits } from '../actors/config/config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/config-reading.ts'
 import { objectBody, queryOf, type Operation } from './http/operation.ts'
 import { checker } from '../actors/resources/form.ts'
+import { RESOURCE_TYPES } from '../engine/state/resource-store.ts'
 
 /** The calls that the routes of configuration as code make. */
 export type ConfigPort = Pick<ConfigEdits, 'plan' | 'apply' | 'export'>
@@ -26,7 +27,7 @@ const checkConfig = checker(ConfigIn)
 
 const Form = Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])
 const Change = Type.Object({
-  resource_type: Type.Union(['database', 'http_endpoint', 'function', 'sink', 'api_token'].map((type) => Type.Literal(type))),
+  resource_type: Type.Union([...RESOURCE_TYPES, 'api_token'].map((type) => Type.Literal(type))),
   action: Type.Union(
     ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
     { description: 'delete: the file lacks it; nothing is ever deleted' },

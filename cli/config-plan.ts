@@ -1,6 +1,7 @@
 /** What a configuration file would change, for people: a line for each resource, and what differs in it line by line. Text only. */
 import type { ResourceChange } from '../actors/config/config-changes.ts'
 import { yamlOf } from '../actors/config/config-export.ts'
+import { NOUN_OF } from '../engine/state/resource-store.ts'
 import { BUNDLE_MARK } from '../transforms/compile.ts'
 
 /** Holds what the service says that a file would change. */
@@ -14,7 +15,7 @@ type Style = 'green' | 'red' | 'yellow' | 'dim' | 'bold'
 export type Paint = (style: Style, text: string) => string
 type Line = Readonly<{ sign: ' ' | '+' | '-'; text: string }>
 
-const NAMES = { database: 'database', http_endpoint: 'HTTP endpoint', function: 'function', sink: 'sink', api_token: 'API token' } as const
+const NOUNS = { ...NOUN_OF, api_token: 'API token' } as const
 const STYLES = { '+': 'green', '-': 'red', ' ': 'dim' } as const
 /** Lines around one that differs. */
 const CONTEXT = 2
@@ -40,7 +41,7 @@ export function planText({ changes, actions }: Plan, paint: Paint): string {
 }
 
 function changeText({ resource_type, action, name, old, new: now }: ResourceChange, paint: Paint): string {
-  const title = `${NAMES[resource_type]} ${paint('bold', name)}`
+  const title = `${NOUNS[resource_type]} ${paint('bold', name)}`
   if (action === 'delete') return `${paint('dim', '·')} ${title} ${paint('dim', 'is not in the file, and stays')}\n`
   if (resource_type === 'api_token') return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n`
   const lines =

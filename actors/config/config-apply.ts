@@ -19,7 +19,8 @@ import { unfitFunction, usersOf } from '../../engine/state/functions.ts'
 import {
   NO_RESOURCES,
   accountLock,
-  listOf,
+  ownLists,
+  ownList,
   withResource,
   type InputOf,
   type ResourceLists,
@@ -182,8 +183,7 @@ async function knownTo(query: Query, resources: ResourceStore, account: Account 
     if (error instanceof EngineError && error.code === 'SECRET_UNREADABLE') return NO_RESOURCES
     throw error
   })
-  const own = <T extends ResourceType>(type: T) => listOf(stored, type).filter(({ accountId }) => accountId === account.id)
-  return { databases: own('database'), endpoints: own('http_endpoint'), functions: own('function'), sinks: own('sink') }
+  return ownLists(stored, account.id)
 }
 
 /** @property known what the account has */
@@ -328,7 +328,7 @@ async function writeAll(
 ): Promise<readonly ResourceChange[]> {
   let edit = begun
   const storedUnder = <T extends ResourceType>(type: T, name: string): StoredOf<T> | undefined =>
-    listOf(edit.stored, type).find((one) => one.accountId === edit.account.id && one.name === name)
+    ownList(edit.stored, type, edit.account.id).find((one) => one.name === name)
   const put = async <T extends ResourceType>(type: T, entries: readonly Entry<T>[]) => {
     for (const { line, input } of entries)
       await findings.at(line, async () => {

@@ -9,9 +9,8 @@ import { Type, type Static } from 'typebox'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { Name } from '../../engine/resource-name.ts'
-import type { HttpEndpoint } from '../../engine/state/destinations.ts'
-import type { EndpointInput, SinkInput } from '../../engine/state/resource-store.ts'
-import type { Account as StoredAccount, Database, Sink } from '../../engine/state/resources.ts'
+import { NO_RESOURCES, type EndpointInput, type ResourceLists, type SinkInput } from '../../engine/state/resource-store.ts'
+import type { Account as StoredAccount } from '../../engine/state/resources.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { DatabaseEntry } from '../resources/database-form.ts'
 import { checker, readOnly, withoutNulls } from '../resources/form.ts'
@@ -59,7 +58,7 @@ export type ConfigDocument = Readonly<{
   notices: readonly string[]
 }>
 
-const SECTIONS = new Set(['account', 'api_tokens', 'databases', 'functions', 'http_endpoints', 'sinks'])
+const SECTIONS = new Set(['account', ...[TOKENS, ...Object.values(RESOURCE_FORMS)].map(({ section }) => section).toSorted()])
 /** older names of sections */
 const OLDER = new Set(['transforms'])
 const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
@@ -81,14 +80,11 @@ export function parseConfig(
   return document
 }
 
-/** Holds what the account has already: a document may give its secrets as they are shown, and they stay. */
-export type StoredResources = Readonly<{
-  account?: StoredAccount
-  databases: readonly Database[]
-  endpoints: readonly HttpEndpoint[]
-  sinks: readonly Sink[]
-}>
-const NOTHING: StoredResources = { databases: [], endpoints: [], sinks: [] }
+/**
+ * Holds what the account has already: a document may give its secrets as they are shown, and they stay. Functions have no secrets, and
+ * their code would be much to hand to a thread.
+ */
+export type StoredResources = Readonly<{ account?: StoredAccount }> & Omit<ResourceLists, 'functions'>
 
 /**
  * @property file named in errors @property env for variables; undefined: they were replaced before
@@ -119,7 +115,7 @@ export function interpolated(source: string, file: string, env: Reading['env'], 
  */
 export function readDocument(
   source: string,
-  { file, env, read, stored = NOTHING, maxEntries = Infinity, maxCharacters = Infinity }: Reading,
+  { file, env, read, stored = NO_RESOURCES, maxEntries = Infinity, maxCharacters = Infinity }: Reading,
 ): Readonly<{ document: ConfigDocument | undefined; functions: readonly ConfiguredFunction[]; problems: readonly Problem[] }> {
   const reader = interpolated(source, file, env, maxCharacters)
   const root = rootOf(reader)

@@ -1,7 +1,7 @@
 /** Configuration as code for an account of a running service: planned, applied and exported. */
 import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
-import type { ResourceStore, Resources } from '../../engine/state/resource-store.ts'
+import { ownLists, type ResourceStore, type Resources } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
@@ -112,7 +112,7 @@ export class ConfigEdits {
   }
 }
 
-function storedOf({ databases, endpoints, sinks }: Resources, account: Account): StoredResources {
-  const own = <T extends Readonly<{ accountId: string }>>(those: readonly T[]) => those.filter(({ accountId }) => accountId === account.id)
-  return { account, databases: own(databases), endpoints: own(endpoints), sinks: own(sinks) }
+function storedOf(resources: Resources, account: Account): StoredResources {
+  const { functions: _, ...withSecrets } = ownLists(resources, account.id)
+  return { account, ...withSecrets }
 }

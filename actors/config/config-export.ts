@@ -3,7 +3,7 @@
  * is exported and applied again changes nothing. Nothing here does I/O.
  */
 import { stringify } from 'yaml'
-import { listOf, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
+import { ownList, RESOURCE_TYPES, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
 import type { Form } from '../resources/resource-form.ts'
 import { obfuscated } from '../resources/secret-form.ts'
@@ -15,17 +15,19 @@ import { withoutVariables } from './config-reader.ts'
  */
 export type ExportedResource = Readonly<{ type: ResourceType; id: string; name: string; whole: Form; shown: Form }>
 
-const TYPES = ['database', 'http_endpoint', 'function', 'sink'] as const satisfies readonly ResourceType[]
-
 /** Gives the resources of an account, in the order of a file. */
 export function exportedResources(lists: ResourceLists, ofAccount: string): readonly ExportedResource[] {
   const exported = <T extends ResourceType>(type: T): ExportedResource[] => {
     const { entry } = RESOURCE_FORMS[type]
-    return listOf(lists, type)
-      .filter(({ accountId }) => accountId === ofAccount)
-      .map((one) => ({ type, id: one.id, name: one.name, whole: entry(one, (text) => text), shown: entry(one, obfuscated) }))
+    return ownList(lists, type, ofAccount).map((one) => ({
+      type,
+      id: one.id,
+      name: one.name,
+      whole: entry(one, (text) => text),
+      shown: entry(one, obfuscated),
+    }))
   }
-  return TYPES.flatMap((type) => exported(type))
+  return RESOURCE_TYPES.flatMap((type) => exported(type))
 }
 
 /** Writes resources as a configuration file, in YAML. */

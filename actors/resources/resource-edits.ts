@@ -7,7 +7,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { endpointName } from '../../engine/state/destinations.ts'
 import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
-import { accountLock, listOf, NOUN_OF } from '../../engine/state/resource-store.ts'
+import { accountLock, listOf, NOUN_OF, ownList } from '../../engine/state/resource-store.ts'
 import type {
   InputOf,
   ResourceLists,
@@ -68,8 +68,7 @@ const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
 }
 
 /** Gives the resources of a type that the account of an edit has. */
-const ownOf = <T extends ResourceType>({ stored, account }: Edit, type: T): readonly StoredOf<T>[] =>
-  listOf(stored, type).filter(({ accountId }) => accountId === account.id)
+const ownOf = <T extends ResourceType>({ stored, account }: Edit, type: T): readonly StoredOf<T>[] => ownList(stored, type, account.id)
 
 /**
  * Stores a resource under its name. @param before as it is stored, perhaps under another name; absent: it is new

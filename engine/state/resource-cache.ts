@@ -2,7 +2,7 @@
 import { endpointName, type HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
 import type { Account, Database, Sink } from './resources.ts'
-import { listOf, type Resources, type ResourceType, type StoredOf } from './resource-store.ts'
+import { listOf, ownList, type Resources, type ResourceType, type StoredOf } from './resource-store.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
@@ -24,8 +24,8 @@ export class ResourceCache implements Resources {
   }
 
   /** Takes in that what is stored has changed. */
-  replace({ print, tokens, databases, sinks, functions, endpoints }: Resources): void {
-    Object.assign(this, { print, tokens, databases, sinks, functions, endpoints })
+  replace(resources: Resources): void {
+    Object.assign(this, resources)
   }
 
   /** @param tokenHash sha256 of the token, lower-case hexadecimal */
@@ -42,7 +42,7 @@ export class ResourceCache implements Resources {
 
   /** Gives the resources of a type that an account has. */
   list<T extends ResourceType>(type: T, accountId: string): readonly StoredOf<T>[] {
-    return listOf(this, type).filter((one) => one.accountId === accountId)
+    return ownList(this, type, accountId)
   }
 
   /** Finds the HTTP endpoint that the destination of a sink names. */

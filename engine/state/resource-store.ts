@@ -31,15 +31,17 @@ export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 /** Every edit of an account begins with this lock, so that one at a time is made, of all processes. */
 export const accountLock = (id: string): RowLock => ({ table: 'account', id, how: 'update' })
 
-/** Every type of resource that users set up: what they say of one, and what is stored of it. */
+/** Every type of resource that users set up, in the order of a configuration file. */
+export const RESOURCE_TYPES = ['database', 'http_endpoint', 'function', 'sink'] as const
+/** The name of a type of resource. */
+export type ResourceType = (typeof RESOURCE_TYPES)[number]
+/** What users say of a resource of each type, and what is stored of it. */
 type ResourceTypes = {
   database: { input: DatabaseInput; stored: Database }
   http_endpoint: { input: EndpointInput; stored: HttpEndpoint }
   function: { input: FunctionInput; stored: StoredFunction }
   sink: { input: SinkInput; stored: Sink }
 }
-/** The name of a type of resource. */
-export type ResourceType = keyof ResourceTypes
 /** What a user says of a resource of a type. */
 export type InputOf<T extends ResourceType> = ResourceTypes[T]['input']
 /** What is stored of a resource of a type. */
@@ -49,8 +51,16 @@ export type StoredOf<T extends ResourceType> = ResourceTypes[T]['stored']
 const LISTS = { database: 'databases', http_endpoint: 'endpoints', function: 'functions', sink: 'sinks' } as const
 /** The resources of all accounts. */
 export type ResourceLists = { readonly [T in ResourceType as (typeof LISTS)[T]]: readonly StoredOf<T>[] }
+
+/** Makes the lists of all types. */
+const listsOf = (list: <T extends ResourceType>(type: T) => readonly StoredOf<T>[]): ResourceLists => ({
+  databases: list('database'),
+  endpoints: list('http_endpoint'),
+  functions: list('function'),
+  sinks: list('sink'),
+})
 /** What there is before anything was set up. */
-export const NO_RESOURCES: ResourceLists = { databases: [], endpoints: [], functions: [], sinks: [] }
+export const NO_RESOURCES = listsOf(() => [])
 
 const LIST_OF: { readonly [T in ResourceType]: (lists: ResourceLists) => readonly StoredOf<T>[] } = {
   database: ({ databases }) => databases,
@@ -60,6 +70,13 @@ const LIST_OF: { readonly [T in ResourceType]: (lists: ResourceLists) => readonl
 }
 /** Gives all resources of a type. */
 export const listOf = <T extends ResourceType>(lists: ResourceLists, type: T): readonly StoredOf<T>[] => LIST_OF[type](lists)
+
+/** Gives the resources of a type that an account has. */
+export const ownList = <T extends ResourceType>(lists: ResourceLists, type: T, ofAccount: string): readonly StoredOf<T>[] =>
+  listOf(lists, type).filter(({ accountId }) => accountId === ofAccount)
+
+/** Gives the resources of all types that an account has. */
+export const ownLists = (lists: ResourceLists, ofAccount: string): ResourceLists => listsOf((type) => ownList(lists, type, ofAccount))
 
 /** Puts a resource in the place of the one that has its id. */
 export const withResource = <T extends ResourceType>(lists: ResourceLists, type: T, resource: StoredOf<T>): ResourceLists => ({
