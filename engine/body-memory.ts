@@ -1,8 +1,9 @@
 /**
- * Memory of large bodies, of answers, requests and batches of functions, used again for later ones. Such a body takes up to a megabyte, outside of V8's
- * heap: made anew for each, it would be collected every few hundred milliseconds, and each collection marks the whole
- * heap for it (measured: a fifth of all CPU of a drain); and memory that is new to the process is dear to touch. Whoever takes memory gives it back when nobody can read it any
- * more, or leaves it to the garbage collector: both are safe, giving back early is not.
+ * Memory of large bodies, of answers, requests and batches of functions, used again for later ones. Such a body takes up to a
+ * megabyte, outside of V8's heap: made anew for each, it would be collected every few hundred milliseconds, and each collection
+ * marks the whole heap for it (measured: a fifth of all CPU of a drain); and memory that is new to the process is dear to touch.
+ * Whoever takes memory gives it back when nobody can read it any more, or leaves it to the garbage collector: both are safe, giving
+ * back early is not.
  */
 
 /** A smaller body is not worth it. */
@@ -10,7 +11,7 @@ const FROM_BYTES = 16 * 1024
 /** Bodies differ a little in size: rounded up, small ones less, they fit each other's memory. */
 const STEP_BYTES = 256 * 1024
 const SMALL_STEP_BYTES = 64 * 1024
-/** One great body must not weigh for ever. */
+/** Memory of a body larger than this is not kept: one great body must not weigh for ever. */
 const LARGEST_BYTES = 4 * 1024 * 1024
 const KEPT_BYTES = 8 * 1024 * 1024
 
@@ -44,5 +45,5 @@ export class BodyMemory {
   }
 }
 
-/** Of this process: what one sink gives back another may take. */
+/** The memory for bodies of this process: what one sink gives back another one may take. */
 export const bodyMemory = new BodyMemory()

@@ -8,7 +8,7 @@ const WORD_BYTES = 8
 /** One great message must not weigh for ever: a buffer that has grown beyond this is given back. */
 const KEPT_BYTES = 4 * 1024 * 1024
 
-/** What is written takes more room than it may. */
+/** Says that what is written takes more room than it may. */
 export class WriterFull extends Error {
   override readonly name = 'WriterFull'
 }
@@ -115,7 +115,7 @@ export class ByteWriter {
   }
 }
 
-/** Bytes that are written again and again: kept in whole words, so that they are copied eight at a time. */
+/** Holds bytes that are written again and again, in whole words, so that they are copied eight at a time. */
 export class Literal {
   readonly words: DataView
   readonly length: number

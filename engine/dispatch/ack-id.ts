@@ -9,26 +9,26 @@ import { EngineError } from '../errors.ts'
 const DOT = 46
 const DASH = 45
 const COMMA = 44
-/** So many ids have room in the largest request. */
+/** The largest request has room for so many ids. */
 const MAX_NAMED = 400_000
 
-/** A short tag of a sink's id (FNV-1a, 32 bits), which makes another sink's ids unknown here. */
+/** Makes a short tag of a sink's id (FNV-1a, 32 bits), by which ack ids of another sink are known as such. */
 export function sinkTag(sinkId: string): string {
   let hash = 0x811c9dc5
   for (let i = 0; i < sinkId.length; i++) hash = Math.imul(hash ^ sinkId.charCodeAt(i), 0x01000193)
   return (hash >>> 0).toString(36)
 }
 
-/** What precedes offset and index in the ids of one partition. */
+/** Makes the beginning of all ack ids of one partition; offset and index follow it. */
 export const ackIdPrefix = (tag: string, generation: number, partition: number): string =>
   `${tag}.${generation.toString(36)}.${partition.toString(36)}.`
 
 type MessageName = Readonly<{ generation: number; partition: number; offset: number; index: number }>
-/** The id of one message, for those who read few. */
+/** Makes the ack id of one message, for callers that need few. */
 export const messageId = (sinkId: string, { generation, partition, offset, index }: MessageName): string =>
   `${ackIdPrefix(sinkTag(sinkId), generation, partition)}${offset.toString(36)}.${index.toString(36)}`
 
-/** How many base-36 digits a number has. */
+/** Counts the base-36 digits of a number. */
 export function digitCount(value: number): number {
   let digits = 1
   for (let bound = 36; value >= bound; bound *= 36) digits++
@@ -50,7 +50,7 @@ export function writeDigits(target: Uint8Array, at: number, value: number): numb
 
 /** References of messages of one partition, side by side: no object per message. */
 export type RefList = { readonly offsets: number[]; readonly indexes: number[] }
-/** No references yet. */
+/** Makes an empty list of references. */
 export const refList = (): RefList => ({ offsets: [], indexes: [] })
 
 /** Names messages of one partition, in their order, as a token does. @param prefix what their ids begin with, @see ackIdPrefix */
@@ -70,7 +70,7 @@ export function tokenOf(prefix: string, { offsets, indexes }: RefList): string {
 export const TOKENS_JOIN = ';'
 
 /**
- * One ack id for each partition that the ids and tokens of a client name.
+ * Takes tokens apart, and gives one ack id for each partition that the ids and tokens of a client name.
  * @throws EngineError REQUEST_INVALID: they are more than one request may name messages
  */
 export function splitTokens(ids: readonly string[]): readonly string[] {
@@ -145,7 +145,7 @@ export function ackIdsByPartition(ids: readonly string[], tag: string): Map<stri
 export type OlderRefs = Readonly<{ generations: number[]; partitions: number[]; offsets: number[]; indexes: number[] }>
 
 /**
- * The ids of this sink that name a generation below `before`: parked messages keep theirs. What isn't one is left out.
+ * Reads the ids of this sink that name a generation below `before`: parked messages keep their ids. What isn't one is left out.
  * @throws EngineError REQUEST_INVALID: more messages are named than one request may
  */
 export function readOlderAckIds(ids: readonly string[], tag: string, before: number): OlderRefs {

@@ -1,4 +1,4 @@
-/** How many messages of a sink are delivered and unacknowledged, over all its partitions; the sink's `max_ack_pending` bounds it. */
+/** Counts the messages of a sink that are with clients, over all its partitions; the sink's `max_ack_pending` bounds them. */
 export class AckPending {
   count = 0
   max: number
@@ -13,7 +13,7 @@ export class AckPending {
 }
 
 /**
- * What one partition adds to what its process may have out. The shares of all partitions are the bound of the sink exactly,
+ * Gives the share of one partition in the bound of its sink. The shares of all partitions are the bound of the sink exactly,
  * so that processes needn't ask each other; whoever serves all of them has all of it. None is without a share: it would
  * never deliver.
  */

@@ -2,10 +2,10 @@
 import type { MessageView } from '../log/pack.ts'
 import type { RefList } from './ack-id.ts'
 
-/** How often a message has failed before, and what is on record of that, newest first: plain JSON. */
+/** Tells how often a message has failed before, and what is on record of that, newest first, as plain JSON. */
 export type Former = Readonly<{ attempts: number; records: readonly unknown[] }>
 
-/** One message that is handed out: where its bytes stand, its name in the log, and what was made of it. */
+/** Stands for one message that is handed out: where its bytes stand, its name in the log, and what functions made of it. */
 export type Message = Readonly<{
   /** it stands in `view` at `place` */
   view: MessageView
@@ -21,7 +21,7 @@ export type Message = Readonly<{
   enrichment?: Uint8Array | undefined
 }>
 
-/** Messages that go together, in their order, and what names them: all were handed out under one generation and partition. */
+/** Holds messages that go together, in their order; all were handed out under one generation and partition. */
 export type Batch = Readonly<{
   generation: number
   partition: number
@@ -41,7 +41,7 @@ export type TakenBatch = Batch & {
   readonly others: TakenBatch[]
 }
 
-/** Makes a batch to put messages into. */
+/** Makes an empty batch to put messages into. */
 export const emptyBatch = (generation: number, partition: number, lease: number): TakenBatch => ({
   generation,
   partition,
@@ -51,7 +51,7 @@ export const emptyBatch = (generation: number, partition: number, lease: number)
   others: [],
 })
 
-/** The names of messages, as parallel lists. */
+/** Gives the references of messages, as parallel lists. */
 export const refsOf = (messages: readonly Message[]): RefList => ({
   offsets: messages.map(({ offset }) => offset),
   indexes: messages.map(({ index }) => index),

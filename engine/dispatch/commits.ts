@@ -26,7 +26,7 @@ export function endOfPromise({ sends, promised }: Dispatcher, { firstSeq, offset
   return firstSeq + (offset === promised.offset ? Math.min(promised.index, count) : 0)
 }
 
-/** Whether the promise should be renewed by a commit: less than half of it is left, or it reaches beyond the head of a quiet log. */
+/** Tells whether the promise should be renewed by a commit: less than half of it is left, or it reaches beyond the head of a quiet log. */
 export function wantsCommit(d: Dispatcher): boolean {
   const { window: w, promised, sends } = d
   if (!d.isPromised || sends) return !d.isPromised
@@ -35,17 +35,17 @@ export function wantsCommit(d: Dispatcher): boolean {
   return seq < 0 || seq - w.cursor < AHEAD_MESSAGES / 2
 }
 
-/** When `wantsCommit` will say so, although nothing changes until then (monotonic ms), or Infinity. */
+/** Tells when `wantsCommit` will become true although nothing changes until then (monotonic ms), or Infinity. */
 export const wantsCommitAt = (d: Dispatcher): number =>
   !d.sends && compareRefs(d.promised, headOf(d)) > 0 ? d.readAt + QUIET_MS : Infinity
 
 const isQuiet = ({ clock, readAt }: Dispatcher): boolean => clock() - readAt >= QUIET_MS
 
-/** Where what may be with clients ends at most: what was read, and what a former owner may have handed out. */
+/** Gives the end of what may be with clients at most: what was read, and what a former owner may have handed out. */
 const headOf = ({ window, restored }: Dispatcher): MessageRef => laterRef({ offset: window.nextOffset, index: 0 }, restored.ackableBelow)
 
 /**
- * What the next commit promises; what that no longer covers is not handed out from here on.
+ * Decides what the next commit promises; what that no longer covers is not handed out from here on.
  * @param isClean nothing is handed out any more, or not yet
  */
 function nextPromise(d: Dispatcher, isClean: boolean): MessageRef {
@@ -66,7 +66,7 @@ function promiseAhead(d: Dispatcher, former: MessageRef): MessageRef {
 // ── the commit ────────────────────────────────────────────────────────────────────────────────────
 
 /**
- * What is true now; what it no longer promises is not handed out from here on.
+ * Makes the commit of how things are now; what it no longer promises is not handed out from here on.
  * @param isClean nothing is handed out any more, or not yet: what is in flight is told, where it is known
  */
 export function commitPoint(d: Dispatcher, term: number, isClean = false): Commit {
@@ -85,14 +85,17 @@ export function commitPoint(d: Dispatcher, term: number, isClean = false): Commi
   }
 }
 
-/** A commit is durable: its promise holds, unless it tells the exact set of what is in flight, which a hand-out would change. */
+/**
+ * Takes note that a commit is durable: its promise holds from now on, unless it tells the exact set of messages in flight, which a
+ * hand-out would change.
+ */
 export function committed(d: Dispatcher, { inFlight, handedOut }: Commit): void {
   if (inFlight) return
   d.isPromised = true
   d.promised = laterRef(d.promised, handedOut)
 }
 
-/** The greatest accepted position before a message of the window: the filter of a restart from there. */
+/** Gives the greatest accepted position before a message of the window, which a restart from there begins with. */
 function filterBefore({ window: w, filter }: Dispatcher, seq: number): Position {
   if (seq >= w.end) return filter
   const pack = w.packOf(seq)

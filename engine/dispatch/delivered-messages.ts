@@ -13,7 +13,7 @@ import { actionName, type MessageRecord, type RecordedMessage } from './parked/m
 import { ParkedMessage } from './parked/parked-message.ts'
 import { keyOf } from './parked/parked-row.ts'
 
-/** What is the same for all messages of one delivery. */
+/** Holds what is the same for all messages of one delivery. */
 export type DeliveredTogether = Readonly<{
   generation: number
   partition: number
@@ -37,9 +37,9 @@ const MAX_BYTES = 4 * 1024 * 1024
 /** until they are copied */
 const MAX_HELD_BYTES = 16 * 1024 * 1024
 const COMPACT_AFTER_MS = 1_000
-/** of one message: a longer one is kept without its content */
+/** A message longer than this is kept without its content. */
 const MAX_BODY_BYTES = 256 * 1024
-/** what is known of an acknowledgement holds so many, about */
+/** About so many bytes hold what is known of an acknowledgement. */
 const ACKNOWLEDGED_BYTES = 256
 
 /** The newest messages of a sink that were delivered by this process. */

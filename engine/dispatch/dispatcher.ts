@@ -29,7 +29,7 @@ import { parkedUntil, restored, START, type Restore, type Restored } from './res
 import { SeqHeap } from './seq-heap.ts'
 import { openView, Window } from './window.ts'
 
-/** What may change of a dispatcher while it works. */
+/** The settings of a dispatcher that may change while it works. */
 export type DispatchSettings = Readonly<{
   /** visibility time of a delivered message */
   ackWaitMs: number
@@ -40,7 +40,7 @@ export type DispatchSettings = Readonly<{
   perGroup?: number
 }>
 
-/** Whose messages a dispatcher hands out, and how. */
+/** Says whose messages a dispatcher hands out, and how. */
 type Purpose = Readonly<{
   generation: number
   partition: number
@@ -54,7 +54,7 @@ type Purpose = Readonly<{
   clock: () => number
 }>
 
-/** What a dispatcher begins with. */
+/** Holds what a dispatcher begins with. */
 export type DispatcherOptions = Purpose &
   Readonly<{
     settings: DispatchSettings
@@ -100,7 +100,10 @@ export type Dispatcher = Purpose & {
   // what is finished, and promised
   /** above the window's base */
   readonly ranges: FinishedRanges
-  /** messages below may be handed out, once a commit is durable that doesn't tell the exact set in flight: after a crash they are presumed */
+  /**
+   * messages below may be handed out, once a commit is durable that doesn't tell the exact set in flight: after a crash they are
+   * presumed
+   */
   promised: MessageRef
   isPromised: boolean
 
@@ -115,11 +118,17 @@ export type Dispatcher = Purpose & {
   readonly parkedDiscards: ParkedGroup[]
 }
 
-/** Untouched messages kept ready: some answers. What is read much earlier than it is delivered has grown old to the garbage collector. */
+/**
+ * So many bytes of untouched messages are kept ready, enough for some answers. What is read much earlier than it is delivered has
+ * grown old to the garbage collector.
+ */
 const READ_AHEAD_BYTES = 4 * 1024 * 1024
-/** The same while nobody asks: about an answer, of 1,000 messages of half a kB. The reader wakes with the first who does. */
+/**
+ * While nobody asks, so many bytes are kept ready: about one answer, of 1,000 messages of half a kB. The reader wakes with the
+ * first who asks.
+ */
 const UNASKED_BYTES = 640 * 1024
-/** Nobody asks who has not for so long. */
+/** When nobody has asked for so long, less is kept ready. */
 const ASKED_MS = 10_000
 
 /** Begins where the former owner of a partition has left it. */
@@ -160,14 +169,14 @@ export function newDispatcher({ restore, sends = false, memory = new ReadMemory(
   }
 }
 
-/** What the window may hold now. */
+/** Gives the bytes that the window may hold now. */
 export const windowBytes = ({ memory, settings }: Dispatcher): number => memory.limit(settings.windowBytes)
 
-/** Somebody has asked for messages lately, or what clients of the former owner have is still to be read. */
+/** Tells whether somebody has asked for messages lately, or messages that clients have from the former owner are still to be read. */
 export const isAsked = (d: Dispatcher): boolean => d.isRestoring || d.clock() - d.askedAt < ASKED_MS
 
 /**
- * Whether the reader may go on: neither the window is full nor so much in it untouched that reading further would only
+ * Tells whether the reader may go on: neither the window is full nor so much in it untouched that reading further would only
  * cost memory. A window that holds nothing open always has room, whatever the size of a pack.
  */
 export function hasRoom(d: Dispatcher): boolean {
@@ -176,16 +185,16 @@ export function hasRoom(d: Dispatcher): boolean {
   return window.bytes < windowBytes(d) && window.freshBytes < (isAsked(d) && !d.memory.isFull ? READ_AHEAD_BYTES : UNASKED_BYTES)
 }
 
-/** Everything before the generation's last pack is finished; parked messages may be left. */
+/** Tells whether everything before the end of the generation is finished; parked messages may be left. */
 export const isDrained = ({ closed, window }: Dispatcher): boolean => closed && window.base === window.end
 
-/** Messages with clients, or presumed to be. */
+/** Counts the messages that are with clients, or presumed to be. */
 export const countInFlight = ({ inFlight, parked }: Dispatcher): number => inFlight + parked.inFlight
 
-/** Messages read and not finished, parked ones included. */
+/** Counts the messages that were read and are not finished, parked ones included. */
 export const countUnfinished = ({ window, parked }: Dispatcher): number => window.open + parked.openRows
 
-/** Commit time of the oldest unfinished message, µs since the epoch; Infinity: everything read is finished. */
+/** Gives the commit time of the oldest unfinished message, in µs since the epoch; Infinity: everything read is finished. */
 export function oldestUs({ window: w, parked }: Dispatcher): number {
   const oldest = oldestParkedUs(parked) // of those that failed some may lie above the window's base
   if (w.base === w.end) return oldest
@@ -193,13 +202,13 @@ export function oldestUs({ window: w, parked }: Dispatcher): number {
   return Math.min(oldest, openView(pack).commitTimeUs(w.base - pack.firstSeq))
 }
 
-/** Adds to the messages that are delivered and unacknowledged. */
+/** Adds to the number of messages that are with clients. */
 export function countPending(d: Dispatcher, by: number): void {
   d.ownPending += by
   d.pending.count += by
 }
 
-/** The owner is gone: its messages no longer count against the sink's bound, nor what it holds against the process's. */
+/** Ends a dispatcher whose owner is gone: its messages no longer count against the sink's bound, nor its memory against the process's. */
 export function dispose(d: Dispatcher): void {
   countPending(d, -d.ownPending)
   d.window.leave()

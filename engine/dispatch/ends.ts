@@ -16,7 +16,7 @@ import { startDiscard, startFailed, stopHolding, type FailedMessage } from './pa
 import { compareRefs, isParkedAhead } from './restored.ts'
 import { openView, STATE } from './window.ts'
 
-/** What became of the ends that an owner told. */
+/** Tells what became of the ends of messages that an owner told. */
 export type Finish = Readonly<{
   finished: number
   /** end of the visibility time of the first of them, 0 when it is over */
@@ -27,7 +27,7 @@ export type Finish = Readonly<{
   early: boolean
 }>
 
-/** Messages that came back, and the end of the visibility time that the first of them had. */
+/** Counts messages that came back, and tells when the visibility time of the first of them would have ended. */
 export type Released = Readonly<{ messages: number; heldUntil: number }>
 
 /**
@@ -139,7 +139,7 @@ function countInRow({ window: w }: Dispatcher, { offsets, indexes }: RefList, i:
 }
 
 /**
- * Messages come back: deliverable at once.
+ * Takes messages back from a client or sender: they are deliverable at once.
  * @param how under which lease, and with or without having been seen; the origin of messages parked under another generation
  * @throws EngineError INTERNAL: an owner that sends has not taken it
  */
@@ -191,7 +191,10 @@ export function release(
   return { messages, heldUntil }
 }
 
-/** Everything that is in flight comes back: whoever had it has told the end of all that it knows of. @returns how many deliveries */
+/**
+ * Takes back everything that is in flight, because whoever had it has told the end of all that it knows of. @returns how many
+ * deliveries
+ */
 export function releaseAll(d: Dispatcher): number {
   const { window: w, leases } = d
   const held: number[] = []
@@ -204,7 +207,7 @@ export function releaseAll(d: Dispatcher): number {
 }
 
 /**
- * Messages have failed and are to be tried again, or given up: those of the window go to the parked store.
+ * Takes note that messages have failed, and are to be tried again or given up: those of the window go to the parked store.
  * @returns those that the store has or is getting: the caller's to record
  * @throws EngineError INTERNAL: an owner that sends has not taken it
  */
@@ -236,7 +239,7 @@ export function fail(d: Dispatcher, messages: readonly FailedMessage[]): FailedM
   return elsewhere
 }
 
-/** How often a message that is handed out has been. @param origin of one that another generation has named */
+/** Tells how often a message that is with a client has been delivered. @param origin of one that another generation has named */
 export function deliveriesOf({ window: w, parked }: Dispatcher, offset: number, index: number, origin?: Origin): number {
   const group = groupAt(parked, { offset, index, origin })
   if (group || origin) return group?.deliveries ?? 0
@@ -263,5 +266,5 @@ export function lapse(d: Dispatcher, now: number): number {
   return lapsed + held - parked.inFlight
 }
 
-/** When the next visibility time ends (monotonic ms), or Infinity. */
+/** Tells when the next visibility time ends (monotonic ms), or Infinity. */
 export const nextLapse = ({ leases, parked }: Dispatcher): number => Math.min(leases.nextEnd(), nextHeldEnd(parked))

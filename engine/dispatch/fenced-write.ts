@@ -13,7 +13,7 @@ export type PartitionKey = Readonly<{ sinkId: string; generation: number; partit
 /** The key of a partition's term in the state database. */
 export const termKey = ({ sinkId, generation, partition }: PartitionKey): string => `${sinkId}.${generation}/${partition}`
 
-/** Who writes: a partition and the term of its owner. */
+/** Says who writes: a partition and the term of its owner. */
 export type Owner = Readonly<{ key: PartitionKey; term: number }>
 
 /** SQLSTATE: the row that another one belongs to is gone */
@@ -22,7 +22,8 @@ const FOREIGN_KEY_VIOLATION = '23503'
 /**
  * @param sql one statement that takes from `owner`, which has a row for who owns the partition: $3 sink, $4 generation,
  *   $5 partition, further parameters from $6 on
- * @param options columns to return of the rows written; a further part of the statement, which may look at `written`; the lock on the row of
+ * @param options columns to return of the rows written; a further part of the statement, which may look at `written`; the lock on
+ * the row of
  *   the term: one that changes it takes `no key update`, as two that shared it would wait for each other
  * @returns the rows written
  * @throws EngineError PARTITION_FENCED: another owner has taken over; PARTITION_GONE: its sink is deleted; STATE_UNAVAILABLE

@@ -38,7 +38,7 @@ export type ServedGeneration = Readonly<{
   opensAt: Position | undefined
 }>
 
-/** What a sink needs of its generations. */
+/** Finds the generation of a sink to deliver, and tells how it stands. */
 export interface Generations {
   /**
    * The one to deliver now, its topic made; hands over what is drained before.
@@ -79,7 +79,7 @@ export function topicOfGeneration(
   return topic ?? (shape.stream ? undefined : ownTopic({ sinkId, generation }))
 }
 
-/** SQL for the topic that generation g reads: before there were streams each had one of its own, which is named after it. */
+/** Gives, in SQL, the topic that generation g reads: before there were streams each had one of its own, which is named after it. */
 export const TOPIC = `coalesce(g.topic, case when g.shape -> 'stream' is null then g.sink_id || '.' || g.generation end)`
 /** SQL for what generation g says of its stream and of its place in it, and how that is read. */
 export const READING = `g.sink_id, g.generation, g.shape, ${TOPIC} as topic, g.takes,
@@ -98,7 +98,7 @@ export const READING_COLUMNS = {
 export const LINES = `(select jsonb_agg(l.line order by l.partition) from tailrace.reader_line l where l.sink_id = g.sink_id and l.generation = g.generation) as lines`
 export const readLines = (value: unknown): number[] => (Array.isArray(value) ? value.map(Number) : [])
 
-/** Names who reads a topic. */
+/** Names the generation of a sink as the reader of a topic. */
 export const readerIn = (topic: TopicName, generation: Readonly<{ sinkId: string; generation: number }>): ReaderName =>
   readerOf(topic, ownTopic(generation))
 
@@ -230,7 +230,7 @@ const UNDELIVERED = 'g.lsn is not null and g.drained_at is null'
 /** @property names those of the generations that may have undelivered messages in it, by `ownTopic` */
 export type UndeliveredTopic = Readonly<{ topic: TopicName; partitions: number; names: readonly string[] }>
 
-/** Topics in which somebody may have undelivered messages. @param query of the state database */
+/** Finds the topics in which somebody may have undelivered messages. @param query of the state database */
 export async function undeliveredTopics(query: Query): Promise<readonly UndeliveredTopic[]> {
   const found = await ask(
     query,
@@ -253,7 +253,7 @@ export type UndeliveredGeneration = Readonly<{
   takes: Takes
 }>
 
-/** Generations of some sinks that may have undelivered messages in the log. @param query of the state database */
+/** Finds the generations of some sinks that may have undelivered messages in the log. @param query of the state database */
 export async function undeliveredGenerations(query: Query, sinkIds: readonly string[]): Promise<readonly UndeliveredGeneration[]> {
   const found = await ask(
     query,

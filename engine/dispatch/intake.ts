@@ -34,14 +34,14 @@ export function offer(d: Dispatcher, offset: number, view: PackView, drops?: Uin
   settle(d)
 }
 
-/** Never to be delivered: on its way to be put on record, unless it is already. */
+/** Gives up a message that is never to be delivered: it is put on record, unless it is already. */
 function giveUp(d: Dispatcher, seq: number, view: PackView, place: number): void {
   const { states, mask } = d.window
   const state = states[seq & mask]
   if (state !== STATE.moving && state !== STATE.finished && state !== STATE.void) startFailed(d, seq, tooLarge(view, place))
 }
 
-/** What a former owner finished, or the parked store has, stays finished here. */
+/** Marks as finished what a former owner finished, or the parked store has. */
 function restoreFinished(d: Dispatcher, { offset, firstSeq, count }: WindowPack): void {
   const { states, mask } = d.window
   for (const [from, to] of finishedIn(d.restored, offset, count))

@@ -1,6 +1,6 @@
 /**
- * Who holds what until when: a lease is one batch in one client's hands. Times are the monotonic clock's milliseconds.
- * Leases stand in the order of their ends, so looking for lapsed ones costs nothing while there are none.
+ * Remembers who holds which messages, and until when: a lease is one batch in one client's hands. Times are the monotonic clock's
+ * milliseconds. Leases stand in the order of their ends, so looking for lapsed ones costs nothing while there are none.
  */
 type Lease = {
   readonly number: number

@@ -15,7 +15,7 @@ import { groupUnblocked } from './parked/parked-groups.ts'
 import type { SeqHeap } from './seq-heap.ts'
 import { openView, STATE, type WindowPack } from './window.ts'
 
-/** The group has messages in the parked store, so what the log holds of it waits. */
+/** Tells whether a group has messages in the parked store, so that what the log holds of it waits. */
 export const isParked = ({ grouping, parked }: Dispatcher, group: number): boolean =>
   grouping && parked.byKey.size > 0 && parked.byKey.has(group)
 
@@ -26,13 +26,16 @@ function groupOf({ window }: Dispatcher, seq: number): number {
 
 // ── becoming deliverable ──────────────────────────────────────────────────────────────────────────
 
-/** The next message in line that was delivered before, or freed; Infinity: none. What was never delivered only below max_ack_pending. */
+/**
+ * Finds the next message in line that was delivered before, or freed; Infinity: none. One that was never delivered counts only
+ * below max_ack_pending.
+ */
 export function nextReady(d: Dispatcher): number {
   const again = top(d, d.again)
   return d.pending.full ? again : Math.min(again, top(d, d.freed))
 }
 
-/** Takes out of the line what `nextReady` showed. */
+/** Takes the message that `nextReady` found out of the line. */
 export function takeReady({ again, freed }: Dispatcher, seq: number): void {
   if (again.peek() === seq) again.pop()
   else freed.pop()
@@ -46,7 +49,7 @@ export function makeReady({ window: w, again, freed }: Dispatcher, seq: number):
   else again.push(seq)
 }
 
-/** Whether anything waits in line, max_ack_pending aside. */
+/** Tells whether any message waits in line, max_ack_pending aside. */
 export const anyReady = (d: Dispatcher): boolean => top(d, d.again) !== Infinity || top(d, d.freed) !== Infinity
 
 /** The lowest entry that is still deliverable; what changed its state since is dropped here. */
@@ -60,7 +63,7 @@ function top({ window: w }: Dispatcher, heap: SeqHeap): number {
 
 // ── the order of a group ──────────────────────────────────────────────────────────────────────────
 
-/** The message is the first of a group that has nothing open. */
+/** Begins a group that has nothing open with its first message. */
 export function beginGroup({ heads, window: w }: Dispatcher, group: number, seq: number): void {
   heads.set(group, seq)
   w.tails[seq & w.mask] = seq
@@ -80,7 +83,7 @@ export function joinGroup(d: Dispatcher, group: number, seq: number): boolean {
   return false
 }
 
-/** The next message of the group that was looked at, finished or not, or -1. */
+/** Finds the next message of the same group that was looked at, finished or not; -1: there is none. */
 export function behind({ window: { mask, links } }: Dispatcher, seq: number): number {
   const link = links[seq & mask]
   return link ? seq + link : -1
@@ -111,7 +114,7 @@ function unblock({ heads, window: w, parked }: Dispatcher, group: number): void 
 
 // ── with a client ─────────────────────────────────────────────────────────────────────────────────
 
-/** A message is handed out. */
+/** Marks a message as handed out under a lease. */
 export function hand(d: Dispatcher, seq: number, lease: number): void {
   const w = d.window
   const slot = seq & w.mask
@@ -123,7 +126,7 @@ export function hand(d: Dispatcher, seq: number, lease: number): void {
   d.inFlight++
 }
 
-/** A message is presumed to be with a client of a former owner. @param delivered known to be, rather than possibly */
+/** Marks a message as presumed to be with a client of a former owner. @param delivered known to be, rather than possibly */
 export function presume(d: Dispatcher, seq: number, lease: number, delivered: boolean): void {
   const w = d.window
   const slot = seq & w.mask
@@ -134,7 +137,7 @@ export function presume(d: Dispatcher, seq: number, lease: number, delivered: bo
   countPending(d, 1)
 }
 
-/** In flight no more: deliverable in its turn. */
+/** Makes a message that was in flight deliverable again, in its turn. */
 export function free(d: Dispatcher, seq: number): void {
   const w = d.window
   const slot = seq & w.mask
@@ -150,7 +153,7 @@ export function free(d: Dispatcher, seq: number): void {
 // ── ending ────────────────────────────────────────────────────────────────────────────────────────
 
 /**
- * A message in flight, ready or waiting is done. `settle` follows once after many.
+ * Finishes a message that is in flight, ready or waiting. `settle` follows once after many.
  * @param count so many that stand in a row, of one pack, and in flight under one lease
  */
 export function end(d: Dispatcher, seq: number, count = 1): void {
@@ -184,7 +187,7 @@ export function close(d: Dispatcher, seq: number, count = 1): void {
   if (d.grouping) for (let each = seq; each < seq + count; each++) leaveGroup(d, view.group(each - pack.firstSeq), each)
 }
 
-/** Nothing to deliver: never part of an order, nor of what a commit records. */
+/** Marks messages that have nothing to deliver, so that they are part of no order, nor of what a commit records. */
 export function makeVoid({ window: w }: Dispatcher, pack: WindowPack, seq: number): void {
   w.states[seq & w.mask] = STATE.void
   w.open--

@@ -1,8 +1,8 @@
 /**
- * Ends what nobody reads any more: generations whose replay window is over, and topics without a reader. A source that starts
- * again meets what it had not confirmed, and appends it where it belonged; so a topic goes only when the source has confirmed
- * the transaction from which on it writes nothing to it (docs/rules.md, rules 28 and 45). A generation that has ended is kept for the replay
- * window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
+ * Ends what nobody reads any more: generations whose replay window is over, and topics without a reader. A source that starts again
+ * meets what it had not confirmed, and appends it where it belonged; so a topic goes only when the source has confirmed the
+ * transaction from which on it writes nothing to it (docs/rules.md, rules 28 and 45). A generation that has ended is kept for the
+ * replay window of its sink, whose bound holds over all its generations: the oldest go first. What this state database has not made
  * itself stays: it is another installation's, or of a state that was put back.
  */
 import type { Log, ReaderName, TopicName } from '../log/log.ts'
@@ -33,12 +33,15 @@ type Generation = Readonly<{
 }>
 type Ended = Generation & Readonly<{ ended: NonNullable<Generation['ended']> }>
 
-/** How often it is looked whether sources have passed what keeps the topics. */
+/** It is looked so often whether sources have passed the versions that keep topics. */
 const SOURCE_EVERY_MS = 2_000
-/** The same of what they take. */
+/** The bytes of ended generations are looked at so often. */
 const BYTES_EVERY_MS = 10_000
 
-/** @param maxBytes what is kept of a sink at most. @throws EngineError STATE_UNAVAILABLE */
+/**
+ * Deletes topics that nobody reads any more, and ends generations whose replay window is over. @param maxBytes what is kept of a
+ * sink at most. @throws EngineError STATE_UNAVAILABLE
+ */
 export async function deleteOldTopics(query: Query, log: Log, maxBytes: number): Promise<Swept> {
   const existing = new Set((await log.topics()).map(({ topic }) => topic))
   const generations = (await generationsOf(query)).filter(({ topic }) => existing.has(topic))
@@ -94,7 +97,7 @@ async function generationsOf(query: Query): Promise<readonly Generation[]> {
 
 const readWindow = (value: unknown): number => replayWindowMs(typeof value === 'string' || typeof value === 'number' ? value : null)
 
-/** The readers that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
+/** Finds the readers that have to go although their time is not over: newer ones fill the bound, or the log is short of space. */
 async function outgrowing(
   log: Log,
   generations: readonly Generation[],
@@ -123,7 +126,10 @@ async function finishedBytes(log: Log, { reader, partitions, lines }: Generation
   return bytes
 }
 
-/** From here on no replay goes back to it. @returns false: one just has. Of its points only those at its end stay: they say up to where it was. */
+/**
+ * Ends the replay window of a generation: from here on no replay goes back to it. @returns false: one just has. Of its points only
+ * those at its end stay: they say up to where it was.
+ */
 async function drop(query: Query, { sinkId, generation }: Generation): Promise<boolean> {
   const { rows } = await ask(
     query,
@@ -142,13 +148,16 @@ async function drop(query: Query, { sinkId, generation }: Generation): Promise<b
   return true
 }
 
-/** It holds nothing of its stream any more. */
+/** Forgets the lines and commits of a generation, so that it holds nothing of its stream any more. */
 async function forget(query: Query, log: Log, { sinkId, generation, reader }: Generation): Promise<void> {
   await ask(query, 'delete from tailrace.reader_line where sink_id = $1::text::uuid and generation = $2', [sinkId, generation])
   await log.deleteReader(reader)
 }
 
-/** Topics that no generation reads, or may be replayed from, and whether their source has passed the routing version that left them out. */
+/**
+ * Finds the topics that no generation reads or may be replayed from, and whether their source has passed the routing version that
+ * left them out.
+ */
 async function unreadTopics(
   query: Query,
   topics: readonly TopicName[],

@@ -4,9 +4,9 @@
  * as what blocks a large one is.
  */
 
-/** As many sinks as there are, each may have `max_memory_mb`. */
+/** All partitions of a process together hold at most so many bytes of the log, for each of many sinks may have `max_memory_mb`. */
 export const READ_MEMORY_BYTES = 512 * 1024 * 1024
-/** of one partition, while the bound is reached */
+/** Each partition may hold so much even while that bound is reached. */
 const LEAST_BYTES = 1024 * 1024
 
 /** Counts what all partitions of a process hold of the log. */

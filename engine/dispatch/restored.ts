@@ -8,7 +8,7 @@ import { ORIGIN, type Position } from '../position.ts'
 import type { RefList } from './ack-id.ts'
 import { nameOf, type ParkedGroupFacts } from './parked/parked-groups.ts'
 
-/** What a new owner of a partition finds of the former one, in the log and in the state database. */
+/** Holds what a new owner of a partition finds of the former one, in the log and in the state database. */
 export type Restore = Readonly<{
   /** the last durable commit; none: the partition starts at `begins` */
   commit: Commit | undefined
@@ -31,7 +31,7 @@ export const compareRefs = (a: MessageRef, b: MessageRef): number => a.offset - 
 /** The one of two places in a partition's log that stands behind the other. */
 export const laterRef = (a: MessageRef, b: MessageRef): MessageRef => (compareRefs(a, b) >= 0 ? a : b)
 
-/** What a dispatcher remembers of its take-over until the reader has left the former owner's zone. */
+/** Holds what a dispatcher remembers of its take-over until the reader has passed all that the former owner may have handed out. */
 export type Restored = Readonly<{
   next: MessageRef
   filter: Position
@@ -60,7 +60,10 @@ export type Restored = Readonly<{
   lastOffset: number
 }>
 
-/** Reads what the former owner left. @param now monotonic ms of the take-over. @param ackWaitMs visibility time; undefined: the owner sends */
+/**
+ * Reads what the former owner left. @param now monotonic ms of the take-over. @param ackWaitMs visibility time; undefined: the
+ * owner sends
+ */
 export function restored({ commit, begins = 0, head, parkedRefs, opensAt }: Restore, now: number, ackWaitMs: number | undefined): Restored {
   const sends = ackWaitMs === undefined
   const next = commit?.next ?? { offset: begins, index: 0 }
@@ -115,17 +118,17 @@ export function* finishedIn({ next, finished, parked }: Restored, offset: number
   parked.delete(offset)
 }
 
-/** Whether the parked store had a message at the take-over whose record has not been read yet. */
+/** Tells whether the parked store had a message at the take-over whose record has not been read yet. */
 export const isParkedAhead = ({ parked }: Restored, offset: number, index: number): boolean => parked.get(offset)?.includes(index) === true
 
-/** Until when an open message stays invisible (monotonic ms); 0: it is visible. */
+/** Tells until when an open message stays invisible (monotonic ms); 0: it is visible. */
 export function invisibleUntil({ inFlight, hiddenBelow, hiddenUntil }: Restored, ref: MessageRef): number {
   const exact = inFlight.get(ref.offset)?.get(ref.index)
   if (exact !== undefined) return exact
   return compareRefs(ref, hiddenBelow) < 0 ? hiddenUntil : 0
 }
 
-/** Until when the first message of a parked group stays invisible, and how long a later one of it may be with a client. */
+/** Tells until when the first message of a parked group stays invisible, and how long a later one of it may be with a client. */
 export function parkedUntil(restored: Restored, facts: ParkedGroupFacts): Readonly<{ first: number; later: number }> {
   const { offset, index, origin, hiddenMs = 0, laterHiddenMs = 0 } = facts
   const { now, ackWaitMs, presumes, hiddenUntil, wasServed, fromElsewhere } = restored
@@ -141,12 +144,12 @@ export function parkedUntil(restored: Restored, facts: ParkedGroupFacts): Readon
   return { first: fromElsewhere.get(nameOf(facts)) ?? 0, later: 0 }
 }
 
-/** The finished ranges that lie beyond what has been read yet: a commit must not forget them. */
+/** Gives the finished ranges that lie beyond what has been read yet: a commit must not forget them. */
 export const unreadRanges = ({ finished }: Restored, from: MessageRef): readonly FinishedRange[] =>
   finished.filter((r) => compareRefs(r.to, from) > 0).map((r) => ({ from: laterRef(r.from, from), to: r.to }))
 
 /**
- * What is with clients and was not read yet, with the time left.
+ * Gives the messages that are with clients and were not read yet, with the time left.
  * @param nextOffset the first record that was not read
  * @returns undefined: it is only presumed, so that a stop can't tell the exact set
  */

@@ -10,10 +10,10 @@ import type { Row } from '../postgres/query.ts'
 import { ACTION_BIT, actionBits, ALL_ACTIONS } from '../wal/routing/routing.ts'
 import type { PackView } from './window.ts'
 
-/** Which actions a generation takes, from a position on; none: all of them. */
+/** Lists which actions a generation takes, from which position on; an empty list: all of them. */
 export type Takes = readonly Readonly<{ from: Position; actions: number }>[]
 
-/** What of its stream is a generation's own. */
+/** Describes which part of its stream is a generation's own. */
 export type Span = Readonly<{
   /** nothing from there on is its own; undefined: it is open */
   endsAt: Position | undefined
@@ -41,11 +41,11 @@ export function bytesOfOthers(weight: Weight, actions: number): number {
   return Math.min(weight.bytes, others)
 }
 
-/** How many of a pack's messages are the generation's own. @param others as `notOwn` says */
+/** Counts the messages of a pack that are the generation's own. @param others as `notOwn` says */
 export const ownCount = (count: number, others: Uint8Array | undefined): number =>
   others ? others.reduce((own, isOther) => own - isOther, count) : count
 
-/** Whether a record may hold messages that are not the generation's own: to be seen without decoding it. */
+/** Tells, without decoding it, whether a record may hold messages that are not the generation's own. */
 export const mayHaveOthers = ({ takes, endsAt }: Pick<Span, 'takes' | 'endsAt'>, { count, last }: PackHeader): boolean =>
   count > 0 && (takes.some(({ actions }) => actions !== ALL_ACTIONS) || (endsAt !== undefined && comparePositions(last, endsAt) >= 0))
 

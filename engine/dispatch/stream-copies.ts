@@ -44,11 +44,11 @@ type Holding = Readonly<{
 /** @property ends the offset behind the copy, by partition */
 type Copy = Readonly<{ topic: TopicName; reader: ReaderName; ends: readonly number[] }>
 
-/** How a copy ended for a generation of a sink. @property error why it was not made; it is tried again */
+/** Tells how a copy ended for a generation of a sink. @property error why it was not made; it is tried again */
 export type CopyOutcome = Readonly<{ sink: string; generation: number }> &
   (Readonly<{ topic: TopicName; error?: undefined }> | Readonly<{ topic?: undefined; error: unknown }>)
 
-/** What the copies of streams are made with. */
+/** Holds what copies of streams are made with. */
 export type StreamCopiesOptions = Readonly<{
   /** of the state database */
   query: Query
@@ -83,7 +83,10 @@ export class StreamCopies {
     this.#options = options
   }
 
-  /** Copies, one after another, what is due, and says how each ended. @param trimmed whose streams this process trims. @throws EngineError STATE_UNAVAILABLE */
+  /**
+   * Copies, one after another, what is due, and says how each ended. @param trimmed whose streams this process trims. @throws
+   * EngineError STATE_UNAVAILABLE
+   */
   async *run(trimmed: readonly TrimmedDatabase[], signal: AbortSignal): AsyncGenerator<CopyOutcome> {
     const databases = trimmed.map(({ databaseId }) => databaseId)
     const uncleared = databases.filter((id) => !this.#cleared.has(id))

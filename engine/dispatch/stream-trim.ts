@@ -1,9 +1,9 @@
 /**
- * From which record on each reader of a stream needs it stands in the state database: a partition's owner stores its line, and
- * what lies below the lines of all readers is trimmed here. A line is stored before anything above the former one may go, and
- * carries its owner's term: one that was set back by a replay is never raised by whoever had it before. One process at a time does so for a database, by a
- * lease in the state database that has nothing to do with who streams the source; should two do it at once, nothing is lost,
- * for lines only grow, and a replay goes back no further than to its own (docs/rules.md, rule 45).
+ * From which record on each reader of a stream needs it stands in the state database: a partition's owner stores its line, and what
+ * lies below the lines of all readers is trimmed here. A line is stored before anything above the former one may go, and carries
+ * its owner's term: one that was set back by a replay is never raised by whoever had it before. One process at a time does so for a
+ * database, by a lease in the state database that has nothing to do with who streams the source; should two do it at once, nothing
+ * is lost, for lines only grow, and a replay goes back no further than to its own (docs/rules.md, rule 45).
  */
 import type { Log } from '../log/log.ts'
 import { ask } from '../state/asking.ts'
@@ -14,7 +14,7 @@ import { writeAsOwner, type Owner } from './fenced-write.ts'
 /** The line of who has left the stream, has delivered what was its own, and keeps nothing of it to be replayed. */
 export const NOTHING_NEEDED = Number.MAX_SAFE_INTEGER
 
-/** Says which record a partition needs first. @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+/** Stores which record a partition needs first. @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
 export async function storeLine(query: Query, owner: Owner, line: number): Promise<void> {
   await writeAsOwner(
     query,
@@ -27,7 +27,10 @@ export async function storeLine(query: Query, owner: Owner, line: number): Promi
 
 const LEASE = '5 seconds'
 
-/** A database whose streams this process trims. @property isHeldUp one that has left a stream needs more of it than those that go on */
+/**
+ * Names a database whose streams this process trims. @property isHeldUp one that has left a stream needs more of it than those that
+ * go on
+ */
 export type TrimmedDatabase = Readonly<{ databaseId: string; isHeldUp: boolean }>
 
 /** Trims the streams of databases, each while it has their lease. */
@@ -45,7 +48,10 @@ export class StreamTrim {
     this.#holder = holder
   }
 
-  /** Trims once what may go. @returns the databases whose lease this process has. @throws EngineError STATE_UNAVAILABLE, and those of the log */
+  /**
+   * Trims once what may go. @returns the databases whose lease this process has. @throws EngineError STATE_UNAVAILABLE, and those
+   * of the log
+   */
   async run(): Promise<readonly TrimmedDatabase[]> {
     const found = await ask(
       this.#query,

@@ -7,10 +7,13 @@ import { anyReady, beginGroup, behind, hand, isParked, joinGroup, nextReady, tak
 import { groupTaken, nextGroup, type Origin } from './parked/parked-groups.ts'
 import { STATE } from './window.ts'
 
-/** Which messages a take is for: all, those that have never failed, or parked ones that have, the first of each group. */
+/**
+ * Says which messages a take is for: all; fresh ones, which have never failed; or failed ones, which are parked, the first of each
+ * group.
+ */
 export type Lane = 'all' | 'fresh' | 'failed'
 
-/** How many bytes a take may give. */
+/** Bounds the bytes that a take may give. */
 export type TakeBytes = Readonly<{
   max: number
   /** what the answer adds to each body */
@@ -56,7 +59,7 @@ export function take(d: Dispatcher, max: number, bytes: TakeBytes, lane: Lane = 
   return call.count ? call.batch : undefined
 }
 
-/** Whether a take might find something; one that must wait for its group may still disappoint it. */
+/** Tells whether a take might find something. It may still find nothing, when every message must wait for its group. */
 export function mayDeliver(d: Dispatcher, lane: Lane = 'all'): boolean {
   if (!d.isPromised) return false
   if (lane === 'failed') return d.parked.failed.length > 0
@@ -66,7 +69,7 @@ export function mayDeliver(d: Dispatcher, lane: Lane = 'all'): boolean {
   return w.cursor < w.end && !d.pending.full && isPromisedTo(d, w.refOf(w.cursor))
 }
 
-/** Messages lie ready, whether or not `max_ack_pending` lets them go, or were not looked at yet. */
+/** Tells whether messages lie ready, or were not looked at yet, whether or not `max_ack_pending` lets them go. */
 export const hasReady = (d: Dispatcher): boolean =>
   d.parked.readyCount > 0 || d.parked.toLoad.size > 0 || anyReady(d) || d.window.cursor < d.window.end
 

@@ -4,7 +4,7 @@ import { hasRoom, isDrained, type Dispatcher } from './dispatcher.ts'
 import { nextLapse } from './ends.ts'
 import { isParkingFull, isStuck } from './parked/parking.ts'
 
-/** What a dispatcher needs of its owner now. */
+/** Tells what a dispatcher needs of its owner now. */
 export type Wants = Readonly<{
   /** the reader may go on */
   records: boolean

@@ -9,13 +9,13 @@ import type { MessageView } from '../log/pack.ts'
 import type { Position } from '../position.ts'
 import { ReadMemory } from './read-memory.ts'
 
-/** What the dispatcher needs of a pack. */
+/** Gives the dispatcher the messages of a pack. */
 export interface PackView extends MessageView {
   readonly count: number
   compare(i: number, position: Position): number
 }
 
-/** What is known of a message of the window. */
+/** The states of a message in the window. */
 export const STATE = {
   /** read, not yet looked at by a take */
   fresh: 0,
@@ -46,7 +46,7 @@ export type WindowPack = {
   view: PackView | undefined
 }
 
-/** The messages of a pack that has unfinished ones. @throws EngineError INTERNAL: it has none */
+/** Gives the messages of a pack that has unfinished ones. @throws EngineError INTERNAL: it has none */
 export function openView({ view, offset }: WindowPack): PackView {
   if (!view) throw new EngineError('INTERNAL', `record ${offset} has nothing open`, { offset })
   return view

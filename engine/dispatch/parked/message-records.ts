@@ -10,7 +10,7 @@ import { keyOf, MESSAGE_COLUMNS, toView } from './parked-row.ts'
 
 /** the last two: of those that were delivered, of a sink that sends, and of one whose clients ask */
 type MessageState = 'backing off' | 'pending re-delivery' | 'discarded' | 'delivered' | 'acknowledged'
-/** What is known of one message. */
+/** Tells what is known of one message. */
 export type MessageRecord = Readonly<{
   id: string
   state: MessageState
@@ -30,12 +30,12 @@ export type MessageRecord = Readonly<{
   attempts: readonly unknown[]
 }>
 
-/** @returns the message as in the log, its metadata left open */
+/** Gives the bytes of a recorded message as they are in the log, its metadata left open. */
 export const bodyOf = ({ content }: Partial<RecordedMessage> = {}): Buffer | undefined =>
   content?.view.buffer.subarray(content.view.bodyStart(content.place), content.view.bodyEnd(content.place))
 
 const ACTIONS = new Map<number, string>(Object.entries(ACTION).map(([name, code]) => [code, name]))
-/** How people call an action. */
+/** Gives the name of an action, as messages have it. */
 export const actionName = (code: number): string => ACTIONS.get(code) ?? 'unknown'
 
 /** The edits that people make of parked and discarded messages. */
@@ -43,7 +43,7 @@ export type MessageEdit = 'redeliver' | 'acknowledge' | 'discard'
 
 /** `open`: all that wait; `failing`: those that have failed at least once; absent: those that wait and those that were given up */
 type RecordedState = 'open' | 'failing' | 'discarded'
-/** Which messages are asked for. */
+/** Says which messages are asked for. */
 export type MessagesAsked = Readonly<{
   state?: RecordedState | undefined
   /** by their positions; absent: oldest first */
@@ -52,7 +52,7 @@ export type MessagesAsked = Readonly<{
   after?: string | undefined
   limit: number
 }>
-/** Some messages of a list. */
+/** Holds one page of a list of messages. */
 export type MessagePage = Readonly<{ messages: readonly MessageRecord[]; /** absent: there are no more */ next?: string }>
 /** @property content where the message stands as in the log, its metadata left open; absent: it was discarded or kept without */
 export type RecordedMessage = Readonly<{ record: MessageRecord; content: Readonly<{ view: MessageView; place: number }> | undefined }>
@@ -87,7 +87,7 @@ const RECORDED = {
 type Recorded = RowOf<typeof RECORDED>
 const LISTED = `state in ('open', 'discarded')`
 
-/** @returns by their positions. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID: no such cursor */
+/** Lists messages by their positions. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID: no such cursor */
 export async function messageRecords(query: Query, sinkId: string, asked: MessagesAsked): Promise<MessagePage> {
   const { state, order = 'oldest', after, limit } = asked
   const direction = order === 'newest' ? 'desc' : 'asc'
@@ -105,7 +105,7 @@ export async function messageRecords(query: Query, sinkId: string, asked: Messag
   return { messages: shown.map((row) => recordOf(sinkId, row)), ...(last && { next: cursorOf(last) }) }
 }
 
-/** @returns undefined: there is no such message outside the log. @throws EngineError STATE_UNAVAILABLE */
+/** Finds one message. @returns undefined: there is no such message outside the log. @throws EngineError STATE_UNAVAILABLE */
 export async function messageRecord(query: Query, sinkId: string, id: string): Promise<RecordedMessage | undefined> {
   const { generations, partitions, offsets, indexes } = readOlderAckIds([id], sinkTag(sinkId), Infinity)
   if (offsets.length === 0) return undefined

@@ -14,13 +14,16 @@
 import { EngineError } from '../../errors.ts'
 import type { MessageView } from '../../log/pack.ts'
 
-/** Where a message was parked whose generation has ended: with offset and index its name. Absent: it is of this partition. */
+/**
+ * Says where a message was parked whose generation has ended; with offset and index it is the message's name. Absent: it is of this
+ * partition.
+ */
 export type Origin = Readonly<{ generation: number; partition: number }>
-/** What names a parked message. */
+/** Names a parked message. */
 export type ParkedName = Readonly<{ offset: number; index: number; origin?: Origin | undefined }>
 /** A parked message, and the key of its group. */
 export type ParkedRef = ParkedName & Readonly<{ key: number }>
-/** One open group as the store knows it: its first message, and how many it holds. */
+/** Describes one open group as the store knows it: its first message, and how many it holds. */
 export type ParkedGroupFacts = ParkedRef &
   Readonly<{
     open: number
@@ -31,9 +34,12 @@ export type ParkedGroupFacts = ParkedRef &
     hiddenMs?: number
     laterHiddenMs?: number
   }>
-/** How a message was held when it was parked. @property isBackOff it failed, and waits for its next try until `endsAt` */
+/** Tells how a message was held when it was parked. @property isBackOff it failed, and waits for its next try until `endsAt` */
 export type Held = Readonly<{ endsAt: number; lease: number; deliveries: number; pending: boolean; isBackOff?: boolean }>
-/** How a message comes back. @property lease it does only while held under it. @property isUnseen no client has had it, so that this was no delivery */
+/**
+ * Tells under which circumstances a message comes back. @property lease it does only while held under it. @property isUnseen no
+ * client has had it, so that this was no delivery
+ */
 export type Release = Readonly<{ lease?: number | undefined; isUnseen?: boolean | undefined }>
 /** A message whose body was fetched. @property attempts how often it has failed; pull: how often it was handed out before it was parked */
 export type LoadedMessage = ParkedName & Readonly<{ view: MessageView; attempts?: number; formerAttempts?: readonly unknown[] }>
@@ -93,11 +99,11 @@ export type ParkedGroups = {
 /** Names a message by one number; also the key of a message that is its own group. A record holds fewer than 2^20. */
 export const refKey = (offset: number, index: number): number => offset * 1_048_576 + index
 
-/** The name of any parked message: a number for those of this partition, a text for the others. */
+/** Gives the name of any parked message: a number for those of this partition, a text for the others. */
 export const nameOf = ({ offset, index, origin }: ParkedName): number | string =>
   origin ? `${origin.generation}.${origin.partition}.${offset}.${index}` : refKey(offset, index)
 
-/** Of no parked messages. */
+/** Makes the memory of parked groups, with no group in it. */
 export const newParkedGroups = (sends: boolean): ParkedGroups => ({
   sends,
   byKey: new Map(),
@@ -118,21 +124,21 @@ export const newParkedGroups = (sends: boolean): ParkedGroups => ({
 /** The group that a message is the first of, or was taken of. */
 export const groupAt = ({ byName }: ParkedGroups, name: ParkedName): ParkedGroup | undefined => byName.get(nameOf(name))
 
-/** How many groups have a first message that has failed, when it is the owner that sends. */
+/** Counts the groups whose first message has failed, where the owner sends. */
 export function countFailing({ byKey }: ParkedGroups): number {
   let count = 0
   for (const { deliveries } of byKey.values()) if (deliveries > 0) count++
   return count
 }
 
-/** Commit time of the oldest message, µs since the epoch; Infinity: none is parked. */
+/** Gives the commit time of the oldest parked message, in µs since the epoch; Infinity: none is parked. */
 export function oldestParkedUs({ byKey }: ParkedGroups): number {
   let oldest = Infinity
   for (const { commitTimeUs } of byKey.values()) if (commitTimeUs < oldest) oldest = commitTimeUs
   return oldest
 }
 
-/** When the next group is held no more (monotonic ms), or Infinity. */
+/** Tells when the next group is held no more (monotonic ms), or Infinity. */
 export const nextHeldEnd = ({ held }: ParkedGroups): number => held[0]?.endsAt ?? Infinity
 
 /** The lowest message that can be delivered, if its body is here. @param failed of those that have failed before */
@@ -159,7 +165,7 @@ export function rowParked(p: ParkedGroups, ref: ParkedRef & Readonly<{ commitTim
 }
 
 /**
- * A group was found in the store at the take-over.
+ * Takes in a group that was found in the store at the take-over.
  * @param invisibleUntil of its first message (monotonic ms; 0: visible)
  * @param laterUntil of those after it, which may be with a client as well
  */
@@ -172,7 +178,7 @@ export function groupFound(p: ParkedGroups, facts: ParkedGroupFacts, invisibleUn
 }
 
 /**
- * A message that was given up is open again, most likely the first of its group.
+ * Takes in that a message that was given up is open again, most likely the first of its group.
  * @param isUnderWay something of the group is: nothing else of it goes out before `groupUnblocked`
  * @returns whether what was the first until now had been counted as pending
  */
@@ -190,7 +196,7 @@ export function rowReopened(p: ParkedGroups, key: number, isUnderWay: boolean): 
   return wasPending
 }
 
-/** Nothing of the group is under way any more. */
+/** Takes in that nothing of the group is under way any more. */
 export function groupUnblocked(p: ParkedGroups, key: number): void {
   const group = p.byKey.get(key)
   if (group?.state === 'blocked') become(p, group, 'idle')
@@ -222,7 +228,7 @@ export function groupLoaded(p: ParkedGroups, group: ParkedGroup, first: LoadedMe
   become(p, group, 'ready')
 }
 
-/** The store has not done what a group waits for: it fetched no body, or did not record a discard. */
+/** Takes in that the store has not done what a group waits for: it fetched no body, or did not record a discard. */
 export function groupLeft(p: ParkedGroups, group: ParkedGroup): void {
   if (group.state === 'loading' || group.state === 'discarding') become(p, group, 'idle')
 }
@@ -239,7 +245,7 @@ export function groupTaken(p: ParkedGroups, group: ParkedGroup, lease: number, e
 // ── deliveries end ────────────────────────────────────────────────────────────────────────────────
 
 /**
- * A message that was taken comes back.
+ * Takes back a parked message that was handed out.
  * @returns the end of the visibility time that its group had; undefined: it was not under way, or under another lease
  */
 export function rowReleased(p: ParkedGroups, ref: ParkedName, { lease, isUnseen }: Release = {}): number | undefined {
@@ -259,7 +265,7 @@ function comesBack(p: ParkedGroups, group: ParkedGroup, ref: ParkedName): boolea
   return true
 }
 
-/** Whatever was taken comes back. @returns of how many groups */
+/** Takes back all parked messages that were handed out. @returns of how many groups */
 export function groupsReleased(p: ParkedGroups): number {
   const taken = p.held.filter(({ state }) => state === 'inFlight')
   for (const group of taken) {
@@ -269,7 +275,10 @@ export function groupsReleased(p: ParkedGroups): number {
   return taken.length
 }
 
-/** A message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). @returns whether its group was counted as pending */
+/**
+ * A message of a group has failed for the `deliveries`-th time, and is tried again at `until` (monotonic ms). @returns whether its
+ * group was counted as pending
+ */
 export function rowFailed(p: ParkedGroups, ref: ParkedName, deliveries: number, until: number): boolean {
   const group = groupAt(p, ref)
   if (!group) return false
@@ -289,7 +298,10 @@ export function groupHurried(p: ParkedGroups, group: ParkedGroup): void {
   if (group.state === 'backingOff') become(p, group, 'idle')
 }
 
-/** Frees what lapsed by `now`. @returns the groups whose first message has been delivered `maxDeliveries` times: they wait to be discarded */
+/**
+ * Frees what lapsed by `now`. @returns the groups whose first message has been delivered `maxDeliveries` times: they wait to be
+ * discarded
+ */
 export function groupsLapsed(p: ParkedGroups, now: number, maxDeliveries: number): ParkedGroup[] {
   const spent: ParkedGroup[] = []
   for (let group = p.held[0]; group && group.endsAt <= now; group = p.held[0]) {
@@ -301,7 +313,7 @@ export function groupsLapsed(p: ParkedGroups, now: number, maxDeliveries: number
 }
 
 /**
- * A row of a group is finished or discarded.
+ * Takes in that a row of a group is finished or discarded.
  * @returns whether it was delivered and counted, and whether the group has nothing in the store any more
  */
 export function rowEnded(p: ParkedGroups, ref: ParkedRef, now: number): Readonly<{ pending: boolean; emptied: boolean }> {
@@ -328,7 +340,7 @@ export function rowEnded(p: ParkedGroups, ref: ParkedRef, now: number): Readonly
   return { pending, emptied: false }
 }
 
-/** What was the first has ended, or is not known: the next one is looked up. */
+/** Looks up the next message of a group whose first one has ended, or is not known. */
 function comeToNext(p: ParkedGroups, group: ParkedGroup, now: number): void {
   if (group.notBefore > now) become(p, group, 'inFlight', group.notBefore)
   else become(p, group, 'idle')
@@ -336,7 +348,10 @@ function comeToNext(p: ParkedGroups, group: ParkedGroup, now: number): void {
   group.deliveries = 0
 }
 
-/** One that was taken behind the first has ended, or come back. @returns whether it was one of those */
+/**
+ * Takes in that a message that was handed out behind the first one of its group has ended, or come back. @returns whether it was
+ * one of those
+ */
 function endBehind(p: ParkedGroups, group: ParkedGroup, ref: ParkedName, now = -Infinity): boolean {
   const name = nameOf(ref)
   if (!group.taken.delete(name)) return false
@@ -394,7 +409,10 @@ function setFirst({ byName }: ParkedGroups, group: ParkedGroup, first: ParkedNam
   if (first.offset >= 0) byName.set(nameOf(first), group)
 }
 
-/** Takes a group out of the list that its state has it in, and puts it into that of the next one. @param endsAt of what is held (monotonic ms) */
+/**
+ * Takes a group out of the list that its state has it in, and puts it into that of the next one. @param endsAt of what is held
+ * (monotonic ms)
+ */
 function become(p: ParkedGroups, group: ParkedGroup, state: ParkedGroup['state'], endsAt = 0): void {
   switch (group.state) {
     case 'idle':
@@ -455,7 +473,7 @@ function countReady(p: ParkedGroups, { view, behind }: ParkedGroup, by: 1 | -1):
   p.readyBytes += by * behind.reduce((sum, { view: { buffer } }) => sum + buffer.length, view.buffer.length)
 }
 
-/** Those of earlier generations first. */
+/** Orders groups: those with messages of earlier generations come first. */
 function compareAge(a: ParkedGroup, b: ParkedGroup): number {
   const generations =
     a.origin && b.origin ? a.origin.generation - b.origin.generation : Number(b.origin !== undefined) - Number(a.origin !== undefined)

@@ -17,7 +17,7 @@ export type ParkedOwner = Readonly<{
   regrouped?: RegroupedRelation | undefined
 }>
 
-/** How an owner is read of a row of tailrace.generation. */
+/** Describes how an owner of parked messages is read from a row of tailrace.generation. */
 export const OWNER_COLUMNS = { generation: 'int', shape: readShape, rewinds: 'int', regrouped: readRegrouped } as const
 
 const REGROUPED = {
@@ -33,11 +33,14 @@ const REGROUPED = {
 const REGROUP_ROWS = 500
 const REGROUP_BYTES = 8 * 1024 * 1024
 
-/** In front of a statement that changes what a generation owns: $1 sink, $2 generation, $3 its rewinds. */
+/** The SQL that stands in front of a statement that changes what a generation owns: $1 sink, $2 generation, $3 its rewinds. */
 export const WHILE_UNCHANGED = `with unchanged as (
   select from tailrace.generation where sink_id = $1::text::uuid and generation = $2 and rewinds = $3 for share)`
 
-/** May be repeated. @throws EngineError GENERATION_WAITS: a replay has gone back meanwhile; STATE_UNAVAILABLE */
+/**
+ * Hands the parked messages of a generation to another one. It may be repeated. @throws EngineError GENERATION_WAITS: a replay has
+ * gone back meanwhile; STATE_UNAVAILABLE
+ */
 export async function handParkedOver(query: Query, sinkId: string, from: ParkedOwner, to: Omit<ParkedOwner, 'rewinds'>): Promise<void> {
   const of = [sinkId, from.generation, from.rewinds]
   await ask(
@@ -102,6 +105,6 @@ async function regroupAll(
   }
 }
 
-/** What was begun of a hand-over is void. */
+/** Makes the error that says that a hand-over is void because a replay has gone back. */
 export const goneBack = (generation: number) =>
   new EngineError('GENERATION_WAITS', `a replay has gone back to generation ${generation} while it was handed over`, { generation })

@@ -1,4 +1,7 @@
-/** A parked message as a row of the state database: which column is written with what, and how a row is read back as a view of one message. */
+/**
+ * A parked message as a row of the state database: which column is written with what, and how a row is read back as a view of one
+ * message.
+ */
 import { ACTION, type ActionCode } from '../../log/pack.ts'
 import { formatLsn } from '../../lsn.ts'
 import type { RowOf } from '../../postgres/rows.ts'
@@ -38,18 +41,18 @@ const WRITTEN: Readonly<Record<string, Written>> = {
 }
 const NAMES = Object.keys(WRITTEN)
 
-/** In an insert, with the parameters from $6 on: the columns, what is written, and the rows `m` that it is taken of. */
+/** The parts of an insert, with its parameters from $6 on: the columns, what is written, and the rows `m` that it is taken from. */
 export const INSERTED = {
   columns: NAMES.join(', '),
   values: NAMES.map((name) => WRITTEN[name]?.sql ?? `m.${name}`).join(', '),
   rows: `unnest(${Object.values(WRITTEN).map(({ type }, i) => `$${6 + i}::${type}[]`)}) as m (${NAMES})`,
 }
-/** The parameters of such an insert: a list for each column. */
+/** Gives the parameters of an insert of parked rows: a list for each column. */
 export const insertedOf = (moves: readonly Move[]): unknown[] => Object.values(WRITTEN).map(({ of }) => moves.map(of))
 
 const ACTIONS = new Map<unknown, ActionCode>(Object.values(ACTION).map((code) => [code, code]))
 
-/** What is read of a row whose message is wanted. */
+/** The columns that are read of a row whose message is wanted. */
 export const MESSAGE_COLUMNS = {
   history: 'int',
   lsn: 'lsn',

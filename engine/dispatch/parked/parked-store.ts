@@ -32,16 +32,16 @@ import {
 import { INSERTED, insertedOf, MESSAGE_COLUMNS, toView } from './parked-row.ts'
 import type { Failed, FailedMessage, Move } from './parking.ts'
 
-/** Messages that were given up, and when the last of them was. */
+/** Counts messages that were given up, and tells when the last of them was. */
 export type Discards = Readonly<{ messages: number; lastAt: Date }>
-/** Open messages: these, those that have failed at least once, or all. */
+/** Chooses open messages: some by name, those that have failed at least once, or all. */
 export type Chosen = readonly ParkedName[] | 'failing' | 'open'
-/** Where parked messages are found that are named by an earlier generation. */
+/** Says which partition owns parked messages that are named by an earlier generation. */
 export type OwnedRefs = Readonly<{ owner: Origin; origin: Origin; refs: RefList }>
 
-/** of a message: the newest */
+/** So many attempts of a message are kept, the newest. */
 const KEPT_ATTEMPTS = 10
-/** Ended by hand in one statement. */
+/** At most so many messages are ended by hand in one statement. */
 export const MAX_ENDED = 1_000
 /** So many discarded messages of a sink are kept, the newest (docs/webhooks.md). */
 const KEPT_DISCARDED = 1_000
@@ -50,13 +50,13 @@ const KEPT_DISCARDED = 1_000
 const MINE = `sink_id = $3::text::uuid and owner_generation = $4::int and owner_partition = $5::int`
 const MINE_READ = `sink_id = $1::text::uuid and owner_generation = $2::int and owner_partition = $3::int`
 const BY_POSITION = 'history, lsn, idx, part'
-/** What names a row, and how it is read. */
+/** The columns that name a row, in SQL. */
 const NAME = 'p.group_hash, p.generation, p.partition, p.record_offset, p.record_index'
 const NAME_COLUMNS = { group_hash: 'int', generation: 'int', partition: 'int', record_offset: 'int', record_index: 'int' } as const
-/** The rows that some messages name, by four parameters. */
+/** Gives, in SQL, the rows that some messages name, by four parameters. */
 const named = (first: number) => `unnest($${first}::int[], $${first + 1}::int[], $${first + 2}::bigint[], $${first + 3}::int[])`
 const IS_NAMED = 'p.generation = r.g and p.partition = r.p and p.record_offset = r.o and p.record_index = r.i'
-/** The attempts of a row with another one in front. */
+/** Gives, in SQL, the attempts of a row with another one in front. */
 const prepended = (entry: string) =>
   `jsonb_path_query_array(jsonb_build_array(${entry}::jsonb) || p.attempt_log, '$[0 to ${KEPT_ATTEMPTS - 1}]')`
 const BYTES = 'octet_length(record_key) + octet_length(group_key) + octet_length(body)'
@@ -92,7 +92,8 @@ export class ParkedStore {
    * Makes this process the owner: every write of a former one is refused from here on. Comes before reading anything: a replay that
    * is being put into effect holds the row of the generation, and what is read from here on is what it leaves.
    * @param options where the generation is read, if that may change
-   * @throws EngineError GENERATION_WAITS: it is handed over, or read elsewhere, and whoever was frozen meanwhile must not stand for it again; STATE_UNAVAILABLE
+   * @throws EngineError GENERATION_WAITS: it is handed over, or read elsewhere, and whoever was frozen meanwhile must not stand for
+   * it again; STATE_UNAVAILABLE
    */
   static async takeOver(
     query: Query,
@@ -279,7 +280,10 @@ export class ParkedStore {
     return rowsOf(NAME_COLUMNS, found).map((row) => this.#ref(row))
   }
 
-  /** Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at most MAX_ENDED of those that are not named */
+  /**
+   * Gives up open messages, with this entry among their attempts, or ends them as if delivered. @returns those that were open, at
+   * most MAX_ENDED of those that are not named
+   */
   endChosen(chosen: Chosen, state: 'done' | 'discarded', entry: Failed['record']): Promise<ParkedRef[]> {
     const { condition, params } = this.#choose(chosen)
     const next = 6 + params.length
@@ -293,7 +297,10 @@ export class ParkedStore {
     )
   }
 
-  /** Removes, of what is discarded, all but the newest rows of the sink, and what is done: below the durably committed message, and what is done of generations that no log holds any more. */
+  /**
+   * Removes, of what is discarded, all but the newest rows of the sink, and what is done: below the durably committed message, and
+   * what is done of generations that no log holds any more.
+   */
   async removeDone(below: MessageRef): Promise<void> {
     const isBelow = `((p.record_offset, p.record_index) < ($6::bigint, $7::int) or (p.generation, p.partition) <> ($4::int, $5::int))`
     const params = [below.offset, below.index]
@@ -399,7 +406,7 @@ export class ParkedStore {
 type WriteOptions = Readonly<{ returning?: string; wasOpen?: boolean; parks?: boolean }>
 
 /**
- * Which partitions own messages that earlier generations have named; finished and unknown ones are left out.
+ * Finds the partitions that own messages that earlier generations have named; finished and unknown ones are left out.
  * @param states which are looked for
  * @throws EngineError STATE_UNAVAILABLE
  */

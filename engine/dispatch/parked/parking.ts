@@ -40,16 +40,16 @@ export type Move = Readonly<{
 export const MAX_RANGES = 4_000
 /** More parked groups than this and nothing more is parked: reading waits, and health says so. */
 const MAX_PARKED_GROUPS = 100_000
-/** Bounds of one bulk insert: what is copied at once. */
+/** At most so many messages are parked by one insert, which copies them all at once. */
 const MAX_MOVES = 1_000
 const MAX_MOVE_BYTES = 8 * 1024 * 1024
 /** A full window is emptied down to this share of its bound. */
 const PARK_TO = 0.75
 
-/** Nothing more can be parked. */
+/** Tells whether nothing more can be parked. */
 export const isParkingFull = ({ parked }: Dispatcher): boolean => parked.byKey.size >= MAX_PARKED_GROUPS
 
-/** Whether the window is full and nothing in it can be delivered, so that reading stands although other groups could go on. */
+/** Tells whether the window is full and nothing in it can be delivered, so that reading stands although other groups could go on. */
 export function isStuck(d: Dispatcher): boolean {
   const { window: w, ranges, pending } = d
   if (ranges.count > MAX_RANGES) return true
@@ -94,14 +94,14 @@ export function startFailed(d: Dispatcher, seq: number, failed: Failed): void {
   d.failures.push(start(d, seq, failed.retryInMs === undefined ? 'discard' : 'park', failed))
 }
 
-/** The next of a list that go to the store in one statement: each comes back by `moved`, `notMoved` or to the list. */
+/** Takes from a list those that go to the store in one statement next; each comes back by `moved`, by `notMoved`, or to the list. */
 export const nextOf = <T extends Move | ParkedGroup>(waiting: T[]): T[] => waiting.splice(0, MAX_MOVES)
 
 /** Whether any of these is on its way to the store. */
 export const isMoving = ({ window, moving }: Dispatcher, { offsets, indexes }: RefList): boolean =>
   moving.size > 0 && offsets.some((offset, i) => moving.has(window.seqOf(offset, indexes[i] as number)))
 
-/** The visibility time of a message that is on its way is over. @param lease if it is held under this one */
+/** Takes in that the visibility time of a message on its way to the store is over. @param lease if it is held under this one */
 export function stopHolding({ moving }: Dispatcher, seq: number, lease?: number): void {
   const held = moving.get(seq)
   if (held && held.endsAt !== 0 && (lease === undefined || held.lease === lease)) moving.set(seq, { ...held, endsAt: 0, lease: 0 })
@@ -128,7 +128,7 @@ function start(d: Dispatcher, seq: number, kind: Move['kind'], failed?: Failed):
 
 // ── what the store has answered ───────────────────────────────────────────────────────────────────
 
-/** The rows are durable: the messages are finished in the log. */
+/** Takes in that rows are durable: their messages are finished in the log. */
 export function moved(d: Dispatcher, moves: readonly Move[]): void {
   for (const { seq, offset, index, view, kind } of moves) {
     const held = d.moving.get(seq)
@@ -144,7 +144,7 @@ export function moved(d: Dispatcher, moves: readonly Move[]): void {
   settle(d)
 }
 
-/** The store refused them: everything is as before; a discard is tried again at the end of another visibility time. */
+/** Takes in that the store refused rows: everything is as before, and a discard is tried again at the end of another visibility time. */
 export function notMoved(d: Dispatcher, moves: readonly Move[]): void {
   const { window: w, leases, sends } = d
   for (const { seq, kind } of moves) {
@@ -165,7 +165,7 @@ export function notMoved(d: Dispatcher, moves: readonly Move[]): void {
   }
 }
 
-/** Rows of the parked store ended, by ack or by discard; a group that has none left goes back to the log. */
+/** Takes in that parked rows ended, by ack or by discard; a group that has none left goes back to the log. */
 export function parkedEnded(d: Dispatcher, rows: readonly ParkedRef[]): void {
   const { parked, heads, grouping, window: w } = d
   const now = d.clock()
@@ -177,7 +177,7 @@ export function parkedEnded(d: Dispatcher, rows: readonly ParkedRef[]): void {
   }
 }
 
-/** The store has nothing open of these groups any more: what ended there without our hearing of it has ended. */
+/** Takes in that the store has nothing open of these groups any more: what ended there without our hearing of it has ended. */
 export function parkedGone(d: Dispatcher, gone: readonly ParkedGroup[]): void {
   for (const { key, open } of gone)
     parkedEnded(
@@ -191,7 +191,7 @@ export function parkedFailed(d: Dispatcher, ref: ParkedName, deliveries: number,
   if (rowFailed(d.parked, ref, deliveries, until)) countPending(d, -1)
 }
 
-/** Rows of the parked store that were discarded are open again: what the window holds of their groups waits for them. */
+/** Takes in that discarded rows are open again: what the window holds of their groups waits for them. */
 export function parkedReopened(d: Dispatcher, rows: readonly ParkedRef[]): void {
   const { parked, heads, grouping, window: w } = d
   for (const { key } of rows) {

@@ -1,9 +1,9 @@
 /**
- * The group of a parked message under another shape, or another primary key, than the one it was parked under. The source groups by the texts
- * Postgres prints; a parked message has those of its primary key, and other columns as JSON. Numbers, booleans, texts and
- * what is written as it was printed come back exactly, so that what is parked and what comes later are one group.
- * Timestamps, byte strings, arrays and JSON are written otherwise than they were printed: of a group made of them, what was
- * parked before the change is not ordered against what comes after it.
+ * The group of a parked message under another shape, or another primary key, than the one it was parked under. The source groups by
+ * the texts Postgres prints; a parked message has those of its primary key, and other columns as JSON. Numbers, booleans, texts and
+ * what is written as it was printed come back exactly, so that what is parked and what comes later are one group. Timestamps, byte
+ * strings, arrays and JSON are written otherwise than they were printed: of a group made of them, what was parked before the change
+ * is not ordered against what comes after it.
  */
 import { EngineError } from '../../errors.ts'
 import { MESSAGE_FLAG } from '../../log/pack.ts'
@@ -26,10 +26,13 @@ type Regrouped = Readonly<{
   flags: number
 }>
 
-/** A table whose changes are grouped by other columns from a generation on. @property key names of its primary key's columns */
+/** Names a table whose changes are grouped by other columns from a generation on. @property key names of its primary key's columns */
 export type RegroupedRelation = Readonly<{ relation: number; key: readonly string[] }>
 
-/** Reads the column `regrouped` of a generation; undefined: it began with no such table. @throws EngineError INTERNAL: it is something else */
+/**
+ * Reads the column `regrouped` of a generation; undefined: it began with no such table. @throws EngineError INTERNAL: it is
+ * something else
+ */
 export function readRegrouped(value: unknown): RegroupedRelation | undefined {
   if (value === null) return undefined
   if (!isRegrouped(value)) throw new EngineError('INTERNAL', 'the database answered no table that is grouped by other columns')
@@ -40,7 +43,7 @@ const isRegrouped = (value: unknown): value is RegroupedRelation =>
   typeof value === 'object' && value !== null && 'relation' in value && 'key' in value && Array.isArray(value.key)
 
 /**
- * The group of a parked message under another shape.
+ * Finds the group of a parked message under another shape.
  * @param shape one with groups
  * @param regrouped with which the generation begins: its messages have the key of before
  */

@@ -2,10 +2,10 @@
 import { type MessageView, MESSAGE_FLAG } from '../../log/pack.ts'
 import type { Failed } from './parking.ts'
 
-/** Whether the source has left a message out for its size. */
+/** Tells whether the source has left a message out for its size. */
 export const isTooLarge = (view: MessageView, place: number): boolean => (view.flags(place) & MESSAGE_FLAG.discarded) !== 0
 
-/** Given up before any delivery. */
+/** Makes the record of a message that is given up for its size, before any delivery. */
 export function tooLarge(view: MessageView, place: number): Failed {
   const body = view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))
   const { bytes } = JSON.parse(`{${body}}}`) as { bytes: number }

@@ -13,12 +13,12 @@ import type { KnownGeneration, Reach } from './replay-reach.ts'
 import { firstAt, seek, type FirstMessage, type ReplayPlace, type Sought } from './replay-search.ts'
 
 /**
- * What was committed there comes again too. @property fromUs commit time in µs since the epoch
+ * Says where a replay goes back to; what was committed there comes again too. @property fromUs commit time in µs since the epoch
  * @property offset of a record; the generation is the one that is delivered unless it is named
  */
 export type ReplayTarget = Readonly<{ lsn: Lsn } | { fromUs: number } | { offset: number; partition: number; generation?: number }>
 
-/** Where a replay goes back to. */
+/** Holds the position that a replay goes back to, and the places in the log where its partitions begin. */
 export type ReplayPlan = Readonly<{
   /** everything above it comes again */
   position: Position
@@ -43,7 +43,7 @@ type PlanOf = Readonly<{
 const AT_ONCE = 8
 
 /**
- * @returns undefined: there is nothing from there on
+ * Plans a replay. @returns undefined: there is nothing from there on
  * @throws EngineError REPLAY_OUT_OF_WINDOW; VALIDATION_FAILED: there is no such partition, generation or offset
  */
 export async function planReplay(of: PlanOf, target: ReplayTarget): Promise<ReplayPlan | undefined> {
@@ -142,7 +142,7 @@ async function outOfWindow(of: PlanOf, kept: readonly KnownGeneration[], { above
   })
 }
 
-/** µs since the epoch as ISO 8601, with all of them. */
+/** Writes µs since the epoch as ISO 8601, with all six digits. */
 export function timeOf(us: number): string {
   const micros = String(Math.trunc(us) % 1_000_000).padStart(6, '0')
   return `${new Date(us / 1000).toISOString().slice(0, 19)}.${micros}Z`

@@ -61,7 +61,7 @@ const valuesOf = ({ offset, neededFrom, position, latestUs, messages, bytes, rea
 ]
 const MINE = 'sink_id = $3::text::uuid and generation = $4::int and partition = $5::int'
 
-/** As the owner of a partition keeps them. */
+/** Keeps the replay points of a partition, for its owner. */
 export class ReplayPoints {
   readonly #query: Query
   readonly #owner: Owner
@@ -93,7 +93,10 @@ export class ReplayPoints {
     )
   }
 
-  /** Forgets the points below a record; undefined: all of them. Comes before a trim. @throws EngineError PARTITION_FENCED, STATE_UNAVAILABLE */
+  /**
+   * Forgets the points below a record; undefined: all of them. Comes before a trim. @throws EngineError PARTITION_FENCED,
+   * STATE_UNAVAILABLE
+   */
   async drop(below?: number): Promise<void> {
     await this.#write(
       `delete from tailrace.replay_point p using owner where ${MINE} and ($6::bigint is null or record_offset < $6::bigint)`,
@@ -117,7 +120,7 @@ export async function insertPoint(query: Query, key: readonly unknown[], point: 
   )
 }
 
-/** The points of all partitions of a sink. */
+/** Reads the replay points of all partitions of a sink. */
 export async function pointsOf(query: Query, sinkId: string): Promise<readonly PartitionPoints[]> {
   const found = await ask(
     query,

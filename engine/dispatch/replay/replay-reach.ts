@@ -32,7 +32,7 @@ export type KnownGeneration = ParkedOwner &
     points: readonly (readonly ReplayPoint[] | undefined)[]
   }>
 
-/** How far back a sink can be replayed. */
+/** Tells how far back a sink can be replayed. */
 export type Reach = Readonly<{
   /** every message above it is kept; undefined: every message the sink ever had */
   above: Position | undefined
@@ -42,7 +42,10 @@ export type Reach = Readonly<{
   oldest: number
 }>
 
-/** Those that have opened, oldest first. @param query of a transaction, which keeps them as they are until its end */
+/**
+ * Reads the generations of a sink that have opened, oldest first. @param query of a transaction, which keeps them as they are until
+ * its end
+ */
 export async function knownGenerations(query: Query, sinkId: string, lock = false): Promise<readonly KnownGeneration[]> {
   const generations = await ask(
     query,
@@ -74,7 +77,10 @@ export async function knownGenerations(query: Query, sinkId: string, lock = fals
   })
 }
 
-/** @param generations oldest first, up to the one that is delivered. @returns undefined: nothing is kept */
+/**
+ * Finds out how far back a sink can be replayed. @param generations oldest first, up to the one that is delivered. @returns
+ * undefined: nothing is kept
+ */
 export function reachOf(generations: readonly KnownGeneration[]): Reach | undefined {
   let later: KnownGeneration | undefined
   for (const each of generations.toReversed()) {

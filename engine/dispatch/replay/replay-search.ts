@@ -9,13 +9,13 @@ import type { GenerationShape } from '../../state/generation-shape.ts'
 import { mayHaveOthers, notOwn, ownCount, type Takes } from '../span.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
-/** What is searched for: the first message above a position, or of a commit time. */
+/** Says what is searched for: the first message above a position, or from a commit time on. */
 export type Sought = Readonly<{ position: Position } | { fromUs: number }>
 
 /** The first message that comes again. */
 export type FirstMessage = Readonly<{ position: Position; commitTimeUs: number }>
 
-/** Where a partition is read again from. */
+/** Names the place from which a partition is read again. */
 export type ReplayPlace = Readonly<{
   /** the first message that comes, or, when there is none yet, the next one */
   ref: MessageRef
@@ -51,7 +51,7 @@ const isEnd = ({ topic, reader, endsAt }: Read, { isMarker, first }: PackHeader)
 const NEVER = new AbortController().signal
 
 /**
- * @param points of the partition, the lowest first; none: it has never been served
+ * Searches a partition for the first message of a replay. @param points of the partition, the lowest first; none: it has never been served
  * @throws EngineError LOG_UNREACHABLE, LOG_TOPIC_UNKNOWN
  */
 export async function seek(
@@ -97,7 +97,7 @@ function firstOf(pack: Pack, others: Uint8Array | undefined, sought: Sought): ({
   return undefined
 }
 
-/** The position of the first message of a record; undefined: there is none at or behind it. */
+/** Reads the position of the first message of a record; undefined: there is none at or behind it. */
 export async function firstAt(log: Log, generation: Read, partition: number, offset: number): Promise<Position | undefined> {
   const { topic, reader } = generation
   const { next } = await log.stats(reader, partition)

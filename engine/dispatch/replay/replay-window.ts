@@ -12,12 +12,12 @@ import type { Position } from '../../position.ts'
 import type { MessageRef } from '../../log/log.ts'
 import type { ReplayPoint } from './replay-points.ts'
 
-/** How much is kept of what is finished. */
+/** Bounds what is kept of finished messages, in time and in bytes. */
 export type WindowBounds = Readonly<{ windowMs: number; maxBytes: number }>
-/** What was read of a record. */
+/** Describes a record that was read. */
 export type ReadRecord = Readonly<{ offset: number; messages: number; bytes: number; latestUs: number }>
 
-/** What a sink keeps at most to be replayed, over all its partitions. */
+/** A sink keeps at most so many bytes to be replayed, over all its partitions. */
 export const MAX_REPLAY_BYTES = 1024 * 1024 * 1024
 /** So many points in a window at most, but for what comes in bursts: a record leaves later by this share than it could. */
 const POINTS_BY_TIME = 200
@@ -27,7 +27,7 @@ const MOST_STEP_MS = 60_000
 
 type Finished = Readonly<{ next: MessageRef; filter: Position }>
 
-/** What one partition keeps to be replayed. */
+/** Decides what one partition keeps to be replayed. */
 export class ReplayWindow {
   /** read and not yet below the durable commit */
   #read: ReadRecord[] = []

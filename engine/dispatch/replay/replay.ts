@@ -25,17 +25,16 @@ import { knownGenerations, reachOf, type KnownGeneration } from './replay-reach.
 import type { ReplayPlace } from './replay-search.ts'
 import { compareRefs, laterRef } from '../restored.ts'
 
-/** A generation of which every partition has stopped: the term of each, and the last commit. */
+/** Describes a generation of which every partition has stopped: the term of each, and its last commit. */
 export type Stopped = Readonly<{ generation: number; terms: ReadonlyMap<number, number>; commits: ReadonlyMap<number, Commit | undefined> }>
 
-/** Stands where the holder of a term stands, of a partition that goes on elsewhere. */
+/** Stands in the place of a term's holder while a replay sets back a partition that goes on elsewhere. */
 export const REWINDING = 'rewinding'
-/** Stands there for a partition that is delivered later again. */
+/** Stands in the place of a term's holder for a partition of a generation that will be delivered again later. */
 export const REWOUND = 'rewound'
 
 /**
- * @param query of the transaction
- * @returns about how many messages come again
+ * Puts a replay into effect. @param query of the transaction @returns about how many messages come again
  * @throws EngineError REPLAY_OUT_OF_WINDOW: meanwhile; PARTITION_MOVING: not every partition is stopped
  */
 export async function rewind(query: Query, sinkId: string, plan: ReplayPlan, stopped: Stopped): Promise<number> {
@@ -212,7 +211,7 @@ async function raiseTerms(
 
 type OfPartition = Readonly<{ sinkId: string; generation: number; partition: number }>
 
-/** Where the next owner of a partition goes on, whatever the log has of terms before. */
+/** Saves where the next owner of a partition goes on, whatever the log has of earlier terms. */
 export async function saveCommit(
   query: Query,
   { sinkId, generation, partition, term, commit }: OfPartition & Readonly<{ term: number; commit: Commit | undefined }>,

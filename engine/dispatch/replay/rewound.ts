@@ -16,8 +16,8 @@ import type { PartitionKey } from '../fenced-write.ts'
 type Inheritance = Readonly<{ commit: Commit | undefined; begins: number; line: number; hasParked: boolean; hasPoints: boolean }>
 
 /**
- * To be asked after the term is taken: a replay raises the terms of what it changes, so what it did is either seen here, or
- * it is refused.
+ * Reads what a new owner inherits. It is asked after the term is taken: a replay raises the terms of what it changes, so what it
+ * did is either seen here, or it is refused.
  * @param committed of the log: what an owner of a later term wrote stands
  * @throws EngineError GENERATION_WAITS: an earlier generation is to be delivered first
  */
@@ -45,7 +45,7 @@ export async function inheritanceOf(query: Query, key: PartitionKey, committed: 
 }
 
 /**
- * Where a partition goes on: where its last owner committed, or where a replay or a copy has left it for an owner of a later term.
+ * Decides where a partition goes on: where its last owner committed, or where a replay or a copy has left it for an owner of a later term.
  * @param left its row of tailrace.rewound_partition, if there is one: term and content
  */
 export function goesOnFrom(committed: Commit | undefined, left: Readonly<Record<string, unknown>> | undefined): Commit | undefined {
