@@ -12,9 +12,9 @@ type Row = Readonly<{
   remedy: string
 }>
 
-/** What a source stopped at is tried again when its user says so. */
+/** The remedy that says how a source that has stopped goes on. */
 const RETRY_SOURCE = 'Then let its source go on: npx tailrace source retry NAME, with the name of the database.'
-/** What a source doesn't stop at, though it may well last. */
+/** The remedy for what a source doesn't stop at, though it may well last. */
 const TRIED_AGAIN =
   'Nothing is lost: the source tries again by itself, at least every few minutes, and at once by npx tailrace source retry NAME, with the name of the database.'
 
@@ -232,7 +232,7 @@ export const ERRORS = {
 export type ErrorCode = keyof typeof ERRORS
 /** Tells the codes of this version from those that another one may send. */
 export const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERRORS, code)
-/** What a failure is about: names, positions, sizes; never row values or secrets */
+/** Says what a failure is about: names, positions, sizes; never row values or secrets. */
 export type ErrorContext = Readonly<Record<string, string | number | boolean | null>>
 
 /** A failure that Tailrace reports: its code says what it means, its message what has happened here. */
@@ -247,18 +247,18 @@ export class EngineError extends Error {
   }
 }
 
-/** Whether the partition has another owner, as happens whenever partitions move. */
+/** Tells whether an error says that the partition has another owner, as happens whenever partitions move. */
 export const isFenced = (error: unknown): error is EngineError => error instanceof EngineError && error.code === 'PARTITION_FENCED'
 
-/** Whether the partition's sink has been deleted: whoever works for it will be told to end. */
+/** Tells whether an error says that the partition's sink has been deleted: whoever works for it will be told to end. */
 export const isGone = (error: unknown): boolean => error instanceof EngineError && error.code === 'PARTITION_GONE'
 
-/** Whether trying the same thing again can help. */
+/** Tells whether trying the same thing again can help. */
 export const isRetryable = (error: unknown): boolean => error instanceof EngineError && ERRORS[error.code].retry
 
-/** The code that Node, a driver or Tailrace itself gave to an error, such as ENOENT. */
+/** Reads the code that Node, a driver or Tailrace itself gave to an error, such as ENOENT. */
 export const codeOf = (error: unknown): string | undefined =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
 
-/** What an error says, whatever was thrown. */
+/** Gives the text of an error, whatever was thrown. */
 export const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error))

@@ -21,7 +21,7 @@ const HELP = [
   ['p99', 'The 99th percentile of the recorded event loop delays.'],
 ] as const
 
-/** Puts its figures, since the last scrape each, in the place of prom-client's. */
+/** Collects how late the event loop was since the last scrape, under the names of prom-client's own figures. */
 export function collectEventLoopLag(register: Registry): void {
   const histogram = monitorEventLoopDelay({ resolution: EVERY_MS })
   histogram.enable()

@@ -8,13 +8,13 @@ import { LATENCY_BUCKETS_US, type LatencyCounts } from './latency.ts'
 
 /** Names of what a figure is of. */
 export type Labels = Record<string, string | number>
-/** Figures of one name. @property samples asked at each scrape; a value that is undefined has no line */
+/** Describes the figures of one name. @property samples asked at each scrape; a value that is undefined has no line */
 export type Family = Readonly<{ name: string; help: string }> &
   (
     | Readonly<{ kind: 'gauge' | 'counter'; samples: () => readonly Sample[] }>
     | Readonly<{ kind: 'histogram'; labelNames: readonly string[]; samples: () => readonly LatencySample[] }>
   )
-/** A figure of a gauge or a counter. */
+/** Holds one figure of a gauge or a counter, with its labels. */
 export type Sample = readonly [labels: Labels, value: number | undefined]
 /** A distribution of a histogram. */
 export type LatencySample = readonly [labels: Labels, counts: LatencyCounts]
@@ -25,7 +25,7 @@ const LABEL_NAMES = [
   'entity_type', 'entity_id', 'entity_name', 'status', 'version', 'code', 'node',
 ]
 
-/** The families as prom-client prints them. @param ofProcess Node's own figures as well, measured from now on */
+/** Makes a registry of families, which prom-client prints. @param ofProcess Node's own figures as well, measured from now on */
 export function registryOf(families: readonly Family[], ofProcess: boolean): Registry {
   const register = new Registry()
   if (ofProcess) {

@@ -10,7 +10,7 @@ declare global {
 
 const MANY_DIGITS = /[0-9]{16}/
 
-/** @returns as JSON.parse does, but integers beyond ±2^53 as what JSON.stringify writes with its digits */
+/** Parses a text as JSON.parse does, but makes of integers beyond ±2^53 what JSON.stringify writes with all their digits. */
 export function parseExact(text: string): unknown {
   if (!MANY_DIGITS.test(text)) return JSON.parse(text)
   return JSON.parse(text, (_, value, { source = '' }) =>
@@ -18,7 +18,7 @@ export function parseExact(text: string): unknown {
   )
 }
 
-/** Whether a value that was parsed is an object with named members: no list, nor null. */
+/** Tells whether a parsed value is an object with named members: no list, nor null. */
 export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 

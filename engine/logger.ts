@@ -11,7 +11,7 @@ import { redact, redactError, redactText } from './redaction.ts'
 
 /** The log of the process, or of a part of it. */
 export type Logger = PinoLogger
-/** For people, or for machines. */
+/** The form of the lines of the log: for people, or for machines. */
 export type LogFormat = 'console' | 'json'
 /** The least that is logged. */
 export type LogLevel = Level | 'silent'

@@ -5,14 +5,17 @@ import { EngineError } from './errors.ts'
 /** A position in the write-ahead log. */
 export type Lsn = bigint
 
-/** @throws EngineError LSN_MALFORMED: not two groups of 1–8 hexadecimal digits joined by "/" */
+/**
+ * Reads the text of a place in the write-ahead log. @throws EngineError LSN_MALFORMED: not two groups of 1–8 hexadecimal digits
+ * joined by "/"
+ */
 export function parseLsn(text: string): Lsn {
   const [, high, low] = /^([0-9A-F]{1,8})\/([0-9A-F]{1,8})$/i.exec(text) ?? []
   if (!high || !low) throw new EngineError('LSN_MALFORMED', `not a log position: "${text.slice(0, 40)}"`)
   return (BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`)
 }
 
-/** The text of a position, as Postgres prints it. */
+/** Writes a place in the write-ahead log as Postgres does. */
 export function formatLsn(lsn: Lsn): string {
   return `${(lsn >> 32n).toString(16).toUpperCase()}/${(lsn & 0xffffffffn).toString(16).toUpperCase()}`
 }

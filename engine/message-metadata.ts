@@ -1,14 +1,15 @@
 /**
  * The metadata of a message: what its change says of itself, and what its sink adds at delivery. The log keeps the first half, as
- * `wal/decode/change-writer.ts` writes it, and leaves it open; the second half is the same for all messages of a sink. A new field of
- * a change is a line there and one here; a new field of a sink is one here. Three readers go by the order of the fields, so new ones
- * stand between the table's name and the annotations: `transforms/function-lines.ts` and `sinks/messages.ts` want schema and table
- * first, the former `transaction_annotations` last, and `actors/partition/split-key-changes.ts` the metadata behind record, changes and action.
+ * `wal/decode/change-writer.ts` writes it, and leaves it open; the second half is the same for all messages of a sink. A new field
+ * of a change is a line there and one here; a new field of a sink is one here. Three readers go by the order of the fields, so new
+ * ones stand between the table's name and the annotations: `transforms/function-lines.ts` and `sinks/messages.ts` want schema and
+ * table first, the former `transaction_annotations` last, and `actors/partition/split-key-changes.ts` the metadata behind record,
+ * changes and action.
  *
  * Functions see these types in editors, by the package's own types: so nothing here needs another module, or Node's types.
  */
 
-/** What a message says of the change that it tells. */
+/** Holds what a message says of its change. */
 type ChangeMetadata = {
   table_schema: string
   table_name: string
@@ -21,14 +22,14 @@ type ChangeMetadata = {
   transaction_annotations: unknown
 }
 
-/** What a message says of the sink that delivers it, and of the database that the sink streams. */
+/** Holds what a message says of the sink that delivers it, and of that sink's database. */
 export type SinkMetadata = {
   database_name: string
   consumer: { id: string; name: string; annotations: Record<string, unknown> }
   database: { id: string; name: string; annotations: Record<string, unknown>; database: string; hostname: string }
 }
 
-/** All that a message says beside its row: of its change, the row that enriches it, its sink and its database. */
+/** Holds all that a message says beside its row: of its change, the row that enriches it, its sink and its database. */
 export type Metadata = ChangeMetadata & { enrichment: Record<string, unknown> | null } & SinkMetadata
 
 type Named = Readonly<{ id: string; name: string; annotations: Readonly<Record<string, unknown>> }>
@@ -53,7 +54,7 @@ export const ENRICHMENT = ',"enrichment":'
 export const metadataEnd = (sink: Named, database: NamedDatabase): string => `,${JSON.stringify(sinkMetadata(sink, database)).slice(1)}}`
 
 const EXAMPLE_NAMED = { id: '00000000-0000-4000-8000-000000000000', name: 'example', annotations: {} }
-/** What the example of a message says of its change. */
+/** The example of a message's change. */
 export const EXAMPLE_CHANGE: ChangeMetadata = {
   table_schema: 'public',
   table_name: 'example',
@@ -64,7 +65,7 @@ export const EXAMPLE_CHANGE: ChangeMetadata = {
   record_pks: ['1'],
   transaction_annotations: null,
 }
-/** What the example of a message says of its sink. */
+/** The example of a message's sink. */
 export const EXAMPLE_SINK: SinkMetadata = sinkMetadata(EXAMPLE_NAMED, {
   ...EXAMPLE_NAMED,
   connection: { database: 'example', hostname: 'localhost' },

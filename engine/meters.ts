@@ -43,7 +43,7 @@ export class SinkMeter implements Disposable {
   }
 }
 
-/** Streams come and go: of no more of them than this bytes are counted. */
+/** Bytes are counted of at most so many streams, for streams come and go. */
 const MAX_TOPICS = 10_000
 
 /** Counts of one source. */

@@ -16,9 +16,9 @@ const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused
 type SinkLabels = Readonly<{ id: string; name: string }>
 type SourceLabels = Readonly<{ slotId: string; slotName: string; databaseId: string; databaseName: string }>
 
-/** How a sink stands at a scrape. @property dropped messages that this process didn't take because the sink was full */
+/** Holds how a sink stands at a scrape. @property dropped messages that this process didn't take because the sink was full */
 type SinkNow = Readonly<{ status: SinkActorStatus; health: HealthStatus; dropped: number; maxMemoryMb: number }>
-/** How a source stands at a scrape. @property streams of its database */
+/** Holds how a source stands at a scrape. @property streams of its database */
 type SourceNow = Readonly<{
   /** of its machine; standby: another process has it, and says how it is */
   state: string
@@ -31,7 +31,7 @@ type SinkEntry = { labels: SinkLabels; meter: SinkMeter; ask: () => SinkNow | un
 type SourceEntry = { labels: SourceLabels; meter: SourceMeter; ask: () => SourceNow | undefined; now?: SourceNow | undefined }
 type PartitionEntry = Readonly<{ figures: PartitionStatus; node: string }>
 type ReaderEntry = StreamStatus['readers'][number]
-/** What is described together, under the same labels. */
+/** Names the tables of metrics; those of one table have the same labels. */
 export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
 /** One family of metrics about things of type T; `labels` are those it has beside the common ones of its table. */
 type Row<T> = readonly [
@@ -55,7 +55,7 @@ const asIs = (value: number): number => value
 const sumOf = ({ now }: SinkEntry, name: 'inFlight' | 'unfinished' | 'windowBytes'): number | undefined =>
   now?.status.partitions.reduce((sum, figures) => sum + (figures[name] ?? 0), 0)
 
-/** The figures of a source that this process has. */
+/** Gives the figures of a source, where this process has the source. */
 const ownOf = ({ now }: SourceEntry): SourceNow | undefined => (now?.state === 'standby' ? undefined : now)
 const streamingOf = ({ now }: SourceEntry): SourceFigures | undefined => (now?.state === 'streaming' ? now.figures : undefined)
 const lagOf = (figures: SourceFigures | undefined): number | undefined => figures && Number(figures.receivedLsn - figures.confirmedLsn)

@@ -3,12 +3,12 @@
 import { EngineError } from './errors.ts'
 import { parseLsn, type Lsn } from './lsn.ts'
 
-/** Two messages of one change: the tombstone of the old key comes before the row. */
+/** The two messages that one change may have: the tombstone of the old key comes before the row. */
 export const PART = { tombstone: 0, row: 1 } as const
-/** Which of the messages of one change a message is. */
+/** Says which of the messages of one change a message is. */
 export type Part = (typeof PART)[keyof typeof PART]
 
-/** Where a message stands among all of its source. */
+/** Says where a message stands among all messages of its database. */
 export type Position = Readonly<{
   history: number
   /** the LSN in the transaction's Begin */
@@ -18,10 +18,10 @@ export type Position = Readonly<{
   part: Part
 }>
 
-/** Below every position of every source. */
+/** The position below every other one. */
 export const ORIGIN: Position = { history: 0, lsn: 0n, idx: 0, part: PART.tombstone }
 
-/** @returns below 0, 0 or above 0, as `a` stands before, at or after `b` */
+/** Compares two positions. @returns below 0, 0 or above 0, as `a` stands before, at or after `b` */
 export function comparePositions(a: Position, b: Position): number {
   if (a.history !== b.history) return a.history - b.history
   if (a.lsn !== b.lsn) return a.lsn < b.lsn ? -1 : 1
@@ -31,11 +31,11 @@ export function comparePositions(a: Position, b: Position): number {
 
 const GREATEST_IDX = 2 ** 31 - 1
 
-/** The greatest position below every message of a transaction. */
+/** Gives the greatest position below every message of a transaction. */
 export const belowTransaction = (history: number, lsn: Lsn): Position =>
   lsn > 0n ? endOfTransaction(history, lsn - 1n) : { ...ORIGIN, history }
 
-/** The greatest position of a transaction. */
+/** Gives the greatest position of a transaction. */
 export const endOfTransaction = (history: number, lsn: Lsn): Position => ({ history, lsn, idx: GREATEST_IDX, part: PART.row })
 
 /** The greatest position below another one. */

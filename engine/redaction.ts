@@ -63,7 +63,7 @@ export function redact(value: unknown): unknown {
   return plain(value, 0, new Set())
 }
 
-/** What may be said of an error: `{type, message, code, …, stack, cause}`. */
+/** Gives what may be said of an error: `{type, message, code, …, stack, cause}`. */
 export function redactError(error: Error): Record<string, unknown> {
   return plainError(error, 0, new Set())
 }

@@ -6,5 +6,5 @@ const NAME_EXPRESSION = /^[a-zA-Z0-9_.-]+$/
 export const NAME_FORM = { pattern: NAME_EXPRESSION.source, maxLength: 255, description: 'letters, digits, "_", "." and "-"' } as const
 /** Schema of a name. */
 export const Name = Type.String(NAME_FORM)
-/** Whether a text may be a name. */
+/** Tells whether a text may be the name of a resource. */
 export const isName = (text: string): boolean => text.length <= NAME_FORM.maxLength && NAME_EXPRESSION.test(text)

@@ -9,7 +9,7 @@ import type { Static, TSchema } from 'typebox'
 export type SchemaCheck<T = unknown> = ((value: unknown) => value is T) &
   Readonly<{ /** of the last value; they hold it, and are for `reasonsOf` alone */ errors: ErrorObject[] | null | undefined }>
 
-/** @param options beside `allErrors` */
+/** Compiles a schema into a check. @param options beside `allErrors` */
 export function schemaCheck<S extends TSchema>(schema: S, options: Options = {}): SchemaCheck<Static<S>> {
   let compiled: ValidateFunction | undefined
   const check = (value: unknown): boolean =>

@@ -7,7 +7,7 @@ import { fieldsOf } from './json.ts'
 import { DURATION_PATTERN } from './duration.ts'
 import { NAME_FORM } from './resource-name.ts'
 
-/** Why a field doesn't fit. `field` is a path with dots, such as "slot.name" or "tables.0.name". */
+/** Says why a field doesn't fit. `field` is a path with dots, such as "slot.name" or "tables.0.name". */
 export type Reason = readonly [field: string, reason: string]
 
 /** Says of errors what is wrong with each field. A choice fails with one error for each alternative: they become one reason. */

@@ -2,10 +2,10 @@
 import { EngineError, errorText } from './errors.ts'
 import type { Lsn } from './lsn.ts'
 
-/** How what was looked at is. */
+/** The status of one check. */
 export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused' | 'waiting' | 'stale' | 'notice'
 
-/** What was looked at, and how it is. */
+/** Tells what was looked at, and how it is. */
 export type HealthCheck = Readonly<{
   name: string
   status: CheckStatus
@@ -13,25 +13,25 @@ export type HealthCheck = Readonly<{
   error?: Readonly<{ code: string; message: string; node?: string }>
 }>
 
-/** What stands in the way of something, in words for people. */
+/** Says what stands in the way of something, in words for people. */
 export type Trouble = NonNullable<HealthCheck['error']>
 
-/** Makes of an error what people read. */
+/** Makes of an error a code and words for people. */
 export const troubleOf = (error: unknown): Trouble => ({
   code: error instanceof EngineError ? error.code : 'INTERNAL',
   message: errorText(error),
 })
 
-/** How something is as a whole. */
+/** The status of something as a whole. */
 export type HealthStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused'
 
-/** How a sink is as a whole, with what was looked at for that. */
+/** Tells how a sink is as a whole, with the checks that say why. */
 export type Health = Readonly<{ name: string; status: HealthStatus; checks: readonly HealthCheck[] }>
 
 /** Names and numbers only; never row values or secrets. */
 export type Figures = Readonly<Record<string, string | number | boolean | null>>
 
-/** How one partition of a sink stands where it is served. Offsets are records of the log. */
+/** Holds the figures of one partition of a sink, where it is served. Offsets are records of the log. */
 export type PartitionFigures = Readonly<{
   partition: number
   /** the lowest record with a message that is not finished, and that message in it */
@@ -67,7 +67,7 @@ export type PartitionFigures = Readonly<{
   requests?: number
   held?: number
 }>
-/** A partition by the state of its machine; one that is not served here at the moment has no figures. */
+/** Tells the state of a partition's machine; one that is not served here at the moment has no figures. */
 export type PartitionStatus = Readonly<{ state: string; partition: number }> & Partial<PartitionFigures>
 
 /** The figures that every sink has, beside those of its kind. */
@@ -82,7 +82,7 @@ export type SinkFigures = Readonly<{
 }> &
   Figures
 
-/** How far a source is, and what holds it up. */
+/** Tells how far a source is, and what holds it up. */
 export type SourceFigures = Readonly<{
   confirmedLsn: Lsn
   /** durable in the log; confirmed soon */
@@ -101,7 +101,7 @@ export type SourceFigures = Readonly<{
   appendingPercent: number
 }>
 
-/** Bytes of the server's log behind which the slot is: what it has confirmed, and what it makes the server keep. */
+/** Tells how many bytes of the server's log the slot is behind: with what it has confirmed, and with what it makes the server keep. */
 export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
 
 /** An actor of this process, as it is now. */
@@ -126,7 +126,7 @@ export type ActorStatus = Readonly<{
 export type SinkActorStatus = ActorStatus & Readonly<{ details: SinkFigures; partitions: readonly PartitionStatus[] }>
 
 /**
- * How far one reader has come in one partition of its stream. Offsets are records of the log.
+ * Tells how far one reader has come in one partition of its stream. Offsets are records of the log.
  * @property committed the lowest record with an unfinished message
  * @property line the first record that it needs, for delivery or for a replay
  * @property othersBytes of messages that it doesn't take and has not passed by yet: the backlog is without them
@@ -154,7 +154,10 @@ export type StreamReader = Readonly<{
   heldBytes: number
   partitions: readonly ReaderPartition[]
 }>
-/** What one stream holds in the log, and for whom. @property selects in short; undefined: of a version in which each generation had a topic of its own */
+/**
+ * Tells what one stream holds in the log, and for whom. @property selects in short; undefined: of a version in which each
+ * generation had a topic of its own
+ */
 export type Stream = Readonly<{
   topic: string
   databaseId: string
@@ -175,7 +178,7 @@ export type StreamStatus = Omit<Stream, 'readers'> &
 
 const RANK: Readonly<Record<HealthStatus, number>> = { error: 4, warning: 3, paused: 2, initializing: 1, healthy: 0 }
 
-/** The worst check wins; notices and waiting checks don't degrade, a stale one is a warning. */
+/** Makes one status of several checks: the worst wins; notices and waiting checks don't degrade, and a stale one is a warning. */
 export function worst(checks: readonly HealthCheck[]): HealthStatus {
   let status: HealthStatus = 'healthy'
   for (const check of checks) {

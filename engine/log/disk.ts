@@ -6,7 +6,7 @@ import { within } from '../within.ts'
 const MB = 1024 * 1024
 const LOOK_EVERY_MS = 1000
 const LOOK_EVERY_BYTES = 64 * MB
-/** So much above the reserve, and at least a quarter of it, space counts as short. */
+/** Space counts as short when less than this, or less than a quarter of the reserve, is free above the reserve. */
 const SHORT_BYTES = 64 * MB
 
 /** Asks what is left on the disk: appends stop at a reserve, so that commits and trims still work (docs/rules.md, rule 27). */

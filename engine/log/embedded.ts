@@ -53,7 +53,7 @@ const MB = 1024 * 1024
 /** Memory for the packs at the tail. */
 const CACHE_BYTES = 32 * MB
 
-/** What of an embedded log is not as usual. */
+/** The settings of an embedded log that only some callers change. */
 export type EmbeddedLogOptions = Readonly<{
   /** appends are refused when the file system has less left: commits and trims must still work */
   reserveBytes?: (fileSystemBytes: number) => number

@@ -16,14 +16,14 @@ import type { Weight } from './weight.ts'
 /** Names one topic. A topic of a stream, or of a copy of what a reader needs of one, is made once, and its name is never used again. */
 export type TopicName = string
 
-/** A topic, with how many partitions it has. */
+/** Names a topic, and says how many partitions it has. */
 export type Topic = Readonly<{ topic: TopicName; partitions: number }>
 
-/** One partition of a topic. */
+/** Names one partition of a topic. */
 export type TopicPartition = Readonly<{ topic: TopicName; partition: number }>
 
 const COPY_PREFIX = 'copy.'
-/** Whether a topic begins with a copy, and so with an offset that is not 0. */
+/** Tells whether a topic is a copy, whose first offset need not be 0. */
 export const isCopy = (topic: TopicName): boolean => topic.startsWith(COPY_PREFIX)
 /** SQL expression. */
 export const NEW_COPY = `'${COPY_PREFIX}' || nextval('tailrace.stream_number') || '.' || substr(md5(gen_random_uuid()::text), 1, 8)`
@@ -34,34 +34,34 @@ export const NEW_COPY = `'${COPY_PREFIX}' || nextval('tailrace.stream_number') |
  */
 export type ReaderName = string
 
-/** Names the reader of a topic. @param name `<sink id>.<generation>` */
+/** Makes the name of a reader of a topic. @param name `<sink id>.<generation>` */
 export const readerOf = (topic: TopicName, name: string): ReaderName => (topic === name ? topic : `${topic}@${name}`)
-/** The topic that a reader reads. */
+/** Gives the topic that a reader reads. */
 export function topicRead(reader: ReaderName): TopicName {
   const [topic = reader] = reader.split('@', 1)
   return topic
 }
-/** The generation that reads: `<sink id>.<generation>`. */
+/** Gives the generation that a reader is: `<sink id>.<generation>`. */
 export const generationRead = (reader: ReaderName): string => reader.slice(reader.lastIndexOf('@') + 1)
 
-/** Every partition of what has some: of topics, of readers. */
+/** Lists every partition of things that have partitions: topics or readers. */
 export const eachPartition = <T extends Readonly<{ partitions: number }>>(all: readonly T[]): (T & Readonly<{ partition: number }>)[] =>
   all.flatMap((each) => Array.from({ length: each.partitions }, (_, partition) => ({ ...each, partition })))
 
-/** A pack for a partition. */
+/** Holds a pack that is to be appended to a partition. */
 export type AppendRecord = Readonly<{ topic: TopicName; partition: number; pack: Buffer }>
 
 /** What tells a transaction from any other that has its LSN in another past of the server. */
 type TransactionId = Readonly<{ xid: number; commitTimeUs: number }>
 /**
- * How far a source's stream is durable in all partitions; saved in the same transaction as the records.
+ * Says how far a source's stream is durable in all partitions; saved in the same transaction as the records.
  * @property transaction the position's own; absent: saved by a version that didn't keep it
  */
 export type Reached = Readonly<{ position: Position; transaction?: TransactionId }>
-/** How far a source is with an append. */
+/** Says how far a source is when an append is durable. */
 export type Progress = Reached & Readonly<{ source: string }>
 
-/** What a log keeps of the state database: the term of the source's owner, and what was saved as confirmed under it. */
+/** Holds what a log keeps of the state database: the term of the source's owner, and what was saved as confirmed under it. */
 export type RememberedState = Readonly<{ term: number; history: number; confirmed: Lsn }>
 
 /** A pack as it is read. */
@@ -83,7 +83,7 @@ export type InFlight = Readonly<{
   origin?: Readonly<{ generation: number; partition: number }>
 }>
 
-/** What a reader has done with a partition. */
+/** Says what a reader has finished of a partition, and which messages may be with clients. */
 export type Commit = Readonly<{
   /** the lowest unfinished message */
   next: MessageRef
@@ -100,7 +100,7 @@ export type Commit = Readonly<{
   parked?: number
 }>
 
-/** What a partition holds, as one of its readers sees it. */
+/** Tells what a partition holds, as one of its readers sees it. */
 export type PartitionStats = Readonly<{
   /** first offset kept, for whichever reader, and the one the next record gets */
   first: number
@@ -114,7 +114,7 @@ export type PartitionStats = Readonly<{
 }>
 
 /**
- * What one topic gets of another.
+ * Describes the part of a partition that is copied from one topic to another.
  * @property offset of the first record
  * @property until the first record whose messages begin there, or above, is not copied
  * @property end stands behind them
@@ -132,7 +132,7 @@ export type AssignmentListener = Readonly<{
   trouble?: (error: unknown) => void
 }>
 
-/** One log, wherever it is. */
+/** The log, wherever it is. */
 export interface Log extends AsyncDisposable {
   /** random, made with the log; a different one behind the same state database is a different log */
   readonly identity: string
@@ -148,7 +148,10 @@ export interface Log extends AsyncDisposable {
   /** Refused after a failed append until the next `beginRun` of the source: nothing may follow a hole (LOG_APPEND_FAILED). */
   append(records: readonly AppendRecord[], progress: Progress): Promise<void>
   progress(source: string): Promise<Reached | undefined>
-  /** The next run of a source appends whatever comes to it: also what the log has already, as it may have under names that mean nothing any more. */
+  /**
+   * The next run of a source appends whatever comes to it: also what the log has already, as it may have under names that mean
+   * nothing any more.
+   */
   forgetProgress(source: string): Promise<void>
   /**
    * Keeps what the state database says of a source, and saves what the log keeps there of itself. It is durable when this
@@ -221,7 +224,7 @@ export interface Log extends AsyncDisposable {
 }
 
 type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
-/** How far a source is, as plain JSON: an LSN is a text there, because it is beyond JSON's numbers. */
+/** Holds how far a source is, as plain JSON: an LSN is a text there, because it is beyond JSON's numbers. */
 export type StoredReached = StoredPosition & Readonly<{ xid?: number; commitTimeUs?: number }>
 /** A commit as plain JSON. */
 export type StoredCommit = Omit<Commit, 'filter'> & Readonly<{ filter: StoredPosition }>
@@ -229,9 +232,9 @@ export type StoredCommit = Omit<Commit, 'filter'> & Readonly<{ filter: StoredPos
 const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
 const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
 
-/** How far a source is, for JSON. */
+/** Writes how far a source is as plain JSON. */
 export const reachedToJson = ({ position, transaction }: Reached): StoredReached => ({ ...positionToJson(position), ...transaction })
-/** How far a source is, from JSON. */
+/** Reads how far a source is from plain JSON. */
 export function reachedFromJson({ xid, commitTimeUs, ...position }: StoredReached): Reached {
   const isNamed = xid !== undefined && commitTimeUs !== undefined
   return { position: positionFromJson(position), ...(isNamed ? { transaction: { xid, commitTimeUs } } : {}) }

@@ -24,8 +24,8 @@ const VERSION_AT = 2
 const MAY_BE_LATE_MS = 120_000
 
 /**
- * @param record an encoded pack, compressed or not
- * @param maxBytes of a part, its header included
+ * Splits a pack that is larger than a record may be. @param record an encoded pack, compressed or not @param maxBytes of a part,
+ * its header included
  */
 export function splitPack(record: Buffer, maxBytes: number): Buffer[] {
   const share = maxBytes - PART_BYTES
@@ -42,13 +42,13 @@ export function splitPack(record: Buffer, maxBytes: number): Buffer[] {
   })
 }
 
-/** Whether the record is a part, and not the first one: it needs those before it. */
+/** Tells whether a record is a part, and not the first one: it needs those before it. */
 export const isLaterPart = (record: Buffer): boolean => {
   const part = partOf(record)
   return part !== undefined && part.index > 0
 }
 
-/** Whether a pack stands where the record is: it is a pack, or the last part of one. */
+/** Tells whether a pack stands where a record is: the record is a pack, or the last part of one. */
 export const isWholeWith = (record: Buffer): boolean => {
   const part = partOf(record)
   return part === undefined || part.index === part.count - 1
@@ -65,7 +65,7 @@ function partOf(record: Buffer): Part | undefined {
 }
 
 /**
- * Where packs in parts stand in one partition, as whoever reads it in this process has met them. That is a fact of the log, so
+ * Remembers where packs in parts stand in one partition, as whoever reads it in this process has met them. That is a fact of the log, so
  * readers at different places share it: what each still needs follows from where it stands.
  */
 export class PartPlaces {

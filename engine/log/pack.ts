@@ -21,7 +21,7 @@ import type { Part, Position } from '../position.ts'
 
 /** Version of a pack, in its header. */
 export const PACK_VERSION = 1
-/** A part of a pack (pack-parts.ts): its header is that of the whole. */
+/** The version of a record that is a part of a pack (pack-parts.ts): its header is that of the whole. */
 export const PART_VERSION = 2
 /** The first bytes of every pack. */
 export const MAGIC = 0x5054 // "TP"
@@ -29,12 +29,12 @@ export const MAGIC = 0x5054 // "TP"
 export const HEADER_BYTES = 80
 /** Below this compression costs more than it saves. */
 const COMPRESS_FROM_BYTES = 512
-/** What a message takes in the columns. */
+/** Each message takes so many bytes in the columns. */
 export const BYTES_PER_MESSAGE = 8 + 6 * 4 + 3
-/** What a transaction takes in the columns. */
+/** Each transaction takes so many bytes in the columns. */
 export const BYTES_PER_TRANSACTION = 8 + 8 + 4
 
-/** What a message says of its row. */
+/** The numbers by which a pack says what happened to the row of a message. */
 export const ACTION = { insert: 0, update: 1, delete: 2, read: 3, truncate: 4 } as const
 /** An action as packs have it. */
 export type ActionCode = (typeof ACTION)[keyof typeof ACTION]
@@ -60,10 +60,10 @@ export const MESSAGE_FLAG = {
 /** Facts of a whole pack, as bits. */
 export const PACK_FLAG = { zstd: 1, marker: 2 } as const
 
-/** Under what a run has written a pack. */
+/** Says under which history, term and routing version a pack was written. */
 export type PackOrigin = Readonly<{ history: number; term: number; routing: number }>
 
-/** What a header says. */
+/** Holds what the header of a pack says. */
 export type PackHeader = PackOrigin &
   Readonly<{
     count: number
@@ -83,7 +83,7 @@ export type PackHeader = PackOrigin &
 const malformed = (what: string) => new EngineError('PACK_MALFORMED', `a record of the log can't be read: ${what}`)
 
 /**
- * The record with its payload compressed by zstd, or itself when that saves less than a tenth. It is the log's choice:
+ * Compresses the payload of a record by zstd; gives the record itself when that saves less than a tenth. It is the log's choice:
  * level 1 costs 1–4 µs a message in packs of 100–400, reading back another 1–2, and shrinks JSON 3–20 times.
  */
 export function compressPack(record: Buffer): Buffer {
@@ -303,7 +303,7 @@ export class PackColumns {
   }
 }
 
-/** Messages as whoever delivers them sees them, by their place in the view: those of a decoded pack, or one that was parked. */
+/** Shows messages to whoever delivers them, by their place in the view: those of a decoded pack, or one that was parked. */
 export interface MessageView {
   /** keys and bodies lie in here, between the offsets of the accessors */
   readonly buffer: Buffer

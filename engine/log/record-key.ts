@@ -8,7 +8,7 @@ import { weightOf, type Weight } from './weight.ts'
 const KEY_BYTES = 22
 const SHARES_AT = 18
 
-/** @param topic its number */
+/** Makes the key of a record. @param topic its number */
 export function recordKey(topic: number, partition: number, offset: number, size: number, shares: number): Buffer {
   const key = Buffer.allocUnsafe(KEY_BYTES)
   key.writeUInt32BE(topic, 0)
@@ -20,14 +20,14 @@ export function recordKey(topic: number, partition: number, offset: number, size
   return key
 }
 
-/** Records from one offset up to another, for a range query. */
+/** Makes the range of keys from one offset up to another. */
 export const recordRange = (topic: number, partition: number, from: number, before: number) => ({
   start: recordKey(topic, partition, from, 0, 0),
   end: recordKey(topic, partition, before, 0, 0),
 })
 
-/** The offset in a key. */
+/** Reads the offset from a key. */
 export const offsetOf = (key: Buffer): number => key.readUInt32BE(6) * 2 ** 32 + key.readUInt32BE(10)
 const sizeOf = (key: Buffer): number => key.readUInt32BE(14)
-/** What the record of a key weighs. */
+/** Reads from its key what a record weighs. */
 export const weightOfKey = (key: Buffer): Weight => weightOf(sizeOf(key), key.length > SHARES_AT ? key.readUInt32BE(SHARES_AT) : 0)

@@ -99,7 +99,7 @@ export class TailCache {
   }
 }
 
-/** Who follows a partition. */
+/** Stands for a reader that follows a partition. */
 export interface Follower extends Disposable {
   /** It has come near the tail: what is appended from now on, from `next`, will be read soon. */
   isNear(offset: number, next: number): void

@@ -4,10 +4,10 @@
  * key changes, rows of backfills, markers and packs of former versions nothing is told: they count for every reader. No I/O.
  */
 
-/** In bytes: all, and those of messages of one action. */
+/** Holds how many bytes records take, and how many of them are of messages of one action. */
 export type Weight = Readonly<{ bytes: number; insert: number; update: number; delete: number }>
 
-/** Nothing. */
+/** The weight of no records. */
 export const NO_WEIGHT: Weight = { bytes: 0, insert: 0, update: 0, delete: 0 }
 
 /** What a share is a part of, and the bits of one. */
@@ -16,7 +16,7 @@ const SHARE_BITS = 10
 /** Where they stand in the header of a pack. */
 const SHARES_AT = 16
 
-/** @param bytes of the messages of each action, and of all, in a pack that is made. @returns what its header says of them */
+/** Makes the shares that the header of a pack says of its actions. @param bytes of the messages of each action, and of all */
 export function sharesOf({ bytes, insert, update, delete: deleted }: Weight): number {
   if (bytes === 0) return 0
   const share = (part: number) => Math.floor((part * WHOLE) / bytes)
@@ -25,10 +25,10 @@ export function sharesOf({ bytes, insert, update, delete: deleted }: Weight): nu
 
 /** Writes shares into the header of a pack. */
 export const writeShares = (pack: Buffer, shares: number): number => pack.writeUInt32LE(shares, SHARES_AT)
-/** @param pack a record of the log, be it a part of a pack */
+/** Reads shares from the header of a pack. @param pack a record of the log, be it a part of a pack */
 export const readShares = (pack: Buffer): number => pack.readUInt32LE(SHARES_AT)
 
-/** @param size of a record. @param shares as its header has them */
+/** Makes a weight of the size of a record and the shares in its header. */
 export function weightOf(size: number, shares: number): Weight {
   const part = (nth: number) => Math.floor((size * ((shares >>> (nth * SHARE_BITS)) & WHOLE)) / WHOLE)
   return { bytes: size, insert: part(0), update: part(1), delete: part(2) }
@@ -36,7 +36,7 @@ export function weightOf(size: number, shares: number): Weight {
 
 /** The sum of two weights. */
 export const plus = (a: Weight, b: Weight): Weight => combined(a, b, (x, y) => x + y)
-/** Sums of a version that told nothing of actions stand still: what was added up is never less than nothing. */
+/** Subtracts a weight. Sums of a version that told nothing of actions stand still, so no difference is taken to be less than nothing. */
 export const minus = (a: Weight, b: Weight): Weight => combined(a, b, (x, y) => Math.max(0, x - y))
 
 const combined = (a: Weight, b: Weight, of: (x: number, y: number) => number): Weight => ({
@@ -54,8 +54,8 @@ const ASKED = 4_096
 type Point = Readonly<{ offset: number; weight: Weight }>
 
 /**
- * What the records of a partition weigh up to an offset, counted from any beginning: differences tell. Every so many records
- * the sum is remembered, so that asking for any offset adds up few of them. No I/O: who asks brings the sizes.
+ * Remembers what the records of a partition weigh up to an offset, counted from any beginning: only differences count. Every so
+ * many records the sum is remembered, so that asking for any offset adds up few of them. No I/O: who asks brings the sizes.
  */
 export class Weights {
   /** where the records that are kept begin */

@@ -12,9 +12,9 @@ import { BlockList, isIP, type LookupFunction } from 'node:net'
 import { EngineError } from '../errors.ts'
 import { innerAddress, withoutZone } from './ip-address.ts'
 
-/** How far this process may send. */
+/** Says to which addresses this process may send. */
 export type EgressMode = 'private' | 'public'
-/** An address of a host. @property family 4 or 6 */
+/** Holds an address of a host. @property family 4 or 6 */
 export type Address = Readonly<{ address: string; family: number }>
 /** All addresses of a name; rejects as `dns.lookup` does. */
 type Resolve = (hostname: string) => Promise<readonly Address[]>
@@ -40,7 +40,7 @@ const NOT_PUBLIC: readonly Range[] = [
 /** All of IPv6 that is given out for the public internet. */
 const GLOBAL: readonly Range[] = [['2000::', 3]]
 
-/** What an egress guard lets through. */
+/** The settings of an egress guard. */
 export type EgressOptions = Readonly<{
   mode: EgressMode
   /** hosts, `*.suffix`, addresses and ranges */ allow?: readonly string[]

@@ -9,10 +9,10 @@ const FORBIDDEN = new Set([
   'host', 'proxy-authorization', 'proxy-connection',
   'webhook-id', 'webhook-signature', 'webhook-timestamp',
 ])
-/** So many headers may be sent along. */
+/** At most so many headers of a user are sent along with a request. */
 export const MAX_HEADERS = 100
 
-/** Whether a user may have a header sent along. */
+/** Tells whether a user may have a header sent along. */
 export function isHeader(name: string, value: string): boolean {
   if (Buffer.byteLength(name) + Buffer.byteLength(value) > MAX_BYTES || FORBIDDEN.has(name.toLowerCase())) return false
   try {

@@ -30,7 +30,7 @@ export type HttpRequest = Readonly<{
   bodySent?: () => void
 }>
 
-/** What a server answered. */
+/** Holds what a server answered. */
 export type HttpAnswer = Readonly<{
   status: number
   headers: Readonly<Record<string, string | string[] | undefined>>
@@ -51,7 +51,7 @@ export type HttpFailure = Readonly<{
   message: string
 }>
 
-/** What came of a request. */
+/** Tells what came of a request. */
 export type HttpResult = Readonly<{ answer: HttpAnswer; failure?: undefined } | { answer?: undefined; failure: HttpFailure }>
 
 type HttpPoolOptions = Readonly<{
@@ -206,7 +206,10 @@ const NO_BODY = Buffer.alloc(0)
 const MEMORY_BYTES = 16 * 1024
 const ABORTED: HttpFailure = { phase: 'aborted', code: 'ABORTED', message: 'called off' }
 
-/** @property underWay where it is until it is settled. @property freed gets the client that has done with it. @property isSent whether a client has sent all */
+/**
+ * @property underWay where it is until it is settled. @property freed gets the client that has done with it. @property isSent
+ * whether a client has sent all
+ */
 type CallOptions = Readonly<{
   tell: (result: HttpResult) => void
   freed: (client: Client) => void

@@ -7,10 +7,10 @@ import { createRequire } from 'node:module'
 import type { Server } from 'node:net'
 import type * as Undici from 'undici'
 
-/** Of Node's HTTP module. */
+/** The parts of Node's HTTP module that are used here. */
 export const { createServer, validateHeaderName, validateHeaderValue } = process.getBuiltinModule('node:http')
 
-/** Where a server that listens is reached, such as "http://127.0.0.1:7376". */
+/** Gives the URL at which a listening server is reached, such as "http://127.0.0.1:7376". */
 export function urlOf(server: Server): string {
   const at = server.address()
   if (at === null || typeof at === 'string') throw new TypeError('the server listens on no port')
@@ -18,13 +18,13 @@ export function urlOf(server: Server): string {
 }
 
 const load = createRequire(import.meta.url)
-/** One connection to a server. */
+/** A client of undici, which is one connection to a server. */
 export type Client = Undici.Client
 /** Makes a connection to a server. */
 export const Client = load('undici/lib/dispatcher/client.js') as typeof Undici.Client
 /** Makes what opens sockets for clients. */
 export const buildConnector = load('undici/lib/core/connect.js') as typeof Undici.buildConnector
 
-/** All of undici is loaded with the first one: only processes of a cluster ask each other. */
+/** Opens a pool of connections. All of undici is loaded with the first one, for only processes of a cluster need it. */
 export const openPool = (origin: string, options: Undici.Pool.Options): Undici.Pool =>
   new (load('undici') as typeof Undici).Pool(origin, options)

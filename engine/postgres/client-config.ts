@@ -2,7 +2,7 @@
 import type { ClientConfig } from 'pg'
 import { GuardedSocket } from './guarded-socket.ts'
 
-/** How to reach a Postgres: plain values once checked; the password is decrypted only in memory. */
+/** Says how to reach a Postgres, in checked plain values; the password is decrypted only in memory. */
 export type Connection = Readonly<{
   hostname: string
   port: number
@@ -14,8 +14,9 @@ export type Connection = Readonly<{
 }>
 
 /**
- * Of a database that an account names: reached through the guard, and with its own password alone. Where that is empty, pg would take
- * PGPASSWORD or a line of .pgpass from the service's environment and give it to whatever server is named.
+ * Makes the driver's configuration of a database that an account names: it is reached through the guard, and with its own password
+ * alone. Where that is empty, pg would take PGPASSWORD or a line of .pgpass from the service's environment and give it to whatever
+ * server is named.
  */
 export function accountClient(connection: Connection, applicationName: string, options?: string): ClientConfig {
   return {
@@ -25,7 +26,7 @@ export function accountClient(connection: Connection, applicationName: string, o
   }
 }
 
-/** @param options startup options, such as PINNED_OPTIONS of a source's connections */
+/** Makes the driver's configuration of a connection. @param options startup options, such as PINNED_OPTIONS of a source's connections */
 export function clientConfig(connection: Connection, applicationName: string, options?: string): ClientConfig {
   return {
     host: connection.hostname,

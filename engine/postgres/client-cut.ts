@@ -9,12 +9,12 @@ export function cut(client: Client): void {
   streamOf(client).destroy()
 }
 
-/** What was asked for is more than whoever asked can take. */
+/** Says that an answer is larger than whoever asked can take. */
 export class TooMuch extends Error {}
 
 /**
- * Asks, and counts what comes in: a value is put together whole before anybody is told of its row. The connection is cut off where it
- * gives more.
+ * Asks, and cuts the connection off when the answer is larger than a bound. Bytes are counted as they come in, because a value is
+ * put together whole before anybody is told of its row.
  * @throws TooMuch: then the connection can't be used any more
  */
 export async function askWithin<T>(client: Client, maxBytes: number, ask: () => Promise<T>): Promise<T> {

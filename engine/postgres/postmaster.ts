@@ -10,7 +10,7 @@ import { join } from 'node:path'
 /** Above every process id of every system, so never alive. */
 const NOBODYS_PID = 2_147_483_646
 
-/** @returns what the pid file of the cluster says; undefined: there is none, or none that can be read */
+/** Reads the pid file of a cluster. @returns what it says; undefined: there is none, or none that can be read */
 export function postmasterOf(cluster: string): Readonly<{ pid: number; port: number }> | undefined {
   const lines = linesOf(cluster)
   const pid = Number(lines?.[0])
@@ -37,7 +37,7 @@ function linesOf(cluster: string): readonly string[] | undefined {
   }
 }
 
-/** A process that has ended and whose parent has not asked for it (a container without an init) is not alive. */
+/** Tells whether a process is alive. One that has ended and whose parent has not asked for it (in a container without an init) is not. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0)
@@ -57,7 +57,7 @@ function stateOf(pid: number): string | undefined {
   }
 }
 
-/** A process that has ended by now needs none. */
+/** Sends a signal to a process, unless it has ended by now. */
 export function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name)
@@ -66,7 +66,7 @@ export function signal(pid: number, name: NodeJS.Signals): void {
   }
 }
 
-/** @returns whether the process was started as the server of this cluster, or works in it */
+/** Tells whether a process was started as the server of this cluster, or works in it. */
 export function serves(pid: number, cluster: string): boolean {
   if (worksIn(pid, cluster)) return true
   const args = argumentsOf(pid)
@@ -90,7 +90,7 @@ function argumentsOf(pid: number): readonly string[] {
   }
 }
 
-/** Sessions that a killed server left at work: they hold its memory, and no other server starts on the cluster. Linux only. */
+/** Finds the sessions that a killed server left at work: they hold its memory, and no other server starts on the cluster. Linux only. */
 export function leftoversOf(cluster: string): readonly number[] {
   if (!existsSync('/proc/self')) return []
   return readdirSync('/proc')

@@ -13,7 +13,7 @@ type Provision = Readonly<{
   /** it is only looked at what would be made */
   isTrial?: boolean
 }>
-/** What was made; `undo` drops it again, when the rest of a configuration fails to apply. */
+/** Tells what was made; `undo` drops it again, when the rest of a configuration fails to apply. */
 export type Provisioned = Readonly<{ slotCreated: boolean; publicationCreated: boolean; undo: () => Promise<void> }>
 
 /** A slot waits for transactions that were open when it was asked for. */
@@ -21,7 +21,10 @@ const SLOT_LIMIT_MS = 15_000
 const QUERY_CANCELED = '57014'
 const CONNECTING = 'connecting'
 
-/** Makes what a source needs, or says what is missing. @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED */
+/**
+ * Makes what a source needs, or says what is missing. @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, WAL_LEVEL_TOO_LOW,
+ * SOURCE_REFUSED, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED
+ */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
   const { isTrial = false } = wanted
   const client = new Client(accountClient(connection, 'tailrace set-up'))
@@ -64,7 +67,10 @@ export async function provision(connection: Connection, wanted: Provision): Prom
   }
 }
 
-/** Whether the server could not be reached, or let nobody in: which of these tells what stands in a network. */
+/**
+ * Tells whether an error is of connecting: the server could not be reached, or let nobody in. Which of the two it is would tell a
+ * stranger what stands in a network.
+ */
 export const isOfConnecting = (error: unknown): error is EngineError => error instanceof EngineError && error.context['step'] === CONNECTING
 
 /** Login, database or right: waiting does not mend it. */

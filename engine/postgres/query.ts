@@ -1,4 +1,4 @@
-/** A row as Postgres answers it: whoever asks knows what its columns hold. */
+/** Holds a row as Postgres answers it; `rowsOf` gives its columns types. */
 export type Row = Readonly<Record<string, unknown>>
 
 /** Asks a database, on whichever session: a source, or the state database. */

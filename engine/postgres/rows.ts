@@ -34,7 +34,7 @@ type ValueOf<C> = C extends Held
     : C extends (value: unknown) => infer T
       ? T
       : never
-/** A row that was read by a description of its columns. */
+/** The type of a row that was read by a description of its columns. */
 export type RowOf<C extends Columns> = { readonly [N in keyof C]: ValueOf<C[N]> }
 
 /**

@@ -7,7 +7,7 @@
  */
 import { codeOf } from '../errors.ts'
 
-/** What a failure says of trying again. */
+/** Says whether trying again can help after a failure. */
 export type Fault =
   /** the server can't be reached, is stopping or starting, or has no connection, memory or disk left; or there is no SQLSTATE */
   | 'away'
@@ -38,13 +38,16 @@ const CODES: Readonly<Record<string, Fault>> = {
   '55P03': 'unable', // a lock was not to be had
 }
 
-/** @param sqlstate undefined: the failure came without one, so not from the server */
+/**
+ * Decides by its SQLSTATE whether trying again can help after a failure. @param sqlstate undefined: the failure came without one,
+ * so not from the server
+ */
 export function faultOf(sqlstate: string | undefined): Fault {
   if (sqlstate === undefined) return 'away'
   return CODES[sqlstate] ?? CLASSES[sqlstate.slice(0, 2)] ?? 'other'
 }
 
-/** @returns undefined: it has none. EPIPE has its form, but is a socket's code, as ECONNREFUSED is */
+/** Reads the SQLSTATE of an error. @returns undefined: it has none. EPIPE has its form, but is a socket's code, as ECONNREFUSED is */
 export function sqlstateOf(error: unknown): string | undefined {
   const code = codeOf(error)
   return code !== undefined && /^[0-9A-Z]{5}$/.test(code) && code !== 'EPIPE' ? code : undefined
@@ -55,7 +58,10 @@ const UNSENT: readonly unknown[] = ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN']
 /** The session ended, or whoever stands between lost it: that is no answer to the statement. */
 const SESSION_LOST = /^(08|XX|57P0[1245]|40003)/
 
-/** Whether a statement that failed may have been carried out all the same: its answer was lost. What a server refuses it has not done. */
+/**
+ * Tells whether a statement that failed may have been carried out all the same, because only its answer was lost. What a server
+ * refuses it has not done.
+ */
 export function mayBeDone(error: unknown): boolean {
   const sqlstate = sqlstateOf(error)
   if (sqlstate !== undefined) return SESSION_LOST.test(sqlstate)

@@ -25,7 +25,7 @@ const WRONG_NAME = new Set(['ERR_TLS_CERT_ALTNAME_INVALID', 'HOSTNAME_MISMATCH']
 /** pg's own constant for an answer of one byte; it comes without a code. */
 const NO_TLS = 'The server does not support SSL connections'
 
-/** @returns undefined: the error is not about TLS */
+/** Says in our words why TLS failed. @returns undefined: the error is not about TLS */
 export function tlsRefusal(error: unknown, where = 'the server'): EngineError | undefined {
   if (!(error instanceof Error)) return undefined
   const code = codeOf(error) ?? ''

@@ -3,10 +3,10 @@ import { EngineError, errorText } from '../errors.ts'
 import { faultOf, sqlstateOf } from '../postgres/sqlstate.ts'
 import type { Query } from '../postgres/query.ts'
 
-/** SQLSTATE of a row that is there already: another process was faster. */
+/** The SQLSTATE of a row that is there already, because another process was faster. */
 export const UNIQUE_VIOLATION = '23505'
 
-/** @throws EngineError STATE_UNAVAILABLE: trying again may help; INTERNAL: the statement was refused */
+/** Asks the state database. @throws EngineError STATE_UNAVAILABLE: trying again may help; INTERNAL: the statement was refused */
 export async function ask(query: Query, sql: string, params: readonly unknown[]): ReturnType<Query> {
   try {
     return await query(sql, params)
@@ -19,8 +19,9 @@ export async function ask(query: Query, sql: string, params: readonly unknown[])
 }
 
 /**
- * The state database is away, read-only, in recovery, out of connections, refuses the login or a right, or has undone a
- * transaction: all of it passes, or a person mends it while work that needs the state waits.
+ * Makes the error STATE_UNAVAILABLE of a failure that passes by itself: the state database is away, read-only, in recovery, out of
+ * connections, refuses the login or a right, or has undone a transaction: all of it passes, or a person mends it while work that
+ * needs the state waits.
  * @returns undefined: it is the statement that was refused
  */
 export function stateUnavailable(error: unknown): EngineError | undefined {

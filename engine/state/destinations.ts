@@ -1,7 +1,7 @@
 /** Where messages go, as far as it is the same for all destinations. Each type describes its own settings, in sinks/. */
 import type { TObject } from 'typebox'
 
-/** The type of a destination, and what its schema says. */
+/** Holds the type of a destination, and the settings that its schema has. */
 export type Destination = Readonly<{ type: string; [setting: string]: unknown }>
 
 /** Marks a setting in its schema as secret: it is stored encrypted, never logged, and shown only in part. */
@@ -10,7 +10,7 @@ export const SECRET = { secret: true } as const
 /** The settings of each type. */
 export type DestinationSchemas = ReadonlyMap<string, TObject>
 
-/** Names of the fields of a destination that hold secrets: texts, or lists of texts. */
+/** Lists the fields of a destination that hold secrets: texts, or lists of texts. */
 export function secretFields(schemas: DestinationSchemas, type: string): readonly string[] {
   const schema = schemas.get(type)
   if (!schema) throw new Error(`there is no destination of type ${type}, so nothing says what of it is secret`)
@@ -19,10 +19,10 @@ export function secretFields(schemas: DestinationSchemas, type: string): readonl
     .map(([name]) => name)
 }
 
-/** The HTTP endpoint that a destination names; undefined: it has an address of its own, or needs none. */
+/** Gives the name of the HTTP endpoint of a destination; undefined: it has an address of its own, or needs none. */
 export const endpointName = ({ http_endpoint: name }: Destination): string | undefined => (typeof name === 'string' ? name : undefined)
 
-/** Where webhooks go: a URL, and headers, of which some are secrets. */
+/** Says where webhooks go: to a URL, with headers, of which some are secrets. */
 export type HttpEndpoint = Readonly<{
   id: string
   accountId: string

@@ -10,10 +10,10 @@ export type FunctionType = (typeof FUNCTION_TYPES)[number]
 export const FUNCTION_FIELDS = ['filter', 'transform', 'routing', 'enrichment'] as const
 /** A setting of a sink that names a function. */
 export type FunctionField = (typeof FUNCTION_FIELDS)[number]
-/** What a sandbox runs. What their results mean is told in transforms/: by sandbox/runtime.ts and by stage.ts. */
+/** The types of functions that a sandbox runs. What their results mean is told in transforms/: by sandbox/runtime.ts and by stage.ts. */
 export type SandboxKind = 'transform' | 'filter' | 'routing'
 
-/** What is particular to each type of function. */
+/** Holds what is particular to a type of function. */
 type Kind = Readonly<{
   /** the setting of a sink that takes one */
   field: FunctionField
@@ -23,7 +23,7 @@ type Kind = Readonly<{
   /** the type that its code may import */
   imports?: string
 }>
-/** Every type of function. */
+/** Describes every type of function. */
 export const FUNCTION_KINDS: Readonly<Record<FunctionType, Kind>> = {
   path: { field: 'transform', written: 'path', runs: 'transform' },
   transform: { field: 'transform', written: 'code', runs: 'transform', imports: 'Transform' },

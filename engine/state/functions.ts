@@ -4,7 +4,7 @@ import type { Destination } from './destinations.ts'
 import { FUNCTION_FIELDS, FUNCTION_KINDS, type FunctionField, type FunctionType } from './function-kinds.ts'
 import type { Sink, SinkSettings } from './resources.ts'
 
-/** A function as it is to be stored: built, so that it can be run as it is. */
+/** Holds a function as it is to be stored: built, so that it can be run as it is. */
 export type FunctionInput = Readonly<{
   name: string
   type: FunctionType
@@ -17,10 +17,10 @@ export type FunctionInput = Readonly<{
   compiled: string
   usesMetadata: boolean
 }>
-/** A function as it is stored. */
+/** Holds a function as it is stored. */
 export type StoredFunction = FunctionInput & Readonly<{ id: string; accountId: string }>
 
-/** @returns why a sink can't have the functions that it names: the first field with one that isn't there, or that it doesn't take */
+/** Says why a sink can't have the functions that it names: the first field with one that isn't there, or that it doesn't take. */
 export function unfitFunction(
   sink: Pick<SinkSettings, FunctionField> & Readonly<{ destination: Pick<Destination, 'type'> }>,
   functions: readonly Pick<StoredFunction, 'name' | 'type' | 'sinkType'>[],

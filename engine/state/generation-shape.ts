@@ -7,7 +7,10 @@ import type { SinkSettings } from './resources.ts'
 import { type SourceFilter, takesTable } from './source-filter.ts'
 import { qualified } from '../postgres/table-name.ts'
 
-/** What of a sink decides which messages lie in its stream, where, in which order and in which words (docs/rules.md, rule 43). */
+/**
+ * Holds the settings of a sink that decide which messages lie in its stream, where, in which order and in which words
+ * (docs/rules.md, rule 43).
+ */
 export type StreamShape = Readonly<{
   partitions: number
   /** false: no order is asked for */
@@ -21,7 +24,7 @@ export type StreamShape = Readonly<{
   only?: string
 }>
 
-/** How a generation of a sink lays out its messages, as it is stored with the generation. */
+/** Says how a generation of a sink lays out its messages, as it is stored with the generation. */
 export type GenerationShape = Pick<StreamShape, 'partitions' | 'grouping' | 'groupColumns'> &
   Readonly<{
     /** a change of the primary key is a delete and an insert; absent: it is an update */
@@ -43,7 +46,7 @@ const isShape = (value: unknown): value is GenerationShape =>
 type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> &
   Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'>>
 
-/** @param id of the sink. @returns with full and sorted names, so that equal shapes are equal texts */
+/** Makes the shape of a sink, with full and sorted names, so that equal shapes are equal texts. @param id of the sink */
 export function shapeOf(id: string, sink: Shaping): GenerationShape & Readonly<{ stream: StreamShape }> {
   const stream = streamShapeOf(id, sink)
   const { partitions, grouping, groupColumns } = stream
@@ -78,18 +81,18 @@ function selectionOf(source: SinkSettings['source']): SourceFilter {
   }
 }
 
-/** Whether both put the same messages into the same groups; their partitions may differ. */
+/** Tells whether two shapes put the same messages into the same groups; their partitions may differ. */
 export function sameGroups(a: GenerationShape, b: GenerationShape): boolean {
   return a.grouping === b.grouping && canonical(a.groupColumns) === canonical(b.groupColumns)
 }
 
-/** Two streams of one shape are one stream. @returns the same text for the same shape */
+/** Writes the shape of a stream as a text, the same for the same shape: two streams of one shape are one stream. */
 export const streamText = ({ partitions, grouping, groupColumns, source, timestampFormat, only }: StreamShape): string =>
   canonical({ partitions, grouping, groupColumns, source, timestampFormat, only })
 
 const MAX_NAMES = 3
 
-/** What a stream takes, in short, as people read it. */
+/** Says in short, for people, what a stream selects. */
 export function describeStream({ source, grouping, groupColumns, timestampFormat, only }: StreamShape): string {
   const { include_schemas, exclude_schemas, include_tables, exclude_tables } = source
   const parts = [

@@ -20,7 +20,7 @@ export type Node = Readonly<{
 }>
 
 const BEAT_EVERY_MS = 1_000
-/** A process that has not been seen for so long counts as gone. */
+/** A process that has given no sign for so long counts as gone. */
 export const LIVE_MS = 5_000
 /** Rows of the dead stay so long, so that who held something last still has a name. */
 const FORGET_AFTER = '1 day'

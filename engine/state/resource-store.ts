@@ -28,7 +28,7 @@ export type SinkInput = Readonly<SinkSettingsInput & { destination: Destination 
 /** An HTTP endpoint as a user says it. */
 export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 
-/** Every edit of an account begins with this lock, so that one at a time is made, of all processes. */
+/** Names the lock with which every edit of an account begins, so that one edit is made at a time, over all processes. */
 export const accountLock = (id: string): RowLock => ({ table: 'account', id, how: 'update' })
 
 /** Every type of resource that users set up, in the order of a configuration file. */
@@ -42,9 +42,9 @@ type ResourceTypes = {
   function: { input: FunctionInput; stored: StoredFunction }
   sink: { input: SinkInput; stored: Sink }
 }
-/** What a user says of a resource of a type. */
+/** The type of what a user says of a resource. */
 export type InputOf<T extends ResourceType> = ResourceTypes[T]['input']
-/** What is stored of a resource of a type. */
+/** The type of what is stored of a resource. */
 export type StoredOf<T extends ResourceType> = ResourceTypes[T]['stored']
 
 /** The names of the lists of resources, by type. */
@@ -59,7 +59,7 @@ const listsOf = (list: <T extends ResourceType>(type: T) => readonly StoredOf<T>
   functions: list('function'),
   sinks: list('sink'),
 })
-/** What there is before anything was set up. */
+/** The resources before anything was set up: none. */
 export const NO_RESOURCES = listsOf(() => [])
 
 const LIST_OF: { readonly [T in ResourceType]: (lists: ResourceLists) => readonly StoredOf<T>[] } = {
@@ -84,7 +84,7 @@ export const withResource = <T extends ResourceType>(lists: ResourceLists, type:
   [LISTS[type]]: [...listOf(lists, type).filter(({ id }) => id !== resource.id), resource],
 })
 
-/** How messages name a type of resource. */
+/** The words by which messages name a type of resource. */
 export const NOUN_OF: Readonly<Record<ResourceType, string>> = {
   database: 'database',
   http_endpoint: 'HTTP endpoint',
@@ -92,7 +92,7 @@ export const NOUN_OF: Readonly<Record<ResourceType, string>> = {
   sink: 'sink',
 }
 
-/** What is stored, at one moment. */
+/** Holds all resources as they are stored at one moment. */
 export type Resources = ResourceLists &
   Readonly<{
     /** differs whenever any of it does */
@@ -384,7 +384,10 @@ const REFERENCES: Readonly<Record<ResourceType, readonly (readonly [column: stri
 
 const columnOf = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
 
-/** @param elsewhere how columns of other tables are read. @returns SQL that gives columns of `r` under the names that they have here, and the version */
+/**
+ * @param elsewhere how columns of other tables are read. @returns SQL that gives columns of `r` under the names that they have
+ * here, and the version
+ */
 function selected(columns: Values, elsewhere: Readonly<Record<string, string>> = {}): string {
   const named = Object.keys(columns).map((name) => `${elsewhere[name] ?? `r.${columnOf(name)}`} as "${name}"`)
   return `${named.join(', ')}, ${versionOf('r', { also: Object.values(elsewhere) })} as version`

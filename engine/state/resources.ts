@@ -19,10 +19,10 @@ const Annotations = Type.Record(Type.String(), Type.Unknown(), {
 
 const DEFAULT_REPLAY_WINDOW = '1h'
 
-/** What can happen to a row. */
+/** The actions: what can happen to a row. */
 export const ACTIONS = ['insert', 'update', 'delete'] as const
 
-/** What a sink says of one of its tables. */
+/** The schema of what a sink says of one of its tables. */
 export const TableSettings = Type.Object(
   {
     name: Type.String({ description: 'schema.table; without a schema: public' }),
@@ -36,7 +36,7 @@ const partitions = {
   maximum: 1024,
   description: 'parallel streams; order holds within a row; may be changed at any time. Of a new sink 1, with the log in Kafka 4',
 }
-/** As a user says it: without a default, for that depends on the log. */
+/** The schema of a number of partitions as a user says it: without a default, for that depends on the log. */
 export const PartitionsIn = Type.Integer(partitions)
 
 const setting = (does: string) => Type.Optional(Type.Union([Name, Type.Null()], { description: `name of the function ${does}` }))
@@ -141,17 +141,20 @@ export const SinkSettings = Type.Object(
 
 /** The settings of a sink, but for its destination. */
 export type SinkSettings = Static<typeof SinkSettings>
-/** As given: without `partitions` a sink keeps the number it has, and a new one gets the default of the log. */
+/**
+ * The settings of a sink as a user gives them: without `partitions` a sink keeps the number it has, and a new one gets the default
+ * of the log.
+ */
 export type SinkSettingsInput = Omit<SinkSettings, 'partitions'> & { partitions?: number | undefined }
 
-/** @param stored as in the settings; absent: the default */
+/** Gives the replay window of a sink in milliseconds. @param stored as in the settings; absent: the default */
 export const replayWindowMs = (stored: SinkSettings['replay_window'] | null | undefined): number =>
   durationMs(stored ?? DEFAULT_REPLAY_WINDOW)
 
-/** Who has resources, and tokens to reach them. */
+/** Names who has resources, and tokens to reach them. */
 export type Account = Readonly<{ id: string; name: string }>
 
-/** A sink as stored: ids beside what the user set. A change of generation is decided by the routing, not by the user. */
+/** Holds a sink as it is stored: ids beside what the user set. A change of generation is decided by the routing, not by the user. */
 export type Sink = Readonly<
   SinkSettings & {
     id: string
@@ -161,7 +164,7 @@ export type Sink = Readonly<
   }
 >
 
-/** How a connection to a database is encrypted, and whose certificate is taken. */
+/** The schema of how a connection to a database is encrypted, and whose certificate is taken. */
 export const TlsMode = Type.Union([
   Type.Boolean(),
   Type.Literal('disable'),
@@ -182,16 +185,16 @@ export type Database = Readonly<{
 }>
 
 /**
- * What goes where, as an immutable numbered version (docs/rules.md, rule 6): which streams are written, and who reads them. It takes
+ * Says what goes where, as an immutable numbered version (docs/rules.md, rule 6): which streams are written, and who reads them. It takes
  * effect where a transactional logical message naming it stands in the write-ahead log, so that every run over the same log
  * cuts at the same place.
  */
 export type RoutingVersion = Routing & Readonly<{ databaseId: string; version: number }>
 
-/** Who reads a stream changes nothing of what is written to it. */
+/** Says which streams are written, and who reads them. Who reads a stream changes nothing of what is written to it. */
 export type Routing = Readonly<{ streams: readonly RoutedStream[]; readers: readonly RoutedReader[] }>
 
-/** A stream that is written, and where. */
+/** Describes a stream that is written, and its topic. */
 export type RoutedStream = StreamShape &
   Readonly<{
     topic: string

@@ -11,7 +11,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { rowOf, rowsOf } from '../postgres/rows.ts'
 
 /**
- * SQL for the version of a row, a number of 64 bits: texts of 500 rows took four times as long to make and to compare.
+ * Gives, in SQL, the version of a row, a number of 64 bits: texts of 500 rows took four times as long to make and to compare.
  * @param table its name in the statement. @param also columns of other tables that are decoded with it
  */
 export const versionOf = (

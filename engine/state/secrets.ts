@@ -38,7 +38,7 @@ export class Vault {
   }
 }
 
-/** The key of a data folder, made at the first start. */
+/** Reads the key of a data folder, and makes it at the first start. */
 export function folderKey(folder: string): Buffer {
   const file = join(folder, 'vault.key')
   if (!existsSync(file)) writeFileSync(file, randomBytes(32).toString('base64'), { mode: 0o600, flag: 'wx' })

@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox'
 import { qualified } from '../postgres/table-name.ts'
 
-/** Which tables a sink takes. `null` or absent: no restriction. Table names are `schema.table`. */
+/** The schema of which tables a sink takes. `null` or absent: no restriction. Table names are `schema.table`. */
 export const SourceFilter = Type.Object(
   {
     include_schemas: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
@@ -15,10 +15,10 @@ export const SourceFilter = Type.Object(
     description: 'which tables it takes: include_ or exclude_schemas, include_ or exclude_tables; {} takes all that are published',
   },
 )
-/** Which tables a sink takes. */
+/** Says which tables a sink takes. */
 export type SourceFilter = Static<typeof SourceFilter>
 
-/** Whether a sink takes a table. Lists that are given restrict: a table must pass those of schemas and those of tables. */
+/** Tells whether a sink takes a table. Lists that are given restrict: a table must pass those of schemas and those of tables. */
 export function takesTable(filter: SourceFilter, schema: string, fullName: string): boolean {
   const { include_schemas, exclude_schemas, include_tables, exclude_tables } = filter
   if (include_schemas && !include_schemas.includes(schema)) return false

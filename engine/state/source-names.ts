@@ -22,7 +22,7 @@ type Missing<T extends SourceName = SourceName> = T & Readonly<{ isOutsideIdenti
 const LIMIT_MS = 3_000
 
 /**
- * Every name of a sink, tables in full.
+ * Lists every name of a table or column that a sink has, tables in full.
  * @param isKeyed it keeps one document per key: a delete must be in the group of the row's other changes (docs/rules.md, rule 24)
  */
 export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'tables'>, isKeyed = false): readonly SourceName[] {
@@ -40,13 +40,16 @@ export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'table
 
 const keyOf = (name: SourceName): string => JSON.stringify([name.kind, name.name, name.column])
 
-/** Those that the sink did not have before: what has gone since is no mistake of the one who sends it back. */
+/** Keeps the names that the sink did not have before: what has gone since is no mistake of the one who sends it back. */
 export function newNames<T extends SourceName>(names: readonly T[], before: Parameters<typeof namesOf>[0] | undefined): readonly T[] {
   const known = new Set(before ? namesOf(before).map(keyOf) : [])
   return names.filter((name) => !known.has(keyOf(name)))
 }
 
-/** @returns those that are not there; of a table that isn't, not its columns too. None when the source can't be asked */
+/**
+ * Asks the source which of the names are not there; of a table that isn't, its columns are left out. None when the source can't be
+ * asked.
+ */
 export async function missingNames<T extends SourceName>(connection: Connection, names: readonly T[]): Promise<readonly Missing<T>[]> {
   if (names.length === 0) return []
   const client = new Client({
@@ -97,7 +100,7 @@ export function reasonOf({ kind, name, column, isOutsideIdentity = false }: Miss
     : `names the column ${column.slice(0, 100)}, which ${name.slice(0, 200)} does not have`
 }
 
-/** @throws EngineError VALIDATION_FAILED: a reason for each field, all at once */
+/** Refuses names that are not there. @throws EngineError VALIDATION_FAILED: a reason for each field, all at once */
 export function refuseMissing(missing: readonly Missing[]): void {
   if (missing.length === 0) return
   const reasons: Record<string, string> = {}

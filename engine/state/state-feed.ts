@@ -8,7 +8,7 @@ import { Client } from 'pg'
 import { clientConfig, type Connection } from '../postgres/client-config.ts'
 import { cut } from '../postgres/client-cut.ts'
 
-/** What has changed in the state database; `everything` is said when notices may have been missed. */
+/** Tells what has changed in the state database; `everything` is said when notices may have been missed. */
 export type Notice =
   | Readonly<{ about: 'resources' | 'nodes' | 'everything' }>
   /** partitions of this sink have new owners */

@@ -23,7 +23,7 @@ export interface Store extends AsyncDisposable {
   transaction<T>(work: (query: Query) => Promise<T>, lock?: RowLock): Promise<T>
 }
 
-/** @property how as SQL says it */
+/** Names a row that a transaction locks. @property how as SQL says it */
 export type RowLock = Readonly<{ table: string; id: string; how: 'update' | 'no key update' }>
 
 const MIGRATIONS = join(import.meta.dirname, 'migrations')
@@ -37,7 +37,8 @@ const CONNECT_LIMIT_MS = 10_000
 const ignored = (): void => {}
 
 /**
- * @param statementLimitMs what a statement may take; only tests say another than the product's
+ * Opens the state database, and brings its schema up to date. @param statementLimitMs what a statement may take; only tests say
+ * another than the product's
  * @throws EngineError STATE_TOO_NEW, STATE_UNAVAILABLE, TLS_REFUSED
  */
 export async function openStore(

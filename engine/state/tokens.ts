@@ -4,5 +4,5 @@ import { hash, randomBytes } from 'node:crypto'
 /** Makes a token that nobody can guess. */
 export const newToken = (): string => `tr_${randomBytes(24).toString('base64url')}`
 
-/** @returns lower-case hexadecimal */
+/** Hashes a token, into lower-case hexadecimal. */
 export const hashToken = (token: string): string => hash('sha256', token, 'hex')

@@ -15,7 +15,7 @@ import { EngineError, codeOf } from '../../errors.ts'
 import type { Commit, FinishedRange, InFlight, MessageRef } from '../log.ts'
 import { PART } from '../../position.ts'
 
-/** A commit and its place among those of its owner: (term, number) grows. */
+/** Holds a commit and its place among those of its owner: (term, number) grows. */
 export type Numbered = Readonly<{ commit: Commit; number: number }>
 /** @property isWhole false: the rest is in the checkpoint of the same owner with this number or a later one */
 type ReadCommit = Numbered & Readonly<{ isWhole: boolean }>

@@ -11,13 +11,13 @@ type KafkaTls = Readonly<{
   verify?: boolean | undefined
 }>
 
-/** How we log in to the brokers. */
+/** Says how we log in to the brokers. */
 export type KafkaSasl =
   | Readonly<{ mechanism: 'plain' | 'scram-sha-256' | 'scram-sha-512'; username: string; password: string }>
   /** @property token asked for at every new connection */
   | Readonly<{ mechanism: 'oauthbearer'; token: () => Promise<string> }>
 
-/** How the brokers of a cluster are reached. */
+/** Says how the brokers of a cluster are reached. */
 export type KafkaConnection = Readonly<{
   /** where to begin; the cluster tells the rest */
   brokers: readonly BrokerAddress[]
@@ -27,7 +27,7 @@ export type KafkaConnection = Readonly<{
   sasl?: KafkaSasl | undefined
 }>
 
-/** @returns undefined: not of the form host:port, [IPv6]:port or host (port 9092) */
+/** Reads the address of a broker. @returns undefined: not of the form host:port, [IPv6]:port or host (port 9092) */
 export function parseBroker(text: string): BrokerAddress | undefined {
   const [, v6, name, digits] = /^(?:\[([0-9a-f:.]+)\]|([^\s:/[\]@]+))(?::(\d{1,5}))?$/i.exec(text) ?? []
   const host = v6 ?? name
@@ -35,5 +35,5 @@ export function parseBroker(text: string): BrokerAddress | undefined {
   return host === undefined || port < 1 || port > 65_535 ? undefined : { host, port }
 }
 
-/** A broker's address as people write it. */
+/** Writes a broker's address as people do. */
 export const addressOf = ({ host, port }: BrokerAddress): string => `${host}:${port}`

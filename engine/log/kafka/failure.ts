@@ -30,7 +30,7 @@ const CODES: Readonly<Record<string, ErrorCode>> = {
   FENCED_INSTANCE_ID: 'PARTITION_FENCED',
 }
 
-/** The protocol's name of the error that an engine's error was made of. */
+/** Gives the protocol's name of the error that an engine's error was made of. */
 export const kafkaCode = (error: unknown): string | undefined =>
   error instanceof EngineError && typeof error.context.kafka === 'string' ? error.context.kafka : undefined
 

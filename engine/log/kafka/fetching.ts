@@ -32,7 +32,7 @@ const PATIENCE_MS = 30_000
 const UNKNOWN_PATIENCE_MS = 2_000
 const READ_UNCOMMITTED = 0
 
-/** The messages at or above an offset that one fetch gets: those of one batch at least, none when there are none. */
+/** Fetches messages at or above an offset once: those of one batch at least, none when there are none. */
 export async function fetchOnce(brokers: Brokers, topic: string, partition: number, offset: number): Promise<readonly FetchedMessage[]> {
   const asked = request(topic, partition, offset, 1, 0)
   const { responses } = await patiently(() => brokers.leader(topic, partition, (broker) => broker.fetch(asked)))

@@ -50,7 +50,7 @@ import { SecondMemory } from './second-memory.ts'
 import { type Counted, countedOf, counters, Sizes } from './sizes.ts'
 import { Topics } from './topics.ts'
 
-/** Where the log is, and what of it is not as usual. */
+/** Says where the log is, and which of its settings are not as usual. */
 export type KafkaLogOptions = Readonly<{
   connection: KafkaConnection
   /** in front of the names of topics and groups ("tailrace.") */
@@ -84,7 +84,7 @@ const DEFAULTS = {
   readBytes: 64 * 1024 * 1024,
 } as const
 
-/** @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
+/** Opens the log in Kafka. @throws EngineError LOG_UNREACHABLE, LOG_REFUSED */
 export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
   const brokers = new Brokers(options.connection)
   try {

@@ -8,7 +8,7 @@ import type { Socket } from 'node:net'
 
 const require = createRequire(import.meta.url)
 
-/** What kafkajs fails with. */
+/** An error as kafkajs throws it. */
 export type KafkaFailure = Error & { name: string; type?: string; code?: string | number; errors?: KafkaFailure[]; cause?: unknown }
 
 /** A record that is sent. */
@@ -29,7 +29,7 @@ export type FetchedMessage = Readonly<{
   isControlRecord: boolean
 }>
 type FetchedPartition = Readonly<{ partition: number; highWatermark: string; messages: readonly FetchedMessage[] }>
-/** What brokers say of their cluster. */
+/** Holds what brokers say of their cluster. */
 export type ClusterMetadata = Readonly<{
   brokers: readonly Readonly<{ nodeId: number; host: string; port: number }>[]
   clusterId: string | null
@@ -40,7 +40,7 @@ export type ClusterMetadata = Readonly<{
   }>[]
 }>
 type Topics<P> = readonly Readonly<{ topic: string; partitions: readonly P[] }>[]
-/** What a broker answers to who joins a group. */
+/** Holds what a broker answers to a member that joins a group. */
 export type JoinedGroup = Readonly<{
   generationId: number
   groupProtocol: string
@@ -203,7 +203,7 @@ const SILENT = {
 }
 
 /**
- * One node over one socket.
+ * Makes a connection to one broker over one socket.
  * @param sessionLifetimeMs asked after `connect`
  */
 export function makeBroker(

@@ -24,7 +24,7 @@ import { backOff } from '../../back-off.ts'
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** What this process serves of one topic, by group, and since when that is so. */
+/** Holds which partitions of one topic this process serves, by group, and since when. */
 export type ServedTopic = { readonly groups: Map<string, readonly number[]>; changes: number; changedAt: number }
 
 type MembershipOptions = Readonly<{
@@ -47,7 +47,7 @@ type MembershipOptions = Readonly<{
   /** it can't be reached, for a while now */
   notice: (text: string, error?: unknown) => void
 }>
-/** What a commit is sent under. */
+/** Names the group generation and the member that a commit is sent under. */
 export type GroupGeneration = Readonly<{ generationId: number; memberId: string }>
 
 type Current = GroupGeneration & Readonly<{ partitions: readonly number[] }>
@@ -69,7 +69,7 @@ const START_WAIT_MS = 5_000
 /** A coordinator that moves or restarts is back sooner. */
 const TROUBLE_AFTER_MS = 5_000
 
-/** This process in one group. */
+/** Keeps this process a member of one group. */
 export class Membership {
   readonly #options: MembershipOptions
   readonly #stop = new AbortController()
@@ -356,7 +356,7 @@ const partitionsIn = (said: unknown): readonly number[] =>
 const FILE = 'kafka-members.json'
 
 /**
- * Which group members this process is, in a file of its data folder: a process that is started after a crash leaves their
+ * Keeps, in a file of the data folder, which group members this process is: a process that is started after a crash leaves their
  * groups in their name, so that nobody waits for the end of their sessions. The folder belongs to one process at a time, so
  * who stands there is dead; should it live after all (a copied folder), it is told so by its next heartbeat and joins anew.
  */

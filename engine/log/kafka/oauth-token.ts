@@ -9,7 +9,7 @@ const LIMIT_MS = 10_000
 const SPARE_MS = 30_000
 const DEFAULT_LIFETIME_S = 300
 
-/** A source of tokens. @returns asks for a token. @throws EngineError LOG_UNREACHABLE: no answer; LOG_REFUSED: no token in it */
+/** Makes a function that asks an OAuth endpoint for a token. @throws EngineError LOG_UNREACHABLE: no answer; LOG_REFUSED: no token in it */
 export function tokenFrom({ url, clientId, clientSecret, scope }: TokenEndpoint): () => Promise<string> {
   let held: { token: string; until: number } | undefined
   let asking: Promise<string> | undefined

@@ -6,7 +6,7 @@ import { backOff } from '../../back-off.ts'
 const PATIENCE_MS = 10_000
 const PAUSE = { firstMs: 20, maxMs: 500 }
 
-/** @param signal ends the patience: the next failure is the last */
+/** Tries work again while it fails in a way that can pass. @param signal ends the patience: the next failure is the last */
 export async function patiently<T>(work: () => Promise<T>, signal?: AbortSignal, limitMs = PATIENCE_MS): Promise<T> {
   const until = performance.now() + limitMs
   for (let attempt = 1; ; attempt++) {

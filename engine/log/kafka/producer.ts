@@ -239,7 +239,10 @@ export class Producer {
   }
 }
 
-/** The latest commit in the pack, so that the brokers find a place in the log by time. Not 0, which would mean: now. */
+/**
+ * Gives the time of the latest commit in a pack, so that the brokers find a place in the log by time. It is never 0, which would
+ * mean: now.
+ */
 export const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.floor(Pack.header(pack).maxCommitTimeUs / 1000), Date.now()))
 
 const isTooLarge = (error: unknown): boolean => error instanceof EngineError && error.code === 'LOG_RECORD_TOO_LARGE'

@@ -1,4 +1,4 @@
-/** Answers that may be used again for a while: asked once for all who come meanwhile, and again after a failure. */
+/** Keeps answers that may be used again for a while: each is asked for once for all who come meanwhile, and again after a failure. */
 export class Recent<T> {
   readonly #known = new Map<string, Readonly<{ answer: Promise<T>; askedAt: number }>>()
 

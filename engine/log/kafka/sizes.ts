@@ -16,13 +16,13 @@ const BYTES_HEADER = 'bytes'
 const ACTIONS_HEADER = 'actions'
 type Headers = Readonly<Record<string, Buffer | Buffer[] | string | undefined>>
 
-/** Counters as the headers of a record. */
+/** Writes counters as the headers of a record. */
 export const counters = ({ bytes, insert, update, delete: deleted }: Weight): Readonly<Record<string, string>> => ({
   [BYTES_HEADER]: String(bytes),
   [ACTIONS_HEADER]: `${insert} ${update} ${deleted}`,
 })
 
-/** What a record counts. @param value of the record */
+/** Reads what a record weighs, and its counters. @param value of the record */
 export function countedOf(value: Buffer, headers: Headers): Counted {
   const numbers = (name: string) => String(headers[name] ?? NaN).split(' ').map(Number) // prettier-ignore
   const [bytes = NaN] = numbers(BYTES_HEADER)
@@ -57,7 +57,7 @@ type Partition = {
   lookingSince: number
 }
 
-/** How many bytes partitions hold. */
+/** Tells how many bytes partitions hold. */
 export class Sizes {
   readonly #partitions = new Map<string, Partition>()
   readonly #lookUp: LookUp
@@ -81,7 +81,10 @@ export class Sizes {
     known.before.set([bytes, insert, update, deleted], at * COUNTERS)
   }
 
-  /** Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below the committed one. */
+  /**
+   * Bytes between the first offset kept for a reader and the next one, which the log has just named, and how many of them lie below
+   * the committed one.
+   */
   async between(
     topic: TopicName,
     partition: number,
