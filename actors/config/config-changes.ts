@@ -1,7 +1,7 @@
 /** What differs between two states of an account, told in the entries of a configuration file. Nothing here does I/O. */
 import { isDeepStrictEqual } from 'node:util'
 import type { ResourceType } from '../../engine/state/resource-store.ts'
-import type { Form } from '../resources/resource-form.ts'
+import type { Form } from '../resources/form.ts'
 import type { ExportedResource } from './config-export.ts'
 import { isObject } from '../../engine/json.ts'
 

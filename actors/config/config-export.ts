@@ -5,7 +5,7 @@
 import { stringify } from 'yaml'
 import { ownList, RESOURCE_TYPES, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
-import type { Form } from '../resources/resource-form.ts'
+import type { Form } from '../resources/form.ts'
 import { obfuscated } from '../resources/secret-form.ts'
 import { withoutVariables } from './config-reader.ts'
 

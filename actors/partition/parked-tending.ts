@@ -34,6 +34,7 @@ import {
   isMoving,
   isParkingFull,
   isStuck,
+  isTooLarge,
   moved,
   nextOf,
   notMoved,
@@ -46,7 +47,6 @@ import {
   type FailedMessage,
   type Move,
 } from '../../engine/dispatch/parked/parking.ts'
-import { isTooLarge } from '../../engine/dispatch/parked/too-large.ts'
 import type { Wants } from '../../engine/dispatch/wants.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
 import { mayBeDone } from '../../engine/postgres/sqlstate.ts'

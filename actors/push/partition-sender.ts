@@ -19,11 +19,10 @@ import type { Failure, Outcome } from '../../sinks/push.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import type { Sender } from '../partition/partition-sink.ts'
 import type { Ticket } from './destination-state.ts'
-import { judgedBy, type Refused } from './judged-messages.ts'
 import { Endings, type Attempt } from './endings.ts'
 import { needsPreparation, prepare, type Prepared } from './preparation.ts'
 import { SendQueue } from './send-queue.ts'
-import { bytesOf, firstOf, groupOf, halvesOf, isRetry, partOf, type SendBatch } from './send-batch.ts'
+import { bytesOf, firstOf, groupOf, halvesOf, isRetry, judgedBy, partOf, type RefusedMessage, type SendBatch } from './send-batch.ts'
 import type { PushSink } from './push-sink.ts'
 import { Suspects } from './suspects.ts'
 
@@ -371,7 +370,7 @@ export class PartitionSender implements Sender {
     }
   }
 
-  #failEach(batch: SendBatch, refused: readonly Refused[]): void {
+  #failEach(batch: SendBatch, refused: readonly RefusedMessage[]): void {
     for (const { message, failure } of refused) this.#fail(batch, [message], failure)
   }
 

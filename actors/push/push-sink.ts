@@ -6,7 +6,8 @@
  *      under the old ones is forgotten.
  *  I3. A wire is closed when the last request over it has ended.
  */
-import type { Batch, Message } from '../../engine/dispatch/batch.ts'
+import type { Batch, Former, Message } from '../../engine/dispatch/batch.ts'
+import type { DeliveredTogether } from '../../engine/dispatch/delivered-messages.ts'
 import { countFailing } from '../../engine/dispatch/parked/parked-groups.ts'
 import type { HandOutSettings } from '../partition/partition-sink.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
@@ -17,7 +18,6 @@ import type { Failure, KeptAnswer, Outcome, PushType, PushWire } from '../../sin
 import { DestinationState, type Ticket } from './destination-state.ts'
 import type { SendBatch } from './send-batch.ts'
 import { PartitionSender } from './partition-sender.ts'
-import { sentTogether, type KeptFacts } from './sent-together.ts'
 import type { PushSurroundings, SinkOptions } from '../sink/running-sink.ts'
 import type { SinkHost } from '../sink/sink-host.ts'
 import type { Transport, TransportHealth } from '../sink/transport.ts'
@@ -26,6 +26,11 @@ import { troubleOf, type ActorStatus, type Figures, type HealthCheck, type Troub
 
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
+
+/** What an attempt weighs in memory, about, but for the answer. */
+const KEPT_BYTES = 256
+const KEPT_FORMER_BYTES = 2_048
+const NONE: readonly unknown[] = []
 
 /** Tells those who count and keep records how a request ended. */
 export type Sent = Readonly<{
@@ -39,6 +44,9 @@ export type Sent = Readonly<{
   /** to what was delivered */
   answer?: KeptAnswer | undefined
 }>
+
+/** Holds what is known of a request that delivered something. */
+type KeptFacts = Readonly<{ status: number; tookMs: number; answer: KeptAnswer | undefined }>
 
 /** A wire, and the requests under way over it: one that is not the sink's any more is closed when there are none. */
 type Use = { readonly wire: PushWire; requests: number }
@@ -322,4 +330,27 @@ function withoutWords(outcome: Outcome): Outcome {
   }
   if (outcome.kind === 'failed') return { ...outcome, failure: hushed(outcome.failure) }
   return outcome.kind === 'each' ? { ...outcome, failures: outcome.failures.map((failure) => failure && hushed(failure)) } : outcome
+}
+
+/**
+ * Makes what the messages that one request delivered have in common, to be kept with them: one object for all, for there are many.
+ * @param former of a message that had failed before: such are kept one by one
+ * @param facts.answerBytes what the answer holds that no other request has counted
+ */
+function sentTogether(
+  former: Former | undefined,
+  facts: KeptFacts & Readonly<{ generation: number; partition: number; answerBytes: number }>,
+): DeliveredTogether {
+  const { generation, partition, status, tookMs, answer, answerBytes } = facts
+  const at = Date.now()
+  const formerAttempts = former?.records ?? NONE
+  return {
+    generation,
+    partition,
+    at,
+    tries: (former?.attempts ?? 0) + 1,
+    formerAttempts,
+    bytes: KEPT_BYTES + KEPT_FORMER_BYTES * formerAttempts.length + answerBytes,
+    attempt: () => ({ at: new Date(at).toISOString(), counts: true, status, tookMs: Math.round(tookMs), ...answer?.shown() }),
+  }
 }

@@ -1,8 +1,9 @@
 /**
- * What is sent in one request, and how it is taken apart when the request fails: by groups, so that no two batches hold
+ * What is sent in one request, and how it is taken apart when the request fails, or is taken in part: by groups, so that no two batches hold
  * messages of one group, and what is sent at the same time needs no order. Pure.
  */
 import type { Batch, Message } from '../../engine/dispatch/batch.ts'
+import type { Failure } from '../../sinks/push.ts'
 
 /** A batch that goes in one request, and what has become of it so far. All of its messages have failed before, or none has. */
 export type SendBatch = Batch &
@@ -61,3 +62,51 @@ export function firstOf(
 /** Adds up the bytes of the bodies of a batch. */
 export const bytesOf = ({ messages }: SendBatch): number =>
   messages.reduce((sum, { view, place }) => sum + view.bodyEnd(place) - view.bodyStart(place), 0)
+
+// ── what was taken in part ────────────────────────────────────────────────────────────────────────
+
+/** A message that the destination did not take, and what it said. */
+export type RefusedMessage = Readonly<{ message: Message; failure: Failure }>
+
+/**
+ * Divides messages into those that were delivered, those that were refused (one of each group), and those that are sent again
+ * behind the refused ones, delivered or not.
+ */
+type Judged = Readonly<{ done: readonly Message[]; bad: readonly RefusedMessage[]; behind: readonly Message[] }>
+
+/**
+ * Divides messages by what their destination says of each.
+ * @param failures one for each message, in order; undefined: it was taken
+ * @param options.keyed one document per key: its last message says all, and what came before need not be sent again
+ */
+export function judgedBy(
+  messages: readonly Message[],
+  failures: readonly (Failure | undefined)[],
+  { grouping, keyed }: Readonly<{ grouping: boolean; keyed: boolean }>,
+): Judged {
+  const saidLast = keyed ? lastDelivered(messages, failures) : undefined
+  const blocked = new Set<unknown>()
+  const done: Message[] = []
+  const bad: RefusedMessage[] = []
+  const behind: Message[] = []
+  for (const [i, message] of messages.entries()) {
+    const group = groupOf(message, grouping)
+    const failure = failures[i]
+    if (blocked.has(group)) behind.push(message)
+    else if (!failure || (failure.blame === 'message' && (saidLast?.(message, i) ?? false))) done.push(message)
+    else {
+      bad.push({ message, failure })
+      blocked.add(group)
+    }
+  }
+  return { done, bad, behind }
+}
+
+/** Whether a later message of the same key was delivered. */
+function lastDelivered(messages: readonly Message[], failures: readonly unknown[]): (message: Message, i: number) => boolean {
+  const keyOf = ({ view, place }: Message) =>
+    `${view.relation(place)} ${view.buffer.toString('latin1', view.keyStart(place), view.keyEnd(place))}`
+  const last = new Map<string, number>()
+  for (const [i, message] of messages.entries()) if (failures[i] === undefined) last.set(keyOf(message), i)
+  return (message, i) => (last.get(keyOf(message)) ?? -1) > i
+}

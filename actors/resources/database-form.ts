@@ -6,8 +6,7 @@ import { Name } from '../../engine/resource-name.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import { TlsMode } from '../../engine/state/resources.ts'
-import { checker, invalid, readOnly } from './form.ts'
-import type { ResourceForm } from './resource-form.ts'
+import { checker, invalid, readOnly, type ResourceForm } from './form.ts'
 import { secretMeant } from './secret-form.ts'
 
 const strict = { additionalProperties: false } as const

@@ -10,8 +10,7 @@ import { Name, isName } from '../../engine/resource-name.ts'
 import type { EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
 import { isObject } from '../../engine/json.ts'
-import { invalid, readOnly } from './form.ts'
-import type { ResourceForm } from './resource-form.ts'
+import { invalid, readOnly, type ResourceForm } from './form.ts'
 import { obfuscated, secretMeant, shownUrl, urlMeant } from './secret-form.ts'
 
 const HeaderMap = Type.Record(Type.String(), Type.String())

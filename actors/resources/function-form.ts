@@ -8,8 +8,7 @@ import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import type { RouteTrial } from '../../transforms/trial.ts'
 import { kindOf, unknownType } from './destination-form.ts'
 import type { Written } from '../../transforms/compile.ts'
-import { checker, readOnly } from './form.ts'
-import type { ResourceForm } from './resource-form.ts'
+import { checker, readOnly, type ResourceForm } from './form.ts'
 import { isObject } from '../../engine/json.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })

@@ -3,7 +3,7 @@ import type { EndpointInput, ResourceType, SinkInput } from '../../engine/state/
 import { DATABASE, type DatabaseEntry } from './database-form.ts'
 import { ENDPOINT } from './endpoint-form.ts'
 import { FUNCTION, type FunctionEntry } from './function-form.ts'
-import type { ResourceForm } from './resource-form.ts'
+import type { ResourceForm } from './form.ts'
 import { SINK } from './sink-form.ts'
 
 /** What an entry of a file says, by type. */

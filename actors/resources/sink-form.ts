@@ -19,8 +19,7 @@ import type { SinkInput } from '../../engine/state/resource-store.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
-import { invalid, readOnly } from './form.ts'
-import type { ResourceForm } from './resource-form.ts'
+import { invalid, readOnly, type ResourceForm } from './form.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 

@@ -3,7 +3,7 @@
  * delivered too often. While the store writes, a message is `moving`: not handed out, not finished, its ack waits.
  * The order is: row durable, then finished here, then committed (docs/rules.md, rule 22).
  */
-import type { MessageView } from '../../log/pack.ts'
+import { type MessageView, MESSAGE_FLAG } from '../../log/pack.ts'
 import type { RefList } from '../ack-id.ts'
 import { countPending, windowBytes, type Dispatcher } from '../dispatcher.ts'
 import { anyReady, close, free, makeReady, settle } from '../messages.ts'
@@ -199,5 +199,23 @@ export function parkedReopened(d: Dispatcher, rows: readonly ParkedRef[]): void 
     const state = head === undefined ? undefined : w.states[head & w.mask]
     if (head !== undefined && state === STATE.ready) w.states[head & w.mask] = STATE.waiting
     if (rowReopened(parked, key, state === STATE.inFlight || state === STATE.moving)) countPending(d, -1)
+  }
+}
+
+// ── what is too large (docs/rules.md, rule 26) ────────────────────────────────────────────────────
+
+/** Tells whether the source has left a message out for its size. */
+export const isTooLarge = (view: MessageView, place: number): boolean => (view.flags(place) & MESSAGE_FLAG.discarded) !== 0
+
+/** Makes the record of a message that is given up for its size, before any delivery. */
+export function tooLarge(view: MessageView, place: number): Failed {
+  const body = view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))
+  const { bytes } = JSON.parse(`{${body}}}`) as { bytes: number }
+  const error = `the message has ${bytes} bytes, more than MAX_MESSAGE_MB allows`
+  return {
+    attempts: 0,
+    retryInMs: undefined,
+    error,
+    record: { at: new Date().toISOString(), counts: false, code: 'MESSAGE_TOO_LARGE', bytes },
   }
 }

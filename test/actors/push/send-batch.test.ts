@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { judgedBy } from '../../../actors/push/judged-messages.ts'
+import { judgedBy } from '../../../actors/push/send-batch.ts'
 import type { Message } from '../../../engine/dispatch/batch.ts'
 import type { Blame, Failure } from '../../../sinks/push.ts'
 import { batchOf } from '../../sinks/batch.ts'
