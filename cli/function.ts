@@ -6,7 +6,7 @@ import { readFileSync, watch } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError, errorText } from '../engine/errors.ts'
-import { FUNCTION_FIELDS, TELLING_WORDS, type FunctionField } from '../engine/state/function-kinds.ts'
+import { FUNCTION_FIELDS, FUNCTION_KINDS, SANDBOX_KINDS, type FunctionKind, type SandboxKind } from '../engine/state/function-kinds.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { sinkTypeOf, routeTrial } from '../actors/resources/function-form.ts'
 import { isObject, parseExact } from '../engine/json.ts'
@@ -24,7 +24,7 @@ import { readText, writeText } from './text-file.ts'
 
 /** What a file may hold: each goes by the name of the setting of a sink that takes it. */
 const TYPES = FUNCTION_FIELDS
-type Type = FunctionField
+type Type = FunctionKind
 const MEMORY_MB = 512
 /** One save of an editor may touch a file several times. */
 const SETTLED_MS = 50
@@ -193,9 +193,13 @@ function described({ file, type, sinkType }: Pick<Asked, 'file' | 'type' | 'sink
   return { kind, routes: sinkType ?? (kind === 'routing' ? /\bRoute<\s*['"](\w+)['"]/.exec(source)?.[1] : undefined) }
 }
 
-/** By the types that it imports, or by its own name. */
+/** Guesses the kind of a function from its code: by the type that it imports, or by the function's own name. */
 function kindOf(code: string): Type {
-  return TELLING_WORDS.filter.test(code) ? 'filter' : TELLING_WORDS.routing.test(code) ? 'routing' : 'transform'
+  const isOf = (kind: SandboxKind) => {
+    const { importedType, functionNames } = FUNCTION_KINDS[kind]
+    return new RegExp(`\\b${importedType}\\b|function\\s+(?:${functionNames.join('|')})\\b`).test(code)
+  }
+  return SANDBOX_KINDS.find(isOf) ?? 'transform'
 }
 
 function shown({ input, output, parameters, routing, error, timeUs, logs }: TrialResult): string {

@@ -1,5 +1,6 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
 import { EngineError, ERRORS } from '../engine/errors.ts'
+import { FUNCTION_FIELDS } from '../engine/state/function-kinds.ts'
 import { columns, command, CommandFailed, flag, print, text, UsageError, type Command } from './command.ts'
 import { version } from './version.ts'
 
@@ -16,7 +17,7 @@ const REPLAY_OPTIONS = {
   ...ACCESS_OPTIONS,
 } as const
 const FUNCTION_OPTIONS = {
-  type: text('TYPE', 'filter, transform, routing or enrichment; without it, what the file looks like'),
+  type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
   input: text('FILE', 'test: messages to run it on: one, a list, one a line, or an answer of the API; without it, an example'),
   database: text('DATABASE', 'test: where a query runs, and --table is: a name in the configuration file, "demo", or a URL'),

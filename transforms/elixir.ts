@@ -1,5 +1,5 @@
 /** Functions in Elixir, as the original has them: told from ours, and kept in a form that says so until they are ported. */
-import { FUNCTION_KINDS } from '../engine/state/function-kinds.ts'
+import { sandboxKindOf } from '../engine/state/function-kinds.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import type { Written } from './compile.ts'
 
@@ -19,7 +19,7 @@ export function unported(written: Written): FunctionInput {
 
 /** Whether a function is code in Elixir, which is taken and pauses who has it. */
 export const isElixir = ({ type, code }: Pick<Written, 'type' | 'code'>): boolean =>
-  FUNCTION_KINDS[type].written === 'code' && looksLikeElixir(code)
+  type !== 'path' && sandboxKindOf(type) !== undefined && looksLikeElixir(code)
 
 /** Whether a function was stored although it is in Elixir. */
 export const isUnported = ({ compiled }: Pick<FunctionInput, 'compiled'>): boolean => compiled.startsWith(MARK)

@@ -24,10 +24,11 @@ export class RouteMemory {
 
   /**
    * A message whose route can't be used fails.
-   * @param step place of the routing function among those that ran
-   * @returns the route of each message that is kept
+   * @returns the route of each message that is kept; undefined: no routing function ran
    */
-  of(outcome: BatchOutcome, step: number): readonly (RouteFields | undefined)[] {
+  of(outcome: BatchOutcome): readonly (RouteFields | undefined)[] | undefined {
+    const step = outcome.stepOf('routing')
+    if (step === undefined) return undefined
     return Array.from({ length: outcome.count }, (_, i) => {
       if (outcome.states[i] !== STATE.kept) return undefined
       const { route, reason } = this.#known(outcome.resultText(step, i))

@@ -18,7 +18,7 @@ import { linesOf, type FunctionMessage } from './function-lines.ts'
 import type { Enriched, Enricher } from './enrichment.ts'
 import { RouteMemory, type ReadRoute, type RouteFields } from './routes.ts'
 import type { BatchOutcome, FunctionFailure, ResultPlace } from './sandbox/batch-outcome.ts'
-import type { SandboxKind } from '../engine/state/function-kinds.ts'
+import { SANDBOX_KINDS, type SandboxKind } from '../engine/state/function-kinds.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import type { Callable } from './sandbox/sandbox.ts'
 import type { NamedMessage } from './sandbox/strikes.ts'
@@ -88,8 +88,8 @@ export class FunctionStage {
 
   /** There is nothing to do: messages go by without being looked at. */
   get isIdle(): boolean {
-    const { filter, routing, transform } = this.#options.functions
-    return !filter && !routing && !transform && !this.#options.enricher
+    const { functions, enricher } = this.#options
+    return !enricher && SANDBOX_KINDS.every((kind) => functions[kind] === undefined)
   }
 
   get isFiltering(): boolean {
@@ -131,7 +131,7 @@ export class FunctionStage {
     const { filter, routing, transform } = this.#options.functions
     const { deletes, enricher, readRoute, isSensitive = false } = this.#options
     const enriched = await enricher?.enrich(messages)
-    const kinds: (Part | undefined)[] = [] // by what is asked
+    const byAsked: (Part | undefined)[] = []
     let last: MessageView | undefined
     let hasPassed = false
     for (const [i, message] of messages.entries()) {
@@ -139,14 +139,12 @@ export class FunctionStage {
       const { view, place } = message
       if (view !== last) hasPassed = filter !== undefined && this.#passed.get(view) === filter.key
       last = view
-      const isAsked = filter !== undefined && !hasPassed && (view.flags(place) & MESSAGE_FLAG.tombstone) === 0
+      const isFiltered = filter !== undefined && !hasPassed && (view.flags(place) & MESSAGE_FLAG.tombstone) === 0
       const isDelete = deletes !== 'transformed' && view.action(place) === ACTION.delete
       const isTransformed = transform !== undefined && !(isDelete && deletes === 'keyed')
-      const kind = Number(isAsked) + 2 * Number(isTransformed) + 4 * Number(isDelete)
-      const part = (kinds[kind] ??= {
-        filter: isAsked ? filter : undefined,
-        routing,
-        transform: isTransformed ? transform : undefined,
+      const asked = Number(isFiltered) + 2 * Number(isTransformed) + 4 * Number(isDelete)
+      const part = (byAsked[asked] ??= {
+        functions: inOrder({ filter: isFiltered ? filter : undefined, routing, transform: isTransformed ? transform : undefined }),
         isDelete,
         chosen: [],
         messages: [],
@@ -154,10 +152,10 @@ export class FunctionStage {
       part.chosen.push(i)
       part.messages.push(message)
     }
-    const parts = kinds.filter((part) => part !== undefined)
+    const parts = byAsked.filter((part) => part !== undefined)
     const outcomes = await Promise.all(parts.map((part) => this.#runPart(part, enriched)))
     const reader = routing && readRoute && new RouteMemory(readRoute)
-    const routes = outcomes.map((outcome, p) => outcome && reader?.of(outcome, Number(parts[p]?.filter !== undefined)))
+    const routes = outcomes.map((outcome) => outcome && reader?.of(outcome))
     return new Outcomes(messages.length, { parts, outcomes, routes, enriched, isSensitive })
   }
 
@@ -168,9 +166,8 @@ export class FunctionStage {
   }
 
   async #runPart(part: Part, enriched: Enriched | undefined): Promise<BatchOutcome | undefined> {
-    const { filter, routing, transform, isDelete, chosen, messages } = part
+    const { functions, isDelete, chosen, messages } = part
     const { pool, tail } = this.#options
-    const functions = [filter, routing, transform].filter((fn) => fn !== undefined)
     if (functions.length === 0) return undefined
     const metadata = functions.some(({ usesMetadata }) => usesMetadata)
     const batch = linesOf(messages, {
@@ -192,7 +189,11 @@ export class FunctionStage {
 }
 
 /** Messages that go through the same functions. @property chosen which of all they are */
-type Part = StageFunctions & { readonly isDelete: boolean; readonly chosen: number[]; readonly messages: FunctionMessage[] }
+type Part = Readonly<{ functions: readonly StageFunction[]; isDelete: boolean; chosen: number[]; messages: FunctionMessage[] }>
+
+/** Lists the functions that messages go through, in the order of their kinds. */
+const inOrder = (functions: Readonly<Record<SandboxKind, StageFunction | undefined>>): readonly StageFunction[] =>
+  SANDBOX_KINDS.map((kind) => functions[kind]).filter((fn) => fn !== undefined)
 
 /** Of an old row, which may be little more than its key, a transform need not be able to say anything. */
 function excuse(outcome: BatchOutcome): void {
@@ -210,7 +211,6 @@ type PartOutcomes = Readonly<{
 }>
 
 class Outcomes implements StageOutcome {
-  readonly #parts: readonly Part[]
   readonly #outcomes: readonly (BatchOutcome | undefined)[]
   readonly #routes: PartOutcomes['routes']
   readonly #enriched: Enriched | undefined
@@ -222,7 +222,6 @@ class Outcomes implements StageOutcome {
   constructor(count: number, { parts, outcomes, routes, enriched, isSensitive }: PartOutcomes) {
     this.#isSensitive = isSensitive
     this.#enriched = enriched
-    this.#parts = parts
     this.#outcomes = outcomes
     this.#routes = routes
     this.#part = new Uint8Array(count)
@@ -251,9 +250,10 @@ class Outcomes implements StageOutcome {
     return at?.text.subarray(at.start, at.end)
   }
   payloadAt(i: number): ResultPlace | undefined {
-    const { filter, routing, transform } = this.#parts[this.#partOf(i)] ?? {}
-    if (!transform || this.#of(i)?.failures.has(this.#at(i))) return undefined
-    return this.#of(i)?.result(Number(filter !== undefined) + Number(routing !== undefined), this.#at(i))
+    const outcome = this.#of(i)
+    const step = outcome?.stepOf('transform')
+    if (!outcome || step === undefined || outcome.failures.has(this.#at(i))) return undefined
+    return outcome.result(step, this.#at(i))
   }
   routeOf(i: number): RouteFields | undefined {
     return this.#routes[this.#partOf(i)]?.[this.#at(i)]

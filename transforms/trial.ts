@@ -1,6 +1,6 @@
 /** Runs a function on messages that a user has written, apart from those at work, and tells all that came of it. */
 import { EngineError } from '../engine/errors.ts'
-import { FUNCTION_KINDS } from '../engine/state/function-kinds.ts'
+import { onlyDecides, sandboxKindOf } from '../engine/state/function-kinds.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import { EXAMPLE_CHANGE, EXAMPLE_SINK } from '../engine/message-metadata.ts'
 import { isObject, parseExact } from '../engine/json.ts'
@@ -92,7 +92,7 @@ export async function tryCompiled(
   pool: Pick<AccountPool, 'test' | 'forget'>,
   routed?: RouteTrial,
 ): Promise<TrialResult[]> {
-  const { runs: kind } = FUNCTION_KINDS[type]
+  const kind = sandboxKindOf(type)
   if (!kind) throw new EngineError('VALIDATION_FAILED', 'database is missing', { database: 'is missing: where the query runs' })
   const key = `trial ${++trials}`
   const results: TrialResult[] = []
@@ -105,7 +105,7 @@ export async function tryCompiled(
       const lines = Buffer.from(`${JSON.stringify({ ...rest, metadata: own })}\u001e`)
       const tail = JSON.stringify(ofSink)
       const outcome = await pool.test([{ key, name, kind, code }], { count: 1, lines, lineEnds: Uint32Array.of(lines.length), tail })
-      const made = () => (kind === 'filter' ? outcome.states[0] === STATE.kept : parseExact(outcome.resultText(0, 0)))
+      const made = () => (onlyDecides(kind) ? outcome.states[0] === STATE.kept : parseExact(outcome.resultText(0, 0)))
       const thrown = outcome.failures.get(0)
       const output = thrown ? undefined : made()
       const { database_name: database, table_schema: schema, table_name: table } = input.metadata

@@ -2,7 +2,7 @@
 import { Type } from 'typebox'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import { Name } from '../../engine/resource-name.ts'
-import { FUNCTION_KINDS, FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
+import { FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import type { RouteTrial } from '../../transforms/trial.ts'
@@ -92,8 +92,7 @@ export function flatFunction(form: unknown): unknown {
 
 /** Gives the code of a function, or its path, whichever its type needs. @throws EngineError VALIDATION_FAILED: that one is missing */
 export function codeOf(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
-  const isPath = FUNCTION_KINDS[type].written === 'path'
-  const [field, given, other] = isPath ? (['path', path, code] as const) : (['code', code, path] as const)
+  const [field, given, other] = type === 'path' ? (['path', path, code] as const) : (['code', code, path] as const)
   if (given !== undefined && other === undefined) return given
   throw wrong(field, given === undefined ? 'is missing' : 'is what this type has, and nothing beside it')
 }

@@ -4,7 +4,7 @@
  */
 import { EngineError } from '../../engine/errors.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
-import { FUNCTION_KINDS } from '../../engine/state/function-kinds.ts'
+import { kindOfType } from '../../engine/state/function-kinds.ts'
 import type { FunctionInput } from '../../engine/state/functions.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
@@ -33,7 +33,7 @@ export async function rehearse(
   { messages, connection, destinations = [], on }: Rehearsal,
   pool: Pick<AccountPool, 'test' | 'forget'>,
 ): Promise<readonly string[]> {
-  const isQuery = FUNCTION_KINDS[fn.type].written === 'query'
+  const isQuery = fn.type === 'enrichment'
   if (isQuery && !connection) return []
   if (fn.type === 'path' && !destinations.some(isKeyed)) return [] // it can't fail, and anything will do
   const trial = isQuery && connection ? tryQuery(fn, messages, connection) : tryCompiled(fn, messages, pool, routeTrial(fn.sinkType)) // prettier-ignore
@@ -41,7 +41,7 @@ export async function rehearse(
     if (error instanceof EngineError) return [] // the sandbox, or the database, can't be had at the moment
     throw error
   })
-  const isTransform = FUNCTION_KINDS[fn.type].runs === 'transform'
+  const isTransform = kindOfType(fn.type) === 'transform'
   const reasons = results.flatMap(({ input, output, error }) => {
     const refused = isTransform && input.action !== 'delete' ? refusedBy(destinations, output, on !== ON_EXAMPLE.on) : undefined
     const reason = error ? `${error.text}${placeText(error)}` : refused

@@ -1,6 +1,6 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
 import { isDeepStrictEqual } from 'node:util'
-import { FUNCTION_FIELDS, FUNCTION_KINDS } from '../../engine/state/function-kinds.ts'
+import { FUNCTION_FIELDS, kindOfType, SANDBOX_KINDS, type FunctionKind, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { StoredFunction } from '../../engine/state/functions.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
@@ -11,7 +11,7 @@ import { Enricher } from '../../transforms/enrichment.ts'
 import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
 import type { ReadRoute } from '../../transforms/routes.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
-import { FunctionStage, type StageFunction, type StageOptions } from '../../transforms/stage.ts'
+import { FunctionStage, type StageFunction, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 import type { HealthCheck } from '../../engine/status.ts'
 
 /** Makes the stages of sinks from the functions that are stored. */
@@ -30,8 +30,7 @@ export class SinkFunctions {
   /** @param former the sink's stage until now */
   stageOf(sink: Sink, database: Database, former?: FunctionStage): FunctionStage {
     const options = this.#optionsOf(sink, database)
-    const { filter, routing, transform } = options.functions
-    if (filter || routing || transform) this.#pool.warm()
+    if (Object.values(options.functions).some((fn) => fn !== undefined)) this.#pool.warm()
     return new FunctionStage(options, former)
   }
 
@@ -39,8 +38,9 @@ export class SinkFunctions {
   async tried<T>(sink: Sink, database: Database, work: (stage: FunctionStage) => Promise<T>): Promise<T> {
     const { functions, ...options } = this.#optionsOf(sink, database)
     const name = `look ${++this.#looks} `
-    const apart = (fn: StageFunction | undefined) => fn && { ...fn, key: name + fn.key }
-    const own = { filter: apart(functions.filter), routing: apart(functions.routing), transform: apart(functions.transform) }
+    const own: StageFunctions = Object.fromEntries(
+      Object.entries(functions).map(([kind, fn]) => [kind, fn && { ...fn, key: name + fn.key }]),
+    )
     const pool = { run: (...call: Parameters<AccountPool['test']>) => this.#pool.of(sink.accountId).test(...call) }
     try {
       return await work(new FunctionStage({ ...options, functions: own, pool }))
@@ -50,16 +50,12 @@ export class SinkFunctions {
   }
 
   #optionsOf(sink: Sink, database: Database): StageOptions {
-    const functions = {
-      filter: this.#function(sink, sink.filter),
-      routing: this.#function(sink, sink.routing),
-      transform: this.#function(sink, sink.transform),
-    }
+    const functions: StageFunctions = Object.fromEntries(SANDBOX_KINDS.map((kind) => [kind, this.#function(sink, kind)]))
     const { keyed = false, namesByTransform = false, routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
     // sinks that keep documents by key delete by it; what goes out whole is transformed like any other message
     const deletes = !keyed ? 'transformed' : namesByTransform ? 'named' : 'keyed'
     const readRoute: ReadRoute | undefined = routing && ((said) => routing.read(said, sink.destination))
-    const query = this.#named(sink, sink.enrichment)
+    const query = this.#named(sink, 'enrichment')
     const enricher = query && new Enricher({ name: query.name, sql: query.compiled, reader: this.#readerOf(database) })
     const tail = JSON.stringify(sinkMetadata(sink, database))
     return {
@@ -91,15 +87,13 @@ export class SinkFunctions {
     await Promise.all(readers.map(({ reader }) => reader.close()))
   }
 
-  #named({ accountId }: Sink, name: string | null | undefined): StoredFunction | undefined {
-    if (name === null || name === undefined) return undefined
-    return this.#stored().find((fn) => fn.accountId === accountId && fn.name === name)
+  #named(sink: Sink, field: FunctionKind): StoredFunction | undefined {
+    return this.#stored().find((fn) => fn.accountId === sink.accountId && fn.name === sink[field])
   }
 
-  #function(sink: Sink, name: string | null | undefined): StageFunction | undefined {
-    const stored = this.#named(sink, name)
-    const { runs: kind } = stored ? FUNCTION_KINDS[stored.type] : {}
-    if (!stored || !kind) return undefined
+  #function(sink: Sink, kind: SandboxKind): StageFunction | undefined {
+    const stored = this.#named(sink, kind)
+    if (!stored || kindOfType(stored.type) !== kind) return undefined
     const { id, compiled: code, usesMetadata } = stored
     return { key: `${id}:${kind}:${code}`, name: stored.name, kind, code, usesMetadata }
   }

@@ -1,7 +1,7 @@
 /** Functions as they are stored: named, unique in their account, attached to sinks by name. */
 import type { Reason } from '../schema-reasons.ts'
 import type { Destination } from './destinations.ts'
-import { FUNCTION_FIELDS, FUNCTION_KINDS, type FunctionField, type FunctionType } from './function-kinds.ts'
+import { FUNCTION_FIELDS, kindOfType, type FunctionKind, type FunctionType } from './function-kinds.ts'
 import type { Sink, SinkSettings } from './resources.ts'
 
 /** Holds a function as it is to be stored: built, so that it can be run as it is. */
@@ -22,7 +22,7 @@ export type StoredFunction = FunctionInput & Readonly<{ id: string; accountId: s
 
 /** Says why a sink can't have the functions that it names: the first field with one that isn't there, or that it doesn't take. */
 export function unfitFunction(
-  sink: Pick<SinkSettings, FunctionField> & Readonly<{ destination: Pick<Destination, 'type'> }>,
+  sink: Pick<SinkSettings, FunctionKind> & Readonly<{ destination: Pick<Destination, 'type'> }>,
   functions: readonly Pick<StoredFunction, 'name' | 'type' | 'sinkType'>[],
 ): Reason | undefined {
   for (const field of FUNCTION_FIELDS) {
@@ -30,7 +30,7 @@ export function unfitFunction(
     if (name === undefined || name === null) continue
     const found = functions.find((fn) => fn.name === name)
     if (!found) return [field, `names the function "${name}", which does not exist`]
-    if (FUNCTION_KINDS[found.type].field !== field) return [field, `names "${name}", which is a function of type ${found.type}`]
+    if (kindOfType(found.type) !== field) return [field, `names "${name}", which is a function of type ${found.type}`]
     if (found.sinkType !== null && found.sinkType !== sink.destination.type)
       return [field, `names "${name}", which routes to sinks of type ${found.sinkType}`]
   }

@@ -3,12 +3,12 @@
  * and the YAML file are checked against, what OpenAPI publishes, and what the state database stores (field names are
  * those of the wire). Defaults stand in the schema and are filled in when a resource is checked.
  */
-import { Type, type Static, type TSchema } from 'typebox'
+import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { Name } from '../resource-name.ts'
 import type { Destination } from './destinations.ts'
-import type { FunctionField } from './function-kinds.ts'
+import { FUNCTION_KINDS, type FunctionKind } from './function-kinds.ts'
 import type { StreamShape } from './generation-shape.ts'
 import { SourceFilter } from './source-filter.ts'
 
@@ -39,14 +39,11 @@ const partitions = {
 /** The schema of a number of partitions as a user says it: without a default, for that depends on the log. */
 export const PartitionsIn = Type.Integer(partitions)
 
-const setting = (does: string) => Type.Optional(Type.Union([Name, Type.Null()], { description: `name of the function ${does}` }))
+const functionName = (purpose: string) => Type.Optional(Type.Union([Name, Type.Null()], { description: `name of the function ${purpose}` }))
 /** The settings that name functions. */
-const functionSettings = {
-  filter: setting('that keeps or drops messages'),
-  transform: setting('that makes what is delivered'),
-  routing: setting('that says where each message goes'),
-  enrichment: setting('whose query finds a row of the source for each message'),
-} satisfies Readonly<Record<FunctionField, TSchema>>
+const functionSettings = Object.fromEntries(
+  Object.entries(FUNCTION_KINDS).map(([kind, { purpose }]) => [kind, functionName(purpose)]),
+) as Readonly<Record<FunctionKind, ReturnType<typeof functionName>>> // an entry for each kind
 
 /** The values of the status of a sink. */
 export const SINK_STATUSES = ['active', 'paused', 'disabled'] as const

@@ -1,7 +1,7 @@
 /** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
 import type { ErrorCode } from '../../engine/errors.ts'
 import { ownPlace, type SourcePlace } from './source-position.ts'
-import type { SandboxKind } from '../../engine/state/function-kinds.ts'
+import { onlyDecides, type FunctionKind, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { RunAnswer } from './sandbox.ts'
 import { STATE } from './wire.ts'
 
@@ -10,7 +10,7 @@ export type FunctionFailure = Readonly<{
   code: ErrorCode
   /** name of the function */
   name: string
-  kind: SandboxKind | 'enrichment'
+  kind: FunctionKind
   /** what it threw, or what was done about it */
   text: string
 }> &
@@ -53,10 +53,16 @@ export class BatchOutcome {
     this.#functions = functions
     this.tookUs = functions.map(() => 0)
     this.#results = functions.map(({ kind }) =>
-      kind === 'filter'
+      onlyDecides(kind)
         ? undefined
         : { texts: [], part: new Uint32Array(count), starts: new Uint32Array(count), ends: new Uint32Array(count) },
     )
+  }
+
+  /** Where a kind of functions stands among those of the batch; undefined: none of it is asked. */
+  stepOf(kind: SandboxKind): number | undefined {
+    const step = this.#functions.findIndex((fn) => fn.kind === kind)
+    return step < 0 ? undefined : step
   }
 
   get isDone(): boolean {

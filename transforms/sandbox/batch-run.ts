@@ -8,6 +8,7 @@
  */
 import { isAscii } from 'node:buffer'
 import { isObject } from '../../engine/json.ts'
+import { onlyDecides } from '../../engine/state/function-kinds.ts'
 import { MAX_RESULT, messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
 import type { Isolates, KeyedSource } from './isolates.ts'
 import { quoteLongIntegers } from './long-integers.ts'
@@ -48,7 +49,7 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, 
     const start = said.length
     runLines(source, { bytes: linesOf(quoted?.bytes ?? bytes, live, count), tail, longIntegers, most: start + maxBytes }, isolates)
     const places = readLines(said.from(start), live, { step, file: source.file }, found)
-    if (source.kind === 'filter') said.clear(start)
+    if (onlyDecides(source.kind)) said.clear(start)
     else results.push({ places, start, end: said.length })
     tookUs.push(Math.round((performance.now() - started) * 1000))
   }

@@ -9,7 +9,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import ivm from 'isolated-vm'
-import type { SandboxKind } from '../../engine/state/function-kinds.ts'
+import { FUNCTION_KINDS, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import { encodings } from './encodings.ts'
 import { runtime, type Runtime } from './runtime.ts'
 import { MESSAGE_END } from './wire.ts'
@@ -92,7 +92,8 @@ export class FunctionIsolate {
       module.evaluateSync({ timeout: host.callMs })
       const attach = inside.getSync('attach', { reference: true })
       const exported = module.namespace.getSync('default', { reference: true })
-      const wrong = attach.applySync(undefined, [exported.derefInto(), kind], { timeout: host.callMs })
+      const { answers, noun } = FUNCTION_KINDS[kind]
+      const wrong = attach.applySync(undefined, [exported.derefInto(), answers, noun], { timeout: host.callMs })
       if (wrong !== '') throw new NotBuilt({ message: String(wrong), ...placeOf(code, 'export default') })
     } catch (error) {
       this.dispose()

@@ -11,11 +11,14 @@
  *  - Integers beyond ±2^53 are BigInt in the arguments, and a BigInt becomes its digits in the result: they come in as strings
  *    that begin with a mark (`long-integers.ts`).
  */
+import type { FUNCTION_KINDS, SandboxKind } from '../../engine/state/function-kinds.ts'
+
+type Answers = (typeof FUNCTION_KINDS)[SandboxKind]['answers']
 
 /** What `build` gives to the host. */
 export type Runtime = Readonly<{
-  /** Takes the user's function. @returns '' or what is wrong with it */
-  attach: (fn: unknown, kind: string) => string
+  /** Takes the user's function. @param answers what it may answer @param noun what errors call it @returns '' or what is wrong with it */
+  attach: (fn: unknown, answers: Answers, noun: string) => string
   /**
    * Not one named object: what crosses into an isolate crosses cheaply when it is primitive.
    * @param tail rest of the metadata, the same for all; @param from first message to run; @param until ms since the epoch
@@ -193,7 +196,8 @@ export function runtime(mark: string): Runtime {
   }
 
   let fn: Function
-  let kind = ''
+  let answers: Answers = 'value'
+  let noun = ''
   let out = ''
   let taken = 0
 
@@ -201,10 +205,10 @@ export function runtime(mark: string): Runtime {
     let text: string
     try {
       const result = fn(m.action, m.record, m.changes, metadata)
-      if (kind === 'filter') {
+      if (answers === 'decision') {
         if (result === true) return '1\n'
         if (result === false) return '0\n'
-        return wrong(`a filter returns true or false, this one returned ${kindOf(result)}`)
+        return wrong(`a ${noun} returns true or false, this one returned ${kindOf(result)}`)
       }
       if (result === undefined)
         return wrong(
@@ -212,8 +216,8 @@ export function runtime(mark: string): Runtime {
         )
       if (isObject(result) && typeof result['then'] === 'function')
         return wrong('the function returned a promise: a function returns its result itself, it can not wait')
-      if (kind === 'routing' && (!isObject(result) || isArray(result)))
-        return wrong(`a routing function returns an object, this one returned ${kindOf(result)}`)
+      if (answers === 'object' && (!isObject(result) || isArray(result)))
+        return wrong(`a ${noun} returns an object, this one returned ${kindOf(result)}`)
       text = stringify(result)
       if (typeof text !== 'string') return wrong(`the function returned ${kindOf(result)}, which JSON has no form for`)
       const at = indexOf(text, 'null') >= 0 ? nonFiniteAt(result, 0) : undefined
@@ -252,8 +256,9 @@ export function runtime(mark: string): Runtime {
   }
 
   return {
-    attach(value, of) {
-      kind = of
+    attach(value, allowed, called) {
+      answers = allowed
+      noun = called
       if (value === undefined) return 'there is no default export: write `export default (action, record) => …`'
       if (typeof value !== 'function') return 'the default export is not a function: write `export default (action, record) => …`'
       const text = functionText(value)

@@ -1,7 +1,7 @@
 /**
  * From what a user writes to what an isolate takes: types are blanked out, so that every line and column stays where it is.
  */
-import { FUNCTION_NAMED, type SandboxKind } from '../../engine/state/function-kinds.ts'
+import { FUNCTION_KINDS, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import { stripTypeScriptTypes } from 'node:module'
 import { NotBuilt } from './isolate.ts'
 
@@ -16,7 +16,7 @@ export function javascriptOf(text: string, kind: SandboxKind): string {
     throw new NotBuilt({ message: wordsOf(error), ...placeOf(error, text) })
   }
   if (DEFAULT_EXPORT.test(code)) return code
-  const [, name] = FUNCTION_NAMED[kind].exec(code) ?? []
+  const [, name] = new RegExp(`^function\\s+(${FUNCTION_KINDS[kind].functionNames.join('|')})\\s*\\(`, 'm').exec(code) ?? []
   return name === undefined ? code : `${code}\nexport default ${name}`
 }
 
