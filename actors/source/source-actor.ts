@@ -75,6 +75,8 @@ export class SourceActor {
   #since = new Date()
   #state: SourceState = 'locking'
   #lockHolder: number | undefined
+  /** of the last session of this process that had the lock: its server may end it late */
+  #ownSession: number | undefined
   /** while another process has the lock: since when the term was looked at, and its holder */
   #standby: { owner: string | undefined; lookedAt: number } | undefined
   #phantoms = 0
@@ -280,19 +282,20 @@ export class SourceActor {
     const { database, state, log, holder } = this.#options
     const { name, publication } = database.slot
     return {
-      acquireLock: (signal) =>
-        SourceLock.acquire(
-          {
-            client: sourceClient(database.connection, `tailrace lock ${name}`),
-            slot: name,
-            onWaiting: (pid) => {
-              this.#lockHolder = pid
-              void this.#lookAtOwner()
-              for (const listener of this.#standbyListeners) listener()
-            },
-          },
+      acquireLock: async (signal) => {
+        const onWaiting = (pid: number) => {
+          if (pid === this.#ownSession) return
+          this.#lockHolder = pid
+          void this.#lookAtOwner()
+          for (const listener of this.#standbyListeners) listener()
+        }
+        const lock = await SourceLock.acquire(
+          { client: sourceClient(database.connection, `tailrace lock ${name}`), slot: name, onWaiting },
           signal,
-        ),
+        )
+        this.#ownSession = lock.pid
+        return lock
+      },
       inspect: async (lock, signal) => {
         this.#lockHolder = undefined
         this.#standby = undefined

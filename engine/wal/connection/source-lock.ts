@@ -16,8 +16,8 @@ type LockOptions = Readonly<{
   /** an ordinary connection to the database of the slot, pinned, directly and not through a pooler */
   client: ClientConfig
   slot: string
-  /** called when another holder is in the way, with its process id there */
-  onWaiting?: (holderPid: number | undefined) => void
+  /** called when another session has the lock, with its process id there; it may be a former one of our own that the server has not ended yet */
+  onWaiting?: (holderPid: number) => void
 }>
 
 /** Prefix of application_name of our replication connections: tells a left-over of ours from somebody else's program. */
@@ -42,6 +42,7 @@ export class SourceLock implements AsyncDisposable {
   #deadline: NodeJS.Timeout | undefined
   #turn: Promise<void> = Promise.resolve()
   #asking = 0
+  #pid = 0
   #state: 'held' | 'lost' | 'released' = 'held'
 
   private constructor(client: Client, slot: string) {
@@ -63,7 +64,10 @@ export class SourceLock implements AsyncDisposable {
     try {
       if (signal.aborted) throw stopping()
       await client.connect()
-      const { rows } = await client.query<{ version: number }>(`select current_setting('server_version_num')::int as version`)
+      const { rows } = await client.query<{ version: number; pid: number }>(
+        `select current_setting('server_version_num')::int as version, pg_backend_pid() as pid`,
+      )
+      lock.#pid = rows[0]?.pid ?? 0
       if ((rows[0]?.version ?? 0) >= 140_000) await client.query(`set idle_session_timeout = ${IDLE_TIMEOUT_MS}`)
       const key = lockKey(slot)
       let askedAt: number
@@ -76,7 +80,8 @@ export class SourceLock implements AsyncDisposable {
              and (classid::bigint << 32) | objid::bigint = $1::bigint`,
           [key],
         )
-        onWaiting?.(holder.rows[0]?.pid)
+        const pid = holder.rows[0]?.pid
+        if (pid !== undefined) onWaiting?.(pid) // else it has let go meanwhile
         await sleep(TRY_EVERY_MS, undefined, { signal })
       }
       lock.#watch(askedAt)
@@ -97,6 +102,11 @@ export class SourceLock implements AsyncDisposable {
 
   get held(): boolean {
     return this.#state === 'held'
+  }
+
+  /** The process of its session at the server, which may outlive the release for a while. */
+  get pid(): number {
+    return this.#pid
   }
 
   /** Queries on the session of the lock. */

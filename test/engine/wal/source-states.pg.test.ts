@@ -34,6 +34,23 @@ test('a missing slot is named with the SQL that makes it, and the source goes on
   assert.deepEqual(await other.tryAgain(30_000), { state: 'standby' })
 })
 
+test('a source that tries again while its server has not ended its last session takes that for no other process', async () => {
+  await using it = await SourceFixture.create({ ddl: TABLE, createSlot: false })
+  await using proxy = await NetProxy.start({ host: '127.0.0.1', port: it.db.connection.port })
+  const owners: string[] = []
+  const database = it.database({ ...it.db.connection, hostname: '127.0.0.1', port: proxy.port })
+  const actor = it.start({}, { database, onStandby: (owner) => owners.push(owner) })
+  const unwatch = actor.watch((state) => {
+    if (state !== 'failed') return
+    proxy.fallSilent() // the server does not hear that the session ends, and keeps it until it was idle for 3 s
+    proxy.heal()
+    unwatch()
+  })
+  await fails(actor, 'SLOT_MISSING')
+  assert.equal((await actor.tryAgain(30_000)).code, 'SLOT_MISSING')
+  assert.deepEqual(owners, [])
+})
+
 test('a slot that was dropped and made again is a gap until the named one is accepted', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
   const first = it.start()
