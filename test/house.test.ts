@@ -39,6 +39,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 await sleep(300)
 while (Math.random() < 1) await ask()
 while (Math.random() < 1) count()
+for (;;) await ask()
+do await ask()
+while (Math.random() < 1)
+while (!signal.aborted) await work()
+while (isFull) await gate.promise
+for (let at = 0; ; at++) await ask(at)
 `
 
 test('every figure counts what it says it does, and says where it stands', () => {
@@ -58,6 +64,6 @@ test('every figure counts what it says it does, and says where it stands', () =>
   assert.deepEqual(figures['folders']?.found, ['a and b'])
   assert.deepEqual(
     figures['waits']?.found.map((line) => line.split(' ')[0]),
-    ['test/a.test.ts:3', 'test/a.test.ts:4'],
+    ['test/a.test.ts:3', 'test/a.test.ts:4', 'test/a.test.ts:6', 'test/a.test.ts:7'],
   )
 })

@@ -125,14 +125,29 @@ function folderPairs(sources: readonly Source[]): readonly string[] {
     .sort()
 }
 
+/** A call is awaited in it: somebody is asked again. Whoever awaits a promise that is there already is told. */
+function asksAgain(loop: Node): boolean {
+  let asks = false
+  traverseFast(loop, (node) => {
+    asks ||= node.type === 'AwaitExpression' && node.argument.type === 'CallExpression'
+  })
+  return asks
+}
+
+/** What goes on beside a test until its signal is aborted waits for nothing, and a loop that counts has an end. */
+function isWaitingLoop(node: Node, source: Source): boolean {
+  if (node.type === 'ForStatement') return !node.test && !node.update && asksAgain(node)
+  if (node.type !== 'WhileStatement' && node.type !== 'DoWhileStatement') return false
+  return !/^!.*\.aborted$/.test(textOf(source, node.test)) && asksAgain(node)
+}
+
 /** Timers and loops that ask again, in tests: outside the file that all of them could wait by. */
 const waits = (sources: readonly Source[]) =>
   find(
     sources.filter(({ path }) => path.includes('.test.') && !isIn(path, WAITING)),
     (node, source) => {
       const isTimer = node.type === 'CallExpression' && ['setTimeout', 'sleep', 'delay', 'wait'].includes(textOf(source, node.callee))
-      const isPoll = node.type === 'WhileStatement' && /\bawait\b/.test(textOf(source, node))
-      return isTimer || isPoll ? textOf(source, node) : undefined
+      return isTimer || isWaitingLoop(node, source) ? textOf(source, node) : undefined
     },
   )
 

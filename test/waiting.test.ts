@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { refusalsOf } from './lint.ts'
-import { pass, until } from './waiting.ts'
+import { gather, pass, until } from './waiting.ts'
 
 test('a wait ends with the first answer that is truthy, and gives it', async () => {
   const answers = [undefined, null, false, 0, '', 'done']
@@ -29,6 +29,24 @@ test('what a condition throws ends the wait', async () => {
     until('nothing', () => assert.fail('it has ended')),
     { message: 'it has ended' },
   )
+})
+
+test('what comes in several answers is gathered in order until it is enough, or the time is over', async () => {
+  const answers = [[1, 2], [], [3], [4, 5]]
+  assert.deepEqual(await gather('numbers', async () => answers.shift() ?? [], 3), [1, 2, 3])
+  assert.deepEqual(
+    await gather(
+      'more',
+      async (came) => [came.length],
+      (came) => came.at(-1) === 2,
+    ),
+    [0, 1, 2],
+  )
+  const slowly = async () => {
+    await pass(1, 'as an answer that waits')
+    return []
+  }
+  await assert.rejects(gather('more', slowly, 1, { withinMs: 20 }), { message: 'not within 20 ms: more, of which 0 came' })
 })
 
 test('time passes until it is over, or until it is ended', async () => {

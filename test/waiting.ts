@@ -1,5 +1,6 @@
 /**
- * The two ways in which tests wait: until something is so, and for time itself. The linter refuses timers in all other files here
+ * The ways in which tests wait: until something is so, until enough has come in answers that wait by themselves, and for time itself.
+ * The linter refuses timers in all other files here
  * but two: file-limit.ts, which ends what hangs, and the scripted engine, whose receives end in their time.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -45,6 +46,33 @@ export async function until<T>(
     }
     await sleep(Math.min(MOST_MS, Math.max(LEAST_MS, waitedMs / 10)))
   }
+}
+
+/**
+ * Asks again at once until enough has come, where each answer waits by itself for something to come, as that of a `receive` does.
+ * @param what is gathered, for the error
+ * @param next asks once, and is told what has come so far; what it throws ends the wait
+ * @param enough how many, or whether it is enough
+ * @returns all that came, in order
+ * @throws Error the time was over
+ */
+export async function gather<T>(
+  what: string,
+  next: (came: readonly T[]) => Promise<readonly T[]>,
+  enough: number | ((came: readonly T[]) => boolean),
+  { withinMs = WITHIN_MS, service }: Omit<WaitOptions, 'clock'> = {},
+): Promise<T[]> {
+  const isEnough = typeof enough === 'number' ? () => came.length >= enough : () => enough(came)
+  const came: T[] = []
+  const begunMs = performance.now()
+  while (!isEnough()) {
+    if (performance.now() - begunMs > withinMs) {
+      const message = `not within ${withinMs} ms: ${what}, of which ${came.length} came`
+      throw service?.failure(message) ?? new Error(message)
+    }
+    came.push(...(await next(came)))
+  }
+  return came
 }
 
 /**

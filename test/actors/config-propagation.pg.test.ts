@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 const database = ({ name, connection: c }: TestDatabase, more = '') => `
   - name: ${name}
@@ -201,11 +201,8 @@ test('functions come with the file, and a changed one holds for what is committe
   await using a = await startNode({ name: 'a', state: s.state, lookEveryMs: 3_600_000 })
   await streaming(a)
   await serving([a], 'goods')
-  const data = async (name: string, count: number) => {
-    const all: unknown[] = []
-    while (all.length < count) all.push(...((await take(a, name)) as unknown as { data: unknown }[]).map((message) => message.data))
-    return all
-  }
+  const taken = async (name: string) => ((await take(a, name)) as unknown as { data: unknown }[]).map((message) => message.data)
+  const data = (name: string, count: number) => gather(`messages of ${name}`, () => taken(name), count)
   await s.shop.query('insert into goods select generate_series(1, 4)')
   assert.deepEqual(await data('goods', 2), ['goods 1', 'goods 3'])
   assert.deepEqual(await data('others', 4), [1, 2, 3, 4])

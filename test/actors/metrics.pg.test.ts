@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { SEQUIN_METRICS } from '../engine/sequin-metrics.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 /** of what is to lapse; before that nothing does, however busy the machine */
 const ACK_WAIT_MS = 500
@@ -64,8 +64,7 @@ test('after messages were acked, returned and forgotten the metrics say how many
     assert.ok(receipt.count > 0, 'nothing came in 10 s')
     return (JSON.parse(receipt.body.toString()) as { data: { ack_id: string }[] }).data.map((message) => message.ack_id)
   }
-  const ids: string[] = []
-  while (ids.length < 6) ids.push(...(await receive(6 - ids.length)))
+  const ids = await gather<string>('six messages', (came) => receive(6 - came.length), 6)
   await sink.ack(ids.slice(0, 2))
   await sink.nack(ids.slice(2, 3))
 

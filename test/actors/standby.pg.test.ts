@@ -7,7 +7,7 @@ import { test } from 'node:test'
 import { calmMs } from '../services/calm-clock.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 const TAKEOVER_MS = 5_000
 
@@ -62,11 +62,12 @@ const stateOf = (node: EngineNode, state: string) => until(`source ${state}`, as
 async function delivers(node: EngineNode, source: TestDatabase, id: number): Promise<void> {
   await source.query('insert into goods values ($1)', [id])
   const sink = await until('the sink runs', async () => node.engine.sink(node.cache.sinks[0]?.id ?? ''))
-  for (;;) {
+  const next = async () => {
     const { body, count } = await sink.receive({ batchSize: 100, waitMs: 30_000, shape: 'flat', signal: new AbortController().signal })
     assert.ok(count > 0, 'nothing came in 30 s')
-    if (body.includes(`"record":{"id":${id}}`)) return
+    return [body]
   }
+  await gather<Buffer>(`row ${id}`, next, (bodies) => bodies.some((body) => body.includes(`"record":{"id":${id}}`)))
 }
 
 test('a standby is ready, and says in status, log and metrics which node has the source', async () => {

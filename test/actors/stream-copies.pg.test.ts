@@ -12,7 +12,7 @@ import type { CopiedPart } from '../../engine/log/log.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { disabledWithBacklog, hasTheRest } from './disabled-sink.ts'
 import { ITEMS, serving, Shop, upTo, type Taken } from './shop.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 test('what a disabled sink has left of a stream gets a topic of its own, so that it is trimmed for the others; enabled again, it has all of it, in order', async () => {
   const disabled = await disabledWithBacklog()
@@ -195,8 +195,7 @@ test('a partition that has come to its end before a copy is at its end there, an
   await shop.keepFromCopying()
   await shop.insert(1, 40)
   assert.equal((await shop.take('on', 40)).length, 40)
-  const taken: Taken[] = []
-  while (taken.length < 40) taken.push(...(await shop.receive('off', 1)))
+  const taken = await gather<Taken>('all, none of them acknowledged', () => shop.receive('off', 1), 40)
   const [done, left] = ['0', '1'].map((partition) => taken.filter((each) => each.ack_id.split('.')[2] === partition))
   assert.ok(done?.length && left?.length)
   await shop.ack('off', done)

@@ -10,6 +10,7 @@ import { test } from 'node:test'
 import { parseConfig } from '../../actors/config/config-document.ts'
 import { functionText } from '../../cli/bundle.ts'
 import { COMMAND } from '../services/bundled-command.ts'
+import { until } from '../waiting.ts'
 
 async function folder() {
   const path = await mkdtemp(join(tmpdir(), 'tailrace-function-'))
@@ -180,9 +181,7 @@ test('with --watch it runs again when its file changes, is replaced, or what it 
   try {
     let out = ''
     child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text)) // also what comes while nobody waits for it
-    const says = async (text: string) => {
-      while (!out.includes(text)) await once(child.stdout, 'data')
-    }
+    const says = (text: string) => until(`it says ${text}`, () => out.includes(text))
     await says('"first"')
     await f.write('f.ts', 'export default () => "second"')
     await says('"second"')

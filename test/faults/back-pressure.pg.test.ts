@@ -22,11 +22,8 @@ async function keepsItsLine(walSenderTimeoutMs: number): Promise<void> {
   await service.startReady()
   await fill(source)
   const reader = await untilPaused(source, service)
-  const end = performance.now() + walSenderTimeoutMs * 5
-  while (performance.now() < end) {
-    assert.equal(await readerOf(source), reader, service.failure('the line was lost while reading was paused').message)
-    await pass(250, 'the line is to be kept for all that time')
-  }
+  await pass(walSenderTimeoutMs * 5, 'the line is to be kept for all that time')
+  assert.equal(await readerOf(source), reader, service.failure('the line was lost while reading was paused').message)
   await using tally = new Tally({ service, sink: 'rows', rows: ROWS })
   await tally.drain(ROWS)
   tally.assertComplete(1, ROWS)

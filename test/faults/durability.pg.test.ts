@@ -18,7 +18,7 @@ import { seeds } from './size.ts'
 import { judge } from './verdict.ts'
 import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
-import { pass, until } from '../waiting.ts'
+import { gather, pass, until } from '../waiting.ts'
 
 const CUTS = 3
 const ACK_WAIT_MS = 500
@@ -97,18 +97,19 @@ function isDelivered({ changes, after, before }: Transaction, delivered: Readonl
 /** Receives and acks until nothing is missing. @returns what still is, when it has not come for long */
 async function drain<T>(client: HttpSinkClient, delivered: Map<string, Message>, missing: () => readonly T[]): Promise<readonly T[]> {
   let deadline = performance.now() + COMES_WITHIN_MS
-  for (;;) {
-    const left = missing()
-    if (left.length === 0 || performance.now() > deadline) return left
+  const next = async () => {
     try {
       const messages = await client.receive({ batchSize: 1_000, waitMs: ACK_WAIT_MS })
-      if (messages.length === 0) continue
-      deadline = performance.now() + COMES_WITHIN_MS
+      if (messages.length > 0) deadline = performance.now() + COMES_WITHIN_MS
       for (const message of messages) delivered.set(message.ackId, message)
-      await client.ack(messages.map((message) => message.ackId))
+      if (messages.length > 0) await client.ack(messages.map((message) => message.ackId))
+      return messages
     } catch (error) {
       if (!(error instanceof Passing) || performance.now() > deadline) throw error
       await pass(50, 'it tries again, as a client does')
+      return []
     }
   }
+  await gather('what is missing', next, () => missing().length === 0 || performance.now() > deadline, { withinMs: Infinity })
+  return missing()
 }

@@ -6,6 +6,7 @@ import { postmasterOf } from '../../engine/postgres/postmaster.ts'
 import { createDatabase } from '../services/postgres.ts'
 import { Service } from './service.ts'
 import { Tally } from './tally.ts'
+import { until } from '../waiting.ts'
 
 const MOST_ROWS = 20_000
 
@@ -24,10 +25,10 @@ test('the embedded PostgreSQL is started again after SIGKILL: delivery goes on, 
   await tally.drain(rows)
   const former = pid()
   process.kill(former, 'SIGKILL')
-  while (rows < MOST_ROWS - 100) {
-    rows = await write(rows + 1, rows + 20)
-    if (service.log().includes('PostgreSQL runs again')) break
-  }
+  await until('PostgreSQL runs again', async () => {
+    if (rows < MOST_ROWS - 120) rows = await write(rows + 1, rows + 20)
+    return service.log().includes('PostgreSQL runs again')
+  })
   rows = await write(rows + 1, rows + 100)
   await tally.drain(rows)
   tally.assertComplete(1, rows)

@@ -8,7 +8,7 @@ import { CalmClock } from '../services/calm-clock.ts'
 import { createDatabase, startPostgres, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
-import { pass, until } from '../waiting.ts'
+import { until } from '../waiting.ts'
 
 const MB = 1024 * 1024
 const WRITTEN_BYTES = (LONG ? 1_024 : 120) * MB
@@ -50,7 +50,7 @@ for (const where of ['the same database', 'another database of the server'] as c
     for (let written = 0; written < WRITTEN_BYTES; written = (await position()) - from) {
       await busy.query(`insert into noise (filler) select repeat(md5(g::text), 32) from generate_series(1, 1000) g`)
       await measure()
-      while ((written * 1_000) / BYTES_PER_SECOND > clock.since(started)) await pass(20, 'the pace of the load')
+      await until('the time that so much may take', () => clock.since(started) >= (written * 1_000) / BYTES_PER_SECOND)
     }
     await until(
       () => `restart_lsn follows, now ${Math.round((lags.at(-1)?.restart ?? 0) / MB)} MB behind`,

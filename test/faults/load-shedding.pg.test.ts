@@ -5,7 +5,7 @@ import { createDatabase, createState, type TestDatabase } from '../services/post
 import type { Message } from './oracle.ts'
 import { freePort, Service, TOKEN } from './service.ts'
 import { HttpSinkClient } from './sink-client.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 const ROWS = 20
 const WAIT_MS = 30_000
@@ -88,12 +88,14 @@ class Stage implements AsyncDisposable {
 
 /** Receives and acks until `enough` holds of everything that came. */
 async function drain(client: HttpSinkClient, came: Message[], enough: (came: readonly Message[]) => boolean): Promise<void> {
-  while (!enough(came)) {
+  const next = async () => {
     const got = await client.receive({ batchSize: 1_000, waitMs: WAIT_MS })
     assert.ok(got.length > 0, `nothing came in ${WAIT_MS} ms after ${came.length} messages`)
     await client.ack(got.map(({ ackId }) => ackId))
     add(came, got)
+    return got
   }
+  await gather('messages', next, () => enough(came))
 }
 
 /** A message that was with nobody may come again when a process was killed, and where a machine is slow. */
@@ -153,11 +155,13 @@ test('a process killed while it drops and started again keeps what was kept, in 
   await s.service.startReady()
   await s.overflow()
   const ofSmall: Message[] = []
-  while (!(await s.hasEnded())) {
+  await until('it drops no more', async () => {
+    if (await s.hasEnded()) return true
     const got = await s.small.receive({ batchSize: 1_000, waitMs: AFTER_KILL_MS })
     if (got.length > 0) await s.small.ack(got.map(({ ackId }) => ackId))
     add(ofSmall, got)
-  }
+    return false
+  })
   await s.write()
   const [row] = await s.source.query<{ seq: number }>('select seq from item limit 1')
   await drain(s.small, ofSmall, (came) => seqsOf(came).filter((seq) => seq === row?.seq).length === ROWS)

@@ -5,7 +5,7 @@ import { createDatabase, type TestDatabase } from '../services/postgres.ts'
 import { LogFolder, StateCopies, untilRefused } from './memories.ts'
 import { ReplayClient, type Item } from './replay-client.ts'
 import { Service, SLOT, type SinkOptions } from './service.ts'
-import { until } from '../waiting.ts'
+import { gather, until } from '../waiting.ts'
 
 async function open(...sinks: SinkOptions[]) {
   await using parts = new AsyncDisposableStack()
@@ -51,15 +51,16 @@ test('a lost log is given up with its names: what was replayed, parked or discar
   const back = await replayed.replay({ lsn: acked.find(({ record }) => record.id === 11)?.metadata.commit_lsn })
   assert.deepEqual([back.status, back.body.messages], [200, 10])
   await replayed.ackAll(10)
-  const held: Item[] = []
-  while (held.length < 20) held.push(...(await stale.receive(20, 1_000)))
-  const failed: Item[] = []
-  while (failed.length < 20) failed.push(...(await discarding.receive(20, 1_000)))
+  const held = await gather<Item>('what is held', () => stale.receive(20, 1_000), 20)
+  await gather<Item>('what fails', () => discarding.receive(20, 1_000), 20)
   const discarded = async () => {
     const { data } = (await service.get('/api/sinks/discarding/messages?state=discarded')).body as { data: { id: string }[] }
     return data
   }
-  while ((await discarded()).length < 20) await discarding.receive(1, 100)
+  await until('all are discarded', async () => {
+    await discarding.receive(1, 100)
+    return (await discarded()).length >= 20
+  })
   assert.equal((await service.patch('/api/sinks/discarding', { status: 'paused' })).status, 200)
   const [one, other] = (await discarded()) as [{ id: string }, { id: string }]
   const redeliver = (id: string) => service.post('/api/sinks/discarding/messages/redeliver', { ids: [id] })
@@ -174,7 +175,10 @@ test('a state that lost nothing but its last writes of parked or discarded messa
     const { data } = (await service.get('/api/sinks/items/messages?state=discarded')).body as { data: unknown[] }
     return data.length
   }
-  while ((await discarded()) < 5) await client.receive(5, 200)
+  await until('all are discarded', async () => {
+    await client.receive(5, 200)
+    return (await discarded()) >= 5
+  })
   await untilConfirmed(s)
   await service.stop()
   await state.run(`delete from tailrace.parked; update tailrace.term set parked = 0`) // as a failover to a standby that lagged leaves it

@@ -12,7 +12,7 @@ const MB = 1024 * 1024
 const GROWTH_BYTES = 100 * MB
 /** a shorter limit than the product's, so that a hundred endless loops end in time */
 const shared = pool({ memoryMb: 320, callMs: 150 })
-const others = { runs: 0, wrong: 0, stopped: false, ended: Promise.resolve() }
+const others = { runs: 0, wrong: 0, stop: new AbortController(), ended: Promise.resolve() }
 let residentBefore = 0
 
 before(async () => {
@@ -21,7 +21,7 @@ before(async () => {
   others.ended = work()
 })
 after(async () => {
-  others.stopped = true
+  others.stop.abort()
   await others.ended
   await shared.stop()
 })
@@ -38,7 +38,7 @@ async function work(): Promise<void> {
     'transform',
     'other',
   )
-  while (!others.stopped) {
+  while (!others.stop.signal.aborted) {
     const outcome = await inTime(
       rows(50).map((_, i) => i + 1),
       () => shared.run([mine], batch(rows(50))),

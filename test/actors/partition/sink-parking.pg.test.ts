@@ -10,7 +10,7 @@ import type { Query } from '../../../engine/postgres/query.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, Fixture, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
-import { until } from '../../waiting.ts'
+import { gather, until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 /** 32 kB: a window that a few records fill. */
@@ -27,6 +27,12 @@ async function jam(f: Fixture, count = 60): Promise<void> {
 }
 
 const firstIn = async ({ log }: Fixture) => (await log.stats(ownTopic({ sinkId: SINK.id, generation: 1 }), 0)).first
+
+async function receiveAndAck(f: Fixture, batchSize: number): Promise<readonly number[]> {
+  const got = await f.receive(batchSize, LONG_MS)
+  await f.pulled.ack(acksOf(got))
+  return idsOf(got)
+}
 
 const rows = (db: TestDatabase, state: string) =>
   db.query<{ record_offset: string; group_key: string; record_key: string; attempts: number; error: string | null }>(
@@ -95,8 +101,8 @@ test('redeliveries of the blocking message do not keep a full window from being 
   await using db = await stateDatabase()
   await using f = await open(db, { ack_wait_ms: 200 })
   await jam(f)
-  const came: number[] = []
-  while (!came.includes(1_000)) came.push(...idsOf(await f.receive(10, LONG_MS)))
+  const next = async () => idsOf(await f.receive(10, LONG_MS))
+  const came = await gather<number>('the other group', next, (ids) => ids.includes(1_000))
   assert.ok(came.filter((id) => id === 0).length > 3)
 })
 
@@ -108,14 +114,14 @@ test('a parked message comes in its turn, byte for byte, is ended by its ack, an
   const other = await f.receive(10, LONG_MS)
   await f.pulled.ack(acksOf(other))
   assert.deepEqual(await f.receive(10, 30), [], 'the first of the group is still with its client, parked or not')
-  const came: Element[] = [...first]
   await f.pulled.ack(acksOf(first))
-  while (came.length < 60) {
+  const next = async () => {
     const got = await f.receive(10, LONG_MS)
     assert.equal(got.length, 1)
-    came.push(...got)
     await f.pulled.ack(acksOf(got))
+    return got
   }
+  const came = [...first, ...(await gather<Element>('the group', next, 59))]
   assert.deepEqual(
     idsOf(came),
     Array.from({ length: 60 }, (_, i) => i),
@@ -143,23 +149,22 @@ test('a restart finds parked messages again: acked ones stay away, the rest keep
   await using db = await stateDatabase()
   await using f = await open(db, { ack_wait_ms: 1_500 })
   await jam(f)
-  const came: number[] = []
   const next = async () => {
     const got = await f.receive(1, LONG_MS)
-    came.push(...idsOf(got).filter((id) => id !== 1_000))
     await f.pulled.ack(acksOf(got))
+    return idsOf(got).filter((id) => id !== 1_000)
   }
   const first = await f.receive(1, LONG_MS)
   const other = await f.receive(1, LONG_MS)
   await f.pulled.ack(acksOf([...first, ...other]))
-  came.push(0)
-  for (let i = 0; i < 5; i++) await next()
+  const came = [0]
+  for (let i = 0; i < 5; i++) came.push(...(await next()))
   f.crash()
   await f.start()
-  for (let i = 0; i < 5; i++) await next()
+  for (let i = 0; i < 5; i++) came.push(...(await next()))
   await f.sink.stop()
   await f.start()
-  while (came.length < 60) await next()
+  came.push(...(await gather('the others', next, 60 - came.length)))
   assert.deepEqual(
     came,
     Array.from({ length: 60 }, (_, i) => i),
@@ -183,12 +188,7 @@ test('a process that dies between the parked rows and the commit leaves nothing 
   await f.sink.stop()
   assert.deepEqual(await never, [])
   await f.start()
-  const came: number[] = []
-  while (came.length < 41) {
-    const got = await f.receive(10, LONG_MS)
-    came.push(...idsOf(got))
-    await f.pulled.ack(acksOf(got))
-  }
+  const came = await gather('all', () => receiveAndAck(f, 10), 41)
   assert.deepEqual(
     came.filter((id) => id < 1_000),
     Array.from({ length: 40 }, (_, i) => i),
@@ -266,17 +266,14 @@ test('what was parked, although the answer to that was lost, ends for good when 
   }
   await using f = await Fixture.open({ max_memory_mb: SMALL_MB }, { query })
   await jam(f)
-  const came = await f.receive(1, LONG_MS)
-  let next = f.receive(1, LONG_MS) // looks at what waits behind it
+  const first = await f.receive(1, LONG_MS)
+  const second = f.receive(1, LONG_MS) // looks at what waits behind it
   await lost.promise
-  await f.pulled.ack(acksOf(came))
-  while (came.length < 61) {
-    const some = await next
-    came.push(...some)
-    await f.pulled.ack(acksOf(some))
-    if (came.length < 61) next = f.receive(1, LONG_MS)
-  }
-  assert.deepEqual(idsOf(came).filter((id) => id < 60), Array.from({ length: 60 }, (_, i) => i)) // prettier-ignore
+  await f.pulled.ack(acksOf(first))
+  await f.pulled.ack(acksOf(await second))
+  const others = await gather('the others', () => receiveAndAck(f, 1), 61 - first.length - (await second).length)
+  const came = [...idsOf(first), ...idsOf(await second), ...others]
+  assert.deepEqual(came.filter((id) => id < 60), Array.from({ length: 60 }, (_, i) => i)) // prettier-ignore
   assert.deepEqual(await rows(db, 'open'), [])
   f.crash()
   await f.start()
@@ -390,11 +387,10 @@ test('a parked message that was delivered is known until a commit has it: a cras
   f.crash()
   await never
   await f.start({ query: queryOf(db) })
-  const came: number[] = []
-  while (!came.includes(33)) {
-    const got = await f.receive(1, LONG_MS)
-    came.push(...idsOf(got))
-    await f.pulled.ack(acksOf(got))
-  }
+  const came = await gather<number>(
+    'the last',
+    () => receiveAndAck(f, 1),
+    (ids) => ids.includes(33),
+  )
   assert.deepEqual(came.filter((id) => id < 1_000), Array.from({ length: 33 }, (_, i) => i + 1)) // prettier-ignore
 })

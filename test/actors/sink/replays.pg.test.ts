@@ -9,7 +9,7 @@ import { ownTopic } from '../../../engine/wal/routing/routing.ts'
 import { acksOf, hashOf, idsOf, SINK, type Element } from '../sink-fixture.ts'
 import { queryOf, storeOf } from '../sink-state.ts'
 import { Switching, type Setting } from '../switching.ts'
-import { until } from '../../waiting.ts'
+import { gather, until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 const KEPT: Setting = { replay_window: '1h' }
@@ -27,26 +27,27 @@ async function write(s: Switching, count: number, groups = 3, partitions = 1): P
 }
 
 /** Receives and acks until so many have come. */
-async function ackAll(s: Switching, count: number): Promise<number[]> {
-  const ids: number[] = []
-  while (ids.length < count) {
-    const some = await s.f.receive(count - ids.length, LONG_MS)
-    assert.ok(some.length > 0, `only ${idsOf(some).join()} of ${count} came`)
+function ackAll(s: Switching, count: number): Promise<number[]> {
+  const next = async (came: readonly number[]) => {
+    const some = await s.f.receive(count - came.length, LONG_MS)
+    assert.ok(some.length > 0, `only ${came.join()} of ${count} came`)
     await s.ack(some)
-    ids.push(...idsOf(some))
+    return idsOf(some)
   }
-  return ids
+  return gather('messages', next, count)
 }
 
+/** Receives and acks so many, each before the next. */
+const oneByOne = (s: Switching, count: number) => gather('messages, one by one', () => ackAll(s, 1), count)
+
 /** The same, but of one group, whose messages nobody acks. */
-async function ackAllBut(s: Switching, group: number, count: number): Promise<number[]> {
-  const ids: number[] = []
-  while (ids.length < count) {
+function ackAllBut(s: Switching, group: number, count: number): Promise<number[]> {
+  const next = async () => {
     const some = (await s.f.receive(100, LONG_MS)).filter(({ record }) => record.id % 3 !== group)
     await s.ack(some)
-    ids.push(...idsOf(some))
+    return idsOf(some)
   }
-  return ids
+  return gather('messages of the other groups', next, count)
 }
 
 /** Of each group in the order they came. */
@@ -83,16 +84,9 @@ test('a partition that has not come to the position does not go forward', async 
   const [first, second] = [hashOf('g0') % 2, hashOf('g1') % 2]
   assert.notEqual(first, second)
   const lsns = await write(s, 12, 2, 2)
-  const got: Element[] = []
-  while (got.length < 2) got.push(...(await s.f.receive(1, LONG_MS))) // one of each partition
+  const got = await gather<Element>('one of each partition', () => s.f.receive(1, LONG_MS), 2)
   await s.ack([byId(got, 0)])
-  const came = [0]
-  while (came.length < 6) {
-    const [next] = await s.f.receive(1, LONG_MS)
-    came.push(next!.record.id)
-    await s.ack([next!])
-  }
-  assert.deepEqual(came, [0, 2, 4, 6, 8, 10])
+  assert.deepEqual(await oneByOne(s, 5), [2, 4, 6, 8, 10])
   await s.replay({ lsn: lsns[8] as bigint })
   await s.ack([byId(got, 1)]) // it lies below, and was received
   const again = await ackAll(s, 7)
@@ -133,8 +127,7 @@ test('what is parked below the position is delivered first, what was parked abov
   const left = await s.db.query<{ n: number }>('select count(*)::int as n from tailrace.parked')
   assert.equal(left[0]!.n, 10)
   await s.f.pulled.ack(acksOf(hot)) // it lies below, and is with its client
-  const came: number[] = []
-  while (came.length < 60) came.push(...(await ackAll(s, 1)))
+  const came = await oneByOne(s, 60)
   assert.deepEqual(
     came.filter((id) => id !== 1_000),
     upTo(1, 59),
@@ -159,14 +152,10 @@ test('a record that stands in the log twice does not lead a replay past what com
   for (const id of [1, 2, 3]) await zombie(id)
   await s.f.append([{ id: 6, group: 'g0' }])
   for (const id of [0, 1, 2]) await zombie(id)
-  const came: number[] = []
-  while (came.length < 7) came.push(...(await ackAll(s, 1)))
-  assert.deepEqual(came, upTo(0, 6))
+  assert.deepEqual(await oneByOne(s, 7), upTo(0, 6))
   for (const from of [6, 4, 2, 5]) {
     await s.replay({ lsn: from === 6 ? s.f.position.lsn : (lsns[from] as bigint) })
-    const again: number[] = []
-    while (again.length < 7 - from) again.push(...(await ackAll(s, 1)))
-    assert.deepEqual(again, upTo(from, 6))
+    assert.deepEqual(await oneByOne(s, 7 - from), upTo(from, 6))
     assert.deepEqual(await s.f.receive(10, 20), [])
   }
 })

@@ -8,6 +8,7 @@ import { pool } from '../../transforms/function-fixture.ts'
 import type { TestDatabase } from '../../services/postgres.ts'
 import { acksOf, emptyState, Fixture, idsOf, stageOf } from '../sink-fixture.ts'
 import { queryOf, stateDatabase } from '../sink-state.ts'
+import { gather } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 const shared = pool()
@@ -100,8 +101,7 @@ test('the row that enriches a message is in its metadata, for the filter and for
 test('any JSON value may be the result', async () => {
   await using s = await Functional.open({ transform: fn('export default (a, r) => [null, 7, "text", [1], false][r.id]') })
   await s.f.append([0, 1, 2, 3, 4].map((id) => ({ id })))
-  const all: Made[] = []
-  while (all.length < 5) all.push(...(await made(s.f, 10, LONG_MS)))
+  const all = await gather<Made>('results', () => made(s.f, 10, LONG_MS), 5)
   assert.deepEqual(
     all.map(({ data }) => data),
     [null, 7, 'text', [1], false],
@@ -130,8 +130,7 @@ test('a message whose transform throws waits with its group, the others go on, a
   )
   await using s = await Functional.open({ transform: bad }, {}, db)
   await s.f.append([{ id: 1 }, { id: 2, group: 'x' }, { id: 3, group: 'x' }, { id: 4 }])
-  const got: Made[] = []
-  while (got.length < 2) got.push(...(await made(s.f, 10, LONG_MS)))
+  const got = await gather<Made>('the others', () => made(s.f, 10, LONG_MS), 2)
   assert.deepEqual(
     got.map(({ data }) => data),
     [1, 4],

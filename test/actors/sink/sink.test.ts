@@ -7,7 +7,7 @@ import { EngineError } from '../../../engine/errors.ts'
 import { readerOf, type Log } from '../../../engine/log/log.ts'
 import { acksOf, DATABASE, elements, Fixture, idsOf, onlyGeneration, SINK, tokenIn, type Element } from '../sink-fixture.ts'
 import type { Shape } from '../../../sinks/pull.ts'
-import { until } from '../../waiting.ts'
+import { gather, until } from '../../waiting.ts'
 
 const LONG_MS = 20_000
 const withRead = (log: Log, read: Log['read']): Log =>
@@ -86,15 +86,14 @@ test('one token stands for all messages of an answer, and for no other, in eithe
   await f.append([{ id: 11 }, { id: 12 }], 1)
   const held = new Map<string, number[]>()
   const take = async (count: number, shape: Shape) => {
-    while ([...held.values()].flat().length < count) {
+    const next = async () => {
       const receipt = await f.receipt(4, LONG_MS, { shape, ackToken: true })
       const messages = elements(receipt) as (Element & { data?: Element })[]
-      held.set(
-        tokenIn(receipt).join(' '),
-        messages.map(({ data, record }) => (data?.record ?? record).id),
-      )
+      const ids = messages.map(({ data, record }) => (data?.record ?? record).id)
+      held.set(tokenIn(receipt).join(' '), ids)
+      return ids
     }
-    return [...held.values()].flat().toSorted((a, b) => a - b)
+    return (await gather('messages', next, count)).toSorted((a, b) => a - b)
   }
   assert.deepEqual(await take(6, 'flat'), [1, 3, 4, 5, 11, 12])
   const [[token, acked], ...others] = [...held] as [[string, number[]], ...[string, number[]][]]
@@ -150,12 +149,12 @@ test('of a group one message is with a client at a time, in order; without group
   const written = [1, 2, 3, 4, 5, 6].map((id) => ({ id, group: id % 2 ? 'odd' : 'even' }))
   await using f = await Fixture.open()
   await f.append(written)
-  const seen: number[][] = []
-  while (seen.flat().length < 6) {
+  const next = async () => {
     const got = await f.receive(10, LONG_MS)
-    seen.push(idsOf(got))
     await f.pulled.ack(acksOf(got))
+    return [idsOf(got)]
   }
+  const seen = await gather<number[]>('all six', next, (answers) => answers.flat().length >= 6)
   assert.deepEqual(seen, [
     [1, 2],
     [3, 4],
@@ -393,13 +392,15 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
   for (let r = 0; r < 6; r++) await f.append([0, 1, 2, 3].map((i) => ({ id: r * 4 + i, group: `g${(r + i) % 5}` })))
   const open = new Set(Array.from({ length: 24 }, (_, i) => i))
   const history = new Map([[0, new Set(open)]])
-  while (open.size > 0) {
+  const takeSome = async () => {
     const got = await f.receive(3, LONG_MS)
     const acked = got.filter((_, i) => got.length === 1 || i !== 1)
     await f.pulled.ack(acksOf(acked))
     for (const id of idsOf(acked)) open.delete(id)
     history.set(f.process.commits.length - 1, new Set(open))
+    return acked
   }
+  await gather('all', takeSome, () => open.size === 0)
   const commits = [...f.process.commits]
   await f.sink.stop()
   for (const [at, expected] of [...history].filter(([, o], i) => i % 4 === 0 && o.size > 0)) {
@@ -409,12 +410,12 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
     for (let r = 0; r < 6; r++) await again.append([0, 1, 2, 3].map((i) => ({ id: r * 4 + i, group: `g${(r + i) % 5}` })))
     await again.log.commit(ownTopic({ sinkId: SINK.id, generation: 1 }), 0, commit)
     await again.start()
-    const came: number[] = []
-    while (came.length < expected.size) {
+    const next = async () => {
       const got = await again.receive(10, LONG_MS)
-      came.push(...idsOf(got))
       await again.pulled.ack(acksOf(got))
+      return idsOf(got)
     }
+    const came = await gather('what was open', next, expected.size)
     assert.deepEqual(new Set(came), expected)
     assert.deepEqual(await again.receive(10, 60), [])
   }

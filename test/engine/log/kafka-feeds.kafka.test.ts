@@ -33,7 +33,6 @@ class Reader {
   readonly #done: Promise<void>
   #until = Infinity
   #go = Promise.withResolvers<void>()
-  #met = Promise.withResolvers<void>()
 
   constructor(log: Log, { from = 0, until = Infinity } = {}) {
     this.#until = until
@@ -50,7 +49,11 @@ class Reader {
   async has(count: number): Promise<this> {
     this.#until = Math.max(this.#until, count)
     this.#go.resolve()
-    while (this.lsns.length < count) await Promise.race([this.#met.promise, this.#done])
+    const isRead = until(
+      () => `${count} records, of which ${this.lsns.length} were read`,
+      () => this.lsns.length >= count,
+    )
+    await Promise.race([isRead, this.#done])
     return this
   }
 
@@ -64,8 +67,6 @@ class Reader {
     for await (const record of log.read(TOPIC, 0, from, this.#abort.signal)) {
       this.lsns.push(...lsnsOf([record]))
       this.packs.push(record.pack)
-      this.#met.resolve()
-      this.#met = Promise.withResolvers()
       while (this.lsns.length >= this.#until && !this.#abort.signal.aborted) {
         this.#go = Promise.withResolvers()
         await this.#go.promise

@@ -28,7 +28,7 @@ const commitOf = (offset: number, term: number): Commit => ({
 class Served implements AssignmentListener {
   readonly events: string[] = []
   readonly partitions = new Set<number>()
-  readonly #waiting = new Set<() => void>()
+  readonly #looks = new Set<() => void>()
 
   readonly assigned = (partition: number) => {
     assert.ok(!this.partitions.has(partition), 'assigned twice')
@@ -45,15 +45,17 @@ class Served implements AssignmentListener {
     this.#happened(error === undefined ? 'well' : 'trouble')
   }
   async until(reached: () => boolean): Promise<void> {
-    while (!reached()) await this.more()
-  }
-  more(): Promise<void> {
-    return new Promise<void>((resolve) => this.#waiting.add(resolve))
+    let isReached = reached() // at some time, however short
+    const look = () => (isReached ||= reached())
+    this.#looks.add(look)
+    await until(
+      () => `what is awaited, after ${this.events.join(' ')}`,
+      () => isReached,
+    ).finally(() => this.#looks.delete(look))
   }
   #happened(event: string): void {
     this.events.push(event)
-    for (const resolve of this.#waiting) resolve()
-    this.#waiting.clear()
+    for (const look of this.#looks) look()
   }
 }
 
@@ -98,7 +100,7 @@ test('a partition is served by the same process for all readers of a topic, whoe
   await Promise.all(inOne.map((member) => has(member, 2)))
   const isAlike = () =>
     inOne.every(({ served }, i) => [...served.partitions].sort().join() === [...(inTwo[i]?.served.partitions ?? [])].sort().join())
-  while (!isAlike()) await Promise.race([...inOne, ...inTwo].map(({ served }) => served.more()))
+  await until('both are spread alike', isAlike)
   assert.deepEqual(
     inOne.map(({ served }) => served.partitions.size),
     [2, 2],
@@ -242,7 +244,7 @@ test('a process that is started again after a SIGKILL does not wait for the sess
     child.kill('SIGKILL')
     await using again = await home.open(options)
     const a = await join(again)
-    await a.served.until(() => a.served.partitions.size === 1) // within the limit of a test
+    await a.served.until(() => a.served.partitions.size === 1)
     await a.subscription[Symbol.asyncDispose]()
     assert.equal(await readFile(path(folder, 'kafka-members.json'), 'utf8'), '{}', 'nobody is left for the next one')
   } finally {

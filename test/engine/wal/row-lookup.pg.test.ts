@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { RowLookup, type WantedRow } from '../../../engine/wal/row-lookup.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { gather, until } from '../../waiting.ts'
 
 const MB = 1024 * 1024
 const NEVER = new AbortController().signal
@@ -91,12 +92,13 @@ test('a row is read only once the transaction of its change is visible', async (
   const settled: unknown[] = []
   void found.then((rowsFound) => settled.push(rowsFound))
   const asked = new Set<string>() // it looks for the transaction again and again
-  while (asked.size < 3 && settled.length === 0) {
+  await until('it has looked three times', async () => {
     const rowsAsked = await db.query<{ at: string }>(
       `select query_start::text as at from pg_stat_activity where application_name = 'test' and query like '%pg_current_snapshot%'`,
     )
     for (const { at } of rowsAsked) asked.add(at)
-  }
+    return asked.size >= 3 || settled.length > 0
+  })
   assert.deepEqual(settled, [])
   await session.query('commit')
   assert.deepEqual(textsOf(await found), [{ body: '"after"' }])
@@ -126,16 +128,15 @@ test('of large rows fewer are read at once, one of the largest that a message ma
   `)
   await using lookup = lookupOf(db)
   const doc = await oidOf(db, 'doc')
-  const left = Array.from({ length: 21 }, (_, i) => want(doc, [String(i + 1)], 'body'))
-  const sizes: number[] = []
-  while (left.length > 0) {
-    const found = await lookup.find(left, 'iso8601', NEVER)
+  const all = Array.from({ length: 21 }, (_, i) => want(doc, [String(i + 1)], 'body'))
+  const findMore = async (before: readonly number[]) => {
+    const found = await lookup.find(all.slice(before.length), 'iso8601', NEVER)
     assert.ok(found.length > 0)
     const bytes = found.map((row) => row?.get('body')?.length ?? 0)
     if (found.length > 1) assert.ok(bytes.reduce((sum, size) => sum + size) < 33 * MB, `${found.length} rows`)
-    sizes.push(...bytes.map((size) => Math.round(size / MB)))
-    left.splice(0, found.length)
+    return bytes.map((size) => Math.round(size / MB))
   }
+  const sizes = await gather('rows', findMore, all.length)
   assert.deepEqual(sizes, [...Array.from({ length: 20 }, () => 4), 40])
   await using narrow = lookupOf(db, MB)
   assert.deepEqual(await narrow.find([want(doc, ['1'], 'body')], 'iso8601', NEVER), [])
