@@ -11,7 +11,7 @@ import type { AppendRecord, Log, Progress } from '../log/log.ts'
 import type { Cursor } from './cursor.ts'
 import type { Packing } from './packing.ts'
 
-/** What leaves for the log at once. */
+/** Holds what is appended to the log at once. */
 export type Append = Readonly<{
   records: readonly AppendRecord[]
   progress: Progress
@@ -170,7 +170,7 @@ export class AppendLoop {
   }
 }
 
-/** By log and source: an append that its run has left behind. */
+/** Holds, by log and source, an append that its run has left behind. */
 const openAppends = new WeakMap<Log, Map<string, Promise<unknown>>>()
 
 /** Remembers the last append of a run that ends, for the next run. @param settled of the append */

@@ -32,7 +32,10 @@ import { textBytes } from './decode/tuple.ts'
 import type { Shedding } from './routing/shedding.ts'
 import type { SourceObserver } from './source-settings.ts'
 
-/** A row added at a mark: a page row of a backfill. It has an index of its own in its position, above those added before it. */
+/**
+ * Holds a row that is added at a mark: a page row of a backfill. It has an index of its own in its position, above those added
+ * before it.
+ */
 export type AddedRow = Readonly<{
   topic: TopicName
   partition: number
@@ -46,7 +49,7 @@ export type AddedRow = Readonly<{
   keyLength: number
   groupKeyLength: number
 }>
-/** A logical message of a prefix that somebody handles: rows may be added at its position. */
+/** Describes a logical message of a prefix that somebody handles: rows may be added at its position. */
 export type Mark = Readonly<{
   position: Position
   xid: number
@@ -87,13 +90,16 @@ type ChangePackerOptions = Readonly<{
   observer: Pick<SourceObserver, 'notice' | 'relationWarnings' | 'routed' | 'truncated'>
 }>
 
-/** What a message of the stream asks of the run: to wait before the next one, or to note that a transaction has ended. */
+/** Says what a message of the stream asks of the run: to wait before the next one, or to note that a transaction has ended. */
 export type Said = Wait | 'committed' | undefined
 
-/** A change of this share of the largest message is looked at before it is rendered: escapes make it six times as long at most, and then there are the names. */
+/**
+ * A change of this share of the largest message is looked at before it is rendered: escapes make it six times as long at most, and
+ * then there are the names.
+ */
 const LARGE_SHARE = 1 / 16
 
-/** A message as it was rendered for all sinks that take it. */
+/** Holds a message as it was rendered for all sinks that take it. */
 type Rendered = Readonly<{ body: ByteWriter; isUnchanged: boolean; isDiscarded?: boolean }>
 
 /** Turns the messages of a stream into those of the packs: the handler of `decode`. */

@@ -5,7 +5,7 @@
 import type { BusyShare } from '../busy-share.ts'
 import type { Chunk } from './decode/chunk.ts'
 
-/** What has to be over before the next chunk is handled. @property cause for people */
+/** Says what has to be over before the next chunk is handled. @property cause for people */
 export type Wait = Readonly<{ cause: string; done: Promise<void> }>
 
 type ChunkQueueOptions = Readonly<{

@@ -37,7 +37,7 @@ import type { Query } from '../postgres/query.ts'
 import type { SourceObserver } from './source-settings.ts'
 import type { SourceStore } from './source-store.ts'
 
-/** A table, as its changes are read from here on. @property left topics that generations leave ahead of its next change */
+/** Describes a table as its changes are read from here on. @property left topics that generations leave ahead of its next change */
 export type Described = Readonly<{ relation: Relation; left: readonly Topic[] }>
 
 type DefinitionsOptions = Readonly<{

@@ -71,7 +71,7 @@ export class Flow {
 }
 
 /**
- * Back-pressure with a name: whoever cannot take more holds the gate, and reading from Postgres stops until nobody
+ * Stops reading from Postgres for whoever can't take more: that one holds the gate, and reading from Postgres stops until nobody
  * does. Each holder says why, so that health can name the cause (docs/rules.md, rule 51).
  */
 export class ReadingGate {

@@ -7,7 +7,7 @@
 import { EngineError } from '../errors.ts'
 import { formatLsn, type Lsn, parseLsn } from '../lsn.ts'
 
-/** One life of a source: from an LSN on its server has this identifier and timeline. */
+/** Describes one life of a source: from an LSN on its server has this identifier and timeline. */
 export type Incarnation = Readonly<{
   history: number
   systemIdentifier: string
@@ -16,7 +16,7 @@ export type Incarnation = Readonly<{
   beginsAt: Lsn
 }>
 
-/** Who the server is, as IDENTIFY_SYSTEM and TIMELINE_HISTORY say. */
+/** Says who the server is, as IDENTIFY_SYSTEM and TIMELINE_HISTORY tell it. */
 export type System = Readonly<{
   systemIdentifier: string
   timeline: number
@@ -31,13 +31,13 @@ type Succession = Readonly<{ added: readonly Incarnation[]; forkedAt: Lsn | unde
 
 const FIRST: Lsn = 0n
 
-/** The history that a transaction belongs to which committed at `lsn`. @param incarnations oldest first */
+/** Finds the history of a transaction that committed at `lsn`. @param incarnations oldest first */
 export function historyAt(incarnations: readonly Incarnation[], lsn: Lsn): number {
   const [first] = incarnations
   return (incarnations.findLast(({ beginsAt }) => lsn >= beginsAt) ?? first)?.history ?? 0
 }
 
-/** @param known oldest first */
+/** Finds how the server's past continues the one we know. @param known oldest first */
 export function succession(known: readonly Incarnation[], system: System): Succession {
   const newest = known.at(-1)
   const { systemIdentifier, timeline } = system
@@ -81,7 +81,7 @@ function lower(a: Lsn | undefined, b: Lsn | undefined): Lsn | undefined {
   return a === undefined || (b !== undefined && b < a) ? b : a
 }
 
-/** What is known when a run is about to start. */
+/** Holds what is known when a run is about to start. */
 export type StartFacts = Readonly<{
   /** name of the database, for the remedy */
   database: string
@@ -102,7 +102,7 @@ export type StartFacts = Readonly<{
   acceptedGap: Lsn | undefined
 }>
 
-/** How a run starts. */
+/** Says how a run starts. */
 export type Start = Readonly<{
   /** everything below is confirmed or given up */
   confirmed: Lsn
@@ -114,7 +114,7 @@ export type Start = Readonly<{
 }>
 
 /**
- * Whether the slot continues where the last run ended.
+ * Decides whether the slot continues where the last run ended.
  * @throws EngineError SLOT_GAP: changes between the saved and the slot's position are out of reach, or the slot is of another
  *   database;
  *   SOURCE_WENT_BACK: the server's log ends below what it had sent, and no timeline switch explains it; one that was written
@@ -154,7 +154,7 @@ export function decideStart(facts: StartFacts): Start {
 const nextOf = (known: readonly Incarnation[], beginsAt: Lsn): readonly Incarnation[] =>
   known.slice(-1).map((newest) => ({ ...newest, history: newest.history + 1, beginsAt }))
 
-/** What a user says to go on although changes are missing; the source starts again by it. */
+/** Gives the command by which a user accepts that changes are missing; the source starts again by it. */
 export const acceptRemedy = (database: string): string =>
   `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then touch the rows of its tables`
 
@@ -215,11 +215,11 @@ export async function identifySystem(query: (sql: string) => Promise<readonly Re
   }
 }
 
-/** A transaction as its Begin names it. */
+/** Names a transaction as its Begin does. */
 export type TransactionName = Readonly<{ lsn: Lsn; xid: number; commitTimeUs: number }>
 
 /**
- * Whether the server's past is the one that the log knows. A slot that stands below the log's last transaction sends that
+ * Finds out whether the server's past is the one that the log knows. A slot that stands below the log's last transaction sends that
  * transaction again: its commit must come at the same LSN, with the same xid and commit time. A server that was put back
  * to an earlier state and written to since has another one there, or none (docs/rules.md, rule 37).
  *

@@ -28,13 +28,16 @@ import {
   type TopicPartition,
 } from '../log/log.ts'
 
-/** What a state database keeps of a log. @property appends of the source, when it was last confirmed */
+/** Holds what a state database keeps of a log. @property appends of the source, when it was last confirmed */
 export type RememberedLog = Readonly<{ identity: string; appends: number }>
 
 type Read = Readonly<{ reader: ReaderName; partition: number }>
 type SourceMemory = Readonly<{ database: string; name: string; term: number; log: RememberedLog }>
 
-/** Refuses to stream where log and state don't fit, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK, STATE_WENT_BACK */
+/**
+ * Refuses to stream where log and state don't fit, before its term is raised. @throws EngineError LOG_CHANGED, LOG_WENT_BACK,
+ * STATE_WENT_BACK
+ */
 export async function mustFitSource(query: Query, log: Log, databaseId: string): Promise<void> {
   const source = await savedSource(query, 's.database_id = $1::uuid', databaseId)
   if (!source) return

@@ -9,7 +9,7 @@ import type { Append } from './append-loop.ts'
 
 /** What all packs of a stretch of the stream have in common. */
 type PackHead = Readonly<{ history: number; term: number; routing: number }>
-/** One object for each transaction: packs recognise it by identity. */
+/** Describes a transaction, in one object for all of its messages: packs recognise it by identity. */
 export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs: number }>
 
 /** Builders keep their memory between packs; with more partitions than this they are made anew instead. */

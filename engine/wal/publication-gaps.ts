@@ -9,7 +9,7 @@ import { INTERNAL_SCHEMA } from './routing/routing.ts'
 import type { Query } from '../postgres/query.ts'
 import { rowsOf } from '../postgres/rows.ts'
 
-/** What a sink asks for and does not get. */
+/** Tells what a sink asks for and does not get. */
 export type PublicationGap = Readonly<{
   code: 'table_not_published' | 'nothing_published'
   message: string

@@ -40,9 +40,9 @@ export type FoundRow = ReadonlyMap<string, Buffer>
 
 /** Rows of one question. */
 const MAX_ROWS = 100
-/** What comes in for one question, unless it is about one row. */
+/** The answer to one question may be so long, unless it is about one row. */
 const MAX_BYTES = 32 * 1024 * 1024
-/** What comes in beside the values: of the table, and around each row. */
+/** So much may come in beside the values: of the table, and around each row. */
 const OVERHEAD_BYTES = 1024 * 1024
 /** More rows are asked for again when they had less than this share of what they may have. */
 const SMALL = 1 / 4

@@ -29,7 +29,7 @@ import type { PlacedVersion } from './routing/stored-versions.ts'
 import type { SavedSource, SourceOrigin, SourceStore, TopicEnd } from './source-store.ts'
 import { Pack } from '../log/pack.ts'
 
-/** From where a run goes on. */
+/** Says from where a run goes on. */
 export type RunStart = Readonly<{
   /** oldest first, those that begin here included; saved */
   incarnations: readonly Incarnation[]
@@ -55,7 +55,10 @@ type Facts = Readonly<{
   system: System
 }>
 
-/** @throws EngineError SLOT_GAP, SOURCE_WENT_BACK, STATE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE */
+/**
+ * Settles from where a run goes on, and saves what has to be saved before. @throws EngineError SLOT_GAP, SOURCE_WENT_BACK,
+ * STATE_WENT_BACK, SOURCE_FENCED, STATE_UNAVAILABLE
+ */
 export async function prepareRun(facts: Facts): Promise<RunStart> {
   const { database, log, store, saved, slot, observer, system } = facts
   await log.beginRun(database.id)
@@ -122,10 +125,10 @@ function comesAgain(durable: Reached | undefined, incarnations: readonly Incarna
   return lsn >= confirmed && historyAt(incarnations, lsn) === history ? { lsn, ...durable.transaction } : undefined
 }
 
-/** Of the streams that a version names. */
+/** Lists the topics of the streams that a version names. */
 export const topicsOf = ({ streams }: Pick<RoutingVersion, 'streams'>) => streams.map(({ topic, partitions }) => ({ topic, partitions }))
 
-/** Where the partitions of topics end now: whoever begins to read them needs nothing before. */
+/** Reads where the partitions of topics end now: whoever begins to read them needs nothing before. */
 export function endsOf(log: Log, topics: readonly Topic[]): Promise<readonly TopicEnd[]> {
   return atOnce(ASKED_AT_ONCE, eachPartition(topics), async ({ topic, partition }) => ({
     topic,

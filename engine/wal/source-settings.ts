@@ -3,7 +3,7 @@ import type { Lsn } from '../lsn.ts'
 import type { Append } from './append-loop.ts'
 import type { RelationWarning } from './decode/relation.ts'
 
-/** What a source can be set to. */
+/** The settings of a source. */
 export type SourceSettings = Readonly<{
   /** raw bytes of messages between the socket and the log; above it reading pauses */
   maxBytesInFlight: number

@@ -18,7 +18,7 @@ import { rowsOf } from '../postgres/rows.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import { NEW_TOPIC, routingOf, StoredVersions, type PlacedVersion } from './routing/stored-versions.ts'
 
-/** What a run goes on from. */
+/** Holds what a run goes on from. */
 export type SavedSource = Readonly<{
   /** undefined before the first run */
   confirmed: Lsn | undefined
@@ -29,10 +29,10 @@ export type SavedSource = Readonly<{
   incarnations: readonly Incarnation[]
 }>
 
-/** What a source reads. The oids are undefined where a version saved it that didn't keep them. */
+/** Says what a source reads. The oids are undefined where a version saved it that didn't keep them. */
 export type SourceOrigin = Readonly<{ slotName: string; databaseOid: number | undefined; publicationOid: number | undefined }>
 
-/** Where a partition of a topic ends. @property next the offset of the record that is appended next */
+/** Says where a partition of a topic ends. @property next the offset of the record that is appended next */
 export type TopicEnd = Readonly<{ topic: string; partition: number; next: number }>
 
 const OWNER = `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)`
@@ -406,7 +406,7 @@ const savedRelation = (document: unknown): SavedRelation => document as SavedRel
 
 const isTaken = (error: unknown): boolean => error instanceof EngineError && error.context.sqlstate === UNIQUE_VIOLATION
 
-/** A user takes it that changes below the slot's position are missing: the next run goes on from there. */
+/** Takes in that a user accepts that changes below the slot's position are missing: the next run goes on from there. */
 export async function acceptGap(query: Query, databaseId: string, slotAt: Lsn): Promise<void> {
   await ask(query, 'update tailrace.source set accepted_gap = $2::pg_lsn where database_id = $1', [databaseId, formatLsn(slotAt)])
 }

@@ -7,9 +7,9 @@
  *  G2. Such a number may be given out again. So nobody waits longer than PATIENCE_MS for one, by the monotonic clock.
  */
 
-/** What a gate is shown, as columns of a query outside of a transaction that writes. */
+/** The columns, in SQL, that a gate is shown; the query must be outside of a transaction that writes. */
 export const SNAPSHOT_COLUMNS = `pg_catalog.pg_current_snapshot()::text as snapshot, pg_catalog.age('3'::pg_catalog.xid)::text as age`
-/** A snapshot, as SNAPSHOT_COLUMNS ask for it. */
+/** Holds a snapshot as SNAPSHOT_COLUMNS ask for it. */
 export type SnapshotRow = Readonly<{ snapshot?: unknown; age?: unknown }>
 
 const PATIENCE_MS = 600_000
@@ -47,7 +47,7 @@ export class CommitGate {
 const FIRST_XID = 3n
 
 /**
- * @param text `xmin:xmax:xid,xid,…`, of 64 bits each
+ * Reads a snapshot. @param text `xmin:xmax:xid,xid,…`, of 64 bits each
  * @param age how many numbers were given out since the first one, in 32 bits
  * @returns whether a transaction that has committed is visible, by the low 32 bits of its number
  */

@@ -13,7 +13,8 @@ const UNDEFINED_OBJECT = '42704'
 const RECORD_BYTES = 8n
 
 /**
- * Moves the slot, which nobody reads, by halves: what can't be read from a position can't be read from any below it.
+ * Moves a slot, which nobody reads, to where its publication begins, and finds that place by halves: what can't be read from a
+ * position can't be read from any below it.
  * @param query on one session of the slot's database
  * @param from everything below is durable
  * @returns where the slot stands then

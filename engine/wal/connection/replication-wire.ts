@@ -16,13 +16,13 @@ import { GuardedSocket } from '../../postgres/guarded-socket.ts'
 import { EngineError } from '../../errors.ts'
 
 const COPY_DATA = 0x64 // d
-/** Of a frame: a tag of one byte, and a length of four. */
+/** A frame begins with a tag of one byte, and a length of four. */
 const HEADER_BYTES = 5
 const READ_BYTES = 256 * 1024
 /** Measured: 64 KB give nothing more. */
 const TURN_BYTES = 256 * 1024
 
-/** What is used here of pg's connection and not in its type declarations. */
+/** The parts of pg's connection that are used here and missing in its type declarations. */
 type PgConnection = EventEmitter & {
   stream: { pause(): void; resume(): void }
   attachListeners(stream: EventEmitter): void

@@ -20,7 +20,7 @@ import { Chunk } from '../decode/chunk.ts'
 import { ReplicationWire } from './replication-wire.ts'
 import { toSourceError } from './source-error.ts'
 
-/** What a replication connection is made of. */
+/** Holds what a replication connection is made of. */
 export type ReplicationOptions = Readonly<{
   /** with the pinned settings and wal_sender_timeout (source-client.ts) */
   client: ClientConfig
@@ -43,7 +43,10 @@ export type StreamReader = Readonly<{
 type Plugin = Parameters<LogicalReplicationService['subscribe']>[0]
 
 const OPEN_TIMEOUT_MS = 20_000
-/** Silent rounds of the timer (each a third of wal_sender_timeout): ask after one, give up after this many. */
+/**
+ * After so many silent rounds of the timer (each a third of wal_sender_timeout) the server is given up; it is asked for a sign of
+ * life after one.
+ */
 const SILENT_ROUNDS = 5
 const XLOG_DATA = 0x77 // w
 const KEEPALIVE = 0x6b // k
@@ -52,7 +55,7 @@ const XLOG_DATA_HEADER = 25
 const KEEPALIVE_BYTES = 18
 const POSTGRES_EPOCH_MS = Date.UTC(2000, 0, 1)
 
-/** The replication connection of one run: connects, may be asked about the server, and then streams the slot's changes until it ends. */
+/** Connects for one run, may be asked about the server, and then streams the slot's changes until it ends. */
 export class ReplicationConnection {
   readonly #options: ReplicationOptions
   readonly #service: LogicalReplicationService
@@ -230,7 +233,7 @@ export class ReplicationConnection {
 }
 
 /**
- * Standby status update: 'r', three LSNs (written, flushed, applied), microseconds since 2000-01-01, reply flag.
+ * Makes a standby status update: 'r', three LSNs (written, flushed, applied), microseconds since 2000-01-01, reply flag.
  * @see PostgreSQL manual, "Streaming Replication Protocol"
  */
 export function statusMessage(confirmed: Lsn, nowMs: number, ask: boolean): Buffer {

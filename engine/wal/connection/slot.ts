@@ -42,7 +42,7 @@ export type SlotFacts = Readonly<{
     | undefined
 }>
 
-/** The slot as a run starts from it, with what it reads: of other oids, it is another one of the name. */
+/** Holds the slot that a run starts from, with what it reads: with other oids, it is another slot or publication of the same name. */
 export type FitSlot = Readonly<{
   confirmedLsn: Lsn
   restartLsn: Lsn
@@ -99,7 +99,7 @@ const SERVER = {
 } as const
 
 /**
- * @param saved what was confirmed last, to name from where changes are missing
+ * Decides whether a run may start from a slot. @param saved what was confirmed last, to name from where changes are missing
  * @returns the slot's positions when a run may start from it
  * @throws EngineError SOURCE_IN_RECOVERY, WAL_LEVEL_TOO_LOW, PUBLICATION_MISSING, SLOT_MISSING, SLOT_WRONG_PLUGIN, SLOT_WRONG_DATABASE,
  *   SLOT_LOST, SLOT_TWO_PHASE, SLOT_IN_USE
@@ -174,7 +174,7 @@ function withoutTwoPhase(name: string): string {
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
 
-/** @returns undefined: there is no such slot */
+/** Reads how far a slot is behind. @returns undefined: there is no such slot */
 export async function readSlotLag(query: Query, slot: string): Promise<SlotLag | undefined> {
   const rows = await query(
     `select coalesce(pg_wal_lsn_diff(now, confirmed_flush_lsn), 0)::float8 as "confirmedBytes",

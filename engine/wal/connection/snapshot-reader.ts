@@ -16,17 +16,17 @@ import { toSourceError } from './source-error.ts'
 
 /** Ids of transactions, without their epoch, as the stream has them. */
 type Xids = ReadonlySet<number>
-/** Rows as arrays of the texts that Postgres prints. */
+/** Holds rows as arrays of the texts that Postgres prints. */
 export type Rows = Readonly<{ fields: readonly FieldDef[]; rows: readonly (readonly (string | null)[])[] }>
 /** Asks within the snapshot. */
 export type ReadRows = (sql: string, params: readonly unknown[]) => Promise<Rows>
 
 const CONNECTIONS = 2
 const STATEMENT_MS = 5_000
-/** Beyond this, which no read needs, a connection doesn't answer any more. */
+/** A connection that has not answered a read after this, which no read needs, doesn't answer any more. */
 const READ_MS = 20_000
 const IDLE_MS = 30_000
-/** Then whoever asked is told, and asks again. */
+/** After this a caller whose transaction is still not visible is told so, and asks again. */
 const VISIBLE_MS = 3_000
 const LOOK_MS = [1, 2, 5, 10, 20, 50] as const
 const MAX_BYTES = 64 * 1024 * 1024

@@ -6,7 +6,10 @@
 import type { ClientConfig } from 'pg'
 import { accountClient, type Connection } from '../../postgres/client-config.ts'
 
-/** For the `options` of a connection. Offsets are +00, intervals read "1 mon -3 days +04:05:06", floats round-trip. */
+/**
+ * The startup options of a connection to a source. By them offsets are +00, intervals read "1 mon -3 days +04:05:06", and floats
+ * keep all their digits.
+ */
 export const PINNED_OPTIONS = [
   'DateStyle=ISO',
   'IntervalStyle=postgres',
@@ -22,7 +25,10 @@ export const PINNED_OPTIONS = [
 /** application_name is cut there. */
 const NAME_BYTES = 63
 
-/** @param settings further settings of the session, such as wal_sender_timeout */
+/**
+ * Makes the driver's configuration of a connection to a source. @param settings further settings of the session, such as
+ * wal_sender_timeout
+ */
 export function sourceClient(connection: Connection, name: string, settings: Readonly<Record<string, string | number>> = {}): ClientConfig {
   const more = Object.entries(settings).map(([key, value]) => ` -c ${key}=${value}`)
   return accountClient(connection, name.slice(0, NAME_BYTES), PINNED_OPTIONS + more.join(''))

@@ -3,10 +3,10 @@ import { EngineError, ERRORS, type ErrorCode, type ErrorContext, errorText, code
 import { faultOf, sqlstateOf, type Fault } from '../../postgres/sqlstate.ts'
 import { tlsRefusal } from '../../postgres/tls-refusal.ts'
 
-/** Where it happened: an "undefined object" in the stream is the publication. */
+/** Says where a failure happened: an "undefined object" in the stream is the publication. */
 type Phase = 'connecting' | 'starting' | 'streaming'
 
-/** Messages that PostgreSQL, the socket or the pg library produced become one of ours; ours pass through. */
+/** Makes an error of ours of one that PostgreSQL, the socket or the pg library produced; ours pass through. */
 export function toSourceError(error: unknown, phase: Phase, context: ErrorContext = {}): EngineError {
   if (error instanceof EngineError) return error
   const refusal = tlsRefusal(error)
@@ -21,7 +21,7 @@ export function toSourceError(error: unknown, phase: Phase, context: ErrorContex
   )
 }
 
-/** SQLSTATEs of a server that is going down: whoever holds a connection to it should let go. */
+/** Tells by its SQLSTATE whether an error says that the server is going down: whoever holds a connection to it should let go. */
 export function isShutdown(error: unknown): boolean {
   const code = sqlstateOf(error)
   return code === '57P01' || code === '57P02' || code === '57P03'
@@ -44,13 +44,13 @@ function classify(sqlstate: string | undefined, phase: Phase): ErrorCode {
 }
 
 /**
- * What a source does after a failure: `soon` and `later` try again, `later` with pauses that grow to minutes; `stop` waits for
+ * Says what a source does after a failure: `soon` and `later` try again, `later` with pauses that grow to minutes; `stop` waits for
  * a person. What stands still makes its server keep its log until a disk is full, so only proven loss, memories that
  * don't fit each other, and what nobody but a person can change stop a source (docs/rules.md, rule 39).
  */
 export type Course = 'soon' | 'later' | 'stop'
 
-/** Those that are no reason to stop although the same try may well fail again: what they mean is not known, or others mend it. */
+/** The codes that are no reason to stop although the same try may well fail again: what they mean is not known, or others mend it. */
 const LATER: ReadonlySet<ErrorCode> = new Set([
   'EGRESS_REFUSED', // names get other addresses
   'INTERNAL',
@@ -63,7 +63,7 @@ const LATER: ReadonlySet<ErrorCode> = new Set([
   'TLS_REFUSED',
 ])
 
-/** What a source does after a failure. */
+/** Decides what a source does after a failure. */
 export function courseAfter(error: unknown): Course {
   if (!(error instanceof EngineError) || LATER.has(error.code)) return 'later'
   return ERRORS[error.code].retry ? 'soon' : 'stop'

@@ -20,14 +20,14 @@ type LockOptions = Readonly<{
   onWaiting?: (holderPid: number) => void
 }>
 
-/** Prefix of application_name of our replication connections: tells a left-over of ours from somebody else's program. */
+/** The beginning of application_name of our replication connections, which tells a left-over of ours from somebody else's program. */
 export const REPLICATION_NAME = 'tailrace replication'
 
 const IDLE_TIMEOUT_MS = 3000
 const PING_EVERY_MS = 500
 /**
- * Since the last query that was answered was *sent*: the server counts from its end, so later, and lets go a second after
- * we know.
+ * The lock counts as lost so long after the last answered query was *sent*: the server counts from its end, so later, and lets go a
+ * second after we know.
  */
 const SILENCE_LIMIT_MS = 2000
 const TRY_EVERY_MS = 500

@@ -6,7 +6,7 @@
 const SET = new Set(['sequin:transaction_annotations.set', 'tailrace:transaction_annotations.set'])
 const CLEAR = new Set(['sequin:transaction_annotations.clear', 'tailrace:transaction_annotations.clear'])
 
-/** What a logical message says of annotations. */
+/** Says what a logical message does to the annotations of its transaction. */
 export type AnnotationMark =
   | Readonly<{ kind: 'set'; json: Buffer }>
   | Readonly<{ kind: 'clear' }>
@@ -17,8 +17,7 @@ export type AnnotationMark =
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /**
- * @param content not kept
- * @returns undefined: not about annotations
+ * Reads what a logical message says of annotations. @param content not kept @returns undefined: nothing
  */
 export function readAnnotation(transactional: boolean, prefix: string, content: Uint8Array): AnnotationMark | undefined {
   const isSet = SET.has(prefix)

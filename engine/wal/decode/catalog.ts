@@ -10,7 +10,7 @@ import { rowsOf } from '../../postgres/rows.ts'
 import { FIXED_TYPES, type ScalarType, type ValueType } from './value-type.ts'
 
 /**
- * Whether describing the table needs the catalogue: for a type whose oid isn't fixed, or for its primary key. The key
+ * Tells whether describing the table needs the catalogue: for a type whose oid isn't fixed, or for its primary key. The key
  * flags of the message are the replica identity, which is the primary key under the default identity only (all columns
  * under FULL); under the default without flags there may still be a deferrable one.
  */
@@ -28,8 +28,8 @@ export function describeByMessage(message: RelationMessage): RelationDescription
 }
 
 /**
- * @param query on an ordinary connection to the source's database
- * @throws what the query throws; a table or type that is gone is no error
+ * Describes a table by its message and the catalogue. @param query on an ordinary connection to the source's database @throws what
+ * the query throws; a table or type that is gone is no error
  */
 export async function describeRelation(query: Query, message: RelationMessage): Promise<RelationDescription> {
   const warnings: RelationWarning[] = []
@@ -131,7 +131,7 @@ async function lookUpTypes(query: Query, message: RelationMessage, warnings: Rel
   return Object.fromEntries(wanted.map((oid) => [oid, types[oid] ?? 'text']))
 }
 
-/** What types are whose oid isn't fixed, by their oids; one that is gone isn't among them. */
+/** Looks up types whose oid isn't fixed, by their oids; one that is gone isn't among them. */
 export async function typesOf(query: Query, wanted: readonly number[]): Promise<Readonly<Record<string, ValueType>>> {
   if (wanted.length === 0) return {}
   const rows = await query(

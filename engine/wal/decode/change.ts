@@ -91,7 +91,7 @@ export class Change {
 }
 
 /**
- * Which keys of a change are meant. `old`: those that the row had before an update, as its tombstone has them. Inserts have only a
+ * Says which keys of a change are meant. `old`: those that the row had before an update, as its tombstone has them. Inserts have only a
  * new side, deletes only an old one.
  */
 export type Side = 'new' | 'old'
@@ -154,7 +154,7 @@ export function hashGroup(relation: number, key: Uint8Array, start = 0, end = ke
 }
 
 /**
- * Where a value of the wanted side stands. What Postgres didn't tell of the old row of an update is taken from the new
+ * Finds the tuple in which a value of the wanted side stands. What Postgres didn't tell of the old row of an update is taken from the new
  * one: columns outside the replica identity have most likely stayed.
  */
 export function tupleOf(change: Change, column: number, side: Side): Tuple {

@@ -4,7 +4,7 @@
  */
 const EMPTY = new DataView(new ArrayBuffer(0))
 
-/** One pgoutput message in memory. */
+/** Reads one pgoutput message in memory. */
 export class Chunk {
   memory: DataView = EMPTY
   /** in `memory`; offsets of the methods count from here */

@@ -7,12 +7,12 @@ import { comparePositions, type Position } from '../../position.ts'
 import type { RelationDescription } from './relation.ts'
 import type { RelationMessage } from './pgoutput.ts'
 
-/** A description of a table as it is saved. @property columns absent: saved by a version that didn't need them */
+/** Holds a description of a table as it is saved. @property columns absent: saved by a version that didn't need them */
 export type SavedRelation = RelationDescription & Readonly<{ columns?: RelationColumns['columns'] }>
-/** What was found of a table at a position. */
+/** Holds what was found of a table at a position. */
 export type RelationAt = Readonly<{ relation: number; position: Position; saved: SavedRelation }>
 
-/** What former runs, and this one, have found of the tables. */
+/** Remembers what former runs, and this one, have found of the tables. */
 export class KnownRelations {
   /** oldest first */
   readonly #byOid = new Map<number, RelationAt[]>()
@@ -76,7 +76,7 @@ export class KnownRelations {
  * a generation, the other mistake costs the order.
  */
 
-/** What of a table decides its groups. Plain JSON: saved with the description. */
+/** Holds what decides the groups of a table's changes, as plain JSON that is saved with the description. */
 export type RelationColumns = Readonly<{
   /** in the table's order */
   columns: readonly Readonly<{ name: string; typeOid: number }>[]
@@ -84,13 +84,13 @@ export type RelationColumns = Readonly<{
   key: readonly string[]
 }>
 
-/** What of a table decides its groups, by its message and its description. */
+/** Gives what decides the groups of a table's changes, by its message and its description. */
 export const columnsOf = (message: RelationMessage, { key }: Pick<RelationDescription, 'key'>): RelationColumns => ({
   columns: message.columns.map(({ name, typeOid }) => ({ name, typeOid })),
   key,
 })
 
-/** Whether nothing changed that any grouping could depend on. */
+/** Tells whether nothing changed that any grouping could depend on. */
 export const sameColumns = (a: RelationColumns, b: RelationColumns): boolean =>
   a.columns.length === b.columns.length &&
   a.key.length === b.key.length &&
@@ -98,8 +98,8 @@ export const sameColumns = (a: RelationColumns, b: RelationColumns): boolean =>
   a.columns.every(({ name, typeOid }, i) => name === b.columns[i]?.name && typeOid === b.columns[i].typeOid)
 
 /**
- * @param names the columns a sink groups by; undefined: the primary key
- * @returns whether the group of a row is made of the same columns. A column that was only renamed is the same one (the
+ * Compares the groups of a table before and after its definition changed. @param names the columns a sink groups by; undefined: the
+ * primary key @returns whether the group of a row is made of the same columns. A column that was only renamed is the same one (the
  *   stream has no numbers of columns: with as many columns as before the place tells, else the name)
  */
 export function sameGrouping(former: RelationColumns, now: RelationColumns, names: readonly string[] | undefined): boolean {

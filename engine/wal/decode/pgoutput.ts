@@ -8,12 +8,12 @@ import type { Lsn } from '../../lsn.ts'
 import type { Chunk } from './chunk.ts'
 import { malformed, skipTuple } from './tuple.ts'
 
-/** What Postgres sends of the row before: nothing, the columns of the replica identity, or all. */
+/** The numbers for what Postgres sends of the row before: nothing, the columns of the replica identity, or all. */
 export const OLD = { none: 0, key: 1, row: 2 } as const
-/** Which values of the old row Postgres has sent. */
+/** Says which values of the old row Postgres has sent. */
 export type OldKind = (typeof OLD)[keyof typeof OLD]
 
-/** default (primary key), nothing, full, using index */
+/** The replica identity of a table by its letter: default (the primary key), nothing, full, or using an index. */
 export type ReplicaIdentity = 'd' | 'n' | 'f' | 'i'
 
 /** A column as the stream announces it. */
@@ -34,7 +34,10 @@ export type RelationMessage = Readonly<{
   columns: readonly RelationColumn[]
 }>
 
-/** Gets what messages say, and answers what `decode` returns. Times are µs since the Unix epoch. Chunks and contents are views: valid during the call only. */
+/**
+ * Gets what messages say, and answers what `decode` returns. Times are µs since the Unix epoch. Chunks and contents are views:
+ * valid during the call only.
+ */
 export interface PgoutputHandler<Said = void> {
   /** @param lsn of the commit record, before any of its changes arrive */
   begin(lsn: Lsn, commitTimeUs: number, xid: number): Said

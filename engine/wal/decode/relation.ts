@@ -10,7 +10,10 @@ import { FIXED_TYPES, type Render, type ValueType } from './value-type.ts'
 
 export type { RelationColumn, RelationMessage, ReplicaIdentity } from './pgoutput.ts'
 
-/** What the Relation message doesn't say. Plain JSON: saved by position, so that a re-run decides the same (docs/rules.md, rule 11). */
+/**
+ * Holds what the Relation message doesn't say of a table, as plain JSON that is saved by position, so that a re-run decides the
+ * same (docs/rules.md, rule 11).
+ */
 export type RelationDescription = Readonly<{
   /** names of the primary key's columns, as the message has them */
   key: readonly string[]
@@ -19,7 +22,7 @@ export type RelationDescription = Readonly<{
   warnings: readonly RelationWarning[]
 }>
 
-/** What of a table can't be followed, for people. */
+/** Tells people what can't be followed of a table. */
 export type RelationWarning = Readonly<{
   code: 'no_primary_key' | 'key_outside_identity' | 'key_not_published' | 'table_dropped' | 'type_dropped'
   message: string

@@ -14,7 +14,7 @@ const MAX_DIMENSIONS = 6
 /** A larger scratch is given back after use. */
 const KEPT_SCRATCH_BYTES = 1 << 20
 
-/** @param delimiter one ASCII character: ',' for all built-in types but box, which has ';' */
+/** Makes the renderer of an array type. @param delimiter one ASCII character: ',' for all built-in types but box, which has ';' */
 export function arrayRenderer(renderElement: Render, delimiter: string): Render {
   const delimiterByte = delimiter.charCodeAt(0)
   let scratch = new DataView(new ArrayBuffer(256)) // quoted elements without their backslashes

@@ -16,7 +16,7 @@ import {
 } from './render-time.ts'
 import type { Render, ScalarType, ValueType } from './value-type.ts'
 
-/** How a stream writes timestamps. */
+/** Says how a stream writes timestamps. */
 export type TimestampFormat = 'iso8601' | 'unix_microsecond'
 
 const MINUS = 0x2d

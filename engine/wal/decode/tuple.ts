@@ -5,12 +5,12 @@
 import { EngineError } from '../../errors.ts'
 import type { Chunk } from './chunk.ts'
 
-/** What a row has in a column. */
+/** The numbers for what a row has in a column. */
 export const KIND = { null: 0, unchanged: 1, text: 2 } as const
 
 const CODE = { null: 0x6e /* n */, unchanged: 0x75 /* u */, text: 0x74 /* t */ } as const
 
-/** One row, by the offsets of its values. */
+/** Holds one row by the offsets of its values. */
 export class Tuple {
   count = 0
   /** how many columns are TOASTed values that were not sent */
@@ -87,7 +87,7 @@ export function readTuple(chunk: Chunk, at: number, tuple: Tuple): number {
   return p - base
 }
 
-/** @returns the offset after the tuple, found without keeping anything of it */
+/** Finds the offset after a tuple, without keeping anything of it. */
 export function skipTuple(chunk: Chunk, at: number): number {
   const { memory: bytes, start: base, end: limit } = chunk
   let p = base + at
@@ -109,14 +109,14 @@ export function skipTuple(chunk: Chunk, at: number): number {
   return p - base
 }
 
-/** Bytes of all values that were sent. */
+/** Counts the bytes of all values of a row that were sent. */
 export function textBytes({ count, kind, start, end }: Tuple): number {
   let bytes = 0
   for (let i = 0; i < count; i++) if (kind[i] === KIND.text) bytes += (end[i] as number) - (start[i] as number)
   return bytes
 }
 
-/** Whether two text values have the same bytes. */
+/** Tells whether two text values have the same bytes. */
 export function sameText(a: Tuple, i: number, b: Tuple, j: number): boolean {
   let p = a.start[i] as number
   let q = b.start[j] as number
@@ -129,6 +129,6 @@ export function sameText(a: Tuple, i: number, b: Tuple, j: number): boolean {
   return true
 }
 
-/** The error of bytes that are no message. */
+/** Makes the error that says that bytes are no message. */
 export const malformed = (what: string, offset: number): EngineError =>
   new EngineError('MESSAGE_MALFORMED', `a replication message can't be read: ${what}, at byte ${offset}`, { offset })

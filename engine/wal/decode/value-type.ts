@@ -11,7 +11,7 @@ export type Render = (out: ByteWriter, text: DataView, start: number, end: numbe
 /** A type that is rendered in a way of its own, arrays of it aside. */
 export type ScalarType = 'text' | 'boolean' | 'integer' | 'float' | 'time' | 'timestamp' | 'timestamptz' | 'interval' | 'json' | 'vector'
 
-/** How the values of a column are rendered. */
+/** Says how the values of a column are rendered. */
 export type ValueType = ScalarType | Readonly<{ array: ValueType; delimiter: string }>
 
 const array = (element: ValueType, delimiter = ','): ValueType => ({ array: element, delimiter })
@@ -95,7 +95,7 @@ const FIXED: readonly (readonly [type: number, array: number, ScalarType])[] = [
   [5069, 271, 'integer'], // xid8
 ]
 
-/** By oid. */
+/** Holds, by oid, how the types are rendered whose oid is the same in every Postgres. */
 export const FIXED_TYPES: ReadonlyMap<number, ValueType> = new Map<number, ValueType>([
   ...FIXED.flatMap(([type, arrayType, scalar]): [number, ValueType][] => [
     [type, scalar],

@@ -19,13 +19,13 @@ export type RelationTarget = Readonly<{
   hasOwnGroup: boolean
 }>
 
-/** A topic that a generation leaves at a position, where a marker in each partition says so to it, which it may not have met. */
+/** Names a topic that a generation leaves at a position. A marker in each partition tells it so, and it may not have met that yet. */
 export type LeavingTopic = Topic & Readonly<{ endsAt: Position }>
 
 const NONE: readonly Topic[] = []
 const NOTHING: RoutingVersion = { databaseId: '', version: 0, streams: [], readers: [] }
 
-/** What goes where at the place of the stream that has been reached. */
+/** Knows what goes where at the place of the stream that has been reached. */
 export class RoutingState {
   /** those with a place, in the order of version, which is the order of place too */
   readonly #placed: PlacedVersion[]

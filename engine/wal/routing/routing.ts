@@ -12,14 +12,14 @@ export const INTERNAL_SCHEMA = 'tailrace'
 
 /** Bits of `Target.actions`. */
 export const ACTION_BIT = { insert: 1, update: 2, delete: 4 } as const satisfies Record<(typeof ACTIONS)[number], number>
-/** `Target.actions` that leaves none out. */
+/** The bits of all actions, as `Target.actions` has them. */
 export const ALL_ACTIONS = 7
 
-/** Actions as `Target.actions` has them. */
+/** Makes the bits of actions that `Target.actions` has. */
 export const actionBits = (actions: readonly (typeof ACTIONS)[number][]): number =>
   actions.reduce((bits, action) => bits | ACTION_BIT[action], 0)
 
-/** A stream that takes changes of a table. */
+/** Describes a stream that takes changes of a table. */
 export type Target = Readonly<{
   topic: TopicName
   partitions: number
@@ -36,10 +36,13 @@ export type Target = Readonly<{
   only: string | undefined
 }>
 
-/** The topic of a generation that has one of its own, as all had before there were streams; and the name of a reader in any topic. */
+/**
+ * Names the topic of a generation that has one of its own, as all had before there were streams. It is the name of a generation as
+ * a reader too.
+ */
 export const ownTopic = (sink: Readonly<{ sinkId: string; generation: number }>): TopicName => `${sink.sinkId}.${sink.generation}`
 
-/** The sink and the generation that a topic of its own, or a reader, is named by. */
+/** Reads the sink and the generation from the name of a reader, or of a topic of its own. */
 export function ownerOf(name: string): Readonly<{ sinkId: string; generation: number }> {
   const at = name.lastIndexOf('.')
   return { sinkId: name.slice(0, at), generation: Number(name.slice(at + 1)) }

@@ -1,5 +1,5 @@
 /**
- * The sinks whose messages are dropped at the moment: they are full, and say `discard_on_full`. Their changes are not
+ * Knows the sinks whose messages are dropped at the moment: they are full, and say `discard_on_full`. Their changes are not
  * appended; what counts is only that, and how many.
  *
  * Why at the source, and not where the log is read: new messages are the ones to go, as docs/how-it-works.md says, and a log is freed from

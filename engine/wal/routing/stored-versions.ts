@@ -10,13 +10,16 @@ import type { Query, Row } from '../../postgres/query.ts'
 import { rowsOf } from '../../postgres/rows.ts'
 import { ownTopic } from './routing.ts'
 
-/** SQL for the name of a topic that no other ever was, or will be: the tag tells it from those of a state database that was put back. */
+/**
+ * Makes, in SQL, the name of a topic that no other topic ever had, or will have: the tag tells it from those of a state database
+ * that was put back.
+ */
 export const NEW_TOPIC = `'stream.' || nextval('tailrace.stream_number') || '.' || substr(md5(gen_random_uuid()::text), 1, 8)`
 
 /** A version and where it takes effect. @property position undefined until its mark came back */
 export type PlacedVersion = Readonly<{ routing: RoutingVersion; position: Position | undefined }>
 
-/** `isPlaced`: its mark has come back to a source, so it need not be written again. */
+/** Holds a version that is stored. `isPlaced`: its mark has come back to a source, so it need not be written again. */
 export type SavedVersion = RoutingVersion & Readonly<{ isNew: boolean; isPlaced: boolean }>
 
 /** A sink as versions had it in which each of its generations had a topic of its own. */
@@ -137,7 +140,7 @@ export class StoredVersions {
 }
 
 /**
- * The versions that take effect nowhere yet, oldest first: what is older than one that does holds with it, or never will.
+ * Finds the versions that take effect nowhere yet, oldest first: what is older than one that does holds with it, or never will.
  * @param state queries on the state database
  */
 export async function unplacedVersions(state: Query, databaseId: string): Promise<readonly number[]> {
@@ -151,7 +154,7 @@ export async function unplacedVersions(state: Query, databaseId: string): Promis
   return rows.map(({ version }) => Number(version))
 }
 
-/** Whether saving a version failed because another one has its number by now. */
+/** Tells whether saving a version failed because another one has its number by now. */
 export const isOvertaken = (error: unknown): boolean => error instanceof Error && 'code' in error && error.code === UNIQUE_VIOLATION
 
 const readerOfRow = ([sinkId, generation, topic, actions]: ReaderRow): RoutedReader => ({ sinkId, generation, topic, actions })
@@ -193,7 +196,7 @@ function stored({ streams, readers }: Routing): Columns {
   return { sinks, streams: null }
 }
 
-/** What goes where, as a row of a version says. @param row with the `streams` and `readers` of a version, or with its `sinks` */
+/** Reads what goes where from the row of a version. @param row with the `streams` and `readers` of a version, or with its `sinks` */
 export function routingOf(row: Row): Routing {
   const { streams, readers, sinks } = row as Row & Partial<Documents>
   if (streams) return { streams, readers: readers ?? [] }
