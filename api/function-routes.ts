@@ -12,7 +12,7 @@ import type { ResourceLists } from '../engine/state/resource-store.ts'
 import { namedResource, resourceOperations, type ResourcePorts } from './http/resource-routes.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import { runTrial, type Trial } from '../actors/resources/function-trial.ts'
-import { codeOf, sinkTypeOf } from '../actors/resources/function-form.ts'
+import { codeIn, sinkTypeOf } from '../actors/resources/function-form.ts'
 import { rehearsalOf, rehearse } from '../actors/resources/function-rehearsal.ts'
 import { objectBody, type Operation } from './http/operation.ts'
 import { checker, readOnly } from '../actors/resources/form.ts'
@@ -192,7 +192,7 @@ export function functionOperations(ports: FunctionPorts): Operation[] {
       saved,
       input: (body, account) => {
         const { name, type, description = null, sink_type, ...given } = checkIn(body)
-        const written = { name, type, description, sinkType: sinkTypeOf(sink_type), code: codeOf(type, given) }
+        const written = { name, type, description, sinkType: sinkTypeOf(sink_type), code: codeIn(type, given) }
         return compileFunction(written, pool.of(account.id))
       },
       changes: (body, fn) => {
@@ -200,7 +200,7 @@ export function functionOperations(ports: FunctionPorts): Operation[] {
         const kept = type === 'routing' ? fn.sinkType : null
         const sinkType = sink_type === undefined ? kept : sinkTypeOf(sink_type)
         const isKept = code === undefined && path === undefined && (type === 'path') === (fn.type === 'path')
-        const written = { name, type, description, sinkType, code: isKept ? fn.code : codeOf(type, { code, path }) }
+        const written = { name, type, description, sinkType, code: isKept ? fn.code : codeIn(type, { code, path }) }
         return compileFunction(written, pool.of(fn.accountId))
       },
     }),
@@ -215,7 +215,7 @@ export function functionOperations(ports: FunctionPorts): Operation[] {
       handle: (request, _reply, account) => {
         const { type, sink_type, code, path, ...given } = checkTest(objectBody(request))
         const sinkType = sinkTypeOf(sink_type)
-        const written = { name: 'test', type, description: null, sinkType, code: codeOf(type, { code, path }) }
+        const written = { name: 'test', type, description: null, sinkType, code: codeIn(type, { code, path }) }
         return tested({ account, written, given })
       },
     },

@@ -2,11 +2,11 @@
 import { parentPort } from 'node:worker_threads'
 import { EngineError } from '../../engine/errors.ts'
 import { readDocument } from './config-document.ts'
-import type { Answer, Asked } from './config-reading.ts'
+import type { ThreadAnswer, ThreadRequest } from './given-config.ts'
 
 /* oxlint-disable unicorn/require-post-message-target-origin -- a thread has no origin */
 
-function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharacters }: Asked): Answer {
+function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharacters }: ThreadRequest): ThreadAnswer {
   let left = maxCharacters
   const read = (path: string): string => {
     const text = files && Object.hasOwn(files, path) ? files[path] : undefined
@@ -26,5 +26,5 @@ function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharact
 
 const engine = parentPort
 if (!engine) throw new Error('this runs in a thread')
-engine.once('message', (asked: Asked) => engine.postMessage(answerTo(asked)))
+engine.once('message', (asked: ThreadRequest) => engine.postMessage(answerTo(asked)))
 engine.postMessage('ready')

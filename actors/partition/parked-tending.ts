@@ -24,6 +24,7 @@ import {
   groupLeft,
   groupLoaded,
   nameOf,
+  parkedNames,
   type Origin,
   type ParkedName,
   type ParkedRef,
@@ -190,7 +191,7 @@ export class ParkedTending {
       await this.#recordFailures() // what has no row yet can't be ended
       if (this.#owned.isClosed) throw new EngineError('STOPPING', 'the partition is stopping or moving')
     }
-    const refs = namesOf(list, origin)
+    const refs = parkedNames(list, origin)
     const rows = this.#withUnheard(refs, await store.end(refs, 'done'))
     if (rows.length === 0 || this.#owned.isClosed) return
     parkedEnded(dispatcher, rows)
@@ -440,7 +441,3 @@ export class ParkedTending {
 
 /** What stands among the attempts of a message. */
 const entry = (message: string) => ({ at: new Date().toISOString(), counts: false, message })
-
-/** Names parked messages by references of the partition that had them. @param origin absent: they are its own */
-export const namesOf = ({ offsets, indexes }: RefList, origin: Origin | undefined): ParkedName[] =>
-  offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))

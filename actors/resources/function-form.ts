@@ -91,7 +91,7 @@ export function flatFunction(form: unknown): unknown {
 }
 
 /** Gives the code of a function, or its path, whichever its type needs. @throws EngineError VALIDATION_FAILED: that one is missing */
-export function codeOf(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
+export function codeIn(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
   const [field, given, other] = type === 'path' ? (['path', path, code] as const) : (['code', code, path] as const)
   if (given !== undefined && other === undefined) return given
   throw wrong(field, given === undefined ? 'is missing' : 'is what this type has, and nothing beside it')

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { planReplay, timeOf, type ReplayPlan, type ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import { knownGenerations, reachOf } from '../../engine/dispatch/replay/replay-reach.ts'
 import { rewind, type Stopped } from '../../engine/dispatch/replay/replay.ts'
-import { EngineError, isRetryable } from '../../engine/errors.ts'
+import { codeOf, isRetryable } from '../../engine/errors.ts'
 import type { Commit, Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { formatLsn, type Lsn } from '../../engine/lsn.ts'
@@ -153,5 +153,3 @@ async function whileHeld<T>(holders: readonly Holder[], work: (held: readonly He
     await Promise.all(holders.map((holder) => holder.release(by).catch(() => undefined))) // else it begins again by itself
   }
 }
-
-const codeOf = (error: unknown) => (error instanceof EngineError ? error.code : undefined)

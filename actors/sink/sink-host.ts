@@ -16,7 +16,7 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import { hasReady } from '../../engine/dispatch/take.ts'
-import { namesOf } from '../partition/parked-tending.ts'
+import { parkedNames } from '../../engine/dispatch/parked/parked-groups.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
 import { figuresOf, partitionTrouble } from '../partition/partition-report.ts'
 import type { PartitionSink, SinkSurroundings } from '../partition/partition-sink.ts'
@@ -209,7 +209,7 @@ export class SinkHost implements PartitionSink {
       const partition = this.#live.find((p) => p.names(owner))
       return partition ? [{ partition, origin: partition.names(origin) ? undefined : origin, refs }] : []
     })
-    const edits = here.map(({ partition, origin, refs }) => partition.parked.edit(edit, namesOf(refs, origin)))
+    const edits = here.map(({ partition, origin, refs }) => partition.parked.edit(edit, parkedNames(refs, origin)))
     return { known, served: sum(here.map(({ refs }) => refs.offsets.length)), edited: sum(await Promise.all(edits)) }
   }
 

@@ -32,7 +32,7 @@ import type { Landmark } from './history.ts'
 import { Relation, type RelationDescription } from './decode/relation.ts'
 import { compileTargets } from './routing/routing.ts'
 import type { RoutingState } from './routing/routing-state.ts'
-import { endsOf, joinReaders, makeReady, topicsOf } from './run-start.ts'
+import { endsOf, joinReaders, beginTopics, topicsOf } from './run-start.ts'
 import type { Query } from '../postgres/query.ts'
 import type { SourceObserver } from './source-settings.ts'
 import type { SourceStore } from './source-store.ts'
@@ -94,7 +94,7 @@ export class Definitions {
     if (!found) observer.notice?.(`a mark names routing version ${number}, which is not known`)
     if (!found || (found.position === undefined && landmark.isAhead)) return [] // its place would be of another past
     // what the log has was made ready before it was appended, and some topics may be gone again
-    const ends = isDurable ? [] : await makeReady(store, log, { from: routing.active, to: found.routing, position })
+    const ends = isDurable ? [] : await beginTopics(store, log, { from: routing.active, to: found.routing, position })
     const stands = await store.placeVersion(number, position, ends)
     const left = comparePositions(stands, position) === 0 ? routing.switchTo(found.routing) : []
     observer.routed?.()

@@ -141,7 +141,7 @@ export function endsOf(log: Log, topics: readonly Topic[]): Promise<readonly Top
  * Makes the topics of a version that is to take effect, and says in the log who begins to read them with it.
  * @returns where the topics end that somebody begins to read
  */
-export async function makeReady(
+export async function beginTopics(
   store: Pick<SourceStore, 'makeTopics'>,
   log: Log,
   { from, to, position }: Readonly<{ from: RoutingVersion; to: RoutingVersion; position: Position }>,

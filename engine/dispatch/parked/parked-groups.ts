@@ -13,6 +13,7 @@
  */
 import { EngineError } from '../../errors.ts'
 import type { MessageView } from '../../log/pack.ts'
+import type { RefList } from '../ack-id.ts'
 
 /**
  * Says where a message was parked whose generation has ended; with offset and index it is the message's name. Absent: it is of this
@@ -102,6 +103,10 @@ export const refKey = (offset: number, index: number): number => offset * 1_048_
 /** Gives the name of any parked message: a number for those of this partition, a text for the others. */
 export const nameOf = ({ offset, index, origin }: ParkedName): number | string =>
   origin ? `${origin.generation}.${origin.partition}.${offset}.${index}` : refKey(offset, index)
+
+/** Names parked messages by references of the partition that had them. @param origin absent: they are its own */
+export const parkedNames = ({ offsets, indexes }: RefList, origin: Origin | undefined): ParkedName[] =>
+  offsets.map((offset, i) => ({ offset, index: indexes[i] as number, origin }))
 
 /** Makes the memory of parked groups, with no group in it. */
 export const newParkedGroups = (sends: boolean): ParkedGroups => ({

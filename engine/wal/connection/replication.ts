@@ -33,7 +33,7 @@ export type ReplicationOptions = Readonly<{
 }>
 
 /** Gets what the stream brings. */
-export type StreamReader = Readonly<{
+export type StreamListener = Readonly<{
   /** @param chunk one pgoutput message, valid during the call */
   onMessage: (chunk: Chunk) => void
   /** everything committed below `walEnd` has been sent before this */
@@ -65,7 +65,7 @@ export class ReplicationConnection {
   readonly #connected = Promise.withResolvers<Client>()
   readonly #streamAsked = Promise.withResolvers<void>()
   readonly #started = Promise.withResolvers<void>()
-  #reader: StreamReader = { onMessage: () => undefined, onKeepalive: () => undefined }
+  #listener: StreamListener = { onMessage: () => undefined, onKeepalive: () => undefined }
   /** what every status carries: saved, durable, exact, growing */
   #confirmed: Lsn = 0n
   #deadline: NodeJS.Timeout | undefined
@@ -119,12 +119,12 @@ export class ReplicationConnection {
   }
 
   /**
-   * Settles when the server has begun to stream to the reader, or the connection is stopped.
+   * Settles when the server has begun to stream to the listener, or the connection is stopped.
    * @param confirmed what each status tells the server until `confirm`
    * @throws EngineError SOURCE_UNREACHABLE, SOURCE_UNABLE, SOURCE_REFUSED, SLOT_IN_USE
    */
-  async stream(reader: StreamReader, confirmed: Lsn): Promise<void> {
-    this.#reader = reader
+  async stream(listener: StreamListener, confirmed: Lsn): Promise<void> {
+    this.#listener = listener
     this.#confirmed = confirmed
     this.#streamAsked.resolve()
     await this.#unlessEnded(this.#started.promise)
@@ -199,9 +199,9 @@ export class ReplicationConnection {
     if (this.#phase !== 'streaming') return
     try {
       const tag = bytes[start]
-      if (tag === XLOG_DATA) this.#reader.onMessage(this.#chunk.set(bytes, start + XLOG_DATA_HEADER, end))
+      if (tag === XLOG_DATA) this.#listener.onMessage(this.#chunk.set(bytes, start + XLOG_DATA_HEADER, end))
       else if (tag === KEEPALIVE && end - start >= KEEPALIVE_BYTES) {
-        this.#reader.onKeepalive(bytes.readBigUInt64BE(start + 1))
+        this.#listener.onKeepalive(bytes.readBigUInt64BE(start + 1))
         if (bytes[start + 17] === 1) this.#sendStatus(false)
       } // the protocol knows no others; one that it learns is not ours to stop at
     } catch (error) {

@@ -8,7 +8,7 @@ import {
   ReplicationConnection,
   statusMessage,
   type ReplicationOptions,
-  type StreamReader,
+  type StreamListener,
 } from '../../../../engine/wal/connection/replication.ts'
 import { sourceClient } from '../../../../engine/wal/connection/source-client.ts'
 import type { Chunk } from '../../../../engine/wal/decode/chunk.ts'
@@ -49,7 +49,7 @@ async function prepared(): Promise<TestDatabase> {
   return db
 }
 
-type Over = Partial<ReplicationOptions & StreamReader> & { port?: number; confirmed?: Lsn }
+type Over = Partial<ReplicationOptions & StreamListener> & { port?: number; confirmed?: Lsn }
 
 /** A connection to the slot of the database, and what opens its stream. */
 function connection(db: TestDatabase, over: Over = {}) {

@@ -18,10 +18,10 @@ const LIMIT_MS = 10_000
 const MEMORY = { maxOldGenerationSizeMb: 192, maxYoungGenerationSizeMb: 32 } as const
 
 /** Holds what the thread that reads configurations is sent. */
-export type Asked = GivenConfig & Readonly<{ file: string; stored: StoredResources; maxEntries: number; maxCharacters: number }>
+export type ThreadRequest = GivenConfig & Readonly<{ file: string; stored: StoredResources; maxEntries: number; maxCharacters: number }>
 type Outcome = ReturnType<typeof readDocument>
 /** Holds the document, or the error for which nothing could be read. */
-export type Answer = Outcome | Readonly<{ code: ErrorCode; message: string; context: ErrorContext }>
+export type ThreadAnswer = Outcome | Readonly<{ code: ErrorCode; message: string; context: ErrorContext }>
 
 /**
  * Reads a configuration that a client sent, in a thread of its own. @param signal ends it, as when the client has gone
@@ -35,7 +35,7 @@ export async function readGivenConfig(
   const { file } = given
   const bytes = Buffer.byteLength(given.yaml)
   if (bytes > MAX_CONFIG_BYTES) throw refused(file, `it has ${bytes} bytes, more than ${MAX_CONFIG_BYTES}`)
-  const asked: Asked = { ...given, stored, maxEntries: MAX_CONFIG_ENTRIES, maxCharacters: MAX_CONFIG_CHARACTERS }
+  const asked: ThreadRequest = { ...given, stored, maxEntries: MAX_CONFIG_ENTRIES, maxCharacters: MAX_CONFIG_CHARACTERS }
   const thread = new Worker(new URL(import.meta.url.endsWith('.ts') ? './config-thread.ts' : './config-thread.js', import.meta.url), {
     resourceLimits: MEMORY,
     env: {},
@@ -45,7 +45,7 @@ export async function readGivenConfig(
     await once(thread, 'message', { signal })
     thread.postMessage(asked) // oxlint-disable-line unicorn/require-post-message-target-origin -- a thread has no origin
     limit = AbortSignal.timeout(LIMIT_MS)
-    const [answer]: Answer[] = await once(thread, 'message', { signal: AbortSignal.any([limit, signal]) })
+    const [answer]: ThreadAnswer[] = await once(thread, 'message', { signal: AbortSignal.any([limit, signal]) })
     if (!answer) throw new Error('the thread that reads configurations answered nothing')
     if ('code' in answer) throw new EngineError(answer.code, answer.message, answer.context)
     return answer
