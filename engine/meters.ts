@@ -33,6 +33,16 @@ export class SinkMeter implements Disposable {
     this.deliveryLatency.error.add(latencyUs, messages)
   }
 
+  /** Counts messages that were given up, on record. */
+  gaveUp(messages: number): void {
+    this.discarded += messages
+  }
+
+  /** Counts messages that were held as under way although no request had them. */
+  forgot(messages: number): void {
+    this.forgotten += messages
+  }
+
   /** @param latencyUs from the arrival in this process to the moment of handing out */
   waited(messages: number, latencyUs: number): void {
     this.internalLatency.add(latencyUs, messages)

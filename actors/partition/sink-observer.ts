@@ -39,11 +39,11 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
     returned: ({ messages, heldMs }) => meter.failed(messages, heldMs * 1000),
     parked: (messages) => logger.info({ sink, messages }, 'blocked messages were parked so that others can go on'),
     discarded: (messages, why) => {
-      meter.discarded += messages
+      meter.gaveUp(messages)
       logger.warn({ sink, messages }, `messages were discarded: ${WHY[why]}`)
     },
     forgotten: (messages) => {
-      meter.forgotten += messages
+      meter.forgot(messages)
       logger.error({ sink, messages, code: 'MESSAGES_FORGOTTEN' }, 'messages were held although no request had them; they are sent again')
     },
   }
