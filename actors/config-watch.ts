@@ -16,7 +16,7 @@ type ConfigWatch = Readonly<{
   feed: Pick<StateFeed, 'watch'>
   /** differs when what is stored differs */
   stored: () => Promise<string>
-  /** the same of what has taken effect here */
+  /** the same text for the configuration that has taken effect in this process */
   applied: () => string | undefined
   reload: () => Promise<void>
   onError: (error: unknown) => void

@@ -152,7 +152,7 @@ export class Engine {
     return this.#sinks.get(id)?.transport.pulled
   }
 
-  /** How these sinks are; one that does not run is left out. */
+  /** Tells how these sinks are; one that does not run is left out. */
   async sinkHealth(ids: readonly string[]): Promise<Readonly<Record<string, Health>>> {
     return Object.fromEntries(
       ids.flatMap((id) => {

@@ -69,7 +69,7 @@ export type Limits = Readonly<{
   checkEveryMs: number
   /** open at once; further ones are closed as they come */
   connections: number
-  /** of those, of one client before a request with a token has come on them; further ones are closed as they come */
+  /** connections of one client on which no request with a token has come yet; further ones are closed as they come */
   strangers: number
   /** requests without a token of one client that may be under way at once; the connection of a further one is closed */
   strangeRequests: number

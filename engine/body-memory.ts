@@ -36,7 +36,7 @@ export class BodyMemory {
     return Buffer.from(memory, 0, bytes)
   }
 
-  /** What `take` gave, at most once: its bytes may change from now on. */
+  /** Gives back what `take` gave, at most once: its bytes may change from now on. */
   give({ buffer, length }: Buffer): void {
     if (length < FROM_BYTES || length > LARGEST_BYTES || !(buffer instanceof ArrayBuffer)) return
     this.#free.push(buffer)

@@ -1,7 +1,7 @@
 /** JSON as it is read here: with all digits of its integers, for what is only sent on, and looked at before it is believed. */
 
 declare global {
-  /** What Node has of "JSON.parse source text access", which the compiler's library doesn't know yet. */
+  /** Declares the parts of "JSON.parse source text access" that Node has and the compiler's library doesn't know yet. */
   interface JSON {
     parse(text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
     rawJSON(text: string): unknown

@@ -111,7 +111,7 @@ export type ActorStatus = Readonly<{
   kind: string
   /** of the resource, when there is one */
   name?: string
-  /** whose it is; absent: the process's own, shown to every account */
+  /** the account that it belongs to; absent: it is the process's own, shown to every account */
   accountId?: string
   /** state of its machine */
   state: string

@@ -40,7 +40,7 @@ export class BacklogSizes {
   #parked: Sizes = new Map()
   #parkedAt = -Infinity
   #topics: readonly UndeliveredTopic[] = []
-  /** those of each sink */
+  /** the topics that each sink reads */
   #read: ReadonlyMap<string, readonly TopicName[]> = new Map()
   #topicsAt = -Infinity
   /** of sinks whose backlog may be large */
@@ -172,7 +172,7 @@ export class BacklogSizes {
     for (const key of this.#places.keys()) if (!readers.has(key.slice(0, key.lastIndexOf('/')))) this.#places.delete(key)
   }
 
-  /** How far the generations of these sinks need the log, by sink. */
+  /** Reads how far the generations of these sinks need the log, by sink. */
   async #generationsOf(sinks: readonly Sink[]): Promise<ReadonlyMap<string, readonly UndeliveredGeneration[]>> {
     const now = performance.now()
     const isKnown = now - this.#generationsAt < READERS_MAX_AGE_MS && sinks.every(({ id }) => this.#generations.has(id))

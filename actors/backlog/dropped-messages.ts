@@ -32,7 +32,7 @@ type Dropping = { readonly sinkId: string; readonly shedding: Shedding; state: '
 export class DroppedMessages implements AsyncDisposable {
   readonly #options: DroppedMessagesOptions
   readonly #reliefs = new WeakMap<Shedding, Map<string, Relief>>()
-  /** those of this process, until what they dropped is on record */
+  /** the stretches of this process, until what was dropped in them is on record */
   readonly #open = new Set<Dropping>()
   readonly #recorded = new Map<string, number>()
   #stretches: ReadonlyMap<string, Stretch> = new Map()
@@ -47,7 +47,7 @@ export class DroppedMessages implements AsyncDisposable {
     this.#timer = setTimeout(() => this.#again(), EVERY_MS).unref()
   }
 
-  /** What is done when the sink is full; the same object for the same sink of the same source. */
+  /** Gives the relief of a full sink: the same object for the same sink of the same source. */
   relief(sinkId: string, name: string, shedding: Shedding): Relief {
     const ofSource = this.#reliefs.get(shedding) ?? new Map<string, Relief>()
     this.#reliefs.set(shedding, ofSource)

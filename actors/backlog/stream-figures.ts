@@ -56,12 +56,12 @@ export class StreamFigures implements Disposable {
     void this.#run()
   }
 
-  /** As they were looked at last, ordered by topic. */
+  /** The streams as they were looked at last, ordered by topic. */
   get streams(): readonly Stream[] {
     return this.#streams
   }
 
-  /** How many bytes the log keeps for this sink alone, in all streams that it reads. */
+  /** Tells how many bytes the log keeps for this sink alone, in all streams that it reads. */
   heldBytes(sinkId: string): number {
     return this.#held.get(sinkId) ?? 0
   }
@@ -143,7 +143,7 @@ export class StreamFigures implements Disposable {
     return { ...figures, bytes, needsNothing: stored >= NOTHING_NEEDED }
   }
 
-  /** Those that read a stream or may be replayed from it. */
+  /** Reads the generations that read a stream or may be replayed from it. */
   async #stored(): Promise<readonly StoredReader[]> {
     const found = await ask(
       this.#query,

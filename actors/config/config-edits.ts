@@ -41,14 +41,14 @@ const MAX_WAITING = 4
 /** Plans, applies and exports the configuration of accounts, for each of them one at a time. */
 export class ConfigEdits {
   readonly #options: ConfigEditsOptions
-  /** Those of an account come one after the other: what they hold or wait for is then bounded for each. */
+  /** Requests of one account come one after the other, which bounds what each account can have in memory and wait for. */
   readonly #turns = new Map<string, { count: number; last: Promise<unknown> }>()
 
   constructor(options: ConfigEditsOptions) {
     this.#options = options
   }
 
-  /** What `apply` would do. @param gone aborted when the client no longer waits @throws EngineError CONFIG_INVALID, CONFIG_BUSY */
+  /** Tells what `apply` would do. @param gone aborted when the client no longer waits @throws EngineError CONFIG_INVALID, CONFIG_BUSY */
   plan(account: Account, given: GivenConfig, gone: AbortSignal): Promise<ConfigOutcome> {
     return this.#inTurn(account, () => this.#change(account, given, { isTrial: true, gone }))
   }

@@ -122,7 +122,7 @@ export class ConfigReader {
     throw refusal(this.problems)
   }
 
-  /** What is wrong so far. */
+  /** The problems that were found so far. */
   get problems(): readonly Problem[] {
     return this.#problems.map(({ offset, reason }) => ({ file: this.file, ...this.place(offset), reason }))
   }

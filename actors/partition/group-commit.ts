@@ -21,7 +21,7 @@ export class GroupCommit {
     return this.#gathering !== undefined
   }
 
-  /** What just changed is durable when this settles. @throws EngineError ACK_NOT_DURABLE */
+  /** Joins the next commit: what just changed is durable when this settles. @throws EngineError ACK_NOT_DURABLE */
   join(): Promise<void> {
     this.#gathering ??= newGroup()
     return this.#gathering.promise

@@ -199,7 +199,7 @@ export class OwnedPartition {
     return ended.catch(() => this.release(elsewhere, named))
   }
 
-  /** How often a message that was taken has been handed out, now included. @param named by this */
+  /** Tells how often a message that was taken has been handed out, this time included. @param named by this */
   deliveriesOf({ offset, index }: MessageRef, named: Origin): number {
     return deliveriesOf(this.dispatcher, offset, index, this.#originOf(named))
   }
@@ -324,7 +324,7 @@ export class OwnedPartition {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** What named messages that were parked before they came here; undefined: this partition did. */
+  /** Finds the partition whose names messages have that were parked before they came here; undefined: they have this one's. */
   #originOf(named: Origin): Origin | undefined {
     return this.names(named) ? undefined : { generation: named.generation, partition: named.partition }
   }
@@ -383,7 +383,7 @@ export class OwnedPartition {
     this.sink.deliverable()
   }
 
-  /** How long a message has been with its client. @param heldUntil end of its visibility time; 0: it is over */
+  /** Tells how long a message has been with its client. @param heldUntil end of its visibility time; 0: it is over */
   #heldMs(heldUntil: number): number {
     const { ackWaitMs } = this.dispatcher.settings
     return heldUntil === 0 ? ackWaitMs : Math.max(0, ackWaitMs - (heldUntil - this.sink.clock()))

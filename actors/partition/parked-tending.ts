@@ -358,7 +358,7 @@ export class ParkedTending {
   // ── what people decide ──────────────────────────────────────────────────────────────────────────
 
   /**
-   * What somebody decided of messages that wait, or were given up: the row first, durably, then the dispatcher. A message that
+   * Does what somebody decided about messages that wait, or were given up: the row first, durably, then the dispatcher. A message that
    * is being sent at that moment may arrive all the same.
    *
    *  redeliver     tried at once: a back-off ends, and what was discarded is open again, as if it had never failed

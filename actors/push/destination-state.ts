@@ -189,7 +189,7 @@ export class DestinationState {
 
   // ── may something be sent ───────────────────────────────────────────────────────────────────────
 
-  /** Which lanes are open now, the most wanted first. A pause that is over ends with the asking. */
+  /** Tells which lanes are open now, the most wanted first. A pause that is over ends with the asking. */
   lanes(): readonly SendLane[] {
     const now = this.#options.clock()
     if (now < this.#notBefore) return LANES.none
@@ -401,7 +401,10 @@ export class DestinationState {
     this.#isSlowStart = true
   }
 
-  /** What was sent long ago, and has no answer while something later has: its connection is most likely dead. */
+  /**
+   * Leaves out of the count a request that was sent long ago and has no answer while a later one has: its connection is most likely
+   * dead.
+   */
   #discount(answered: Ticket): void {
     for (const ticket of this.#open) {
       if (!ticket.counts || ticket.startedAt + STALL_MS > answered.startedAt) continue

@@ -46,7 +46,7 @@ export class Endings {
     this.#signal = signal
   }
 
-  /** So many messages were taken. */
+  /** Counts messages that were taken. */
   taken(messages: number): void {
     this.#count(messages)
   }
@@ -92,7 +92,7 @@ export class Endings {
     }
   }
 
-  /** What keeps ends from being written. */
+  /** The trouble that keeps ends from being written. */
   get trouble(): Trouble | undefined {
     return this.#trouble
   }

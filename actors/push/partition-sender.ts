@@ -66,7 +66,7 @@ export class PartitionSender implements Sender {
     this.#changes = sink.destination.changes
   }
 
-  /** What keeps ends from being written. */
+  /** The trouble that keeps ends from being written. */
   get trouble(): Trouble | undefined {
     return this.#endings.trouble
   }
@@ -230,7 +230,7 @@ export class PartitionSender implements Sender {
     }
   }
 
-  /** What can't be made ready at the moment, through no fault of its messages, is given back after a pause. */
+  /** Makes a batch ready. One that can't be made ready at the moment, through no fault of its messages, is given back after a pause. */
   async #prepared(batch: SendBatch): Promise<Prepared> {
     const { host, keyed, lookup } = this.#sink
     const { signal } = this.#abort

@@ -61,7 +61,7 @@ export class PushSink implements Transport {
   readonly destination: DestinationState
   readonly #observer: SinkObserver
   readonly #surroundings: PushSurroundings
-  /** those of partitions that live here */
+  /** the senders of the partitions that live here */
   readonly #senders: PartitionSender[] = []
   /** of the database that the sink streams */
   #lookup: RowLookup
@@ -173,7 +173,7 @@ export class PushSink implements Transport {
 
   // ── what its partitions ask and tell ────────────────────────────────────────────────────────────
 
-  /** What speaks to the destination now; undefined: its settings can't be used. */
+  /** The wire that speaks to the destination now; undefined: its settings can't be used. */
   get wire(): PushWire | undefined {
     return this.#use?.wire
   }
@@ -230,7 +230,7 @@ export class PushSink implements Transport {
     this.#lastOfMessage = this.#lastFailure && worded(this.#lastFailure)
   }
 
-  /** So many messages were in flight that nothing of a partition knew of; they go again. */
+  /** Counts messages that were in flight and that no part of a partition knew of any more; they are sent again. */
   forgot(messages: number): void {
     this.#forgotten = { messages: messages + (this.#forgotten?.messages ?? 0), lastAt: new Date() }
     this.#observer.forgotten(messages)
@@ -248,7 +248,7 @@ export class PushSink implements Transport {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** What was delivered can be looked at for a while. */
+  /** Keeps what was delivered for a while, so that people can look at it. */
   #keep({ generation, partition }: SendBatch, messages: readonly Message[], { status, answer, tookMs }: KeptFacts): void {
     const kept = this.host.sink.sensitive ? undefined : answer // by the setting as it is now: what is not kept can't be shown later
     const isShared = kept === this.#lastKept

@@ -97,7 +97,7 @@ export class SendQueue {
   }
 
   /**
-   * How many messages that have failed before go in one request. Where each gets an answer of its own, as many as fit: those
+   * Decides how many messages that have failed before go in one request. Where each gets an answer of its own, as many as fit: those
    * that are well by now are delivered, however many of the others aren't. Where a request fails as a whole, one at first.
    */
   #retrySize({ maxMessages, judgesEach }: PushWire): number {

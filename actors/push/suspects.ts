@@ -41,7 +41,10 @@ export class Suspects {
     return this.#held.length > MAX_HELD
   }
 
-  /** Those that others have succeeded after: `again` what failed while the destination may have been down, `guilty` the rest. */
+  /**
+   * Takes out the suspects that others have succeeded after: `again` what failed while the destination may have been down, `guilty`
+   * the rest.
+   */
   takeCleared(): Readonly<{ again: readonly Suspect[]; guilty: readonly Suspect[] }> | undefined {
     if (this.#held.length === 0) return undefined
     const { lastSuccessAt } = this.#destination

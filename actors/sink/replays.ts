@@ -96,7 +96,7 @@ export class Replays {
     }
   }
 
-  /** What stands still, with the last commit of each partition. */
+  /** Gathers the generations that stand still, with the last commit of each partition. */
   async #stopped(sinkId: string, held: readonly HeldSink[]): Promise<Stopped> {
     const { log, store } = this.#options
     const generation = Math.max(0, ...held.map((each) => each.generation))

@@ -46,10 +46,11 @@ export type MessageChoice = readonly string[] | 'failing' | 'open' | 'discarded'
 export type EditOfMessages = Readonly<{ edit: MessageEdit; choice: MessageChoice }>
 /** Tells what came of an edit of messages in this process. */
 export type EditedMessages = Readonly<{
-  /** of those named by their ids: there are such messages · they are in the hands of partitions that live here */
+  /** how many messages the ids name that there are */
   known: number
+  /** how many of them are in the hands of partitions that live here */
   served: number
-  /** it held for so many: others were so already */
+  /** how many the edit changed: the others were so already */
   edited: number
 }>
 

@@ -324,7 +324,10 @@ export class SinkHost implements PartitionSink {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** What may be out at once belongs to the sink: processes that serve other partitions of it have the shares of those. */
+  /**
+   * Sets how many messages may be out at once in this process: the bound is the sink's, and processes that serve other partitions
+   * have the shares of those.
+   */
   #share(): void {
     const { max_ack_pending } = this.#sink
     const partitions = this.#served?.shape.partitions ?? 1

@@ -63,9 +63,9 @@ type Context = {
   status: SinkStatus
   served: Served | undefined
   partitions: ReadonlyMap<number, PartitionActor>
-  /** those to serve; while the sink is held none of them has an actor */
+  /** the partitions to serve; while the sink is held none of them has an actor */
   assigned: ReadonlySet<number>
-  /** those that met the end of the served generation */
+  /** the partitions that met the end of the served generation */
   drained: ReadonlySet<number>
   attempt: number
   subscription: AsyncDisposable | undefined

@@ -127,7 +127,7 @@ export class SourceActor {
     return this.#actor.getSnapshot().context.lastError
   }
 
-  /** Of the current run, or the last one; undefined before the first. */
+  /** The figures of the current run, or of the last one; undefined before the first. */
   get figures(): SourceFigures | undefined {
     return (this.#figures = this.#run?.figures ?? this.#figures)
   }
@@ -144,8 +144,8 @@ export class SourceActor {
   }
 
   /**
-   * As `retry`. @returns how it is when it streams, stands by or has stopped again, or after `waitMs`: a source that streams
-   * goes on as it is
+   * Tries again as `retry` does. @returns how the source is when it streams, stands by or has stopped again, or after `waitMs`: a
+   * source that streams goes on as it is
    */
   async tryAgain(waitMs: number): Promise<SourceOutcome> {
     this.retry()
@@ -202,7 +202,7 @@ export class SourceActor {
     return this.#marks.write(saved)
   }
 
-  /** What was saved of the routing and has not taken effect, for the health of sinks. */
+  /** Checks, for the health of sinks, whether a saved version of the routing has not taken effect. */
   routingCheck(): HealthCheck | undefined {
     return this.#marks.check()
   }
@@ -216,7 +216,7 @@ export class SourceActor {
     return { name: 'Sink configuration', status: 'notice', error: { code: 'table_truncated', message } }
   }
 
-  /** How far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
+  /** Asks how far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
   async slotLag(): Promise<SlotLag> {
     const { database } = this.#options
     const { name } = database.slot
@@ -225,7 +225,7 @@ export class SourceActor {
     return lag
   }
 
-  /** What was found of the slot and its database some seconds ago; nothing while another process has the source. */
+  /** The figures of the slot and its database as of some seconds ago; none while another process has the source. */
   get slot(): Readonly<{ lag: SlotLag | undefined; error: unknown }> {
     return this.standby ? { lag: undefined, error: undefined } : this.#slot
   }

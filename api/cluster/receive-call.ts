@@ -31,7 +31,7 @@ export class WaitingPlaces {
 /** Holds the receives that wait for messages at the moment, so that all can be ended. */
 export class OpenReceives {
   readonly #open = new Set<ReceiveCall>()
-  /** of those that are held for a sink that is off, where no actor counts them */
+  /** the places of receives that are held for a sink that is off, where no actor counts them */
   readonly held = new WaitingPlaces()
   #stopping = false
 

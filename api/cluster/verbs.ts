@@ -28,7 +28,7 @@ export type PeerCall<A extends readonly unknown[], R> = Readonly<{
   path: string
   deadlineMs: number | ((...args: A) => number)
   run: (engine: LocalEngine, ...args: A) => R | Promise<R>
-  /** What the log says of a peer that doesn't answer. */
+  /** the words by which the log tells of a peer that doesn't answer */
   silent?: string
 }>
 

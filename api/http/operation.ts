@@ -42,7 +42,7 @@ export type Operation = Readonly<{
 }>
 
 declare module 'fastify' {
-  /** What the server knows of a route. @property isPeer for other processes of the cluster, which send no token */
+  /** Holds what the server knows of a route. @property isPeer for other processes of the cluster, which send no token */
   interface FastifyContextConfig {
     exactNumbers?: true | undefined
     isPeer?: true

@@ -14,7 +14,7 @@ type Most = Readonly<{ connections: number; requests: number }>
 /** Counts what clients without a token have open, and says whether they may have more. */
 export class Strangers {
   readonly #most: Most
-  /** whose the connections are on which no request with a token has come yet */
+  /** the client of each connection on which no request with a token has come yet */
   readonly #open = new Map<Socket, string>()
   readonly #connections = new Counts()
   readonly #requests = new Counts()

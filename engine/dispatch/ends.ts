@@ -21,7 +21,7 @@ export type Finish = Readonly<{
   finished: number
   /** end of the visibility time of the first of them, 0 when it is over */
   heldUntil: number
-  /** those that the parked store has or is getting: the owner ends them there */
+  /** messages that the parked store has or is getting: the owner ends them there */
   elsewhere: RefList
   /** some were delivered by a former owner and are not read yet, so this ack can't be kept now */
   early: boolean

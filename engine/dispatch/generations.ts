@@ -47,7 +47,7 @@ export interface Generations {
    */
   serve(): Promise<ServedGeneration | undefined>
   stateOf(served: Pick<ServedGeneration, 'generation' | 'topic'>): Promise<GenerationState>
-  /** What of its stream is a generation's own, as far as it is known. */
+  /** Tells which part of its stream is a generation's own, as far as it is known. */
   span(generation: number): Promise<Span>
 }
 
@@ -156,7 +156,7 @@ export class StoredGenerations implements Generations {
     return { endsAt: row?.ends, takes: row?.takes ?? [], version: row?.version ?? 0 }
   }
 
-  /** Those that are not handed over, oldest first. */
+  /** Reads the generations that are not handed over, oldest first. */
   async #load(): Promise<Stored[]> {
     const found = await this.#ask(
       `select ${READING}, g.rewinds, g.regrouped,

@@ -41,7 +41,7 @@ export class Leases {
     return this.#byNumber.get(number)?.endsAt ?? 0
   }
 
-  /** So many messages left the lease. */
+  /** Counts messages that left a lease. */
   letGo(number = 0, messages = 1): void {
     const lease = this.#last?.number === number ? this.#last : this.#byNumber.get(number)
     if (!lease) return

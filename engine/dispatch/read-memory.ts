@@ -30,7 +30,7 @@ export class ReadMemory {
     this.#bytes += bytes
   }
 
-  /** What a partition may hold now. @param own what its sink lets it have */
+  /** Gives the bytes that a partition may hold now. @param own what its sink lets it have */
   limit(own: number): number {
     return this.isFull ? Math.min(own, LEAST_BYTES) : own
   }

@@ -43,7 +43,7 @@ export type Restored = Readonly<{
   parked: Map<number, number[]>
   /** when the visibility time of a message ends (monotonic ms), by record and index: after a clean stop */
   inFlight: ReadonlyMap<number, ReadonlyMap<number, number>>
-  /** the same by name, of messages that were parked under another generation */
+  /** the same by name, for messages that were parked under another generation */
   fromElsewhere: ReadonlyMap<number | string, number>
   /** everything below is presumed to be with a client, until `hiddenUntil` (monotonic ms) */
   hiddenBelow: MessageRef

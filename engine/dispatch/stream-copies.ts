@@ -130,7 +130,7 @@ export class StreamCopies {
     })
   }
 
-  /** Those that need records which no open generation of their stream needs; the source has passed their end. */
+  /** Finds the generations that need records which no open generation of their stream needs; the source has passed their end. */
   async #holdings(databases: readonly string[]): Promise<readonly Holding[]> {
     const found = await ask(
       this.#options.query,

@@ -89,7 +89,7 @@ class EmbeddedLog implements Log {
   readonly #commits: RootDatabase<StoredCommit, string>
   readonly #topics = new Map<TopicName, OpenTopic>()
   readonly #failed = new Set<string>()
-  /** of each source, those that are durable */
+  /** how many appends of each source are durable */
   readonly #appends = new Map<string, number>()
   readonly #cache: TailCache
   readonly #room: DiskRoom
@@ -434,7 +434,7 @@ class EmbeddedLog implements Log {
     await Promise.all([this.#root.close(), this.#commits.close()])
   }
 
-  /** What was kept, in the form of its kind: this log has written it. */
+  /** Reads what was kept under a kind and a name, in the form of that kind, as this log has written it. */
   #kept<K extends keyof Meta>(kind: K, name: string): Meta[K] | undefined {
     return this.#meta.get(`${kind}:${name}`) as Meta[K] | undefined
   }
@@ -488,7 +488,7 @@ class EmbeddedLog implements Log {
     return pack
   }
 
-  /** Of the readers whose keys begin so. */
+  /** Removes the commits of readers whose keys begin so. */
   async #removeCommits(...prefixes: readonly string[]): Promise<void> {
     const keys = readOf(this.#commits, () =>
       prefixes.flatMap((start) => [...this.#commits.getKeys({ start, end: `${start}\uffff` })].map(String)),
@@ -521,7 +521,7 @@ class EmbeddedLog implements Log {
     }
   }
 
-  /** What the records up to before an offset take, counted from any beginning, in slices that don't hold up the event loop. */
+  /** Adds up what the records before an offset take, counted from any beginning, in slices that don't hold up the event loop. */
   async #weightBelow(topic: OpenTopic, partition: number, offset: number): Promise<Weight> {
     const state = this.#partition(topic, partition)
     for (;;) {

@@ -159,7 +159,7 @@ export interface Log extends AsyncDisposable {
    */
   remember(source: string, state: RememberedState): Promise<void>
   remembered(source: string): RememberedState | undefined
-  /** How many appends of a source are durable, as what is remembered elsewhere to know an older copy of the log by. */
+  /** Tells how many appends of a source are durable; what is remembered elsewhere of it shows an older copy of the log as such. */
   appendCount(source: string): number
   /**
    * Whether the log has what is remembered of a source.
@@ -183,10 +183,10 @@ export interface Log extends AsyncDisposable {
    * Nothing happens where somebody has committed for it.
    */
   join(reader: ReaderName, partition: number, from: Commit): Promise<void>
-  /** Those who have joined or committed, also those that the state database knows nothing of. */
+  /** Lists the readers that have joined or committed, also those that the state database knows nothing of. */
   readers(): Promise<readonly ReaderName[]>
   /**
-   * What must be kept for whoever is to read from a record on: as a rule from this record. Asked by who reads the partition.
+   * Tells which record must be kept for whoever is to read from a record on: as a rule from this record. Asked by who reads the partition.
    * @returns undefined: that is not known before this record has been read
    */
   neededFrom(topic: TopicName, partition: number, offset: number): number | undefined
@@ -207,7 +207,7 @@ export interface Log extends AsyncDisposable {
    */
   stats(reader: ReaderName, partition: number, maxAgeMs?: number, from?: number): Promise<PartitionStats>
   /**
-   * What the records from one offset up to before another take, as far as they are kept.
+   * Tells what the records from one offset up to before another take, as far as they are kept.
    * @param before Infinity: up to the end
    * @param maxAgeMs as in `topics`
    */

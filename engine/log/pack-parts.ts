@@ -120,7 +120,7 @@ export class PartPlaces {
     return needed
   }
 
-  /** What lies below is kept for nobody. */
+  /** Forgets what lies below a record, which nobody reads any more. */
   forget(before: number): void {
     for (const last of this.#complete.keys()) if (last < before) this.#complete.delete(last)
     this.#read = this.#read.flatMap(({ from, to }) => (to > before ? [{ from: Math.max(from, before), to }] : []))

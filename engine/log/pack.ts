@@ -133,8 +133,8 @@ export class Pack {
   }
 
   /**
-   * What a record holds, decompressed and checked once for all who read the same memory at about the same time: the readers of a
-   * stream have one buffer in their hands (48), and it is never written again.
+   * Reads a record, which is decompressed and checked once for all who read the same memory at about the same time: the readers of a
+   * stream have one buffer in their hands, and it is never written again (docs/rules.md, rule 48).
    * @throws EngineError PACK_MALFORMED
    */
   static shared(record: Buffer): Pack {

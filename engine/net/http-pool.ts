@@ -75,15 +75,15 @@ export class HttpPool {
   readonly #connections: number
   readonly #connect: ReturnType<typeof buildConnector>
   readonly #clients: Client[] = []
-  /** of each client, that it is connected with now */
+  /** the socket that each client is connected with now */
   readonly #sockets = new WeakMap<Client, Socket>()
-  /** those that no request uses, the last one first */
+  /** the clients that no request uses, the last one first */
   readonly #free: Client[] = []
   /** for a client */
   readonly #waiting: Call[] = []
   /** begun and not settled */
   readonly #underWay = new Bag<Call>()
-  /** those that are listened to: a listener for each request would cost more than the rest of it */
+  /** the signals that are listened to: a listener for each request would cost more than the rest of it */
   readonly #signals = new WeakSet<AbortSignal>()
   /** set to the time that ends first, or an earlier one: a timer for each request would be made and cleared in vain */
   #timer: NodeJS.Timeout | undefined

@@ -21,7 +21,7 @@ const lookup = guardedLookup(() => guard.egress)
 
 /** A socket to the database of an account. */
 export class GuardedSocket extends Socket {
-  /** As pg calls it: with port and host, or with the path of a socket. */
+  /** Connects, as pg asks it to: with port and host, or with the path of a socket. */
   override connect(...given: unknown[]): this {
     const [port, host] = given
     if (typeof port === 'number' && typeof host === 'string') this.#connectTo(host, port)

@@ -197,7 +197,7 @@ export type RoutedStream = StreamShape &
     topic: string
     /** of a topic that a single generation has: what else is not written to it; absent: all actions are */
     actions?: readonly (typeof ACTIONS)[number][]
-    /** the same: a change of the primary key is a delete and an insert */
+    /** a change of the primary key is a delete and an insert; absent: it is an update */
     splitsKeyChanges?: boolean
   }>
 

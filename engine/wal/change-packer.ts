@@ -112,7 +112,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
   readonly #writer = new ChangeWriter()
   readonly #change = new Change()
   readonly #relations = new Map<number, Relation | 'internal'>()
-  /** those of which this transaction has brought changes, and the last of them: mostly the next change is of that one too */
+  /** the tables of which this transaction has brought changes, and the last of them: mostly the next change is of that one too */
   readonly #met = new Set<number>()
   #lastMet = -1
   /** index in the transaction of the next message at which a former run found something of a table */
@@ -254,7 +254,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
   }
 
   /**
-   * What follows is packed under the history and the routing that hold at the cursor.
+   * Packs what follows under the history and the routing that hold at the cursor.
    * @param left topics that get their markers here, unless the log has them already: then they may be deleted by now
    */
   #enter(left: readonly Topic[]): void {
@@ -319,7 +319,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
     }
   }
 
-  /** What is too large is recognised by its values where possible, so that they need not be rendered. */
+  /** Recognises a change that is too large by its values where possible, so that they need not be rendered. */
   #renderLarge(change: Change, format: TimestampFormat): Rendered {
     const { maxMessageBytes } = this.#options
     let bytes = textBytes(change.action === 'delete' ? change.old : change.row)

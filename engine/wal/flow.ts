@@ -37,7 +37,7 @@ export class Flow {
     return causes
   }
 
-  /** How long reading has stood still, ms; 0: it doesn't. */
+  /** Tells how long reading has stood still, in ms; 0: it goes on. */
   get pausedMs(): number {
     return this.#isPaused ? performance.now() - this.#pausedAt : 0
   }

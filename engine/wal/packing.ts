@@ -31,7 +31,7 @@ export class Packing {
   #head: PackHead
   readonly #partitions = new Map<TopicName, (OpenPack | undefined)[]>()
   #partitionCount = 0
-  /** those with messages in them, in the order of their first one */
+  /** the packs with messages in them, in the order of their first one */
   #filled: OpenPack[] = []
   #sealed: AppendRecord[] = []
   #bytes = 0
@@ -59,7 +59,7 @@ export class Packing {
     return this.#sealed.length > 0
   }
 
-  /** What follows has another head: what was gathered before closes under its own. */
+  /** Gives the packs that follow another head: what was gathered before closes under its own. */
   setHead(history: number, routing: number): void {
     if (history === this.#head.history && routing === this.#head.routing) return
     this.#sealAll()

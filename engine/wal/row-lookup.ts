@@ -55,7 +55,7 @@ const IDLE_MS = 30_000
 
 type LookupOptions = Readonly<{
   connection: Connection
-  /** whose rows are streamed */
+  /** the publication whose rows are streamed */
   publication: string
   /** of the connection, as the source shows it */
   name: string

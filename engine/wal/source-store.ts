@@ -68,7 +68,7 @@ export class SourceStore {
     return rows[0] && String(rows[0].holder)
   }
 
-  /** What the last run saved. */
+  /** Reads what the last run saved. */
   async load(): Promise<SavedSource> {
     const [row] = rowsOf(
       { slotName: 'text', databaseOid: 'int?', publicationOid: 'int?', confirmed: 'lsn', acceptedGap: 'lsn?' },
@@ -305,7 +305,7 @@ export class SourceStore {
     return toPosition(rows[0] ?? {}) ?? position
   }
 
-  /** Which are its own before they are made. */
+  /** Makes topics, which are this state database's own before they are made. */
   makeTopics(log: Log, topics: Parameters<typeof makeTopics>[2]): Promise<void> {
     return makeTopics(this.#query, log, topics)
   }

@@ -48,7 +48,7 @@ export type MessagesAsked = Readonly<{
   state?: RecordedState | undefined
   /** by their positions; absent: oldest first */
   order?: 'oldest' | 'newest' | undefined
-  /** those after the one that has this cursor */
+  /** only messages after the one that has this cursor */
   after?: string | undefined
   limit: number
 }>

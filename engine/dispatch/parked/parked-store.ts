@@ -83,7 +83,7 @@ export class ParkedStore {
     this.#parked = owner.parked
   }
 
-  /** How often messages of the partition have been parked or discarded: by all its owners, durably, as far as that was answered. */
+  /** Counts how often messages of the partition have been parked or discarded: by all its owners, durably, as far as that was answered. */
   get parked(): number {
     return this.#parked
   }
@@ -119,7 +119,7 @@ export class ParkedStore {
   // ── what is there ───────────────────────────────────────────────────────────────────────────────
 
   /**
-   * What a new owner must know before it reads the log.
+   * Reads what a new owner must know before it reads the log.
    * @param from the committed offset: what the store has of it and above must be skipped there
    * @returns one fact per open group (without grouping: per message), and the messages to skip
    */
@@ -323,7 +323,7 @@ export class ParkedStore {
     )
   }
 
-  /** What a former owner left uncounted, when rows came or went in another way than by it. */
+  /** Counts the rows anew where a former owner left them uncounted, because they came or went in another way than by it. */
   async #countAnew(): Promise<void> {
     await this.#write(
       `insert into tailrace.parked_backlog as b (sink_id, generation, partition, bytes)
@@ -334,7 +334,7 @@ export class ParkedStore {
 
   // ── inside ──────────────────────────────────────────────────────────────────────────────────────
 
-  /** Which of the rows, as more conditions on `p`, and the parameters from $6 on that they need. */
+  /** Gives, in SQL, conditions on `p` that choose rows, and the parameters from $6 on that they need. */
   #choose(chosen: Chosen): Readonly<{ condition: string; params: readonly unknown[] }> {
     if (chosen === 'open') return { condition: '', params: [] }
     if (chosen === 'failing') return { condition: 'and p.attempts > 0', params: [] }

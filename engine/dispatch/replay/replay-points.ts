@@ -71,7 +71,7 @@ export class ReplayPoints {
     this.#owner = owner
   }
 
-  /** Those that are stored, the lowest first. */
+  /** Reads the stored points, the lowest first. */
   async load(): Promise<readonly ReplayPoint[]> {
     const { sinkId, generation, partition } = this.#owner.key
     const found = await ask(

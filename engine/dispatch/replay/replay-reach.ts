@@ -22,13 +22,13 @@ export type KnownGeneration = ParkedOwner &
     /** nothing from there on is its own; undefined: it is open */
     endsAt: Position | undefined
     takes: Takes
-    /** of each partition the first record that may have something for it */
+    /** by partition, the first record that may have something for the generation */
     begins: readonly number[]
     /** its topic is gone, or is being deleted */
     dropped: boolean
     /** when its last message was finished, µs since the epoch; undefined: it is delivered, or waits for its turn */
     endedUs: number | undefined
-    /** of each partition, the lowest first; none: undefined where it has never been served */
+    /** by partition, its points, the lowest first; undefined for a partition that has never been served */
     points: readonly (readonly ReplayPoint[] | undefined)[]
   }>
 

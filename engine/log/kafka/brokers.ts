@@ -113,7 +113,7 @@ export class Brokers {
     this.#topics.delete(topic)
   }
 
-  /** What the cluster says of itself; with `all`, of every topic. */
+  /** Asks the cluster to describe itself; with `all`, every topic too. */
   async describe(all = false): Promise<ClusterMetadata> {
     return this.#learn(await this.any((broker) => broker.describe(all)))
   }

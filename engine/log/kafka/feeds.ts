@@ -55,7 +55,7 @@ export class Feeds {
     this.#options = options
   }
 
-  /** What one feed may keep. */
+  /** The bytes that one feed may keep. */
   get share(): number {
     return Math.max(2 * LEAST_FETCHED_BYTES, this.#options.maxBytes / Math.max(1, this.#count))
   }
@@ -127,7 +127,7 @@ export class Feeds {
     return feed
   }
 
-  /** Of those that have the record at an offset, or fetch it next, the one that is furthest ahead, and of equals the oldest. */
+  /** Chooses, of the feeds that have the record at an offset or fetch it next, the one that is furthest ahead, and of equals the oldest. */
   #best(partition: FedPartition, at: number): Feed | undefined {
     let best: Feed | undefined
     for (const feed of this.#partitions.get(keyOf(partition)) ?? [])

@@ -117,7 +117,7 @@ export interface Broker {
   ): Promise<{ memberAssignment: Buffer }>
   heartbeat(request: Readonly<{ groupId: string; groupGenerationId: number; memberId: string }>): Promise<unknown>
   leaveGroup(request: Readonly<{ groupId: string; memberId: string }>): Promise<unknown>
-  /** Those that this broker coordinates. */
+  /** Lists the groups that this broker coordinates. */
   listGroups(): Promise<{ groups: readonly Readonly<{ groupId: string }>[] }>
   deleteGroups(groupIds: readonly string[]): Promise<unknown>
   offsetCommit(

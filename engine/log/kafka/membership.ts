@@ -102,7 +102,10 @@ export class Membership {
     return performance.now() - this.#answeredAt < this.#options.sessionTimeoutMs * HELD_FOR
   }
 
-  /** What a commit of a partition goes out under; undefined: it is not ours, or perhaps no longer. */
+  /**
+   * Gives the group generation and the member that a commit of a partition goes out under; undefined: the partition is not ours, or
+   * perhaps no longer.
+   */
   generationOf(partition: number): GroupGeneration | undefined {
     return this.#announced.has(partition) && this.holds ? this.#current : undefined
   }

@@ -13,7 +13,7 @@ export class ProgressKeeper implements AsyncDisposable {
   readonly #memory: SecondMemory
   readonly #notice: (text: string, error?: unknown) => void
   readonly #reached = new Map<string, Reached>()
-  /** of each source, where partitions end that were appended to since the last save, by "topic/partition" */
+  /** by source, where the partitions end that were appended to since the last save, by "topic/partition" */
   readonly #ends = new Map<string, Map<string, number>>()
   /** by source, the last save that was begun; never rejects */
   readonly #saving = new Map<string, Promise<void>>()
@@ -44,7 +44,7 @@ export class ProgressKeeper implements AsyncDisposable {
     return comparePositions(reached.position, saved.position) > 0 ? reached : saved
   }
 
-  /** How far a source is counts no more, nor what has not been saved of where its partitions end. @throws EngineError STATE_UNAVAILABLE */
+  /** Forgets how far a source is, and what has not been saved of where its partitions end. @throws EngineError STATE_UNAVAILABLE */
   async forget(source: string): Promise<void> {
     this.#reached.delete(source)
     this.#ends.delete(source)

@@ -63,7 +63,7 @@ export class SecondMemory {
     await ask(this.#query, 'delete from tailrace.log_checkpoint where log = $1 and topic = $2', [this.#log, reader])
   }
 
-  /** Those who have checkpoints of a topic. */
+  /** Lists the readers that have checkpoints of a topic. */
   async readersOf(topic: TopicName): Promise<readonly ReaderName[]> {
     const { rows } = await ask(
       this.#query,
@@ -85,7 +85,7 @@ export class SecondMemory {
     return rowsOf({ topic: 'text', partition: 'int', next: 'int' }, rows)
   }
 
-  /** Of a topic that is about to be deleted. */
+  /** Drops where the partitions of a topic end that is about to be deleted. */
   async dropEnds(topic: TopicName): Promise<void> {
     await ask(this.#query, 'delete from tailrace.log_end where log = $1 and topic = $2', [this.#log, topic])
   }

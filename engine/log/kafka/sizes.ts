@@ -99,7 +99,7 @@ export class Sizes {
     return { bytes, finishedBytes: Math.min(bytes, minus(below, before).bytes) }
   }
 
-  /** What the records from one offset up to before another take. @param range with the next offset, which the log has just named */
+  /** Tells what the records from one offset up to before another take. @param range with the next offset, which the log has just named */
   async weigh(
     topic: TopicName,
     partition: number,
@@ -118,7 +118,7 @@ export class Sizes {
     if (last?.total && next > known.next.offset) known.next = { offset: next, total: last.total }
   }
 
-  /** What was appended before a record. */
+  /** Tells what was appended before a record. */
   async #before(topic: TopicName, partition: number, offset: number): Promise<Weight> {
     const known = this.#of(topic, partition)
     if (offset === known.next.offset) return known.next.total

@@ -72,7 +72,7 @@ export class Topics {
     return this.#listed.get('', maxAgeMs, () => this.#list())
   }
 
-  /** Of the groups that the brokers know. */
+  /** Lists the readers of the groups that the brokers know. */
   async readers(): Promise<readonly ReaderName[]> {
     const { prefix } = this.#settings
     const { brokers } = await patiently(() => this.#brokers.describe())
@@ -213,7 +213,10 @@ export class Topics {
   }
 }
 
-/** `stream.` or `copy.<number>.<8 hexadecimal digits>`, and of versions without streams `<sink id>.<generation>`: another prefix may begin like this one. */
+/**
+ * `stream.` or `copy.<number>.<8 hexadecimal digits>`, and of versions without streams `<sink id>.<generation>`: another prefix may
+ * begin like this one.
+ */
 const OURS = /^(?:(?:stream|copy)\.\d+\.[0-9a-f]{8}|[^.@]+\.\d+)$/
 /** One of the former topics, or `<topic>@<sink id>.<generation>`. */
 const READER = /^(?:(?:stream|copy)\.\d+\.[0-9a-f]{8}@)?[^.@]+\.\d+$/

@@ -194,7 +194,7 @@ export class ReplicationConnection {
     if (error) throw error
   }
 
-  /** What one CopyData frame holds, from `start` to `end`. */
+  /** Handles what one CopyData frame holds, from `start` to `end`. */
   #receive(bytes: Buffer, start: number, end: number): void {
     if (this.#phase !== 'streaming') return
     try {

@@ -60,7 +60,7 @@ export class ChangeWriter {
     this.#annotations = null
   }
 
-  /** What the following changes of the transaction carry. @param json valid JSON without line breaks, kept as it is */
+  /** Sets the annotations that the following changes of the transaction carry. @param json valid JSON without line breaks, kept as it is */
   annotations(json: Uint8Array | null): void {
     this.#annotations = json
   }
@@ -96,7 +96,7 @@ export class ChangeWriter {
     return action === 'delete' ? old.unchanged > 0 : row.unchanged > 0
   }
 
-  /** What deletes the old key of an update that changed it: a delete with only the old key's columns. */
+  /** Writes what deletes the old key of an update that changed it: a delete with only the old key's columns. */
   writeTombstone(out: ByteWriter, change: Change, format: TimestampFormat): void {
     const { relation } = change
     const { names, key } = relation
@@ -114,7 +114,7 @@ export class ChangeWriter {
     this.#metadata(out, change, 'old', true)
   }
 
-  /** What stands for a change that is too large to be kept: where it was, and its size. Nobody is sent this. */
+  /** Writes what stands for a change that is too large to be kept: where it was, and its size. Nobody is sent this. */
   writeDiscarded(out: ByteWriter, change: Change, bytes: number): void {
     out.ascii('"record":null,"changes":null,"action":"')
     out.ascii(change.action)

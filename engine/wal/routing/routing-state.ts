@@ -27,7 +27,7 @@ const NOTHING: RoutingVersion = { databaseId: '', version: 0, streams: [], reade
 
 /** Knows what goes where at the place of the stream that has been reached. */
 export class RoutingState {
-  /** those with a place, in the order of version, which is the order of place too */
+  /** the versions that have a place, in the order of version, which is the order of place too */
   readonly #placed: PlacedVersion[]
   #active: RoutingVersion = NOTHING
   #next = 0
@@ -56,7 +56,7 @@ export class RoutingState {
   }
 
   /**
-   * What has its place up to here holds.
+   * Takes into effect the versions that have their place up to here.
    * @returns the topics that a generation leaves within this transaction: what was left before it was marked with what was
    *   confirmed, or is marked late
    */
@@ -73,8 +73,9 @@ export class RoutingState {
   }
 
   /**
-   * What was left before here, and may never have been marked: its place did not come again in a change of history, in an
-   * accepted gap, or with another log. Everything that is its own has been appended by now. @returns it, once
+   * Gives the topics that were left before here and may never have got their markers: their place did not come again in a change of
+   * history, in an accepted gap, or with another log. Everything that is the generation's own has been appended by now. @returns
+   * each topic once
    */
   markLate(position: Position): readonly Topic[] {
     if (this.#unmarked.length === 0) return NONE
@@ -85,7 +86,7 @@ export class RoutingState {
     return once(late)
   }
 
-  /** A version takes effect. @returns the topics that a generation leaves here */
+  /** Puts a version into effect. @returns the topics that a generation leaves here */
   switchTo(version: RoutingVersion): readonly Topic[] {
     const left = this.#leftBy(version)
     while ((this.#placed[this.#next]?.routing.version ?? Infinity) <= version.version) this.#next++

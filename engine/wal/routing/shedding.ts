@@ -41,7 +41,7 @@ export class Shedding {
     return true
   }
 
-  /** How many messages of a sink have been dropped; it grows for ever. */
+  /** Counts how many messages of a sink have been dropped; the number never goes back. */
   dropped(sinkId: string): number {
     return this.#counts.get(sinkId) ?? 0
   }
