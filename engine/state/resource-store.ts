@@ -162,6 +162,8 @@ type StoredTable<T extends ResourceType> = Readonly<{
   /** Gives the columns that hold something else than the field of their name. */
   encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
+  /** the fields of sinks that hold the name of such a resource */
+  namedIn?: readonly (readonly [column: string, field: string])[]
   /** Writes what belongs to it. */
   saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
 }>
@@ -191,8 +193,14 @@ export class ResourceStore {
       columns: ENDPOINT,
       encode: ({ encryptedHeaders }) => ({ encryptedHeaders: this.#encrypted(encryptedHeaders) }),
       decode: (row) => this.#endpoint(row),
+      namedIn: [['destination', 'http_endpoint']],
     },
-    function: { table: 'function', columns: FUNCTION, decode: (row) => rowOf(FUNCTION, row) },
+    function: {
+      table: 'function',
+      columns: FUNCTION,
+      decode: (row) => rowOf(FUNCTION, row),
+      namedIn: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
+    },
     sink: {
       table: 'sink',
       columns: SINK,
@@ -283,7 +291,7 @@ export class ResourceStore {
   /** Gives a resource another name; those that go by its name go by the new one. */
   async rename(query: Query, type: ResourceType, { id, accountId, name }: StoredOf<ResourceType>, newName: string): Promise<void> {
     await query(`update ${this.#tables[type].table} set name = $2, updated_at = now() where id = $1`, [id, newName])
-    for (const [column, field] of REFERENCES[type])
+    for (const [column, field] of this.#tables[type].namedIn ?? [])
       await query(
         `update sink set ${column} = jsonb_set(${column}, array[$4], to_jsonb($3::text)), updated_at = now()
          where account_id = $1 and ${column} ->> $4 = $2`,
@@ -372,14 +380,6 @@ export class ResourceStore {
     const headers = document<HttpEndpoint['headers']>()(JSON.parse(this.#vault.decrypt(encryptedHeaders)))
     return withoutLogin({ ...endpoint, encryptedHeaders: headers })
   }
-}
-
-/** The fields of sinks that hold the name of a resource, by type. */
-const REFERENCES: Readonly<Record<ResourceType, readonly (readonly [column: string, field: string])[]>> = {
-  database: [],
-  http_endpoint: [['destination', 'http_endpoint']],
-  function: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
-  sink: [],
 }
 
 const columnOf = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
