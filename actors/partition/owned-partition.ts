@@ -1,6 +1,6 @@
 /**
  * A sink partition while this process owns it: the dispatcher's decisions put into effect. The machine of the partition
- * (sink-partition.ts) runs the four loops; receive and ack come straight here, because an event and a new context for
+ * (partition-machine.ts) runs the four loops; receive and ack come straight here, because an event and a new context for
  * each request would cost more than the request.
  *
  *  I1. Nothing is read or handed out before the term is taken, the parked rows and the commit are read, and a commit of
@@ -27,7 +27,7 @@ import type { DiscardedMessages } from './discarded-messages.ts'
 import { EarliestTimer } from '../../engine/earliest-timer.ts'
 import { ParkedTending } from './parked-tending.ts'
 import { PartitionCommits } from './partition-commits.ts'
-import { dispatchSettings, type PartitionSink, type Sender } from './partition-sink.ts'
+import { dispatchSettings, type PartitionSink, type Sender } from './surroundings.ts'
 import { PartitionReading } from './partition-reading.ts'
 import { withoutEnds, type SinkObserver } from './sink-observer.ts'
 import { takeOver, type TakenOver } from './take-over.ts'

@@ -9,7 +9,7 @@
 import type { Batch, Former, Message } from '../../engine/dispatch/batch.ts'
 import type { DeliveredTogether } from '../../engine/dispatch/delivered-messages.ts'
 import { countFailing } from '../../engine/dispatch/parked/parked-groups.ts'
-import type { HandOutSettings } from '../partition/partition-sink.ts'
+import type { HandOutSettings } from '../partition/surroundings.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'

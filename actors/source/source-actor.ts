@@ -20,7 +20,7 @@ import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
 import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
-import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
+import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source-machine.ts'
 import type { ActorStatus, HealthCheck, SourceFigures, SlotLag } from '../../engine/status.ts'
 
 /** Holds what the source of one database works with. */
