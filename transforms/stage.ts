@@ -212,6 +212,8 @@ type PartOutcomes = Readonly<{
 
 class Outcomes implements StageOutcome {
   readonly #outcomes: readonly (BatchOutcome | undefined)[]
+  /** by part: which of its functions makes what is delivered */
+  readonly #payloadSteps: readonly (number | undefined)[]
   readonly #routes: PartOutcomes['routes']
   readonly #enriched: Enriched | undefined
   readonly #isSensitive: boolean
@@ -223,6 +225,7 @@ class Outcomes implements StageOutcome {
     this.#isSensitive = isSensitive
     this.#enriched = enriched
     this.#outcomes = outcomes
+    this.#payloadSteps = outcomes.map((outcome) => outcome?.stepOf('transform'))
     this.#routes = routes
     this.#part = new Uint8Array(count)
     this.#place = new Uint32Array(count)
@@ -250,10 +253,9 @@ class Outcomes implements StageOutcome {
     return at?.text.subarray(at.start, at.end)
   }
   payloadAt(i: number): ResultPlace | undefined {
-    const outcome = this.#of(i)
-    const step = outcome?.stepOf('transform')
-    if (!outcome || step === undefined || outcome.failures.has(this.#at(i))) return undefined
-    return outcome.result(step, this.#at(i))
+    const step = this.#payloadSteps[this.#partOf(i)]
+    if (step === undefined || this.#of(i)?.failures.has(this.#at(i))) return undefined
+    return this.#of(i)?.result(step, this.#at(i))
   }
   routeOf(i: number): RouteFields | undefined {
     return this.#routes[this.#partOf(i)]?.[this.#at(i)]

@@ -196,7 +196,8 @@ export function runtime(mark: string): Runtime {
   }
 
   let fn: Function
-  let answers: Answers = 'value'
+  let mustDecide = false
+  let mustBeObject = false
   let noun = ''
   let out = ''
   let taken = 0
@@ -205,7 +206,7 @@ export function runtime(mark: string): Runtime {
     let text: string
     try {
       const result = fn(m.action, m.record, m.changes, metadata)
-      if (answers === 'decision') {
+      if (mustDecide) {
         if (result === true) return '1\n'
         if (result === false) return '0\n'
         return wrong(`a ${noun} returns true or false, this one returned ${kindOf(result)}`)
@@ -216,7 +217,7 @@ export function runtime(mark: string): Runtime {
         )
       if (isObject(result) && typeof result['then'] === 'function')
         return wrong('the function returned a promise: a function returns its result itself, it can not wait')
-      if (answers === 'object' && (!isObject(result) || isArray(result)))
+      if (mustBeObject && (!isObject(result) || isArray(result)))
         return wrong(`a ${noun} returns an object, this one returned ${kindOf(result)}`)
       text = stringify(result)
       if (typeof text !== 'string') return wrong(`the function returned ${kindOf(result)}, which JSON has no form for`)
@@ -256,8 +257,9 @@ export function runtime(mark: string): Runtime {
   }
 
   return {
-    attach(value, allowed, called) {
-      answers = allowed
+    attach(value, answers, called) {
+      mustDecide = answers === 'decision'
+      mustBeObject = answers === 'object'
       noun = called
       if (value === undefined) return 'there is no default export: write `export default (action, record) => …`'
       if (typeof value !== 'function') return 'the default export is not a function: write `export default (action, record) => …`'
